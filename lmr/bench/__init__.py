@@ -1,0 +1,1 @@
+"""Benchmarks, demonstrations and the training of the embedded model: everything that measures."""

@@ -1,0 +1,1 @@
+"""The mathematics and the contract: torch only, no models, no images."""

@@ -1,0 +1,85 @@
+"""The spec string, the one form of a configuration: ``tent(lr=2.5e-4, optimizer="sgd")``."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lmr.core.errors import LmrError
+
+
+def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
+    """Split ``name(key=literal, ...)`` into its name and arguments. Literals only: nothing is ever evaluated."""
+    example = 'write it as name or name(key=value), for example "lmr(lr=1e-3)"'
+    if not isinstance(text, str):
+        raise LmrError(f"Cannot read the method {text!r}: {example}.")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise LmrError(f"Cannot read the method {text!r}: {example}.") from error
+    if isinstance(tree, ast.Name):
+        return tree.id, {}
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.args:
+        raise LmrError(f"Cannot read the method {text!r}: {example}.")
+    values: dict[str, Any] = {}
+    for keyword in tree.keywords:
+        if keyword.arg is None or keyword.arg in values:
+            raise LmrError(f"Cannot read the method {text!r}: name every argument once; {example}.")
+        try:
+            values[keyword.arg] = ast.literal_eval(keyword.value)
+        except (ValueError, TypeError, MemoryError, RecursionError) as error:
+            raise LmrError(f"The argument {keyword.arg!r} in {text!r} must be a plain value; {example}.") from error
+    return tree.func.id, values
+
+
+def format_spec(name: str, values: Mapping[str, Any]) -> str:
+    """The canonical string of a configuration; parsing it gives the same configuration."""
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`` Did you mean ...?`` for the nearest known word, or nothing."""
+    near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def convert(value: Any, hint: Any, where: str) -> Any:
+    """Return ``value`` in Python's own type if it fits the hint; otherwise a sentence.
+
+    A whole number may stand for a float. NumPy's numbers and texts become Python's, so that a spec string stays plain.
+    """
+    if not _fits(value, hint):
+        raise LmrError(f"Expected {_describe(hint)} for {where}, got {value!r}.")
+    if isinstance(value, tuple):
+        return tuple(convert(v, h, where) for v, h in zip(value, typing.get_args(hint), strict=True))
+    if hint is float:
+        return float(value)
+    return str(value) if isinstance(value, str) else value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return value in inner
+    if origin is tuple:
+        whole = isinstance(value, tuple) and len(value) == len(inner)
+        return whole and all(_fits(v, h) for v, h in zip(value, inner, strict=True))
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, h) for h in inner)
+    if hint is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and (isinstance(value, float) or abs(value) < 2**1023) and value == value
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _describe(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(repr, typing.get_args(hint)))
+    words = {float: "a number", int: "a whole number", bool: "True or False", str: "a text"}
+    return words.get(hint, str(hint))

@@ -1,0 +1,145 @@
+"""ZeroShot: an image encoder and text prototypes make a classifier without training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.errors import LmrError
+from lmr.core.text import TextSide
+
+
+class ZeroShot:
+    """Images to unit features, cosines with unit text prototypes, and logits ``logit_scale * cosine + logit_bias``.
+
+    ``encoder`` is any module that maps images [B, ...] to features [B, D]; it is put in evaluation mode and frozen.
+    ``prototypes`` [C, D] are normalised here and never below float32. ``names`` (C of them) and ``input_shape`` (of one
+    image) are optional; with them, answers can be named and a wrong image gets a better sentence. ``text`` is needed
+    only by methods that adapt the text tower too.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        prototypes: Tensor,
+        logit_scale: float = 100.0,
+        *,
+        logit_bias: float = 0.0,
+        names: Sequence[str] | None = None,
+        input_shape: Sequence[int] | None = None,
+        text: TextSide | None = None,
+    ) -> None:
+        if not isinstance(encoder, nn.Module):
+            raise LmrError(f"Expected an nn.Module that maps images to features, got {type(encoder).__name__}.")
+        _check_prototypes(prototypes)
+        if not 0 < logit_scale < float("inf"):
+            raise LmrError(f"Expected a positive logit scale (100 for CLIP), got {logit_scale}.")
+        if not abs(logit_bias) < float("inf"):
+            raise LmrError(f"Expected a finite logit bias (0 for CLIP), got {logit_bias}.")
+        if names is not None and len(names) != len(prototypes):
+            raise LmrError(f"Expected one name for each of the {len(prototypes)} prototypes, got {len(names)} names.")
+        self.encoder = encoder.eval().requires_grad_(False)
+        wide = torch.promote_types(prototypes.dtype, torch.float32)
+        self.prototypes = F.normalize(prototypes.detach().to(wide), dim=-1)
+        self.logit_scale = float(logit_scale)
+        self.logit_bias = float(logit_bias)
+        self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
+        self.input_shape = tuple(input_shape) if input_shape is not None else None
+        self.text = text
+
+    @property
+    def classes(self) -> int:
+        """C, the number of classes."""
+        return len(self.prototypes)
+
+    @property
+    def device(self) -> torch.device:
+        """Where images are expected."""
+        return self.prototypes.device
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """What images are expected in: the encoder's own floating type."""
+        own = (t.dtype for t in self.encoder.parameters() if t.is_floating_point())
+        return next(own, self.prototypes.dtype)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """Digests of the frozen encoder and of the classes: a saved state fits only where both are equal."""
+        scale = torch.tensor([self.logit_scale, self.logit_bias], dtype=torch.float64)
+        classes = {"prototypes": self.prototypes, "scale": scale}
+        return {"backbone": digest_tensors(self.encoder.state_dict()), "classes": digest_tensors(classes)}
+
+    def features(self, images: Tensor) -> Tensor:
+        """Unit features [B, D] in the prototypes' precision."""
+        return F.normalize(self.encode(images), dim=-1)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Features [B, D] as the encoder gives them, in the prototypes' precision."""
+        try:
+            raw = self.encoder(images)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+            raise LmrError(f"The encoder cannot take images of shape {list(images.shape)}: {error}") from error
+        if not isinstance(raw, Tensor) or raw.shape != (len(images), self.prototypes.shape[1]):
+            came = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
+            raise LmrError(
+                f"Expected the encoder to give features {[len(images), self.prototypes.shape[1]]} to match the "
+                f"prototypes, got {came}. Wrap the module so that it returns the projected image features."
+            )
+        return raw.to(self.prototypes.dtype)
+
+    def cosines(self, features: Tensor) -> Tensor:
+        """Cosine of every unit feature with every prototype: [B, C]."""
+        return features @ self.prototypes.T
+
+    def logits(self, cosines: Tensor) -> Tensor:
+        """Cosines on the model's scale: [B, C]."""
+        return self.logit_scale * cosines + self.logit_bias
+
+    def check(self, images: Tensor) -> None:
+        """Refuse, with a sentence, what is not a batch of finite preprocessed images."""
+        if not isinstance(images, Tensor):
+            raise LmrError(f"Expected images as a tensor, got {type(images).__name__}; preprocess and stack them.")
+        if images.ndim < 2 or len(images) == 0:
+            raise LmrError(f"Expected a non-empty batch of images [B, ...], got shape {list(images.shape)}.")
+        if images.dtype != self.dtype:
+            raise LmrError(
+                f"Expected {self.dtype} images, got {images.dtype}; preprocess them (scale, normalise) and convert "
+                f"with images.to({self.dtype})."
+            )
+        if images.device != self.device:
+            raise LmrError(f"Expected images on {self.device}, got {images.device}; move them with images.to(...).")
+        if self.input_shape is not None and tuple(images.shape[1:]) != self.input_shape:
+            raise LmrError(f"Expected images of shape {['B', *self.input_shape]}, got {list(images.shape)}.")
+        finite = images.isfinite().flatten(1).all(1)
+        if not finite.all():
+            bad = (~finite).nonzero().flatten().tolist()
+            raise LmrError(f"Images {bad[:8]} of this batch hold NaN or infinite values; leave them out.")
+
+
+def digest_tensors(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()
+
+
+def _check_prototypes(prototypes: Tensor) -> None:
+    if not isinstance(prototypes, Tensor) or prototypes.ndim != 2 or not prototypes.is_floating_point():
+        came = list(prototypes.shape) if isinstance(prototypes, Tensor) else type(prototypes).__name__
+        raise LmrError(f"Expected text prototypes as a float tensor [classes, features], got {came}.")
+    if len(prototypes) < 2:
+        raise LmrError(f"A classifier needs at least two classes, got {len(prototypes)}.")
+    norms = prototypes.norm(dim=-1)
+    if not (norms.isfinite() & (norms > 1e-12)).all():  # below that, normalising would not give unit vectors
+        raise LmrError("Every text prototype must be finite and not zero; check the text encoder's output.")

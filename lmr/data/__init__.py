@@ -1,0 +1,1 @@
+"""Pictures and where they come from; nothing here knows a model."""
