@@ -7,6 +7,7 @@ from collections.abc import Callable
 from lmr.backbones.backbone import Backbone
 from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
+from lmr.core.zeroshot import leave_inference_mode
 
 __all__ = ["Backbone", "list_models", "load"]
 
@@ -31,4 +32,5 @@ def load(name: str) -> Backbone:
     """Load a vision-language model by name."""
     if name not in _MODELS:
         raise LmrError(f"There is no model {name!r}.{suggest(name, _MODELS)} There are: {', '.join(_MODELS)}.")
-    return _MODELS[name][0]()
+    with leave_inference_mode():
+        return _MODELS[name][0]()

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
-from lmr.core.zeroshot import ZeroShot
+from lmr.core.zeroshot import ZeroShot, leave_inference_mode
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,10 +50,11 @@ class Backbone(ABC):
             raise LmrError(f"Expected templates with {{}} where the class name goes, got {templates[:5]}.")
         clean = [name.replace("_", " ").strip() for name in names]
         texts = [template.replace("{}", name) for template in templates for name in clean]
-        features = self.encode_text(texts)
-        features = features.view(len(templates), len(clean), features.shape[-1])
-        prototypes = F.normalize(features.mean(0), dim=-1)
-        text = self.text_side(texts) if len(templates) == 1 else None
+        with leave_inference_mode():
+            features = self.encode_text(texts)
+            features = features.view(len(templates), len(clean), features.shape[-1])
+            prototypes = F.normalize(features.mean(0), dim=-1)
+            text = self.text_side(texts) if len(templates) == 1 else None
         return ZeroShot(
             self.encoder, prototypes, self.logit_scale, names=names, input_shape=self.input_shape, text=text
         )

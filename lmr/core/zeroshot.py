@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 
 import torch
@@ -45,7 +46,8 @@ class ZeroShot:
             raise LmrError(f"Expected one name for each of the {len(prototypes)} prototypes, got {len(names)} names.")
         self.encoder = encoder.eval().requires_grad_(False)
         wide = torch.promote_types(prototypes.dtype, torch.float32)
-        self.prototypes = F.normalize(prototypes.detach().to(wide), dim=-1)
+        with leave_inference_mode():
+            self.prototypes = F.normalize(prototypes.detach().clone().to(wide), dim=-1)
         self.logit_scale = float(logit_scale)
         self.logit_bias = float(logit_bias)
         self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
@@ -122,6 +124,11 @@ class ZeroShot:
         if not finite.all():
             bad = (~finite).nonzero().flatten().tolist()
             raise LmrError(f"Images {bad[:8]} of this batch hold NaN or infinite values; leave them out.")
+
+
+def leave_inference_mode() -> AbstractContextManager[None]:
+    """What is made within can take part in gradients later, also inside a caller's torch.inference_mode()."""
+    return torch.inference_mode(False)
 
 
 def digest_tensors(tensors: dict[str, Tensor]) -> str:

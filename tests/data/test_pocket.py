@@ -103,6 +103,7 @@ def test_labels_are_about_uniform(world: tuple[np.ndarray, Scene]) -> None:
     counts = np.bincount(world[1].label, minlength=100)
     spread = ((counts - 12) ** 2 / 12).sum()  # chi-squared with 99 degrees: 99 on average, +-14
     assert 40 < spread < 160
+    assert np.abs(counts.reshape(4, 25).sum(1) - 300).max() < 50
     shapes, finishes = counts.reshape(10, 10).sum(1), counts.reshape(10, 10).sum(0)
     assert min(shapes.min(), finishes.min()) > 80
 

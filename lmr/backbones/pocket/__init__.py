@@ -51,8 +51,11 @@ class Pocket(Backbone):
         """Short side to the model's resolution (bicubic), centre crop, scale and normalise: float [3, 32, 32]."""
         from PIL.Image import Resampling
 
-        side = self.input_shape[1]
-        scale = side / min(image.size)
+        side, short = self.input_shape[1], min(image.size)
+        if max(image.size) > 4 * short:  # a strip: cut its ends first, or resizing it could take gigabytes
+            x, y = ((edge - min(edge, 4 * short)) // 2 for edge in image.size)
+            image = image.crop((x, y, image.width - x, image.height - y))
+        scale = side / short
         size = tuple(max(side, round(edge * scale)) for edge in image.size)
         resized = image.convert("RGB").resize((size[0], size[1]), Resampling.BICUBIC)
         left, top = (size[0] - side) // 2, (size[1] - side) // 2

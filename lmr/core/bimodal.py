@@ -1,0 +1,86 @@
+"""BimodalMethod: what the methods share that adapt the norms of both towers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.errors import LmrError
+from lmr.core.gradient import GradientMethod
+from lmr.core.method import Mix
+from lmr.core.optim import OptimizerName
+from lmr.core.text import differentiate
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class BimodalMethod(GradientMethod):
+    """A GradientMethod whose row holds the norms of the image tower and of the text tower.
+
+    All class prompts are encoded again at every batch. Subclasses write ``adapt`` with :meth:`differentiate`.
+    """
+
+    optimizer: OptimizerName = "adamw"
+    weight_decay: float = 0.01
+    chunk: int = 128  # prompts encoded with gradient at once; it bounds the memory and changes no result
+
+    def prepare(self) -> None:
+        """Check that there is a text tower for the classes and open one bank on both towers."""
+        if self.classifier.text is None:
+            raise LmrError(
+                f"{self.name} adapts the text tower too and encodes one prompt per class, but this classifier has only "
+                "prototypes; make it with backbone.classifier(names, templates=[one template]), or give ZeroShot its "
+                "text=TextSide(...)."
+            )
+        if self.chunk < 1:
+            raise LmrError(f"Expected 'chunk' of {self.name} to be at least 1 prompt, got {self.chunk}.")
+        self.text = self.classifier.text
+        if self.text.classes != self.classifier.classes:
+            raise LmrError(
+                f"Expected a text side with one prompt for each of the {self.classifier.classes} classes, got "
+                f"{self.text.classes} prompts."
+            )
+        super().prepare()
+
+    def tower(self) -> nn.Module:
+        """Both towers."""
+        return nn.ModuleList([self.classifier.encoder, self.text.tower])
+
+    def differentiate(
+        self, images: Tensor, objective: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, T]]
+    ) -> tuple[Tensor, Tensor, T, Tensor]:
+        """Value, logits [B, C], by-product and gradient [1, P] of an objective at the present norms.
+
+        ``objective`` takes the image features [B, D] as the tower gives them, the unit prototypes [C, D] and the logits
+        [B, C], and gives its value and a by-product. The images are encoded once.
+        """
+        norms = self.leaf()
+        with torch.enable_grad(), self.bank.serve(norms):
+            raw = self.classifier.encode(images)
+
+            def judge(prototypes: Tensor) -> tuple[Tensor, tuple[Tensor, T]]:
+                logits = self.compare(raw, prototypes)
+                value, rest = objective(raw, prototypes, logits)
+                return value, (logits.detach(), rest)
+
+            value, (logits, rest), gradient = differentiate(judge, norms, self.text, self.chunk)
+        return value, logits, rest, gradient
+
+    def compare(self, raw: Tensor, prototypes: Tensor) -> Tensor:
+        """Logits [B, C] of image features [B, D] with unit prototypes [C, D]."""
+        return self.classifier.logits(F.normalize(raw, dim=-1) @ prototypes.to(raw.dtype).T)
+
+    def logits(self, images: Tensor, norms: Tensor) -> Tensor:
+        """Logits [B, C] with the given norm numbers in both towers, the prompts encoded without gradient."""
+        with self.bank.serve(norms):
+            return self.compare(self.classifier.encode(images), self.text.all_prototypes(self.chunk))
+
+    def answer(self, images: Tensor, mix: Mix) -> Tensor:
+        """Logits with the adapted norms of both towers."""
+        return self.logits(images, self.state["norms"])

@@ -1,0 +1,249 @@
+"""Method: what every test-time adaptation method is to its user.
+
+A method is a dataclass: its fields are its configuration, its state is a dict of tensors whose first dimension is the
+stream. A new method is one file with one decorated class that says how to begin, how to adapt and how to answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lmr.core.errors import LmrError
+from lmr.core.spec import convert, format_spec
+from lmr.core.statefile import read_state, write_state
+from lmr.core.zeroshot import ZeroShot, leave_inference_mode
+
+Streams = Sequence[int] | Tensor | int | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer to a batch: logits [B, C] and what happened, in plain numbers."""
+
+    logits: Tensor
+    info: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """Softmax of the logits: [B, C]."""
+        return self.logits.softmax(1)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """The most probable class of each image: int64 [B]."""
+        return self.logits.argmax(1)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named configuration, where its values come from, and the batch size they were chosen for."""
+
+    values: dict[str, Any]
+    source: str
+    batch_size: int = 64
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Which streams a batch holds: ``active`` [A] sorted stream ids, ``index`` [B] each sample's place among them."""
+
+    active: Tensor
+    index: Tensor
+
+    @property
+    def count(self) -> int:
+        """A, the number of streams in the batch."""
+        return len(self.active)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Method:
+    """Base of all methods. Labels never reach it; nothing adapts unless :meth:`step` is called."""
+
+    name: ClassVar[str]
+    presets: ClassVar[dict[str, Preset]] = {"default": Preset({}, "the method's own defaults")}
+    many_streams: ClassVar[bool] = False
+    grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n changes with the stream
+
+    classifier: ZeroShot = dataclasses.field(kw_only=False)
+    streams: int = 1
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for key in list_arguments(type(self)):
+            setattr(self, key, convert(getattr(self, key), hints[key], f"{key!r} of {self.name}"))
+        if not isinstance(self.streams, int) or isinstance(self.streams, bool) or self.streams < 1:
+            raise LmrError(f"Expected a number of streams of at least 1, got {self.streams!r}.")
+        if self.streams > 1 and not self.many_streams:
+            raise LmrError(f"{self.name} serves one stream; make one {self.name} per stream, or use 'lmr'.")
+        with leave_inference_mode():
+            self.prepare()
+            self.state: dict[str, Tensor] = self.begin(self.streams)
+            self.state["predicted"] = self._no_predictions(self.streams)
+
+    # What a method says of itself.
+
+    def prepare(self) -> None:
+        """Check the configuration and build what the method works with; called once."""
+
+    def begin(self, streams: int) -> dict[str, Tensor]:
+        """The state of ``streams`` streams before their first image: tensors [streams, ...]."""
+        return {}
+
+    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
+        """Adapt on a checked batch and answer it."""
+        raise NotImplementedError
+
+    def answer(self, images: Tensor, mix: Mix) -> Tensor:
+        """Logits [B, C] of a checked batch with the present state; changes nothing."""
+        raise NotImplementedError
+
+    # What its user calls.
+
+    def step(self, images: Tensor, streams: Streams = None) -> Prediction:
+        """Adapt on this batch and answer it. ``streams`` [B] names the stream of each image where there are several."""
+        with leave_inference_mode():
+            images, mix = self._check(images, streams)
+            prediction = self.adapt(images, mix)
+            sound = prediction.logits.isfinite().all(1)
+            rows = mix.active[mix.index[sound]]
+            ones = torch.ones_like(rows)
+            self.state["predicted"].index_put_((rows, prediction.labels[sound]), ones, accumulate=True)
+            return dataclasses.replace(prediction, info=prediction.info | self._describe_predictions(mix))
+
+    def predict(self, images: Tensor, streams: Streams = None) -> Prediction:
+        """Answer with the present state and change nothing."""
+        with leave_inference_mode(), torch.no_grad():
+            return Prediction(self.answer(*self._check(images, streams)))
+
+    def reset(self, streams: Streams = None) -> None:
+        """Forget everything, or only what the named streams have seen."""
+        rows = self._rows(streams)
+        with leave_inference_mode():
+            self._replace(self.begin(len(rows)) | {"predicted": self._no_predictions(len(rows))}, rows)
+
+    def state_dict(self, streams: Streams = None) -> dict[str, Any]:
+        """A copy of the state (of all streams, or of the named ones) with what it belongs to."""
+        rows = self._rows(streams)
+        return {
+            "spec": self.spec,
+            **self.classifier.fingerprint,
+            "tensors": {key: value[rows].clone() for key, value in self.state.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], streams: Streams = None) -> None:
+        """Take over a state (into all streams, or into the named ones); one that does not fit changes nothing."""
+        rows = self._rows(streams)
+        if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
+            raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
+        if state.get("spec") != self.spec:
+            raise LmrError(f"The state belongs to {state.get('spec')}, not to {self.spec}; create that one.")
+        for part, word in (("backbone", "weights"), ("classes", "classes or prompts")):
+            if state.get(part) != self.classifier.fingerprint[part]:
+                raise LmrError(f"The state was made with other {word} than this method has; load those or start anew.")
+        tensors: Mapping[str, Tensor] = state["tensors"]
+        if set(tensors) != set(self.state):
+            odd = sorted(set(tensors) ^ set(self.state))
+            raise LmrError(f"The state does not have the tensors of {self.name}: {', '.join(odd)} is missing or odd.")
+        self._check_fit(tensors, len(rows))
+        with leave_inference_mode():
+            self._replace(tensors, rows)
+
+    def save(
+        self, path: str | os.PathLike[str], streams: Streams = None, notes: Mapping[str, str] | None = None
+    ) -> None:
+        """Write the state to one safetensors file, atomically. ``notes`` are kept beside it, untouched."""
+        state = self.state_dict(streams)
+        facts = {key: str(state[key]) for key in ("spec", "backbone", "classes")}
+        write_state(path, state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
+
+    def load(self, path: str | os.PathLike[str], streams: Streams = None) -> dict[str, str]:
+        """Take over a state written by :meth:`save` and return its notes; a file that does not fit changes nothing."""
+        tensors, facts = read_state(path)
+        try:
+            self.load_state_dict({**facts, "tensors": tensors}, streams)
+        except LmrError as error:
+            raise LmrError(f"Cannot use {os.fspath(path)!r}: {error}") from error
+        return {key.removeprefix("note."): value for key, value in facts.items() if key.startswith("note.")}
+
+    @property
+    def spec(self) -> str:
+        """The canonical spec string: every argument with its value."""
+        return format_spec(self.name, {key: getattr(self, key) for key in list_arguments(type(self))})
+
+    def __repr__(self) -> str:
+        return self.spec if self.streams == 1 else f"{self.spec} x {self.streams} streams"
+
+    # Machinery.
+
+    def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
+        self.classifier.check(images)
+        images = images.detach().clone() if images.is_inference() else images.detach()
+        if streams is None:
+            if self.streams > 1:
+                raise LmrError(f"This method serves {self.streams} streams; say which with step(images, streams=ids).")
+            nothing = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+            return images, Mix(nothing[:1], nothing)
+        ids = self._ids(streams)
+        if ids.shape != (len(images),):
+            raise LmrError(f"Expected one stream id for each of the {len(images)} images, got shape {list(ids.shape)}.")
+        active, index = torch.unique(ids, return_inverse=True)
+        return images, Mix(active, index)
+
+    def _ids(self, streams: Streams) -> Tensor:
+        sentence = f"Expected a list of stream ids from 0 to {self.streams - 1}, got {streams!r}."
+        try:
+            ids = torch.as_tensor([streams] if isinstance(streams, int) else streams, device=self.classifier.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise LmrError(sentence) from error
+        whole = not ids.is_floating_point() and not ids.is_complex() and ids.dtype != torch.bool
+        if ids.ndim != 1 or not len(ids) or not whole or bool(((ids < 0) | (ids >= self.streams)).any()):
+            raise LmrError(sentence)
+        return ids.long()
+
+    def _rows(self, streams: Streams) -> Tensor:
+        if streams is None:
+            return torch.arange(self.streams, device=self.classifier.device)
+        rows = self._ids(streams)
+        if len(set(rows.tolist())) != len(rows):
+            raise LmrError(f"Name every stream once, got {streams!r}.")
+        return rows
+
+    def _check_fit(self, tensors: Mapping[str, Tensor], rows: int) -> None:
+        for key, own in self.state.items():
+            given, fixed = tensors[key], 2 if key in self.grows else 1
+            alike = isinstance(given, Tensor) and given.ndim == own.ndim and given.dtype == own.dtype
+            if not alike or given.shape[fixed:] != own.shape[fixed:]:
+                raise LmrError(f"The tensor {key!r} of the state does not have the shape or type {self.name} keeps.")
+            if len(given) != rows:
+                raise LmrError(f"The state holds {len(given)} streams, expected {rows}; name those to load it into.")
+
+    def _replace(self, tensors: Mapping[str, Tensor], rows: Tensor) -> None:
+        for key, value in tensors.items():
+            if key in self.grows:
+                self.state[key] = value.to(self.classifier.device, copy=True)
+            else:
+                self.state[key][rows] = value.to(self.classifier.device)
+
+    def _no_predictions(self, streams: int) -> Tensor:
+        return torch.zeros(streams, self.classifier.classes, dtype=torch.int64, device=self.classifier.device)
+
+    def _describe_predictions(self, mix: Mix) -> dict[str, float]:
+        counts = self.state["predicted"][mix.active]
+        shares = counts.amax(1) / counts.sum(1).clamp(min=1)
+        return {"top_class_share": shares.mean().item()}
+
+
+def list_arguments(method: type[Method]) -> list[str]:
+    """The names of a method's own arguments, in order."""
+    given = (field.name for field in dataclasses.fields(method) if field.init)
+    return [name for name in given if name not in ("classifier", "streams")]

@@ -1,0 +1,178 @@
+"""NormBank: the LayerNorm weights and biases of a tower as rows, one row per stream of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmr.core.errors import LmrError
+
+_LENT = ("weight", "bias", "forward")  # instance attributes that hide a norm's own while it is served
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """One LayerNorm and where its numbers stand in a row."""
+
+    name: str
+    module: nn.LayerNorm
+    weight: slice
+    bias: slice | None
+
+
+class NormBank:
+    """Finds every affine ``nn.LayerNorm`` of a tower and serves it from rows [streams, size], not from its own numbers.
+
+    The tower itself is never changed: inside :meth:`serve` its norms look up the served numbers, outside they have
+    their own, so several methods can share one tower. With one row the norm runs its own forward on a view of the row,
+    at no extra cost; with several, every sample is scaled and shifted by its own row. One thread at a time.
+    """
+
+    def __init__(self, tower: nn.Module, streams: int = 1) -> None:
+        self.tower = tower
+        self.norms: list[_Norm] = []
+        values: list[Tensor] = []
+        size = 0
+        for name, module in tower.named_modules():
+            if not isinstance(module, nn.LayerNorm) or not isinstance(module.weight, Tensor):
+                continue
+            count = module.weight.numel()
+            bias = slice(size + count, size + 2 * count) if isinstance(module.bias, Tensor) else None
+            self.norms.append(_Norm(name, module, slice(size, size + count), bias))
+            values += [t.detach().flatten() for t in (module.weight, module.bias) if isinstance(t, Tensor)]
+            size += count if bias is None else 2 * count
+        if not self.norms:
+            raise LmrError(
+                f"{type(tower).__name__} has no nn.LayerNorm with weights, so there is nothing to adapt; use a method "
+                "that adapts no weights, for example 'zeroshot' or 'lmr(pmr=False)'."
+            )
+        wide = torch.float32
+        for value in values:
+            wide = torch.promote_types(wide, value.dtype)
+        self.start = torch.cat([value.to(wide) for value in values])
+        self.rows = self.start.repeat(streams, 1)
+        self._axes: dict[tuple[str, int], int] = {}
+        self._closed = False
+
+    @property
+    def size(self) -> int:
+        """How many numbers one stream adapts."""
+        return len(self.start)
+
+    def snapshot(self) -> Tensor:
+        """A copy of all rows [streams, size]."""
+        return self.rows.clone()
+
+    def restore(self, rows: Tensor | None = None) -> None:
+        """Put back a snapshot, or the tower's own numbers in every row."""
+        self.rows.copy_(self.start.expand_as(self.rows) if rows is None else rows)
+
+    def close(self) -> None:
+        """End the service; the tower is as it was before the bank."""
+        self._closed = True
+
+    @contextmanager
+    def serve(self, rows: Tensor | None = None, index: Tensor | None = None) -> Iterator[None]:
+        """Within this context the norms use ``rows`` [A, size] (the bank's own by default).
+
+        Sample k of a batch uses row ``index[k]``; with a single row no index is needed. Gradients flow to ``rows``.
+        """
+        rows = self.rows if rows is None else rows
+        if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != self.size:
+            raise LmrError(f"Expected rows [streams, {self.size}] for this tower's norms, got {list(rows.shape)}.")
+        if self._closed:
+            raise LmrError("This NormBank was closed; make a new one for the tower.")
+        before = [{k: v for k, v in norm.module.__dict__.items() if k in _LENT} for norm in self.norms]
+        fast = torch.backends.mha.get_fastpath_enabled()
+        try:
+            self._take_back()
+            if len(rows) == 1:
+                self._lend_row(rows[0])
+            else:
+                if index is None:
+                    raise LmrError(f"Expected an index that gives each sample one of the {len(rows)} rows, got none.")
+                # PyTorch's fused encoder layer reads norm.weight by itself and would pass the rows by.
+                torch.backends.mha.set_fastpath_enabled(False)
+                self._lend_rows(rows[index])
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+            self._take_back()
+            for norm, earlier in zip(self.norms, before, strict=True):
+                norm.module.__dict__.update(earlier)
+
+    def locate_batch(self, images: Tensor) -> None:
+        """Learn along which axis each norm sees the batch (some towers work on [tokens, batch, width]).
+
+        Two and three copies of one image are sent through the tower: the axis that grows is the batch.
+        """
+        if self._axes:
+            return
+        calls: list[tuple[str, torch.Size]] = []
+        hooks = [
+            norm.module.register_forward_pre_hook(lambda _, given, name=norm.name: calls.append((name, given[0].shape)))
+            for norm in self.norms
+        ]
+        try:
+            with torch.no_grad():
+                for copies in (2, 3):
+                    self.tower(images[:1].expand(copies, *images.shape[1:]))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        half = len(calls) // 2
+        axes: dict[tuple[str, int], int] = {}
+        for (name, two), (again, three) in zip(calls[:half], calls[half:], strict=True):
+            grown = [k for k, sizes in enumerate(zip(two, three, strict=False)) if sizes == (2, 3)]
+            key = name, len(two)  # a norm may be called in two places, on tokens and on a pooled feature
+            if name != again or len(two) != len(three) or len(grown) != 1 or axes.setdefault(key, grown[0]) != grown[0]:
+                raise LmrError(
+                    f"Cannot tell which axis of {list(two)} holds the batch in the norm {name!r}, so this tower cannot "
+                    "serve several streams at once. Use one stream per method instead."
+                )
+        self._axes = axes
+
+    def _take_back(self) -> None:
+        """Let every norm be itself."""
+        for norm in self.norms:
+            for lent in _LENT:
+                norm.module.__dict__.pop(lent, None)
+
+    def _lend_row(self, row: Tensor) -> None:
+        """An instance attribute hides the registered parameter, so the norm's own forward reads the row."""
+        for norm in self.norms:
+            own = norm.module.weight
+            norm.module.__dict__["weight"] = row[norm.weight].view(own.shape).to(own.dtype)
+            if norm.bias is not None:
+                norm.module.__dict__["bias"] = row[norm.bias].view(own.shape).to(own.dtype)
+
+    def _lend_rows(self, rows: Tensor) -> None:
+        """Normalise without affine, then scale and shift sample by sample. rows: [B, size]."""
+        for norm in self.norms:
+            norm.module.__dict__["forward"] = self._make_forward(norm, rows)
+
+    def _make_forward(self, norm: _Norm, rows: Tensor) -> Any:
+        module = norm.module
+        shape = tuple(module.normalized_shape)
+
+        def forward(x: Tensor) -> Tensor:
+            axis = self._axes.get((norm.name, x.ndim), 0)
+            if tuple(x.shape[-len(shape) :]) != shape or x.shape[axis] != len(rows):
+                raise LmrError(
+                    f"The norm {norm.name!r} sees a tensor {list(x.shape)}; many streams need features last "
+                    f"{list(shape)} and the batch of {len(rows)} along axis {axis}. Use one stream per method instead."
+                )
+            spread = [1] * (x.ndim - len(shape)) + list(shape)
+            spread[axis] = len(rows)
+            scaled = nn.functional.layer_norm(x, shape, None, None, module.eps)
+            weight = rows[:, norm.weight].view(spread).to(x.dtype)
+            if norm.bias is None:
+                return scaled * weight
+            return torch.addcmul(rows[:, norm.bias].view(spread).to(x.dtype), scaled, weight)
+
+        return forward

@@ -1,0 +1,71 @@
+"""Optimisers as pure functions on rows: every stream has its own moments and its own step count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+OptimizerName = Literal["adam", "adamw", "sgd"]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Adam (decay in the gradient), AdamW (decay on the rows) or SGD (momentum 0.9, Nesterov), as in torch.optim.
+
+    ``begin`` gives the moments before the first step, ``step`` the rows and moments after one; nothing is changed in
+    place.
+    """
+
+    name: OptimizerName
+    lr: float
+    weight_decay: float = 0.0
+
+    def begin(self, rows: Tensor) -> dict[str, Tensor]:
+        """Moments for rows [A, P] that have not moved yet."""
+        steps = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+        if self.name == "sgd":
+            return {"momentum": torch.zeros_like(rows), "steps": steps}
+        return {"first": torch.zeros_like(rows), "second": torch.zeros_like(rows), "steps": steps}
+
+    def step(self, rows: Tensor, gradient: Tensor, moments: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step: the new rows and the new moments."""
+        if self.name == "adamw":
+            rows = rows * (1 - self.lr * self.weight_decay)
+        elif self.weight_decay:
+            gradient = gradient + self.weight_decay * rows
+        if self.name == "sgd":
+            momentum = 0.9 * moments["momentum"] + gradient
+            moved = rows - self.lr * (gradient + 0.9 * momentum)
+            return moved, {"momentum": momentum, "steps": moments["steps"] + 1}
+        moved, first, second, steps = adam_step(
+            rows, gradient, moments["first"], moments["second"], moments["steps"], self.lr
+        )
+        return moved, {"first": first, "second": second, "steps": steps}
+
+
+def adam_step(
+    rows: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    count: Tensor,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One Adam step (Kingma & Ba 2015) for every row: rows, gradient, moments [A, P], count [A] steps taken so far.
+
+    Returns the new (rows, first, second, count); nothing is changed in place.
+    """
+    count = count + 1
+    first = first.lerp(gradient, 1 - betas[0])
+    second = betas[1] * second + (1 - betas[1]) * gradient.square()
+    # The corrections are formed in float64 as torch.optim does, then applied in the rows' own precision.
+    time = count.double().unsqueeze(1)
+    step_size = (lr / (1 - betas[0] ** time)).to(rows.dtype)
+    root = ((1 - betas[1] ** time).sqrt()).to(rows.dtype)
+    return rows - step_size * first / (second.sqrt() / root + eps), first, second, count

@@ -1,0 +1,84 @@
+"""One small safetensors file for an adaptive state, written so that a crash leaves the old file or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from lmr.core.errors import LmrError
+
+FORMAT, VERSION = "lmr-state", "1"
+
+
+def write_state(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
+    """Write tensors and facts to ``path`` atomically."""
+    from safetensors.torch import save
+
+    content = save(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+        metadata={"format": FORMAT, "version": VERSION, **facts},
+    )
+    write_atomically(path, _sort_facts(content))
+
+
+def _sort_facts(content: bytes) -> bytes:
+    """The same safetensors file with its metadata in order, so that equal states are equal files.
+
+    The library writes metadata in an order that changes from process to process.
+    """
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
+
+
+def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read what :func:`write_state` wrote; a missing, truncated or foreign file is answered with a sentence."""
+    from safetensors import SafetensorError, safe_open
+
+    if os.path.isdir(path):
+        raise LmrError(f"{os.fspath(path)!r} is a folder, not a state file; give the file's name.")
+    try:
+        with safe_open(os.fspath(path), framework="pt") as file:
+            facts = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except FileNotFoundError as error:
+        raise LmrError(f"There is no state file {os.fspath(path)!r}.") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise LmrError(f"{os.fspath(path)!r} is not a whole state file (truncated or foreign): {error}") from error
+    if facts.get("format") != FORMAT:
+        raise LmrError(f"{os.fspath(path)!r} is a safetensors file but not a saved state of lmr.")
+    if facts.get("version") != VERSION:
+        raise LmrError(
+            f"{os.fspath(path)!r} has state format {facts.get('version')!r}, this lmr reads {VERSION!r}; upgrade lmr."
+        )
+    return tensors, facts
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a temporary file beside ``path``, flush it to the disk and rename it over ``path``."""
+    target = Path(path)
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        temporary = None
+    except OSError as error:
+        reason = error.strerror or error
+        raise LmrError(f"Cannot write {str(target)!r}: {reason}. What was there is as it was.") from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)

@@ -1,0 +1,206 @@
+"""Local Margin Restoration (LMR), ACM MM 2026.
+
+For every batch: measure how far each confident sample's plausible classes (the protected set) stand above the hardest
+classes outside it, take one Adam step on the LayerNorm numbers towards a target margin (PMR), let that target shrink
+for classes that have had much of the stream's mass (adaptive margin, AM), answer with the updated tower, and take the
+stream's persistent class preference off the answer (bias correction, BC).
+
+The state is one row per stream; a batch may mix streams and every stream gets what it would get alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lmr.core.bias import correct_bias
+from lmr.core.errors import LmrError
+from lmr.core.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss, sum_by_stream
+from lmr.core.method import Method, Mix, Prediction, Preset
+from lmr.core.norms import NormBank
+from lmr.core.optim import adam_step
+from lmr.core.registry import register
+
+
+@register("lmr")
+class LMR(Method):
+    """Local Margin Restoration: protected margins, adaptive targets, bias correction."""
+
+    many_streams = True
+    presets: ClassVar[dict[str, Preset]] = {
+        "default": Preset({}, "paper, Implementation details: CIFAR-100-C and ImageNet-C"),
+        "cifar10-c": Preset({"gamma0": 0.3, "beta": 3.0}, "paper, Implementation details"),
+        "cifar100-c": Preset({}, "paper, Implementation details"),
+        "imagenet": Preset({}, "paper, Implementation details: ImageNet-C"),
+        "imagenet-variants": Preset({"lr": 1.5e-3}, "paper's source, appendix: ImageNet-A, -R, -Sketch and -V2"),
+    }
+
+    lr: float = 1e-3
+    delta: float = 0.03  # width of the protected set, in cosine units
+    negatives: int = 5  # hardest classes outside it
+    tau: float = 0.3  # confidence below which a sample teaches nothing
+    gamma0: float = 4.0  # target margin of a class with its fair share
+    beta: float = 1.0  # how fast the target falls with a class's share
+    eta: float = 0.05  # gain of the bias correction
+    mu: float = 0.8  # memory of its running prediction
+    clip: float = 2.0  # largest bias
+    eps: float = 1e-6
+    pmr: bool = True
+    am: bool = True
+    bc: bool = True
+    positives: Literal["gap", "top1"] = "gap"
+    emit: Literal["after", "before"] = "after"
+
+    def prepare(self) -> None:
+        for key in ("lr", "gamma0", "beta", "eta", "delta", "eps", "clip"):
+            if not 0 <= getattr(self, key) < float("inf"):
+                raise LmrError(f"Expected {key!r} of lmr to be finite and not negative, got {getattr(self, key)}.")
+        for key in ("tau", "mu"):
+            if not 0 <= getattr(self, key) < 1:
+                raise LmrError(f"Expected {key!r} of lmr from 0 to below 1, got {getattr(self, key)}.")
+        if self.negatives < 1 or self.eps == 0:
+            raise LmrError("Expected at least one negative and an eps above 0 for lmr.")
+        self.bank = NormBank(self.classifier.encoder, self.streams) if self.pmr else None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bank is not None:
+            self.state["norms"] = self.bank.rows
+
+    def begin(self, streams: int) -> dict[str, Tensor]:
+        prototypes = self.classifier.prototypes
+        per_class = prototypes.new_zeros(streams, self.classifier.classes)
+        counts = torch.zeros(streams, dtype=torch.int64, device=prototypes.device)
+        state = {"batches": counts, "bias": per_class, "running": per_class.clone()}
+        if self.bank is not None:
+            start = self.bank.start.repeat(streams, 1)
+            state |= {"norms": start, "first": torch.zeros_like(start), "second": torch.zeros_like(start)}
+            state |= {"steps": counts.clone(), "mass": per_class.clone()}
+        return state
+
+    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
+        old = {key: value[mix.active] for key, value in self.state.items() if key != "predicted"}
+        if self.bank is None:
+            with torch.no_grad():
+                logits, _ = self._forward(images, None, mix.index)
+            new: dict[str, Tensor] = {}
+            report: dict[str, Tensor] = {}
+            sound = torch.ones_like(mix.active, dtype=torch.bool)
+        else:
+            logits, new, report, sound = self._restore_margins(images, mix, old)
+        emitted = logits + old["bias"][mix.index]
+        sound &= _all_by_stream(emitted.isfinite().all(1), mix)
+        if self.bc:
+            size = torch.bincount(mix.index, minlength=mix.count).unsqueeze(1)
+            mean = sum_by_stream(emitted.softmax(1), mix.index, mix.count) / size
+            started = old["batches"] > 0
+            new["bias"], new["running"] = correct_bias(
+                old["bias"], old["running"], started, mean, self.eta, self.mu, self.clip, self.eps
+            )
+        if "stepped" in report:
+            report["stepped"] = report["stepped"] & sound
+        new["batches"] = old["batches"] + 1
+        # A stream whose numbers are not finite keeps its whole state; the others go on.
+        self._replace({key: _choose(sound, value, old[key]) for key, value in new.items()}, mix.active)
+        return Prediction(emitted, self._summarise(report | {"finite": sound}, mix))
+
+    def answer(self, images: Tensor, mix: Mix) -> Tensor:
+        norms = None if self.bank is None else self.state["norms"][mix.active]
+        return self._forward(images, norms, mix.index)[0] + self.state["bias"][mix.active[mix.index]]
+
+    def _forward(self, images: Tensor, norms: Tensor | None, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and cosines [B, C] with the norms of each sample's stream."""
+        service: AbstractContextManager[None] = nullcontext()
+        if self.bank is not None and norms is not None:
+            if len(norms) > 1:
+                self.bank.locate_batch(images)
+            service = self.bank.serve(norms, index)
+        with service:
+            cosines = self.classifier.cosines(self.classifier.features(images))
+        return self.classifier.logits(cosines), cosines
+
+    def _restore_margins(
+        self, images: Tensor, mix: Mix, old: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], Tensor]:
+        """One step on the norms: emitted logits without bias, the new state, a report, which streams are sound [A]."""
+        norms = old["norms"].requires_grad_()
+        with torch.enable_grad():
+            logits, cosines = self._forward(images, norms, mix.index)
+            local = measure_margin(logits, cosines, self.delta, self.negatives, self.eps, self.positives)
+            weight = gate(logits, self.tau) * local.negatives.any(1)
+            top = cosines.detach().argmax(1)
+            mass = old["mass"] + count_mass(weight, top, self.classifier.classes, mix.index, mix.count)
+            target = torch.full_like(weight, self.gamma0)
+            if self.am:
+                target = adapt_margin(mass, weight, top, mix.index, self.gamma0, self.beta, self.eps)
+            loss = restoration_loss(local.margin, target, weight, mix.index, mix.count, self.eps)
+            total = loss.sum()
+        old["norms"], logits = norms.detach(), logits.detach()
+        sound = loss.isfinite()
+        reliable = sum_by_stream(weight, mix.index, mix.count) > 0
+        new, stepped = {"mass": mass}, torch.zeros_like(sound)
+        if reliable.any():
+            (gradient,) = torch.autograd.grad(total, norms)
+            moved = adam_step(old["norms"], gradient, old["first"], old["second"], old["steps"], self.lr)
+            for value in moved[:3]:
+                sound &= value.isfinite().all(1)
+            stepped = reliable & sound
+            for key, value in zip(("norms", "first", "second", "steps"), moved, strict=True):
+                new[key] = _choose(stepped, value, old[key])
+            if self.emit == "after" and stepped.any():
+                logits, steady = self._forward_again(images, new["norms"], logits, stepped, mix)
+                sound &= steady
+                stepped &= steady
+        report = {
+            "gate_share": _mean_by_stream(weight > 0, mix),
+            "protected_size": _mean_by_stream(local.protected.sum(1), mix),
+            "loss": loss.detach(),
+            "stepped": stepped,
+        }
+        return logits, new, report, sound
+
+    def _forward_again(
+        self, images: Tensor, norms: Tensor, logits: Tensor, stepped: Tensor, mix: Mix
+    ) -> tuple[Tensor, Tensor]:
+        """Logits with the new norms of the streams that stepped; where they are not finite, the first ones stay."""
+        chosen = stepped[mix.index]
+        with torch.no_grad():
+            again = logits.clone()
+            again[chosen] = self._forward(images[chosen], norms, mix.index[chosen])[0]
+        steady = _all_by_stream(again.isfinite().all(1), mix)
+        return torch.where(steady[mix.index].unsqueeze(1), again, logits), steady
+
+    def _summarise(self, report: dict[str, Tensor], mix: Mix) -> dict[str, Any]:
+        """What happened, in plain numbers: over the batch, and for each stream where there are several."""
+        if self.bank is not None:
+            start = self.bank.start
+            report["drift"] = (self.state["norms"][mix.active] - start).norm(dim=1) / start.norm()
+        columns = {key: value.tolist() for key, value in report.items()}
+        info: dict[str, Any] = {key: sum(column) / len(column) for key, column in columns.items()}
+        info["finite"] = all(columns["finite"])
+        if "stepped" in columns:
+            info["stepped"] = any(columns["stepped"])
+        if self.streams > 1:
+            info["streams"] = {
+                number: {key: column[k] for key, column in columns.items()}
+                for k, number in enumerate(mix.active.tolist())
+            }
+        return info
+
+
+def _choose(rows: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """New rows where ``rows`` [A] holds, old ones elsewhere."""
+    return torch.where(rows.view(-1, *[1] * (new.ndim - 1)), new, old)
+
+
+def _mean_by_stream(values: Tensor, mix: Mix) -> Tensor:
+    size = torch.bincount(mix.index, minlength=mix.count)
+    return sum_by_stream(values.float(), mix.index, mix.count) / size
+
+
+def _all_by_stream(values: Tensor, mix: Mix) -> Tensor:
+    """Whether ``values`` [B] holds for every sample of a stream: bool [A]."""
+    return sum_by_stream((~values).long(), mix.index, mix.count) == 0

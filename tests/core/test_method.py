@@ -1,0 +1,372 @@
+"""Many streams in one method: kept, moved, forgotten and refused one by one, on a tower small enough to be quick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lmr
+from lmr.core.method import Method, Mix, Prediction
+
+WIDTH, CLASSES, STREAMS = 8, 6, 5
+
+
+def make_classifier(change: Callable[[nn.Sequential, Tensor], None] | None = None, **options: Any) -> lmr.ZeroShot:
+    generator = torch.Generator().manual_seed(11)
+    encoder = nn.Sequential(nn.Linear(12, WIDTH), nn.LayerNorm(WIDTH), nn.Tanh(), nn.LayerNorm(WIDTH, bias=False))
+    for parameter in encoder.parameters():
+        parameter.data.copy_(parameter.data.new_ones(1) + torch.randn(parameter.shape, generator=generator))
+    prototypes = torch.randn(CLASSES, WIDTH, generator=generator)
+    if change is not None:
+        change(encoder, prototypes)
+    return lmr.ZeroShot(encoder, prototypes, **{"logit_scale": 20.0, **options})
+
+
+def make_images(count: int, seed: int) -> Tensor:
+    return torch.randn(count, 12, generator=torch.Generator().manual_seed(seed))
+
+
+def make_ids(count: int, seed: int) -> Tensor:
+    return torch.randint(STREAMS, (count,), generator=torch.Generator().manual_seed(100 + seed))
+
+
+def flow(method: Method, seeds: range) -> list[Tensor]:
+    """Mixed batches through all streams."""
+    return [method.step(make_images(16, seed), streams=make_ids(16, seed)).logits for seed in seeds]
+
+
+def flow_one(method: Method, stream: int, seeds: range) -> list[Tensor]:
+    """Batches of one stream."""
+    return [method.step(make_images(6, seed), streams=[stream] * 6).logits for seed in seeds]
+
+
+def copy_rows(method: Method, rows: Any = slice(None)) -> dict[str, Tensor]:
+    return {key: value[rows].clone() for key, value in method.state.items()}
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(are_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(are_equal, one, other))
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+@pytest.fixture
+def clip() -> lmr.ZeroShot:
+    return make_classifier()
+
+
+@pytest.fixture
+def many(clip: lmr.ZeroShot) -> Method:
+    """Five streams in the middle of their lives."""
+    method = lmr.create("lmr", clip, streams=STREAMS)
+    flow(method, range(3))
+    assert (method.state["steps"] > 0).all()  # every stream has moved: equal means more than untouched
+    return method
+
+
+# Streams one by one.
+
+
+def test_all_streams_saved_together_go_on_as_if_never_stopped(many: Method, tmp_path: Path) -> None:
+    many.save(tmp_path / "state")
+    again = lmr.create(many.spec, make_classifier(), streams=STREAMS)
+    again.load(tmp_path / "state")
+    assert are_equal(again.state, many.state)
+    assert are_equal(flow(again, range(3, 6)), flow(many, range(3, 6)))
+    assert are_equal(again.state, many.state)
+
+
+@pytest.mark.parametrize("other_streams", [1, 3, STREAMS])
+def test_one_stream_moves_to_another_place_of_another_method(many: Method, tmp_path: Path, other_streams: int) -> None:
+    many.save(tmp_path / "state", streams=3, notes={"camera": "gate"})
+    other = lmr.create(many.spec, make_classifier(), streams=other_streams)
+    flow_one(other, 0, range(50, 52))
+    place = other_streams - 1
+    others = [k for k in range(other_streams) if k != place]
+    before = copy_rows(other, others)
+    assert other.load(tmp_path / "state", streams=place) == {"camera": "gate"}
+    assert are_equal(copy_rows(other, others), before)
+    assert are_equal(copy_rows(other, place), copy_rows(many, 3))
+    assert are_equal(flow_one(other, place, range(60, 63)), flow_one(many, 3, range(60, 63)))
+    assert are_equal(copy_rows(other, place), copy_rows(many, 3))
+    assert are_equal(copy_rows(other, others), before)
+
+
+def test_streams_are_loaded_in_the_order_they_are_named(many: Method) -> None:
+    other = lmr.create(many.spec, many.classifier, streams=STREAMS)
+    begun = copy_rows(other, 3)
+    other.load_state_dict(many.state_dict(streams=[4, 1]), streams=[0, 2])
+    assert are_equal(copy_rows(other, [0, 2]), copy_rows(many, [4, 1]))
+    assert are_equal(copy_rows(other, 3), begun)
+    assert not are_equal(copy_rows(many, 4), copy_rows(many, 1))
+
+
+def test_reset_stream_lives_again_and_the_others_do_not_notice(many: Method) -> None:
+    twin = lmr.create(many.spec, many.classifier, streams=STREAMS)
+    twin.load_state_dict(many.state_dict())
+    first = flow_one(lmr.create(many.spec, many.classifier, streams=STREAMS), 2, range(70, 73))
+    others = [0, 1, 3, 4]
+    before = copy_rows(many, others)
+    many.reset(streams=[2])
+    assert are_equal(flow_one(many, 2, range(70, 73)), first)
+    assert are_equal(copy_rows(many, others), before)
+    assert are_equal(flow_one(many, 4, range(80, 82)), flow_one(twin, 4, range(80, 82)))
+
+
+def test_reset_of_all_is_a_new_beginning(many: Method) -> None:
+    many.reset()
+    fresh = lmr.create(many.spec, many.classifier, streams=STREAMS)
+    assert are_equal(many.state, fresh.state)
+    assert are_equal(flow(many, range(4)), flow(fresh, range(4)))
+
+
+def test_stream_that_is_not_in_the_batch_is_untouched(many: Method) -> None:
+    before = copy_rows(many, [0, 2, 4])
+    many.step(make_images(6, 5), streams=[1, 3, 1, 3, 3, 1])
+    assert are_equal(copy_rows(many, [0, 2, 4]), before)
+
+
+def test_batch_of_one_stream_is_the_ordinary_case(clip: lmr.ZeroShot) -> None:
+    alone, many = lmr.create("lmr", clip), lmr.create("lmr", clip, streams=STREAMS)
+    for seed in range(3):
+        assert torch.equal(alone.step(make_images(6, seed)).logits, many.step(make_images(6, seed), [3] * 6).logits)
+    assert are_equal(copy_rows(many, 3), copy_rows(alone, 0))
+
+
+def test_order_of_the_samples_does_not_matter_to_a_stream(clip: lmr.ZeroShot) -> None:
+    one, other = (lmr.create("lmr", clip, streams=STREAMS) for _ in range(2))
+    images, ids = make_images(20, 1), make_ids(20, 1)
+    turn = torch.randperm(20, generator=torch.Generator().manual_seed(4))
+    answer, turned = one.step(images, ids), other.step(images[turn], ids[turn])
+    torch.testing.assert_close(turned.logits, answer.logits[turn], rtol=0, atol=1e-4)
+    assert torch.equal(one.state["steps"], other.state["steps"])
+
+
+def test_info_of_every_stream_in_the_batch(many: Method) -> None:
+    info = many.step(make_images(4, 9), streams=[4, 1, 4, 1]).info
+    assert sorted(info["streams"]) == [1, 4]
+    for facts in info["streams"].values():
+        assert {"loss", "stepped", "drift", "gate_share", "finite"} <= facts.keys()
+    assert info["loss"] == pytest.approx(sum(facts["loss"] for facts in info["streams"].values()) / 2)
+
+
+def test_repr_says_how_many_streams(many: Method) -> None:
+    assert repr(many) == f"{many.spec} x 5 streams"
+    assert many.spec.startswith("lmr(lr=0.001, ")
+
+
+def test_stream_whose_numbers_overflow_keeps_its_state_and_the_others_go_on(clip: lmr.ZeroShot) -> None:
+    images, ids = make_images(12, 2), torch.arange(12) % 3
+    spoilt = images.clone()
+    spoilt[ids == 1] *= 1e38
+    clean, struck = (lmr.create("lmr", clip, streams=3) for _ in range(2))
+    for method in (clean, struck):
+        method.step(images, ids)
+    before = copy_rows(struck, 1)
+    expected, answer = clean.step(images, ids), struck.step(spoilt, ids)
+    assert not answer.logits[ids == 1].isfinite().all()
+    assert answer.info["finite"] is False
+    assert [facts["finite"] for facts in answer.info["streams"].values()] == [True, False, True]
+    assert are_equal(copy_rows(struck, 1), before)
+    assert are_equal(copy_rows(struck, [0, 2]), copy_rows(clean, [0, 2]))
+    assert torch.equal(answer.logits[ids != 1], expected.logits[ids != 1])
+
+
+def test_bias_alone_serves_precomputed_features() -> None:
+    clip = lmr.ZeroShot(nn.Identity(), torch.randn(CLASSES, WIDTH))
+    method = lmr.create("lmr(pmr=False)", clip, streams=2)
+    assert "norms" not in method.state
+    answer = method.step(torch.randn(4, WIDTH), streams=[0, 1, 1, 1])
+    assert answer.logits.isfinite().all()
+    assert (method.state["bias"] != 0).any(1).tolist() == [True, True]
+    with pytest.raises(lmr.LmrError, match=r"Identity has no nn.LayerNorm.*'lmr\(pmr=False\)'"):
+        lmr.create("lmr", clip)
+
+
+@pytest.mark.parametrize("spec", ["lmr", "zeroshot"])
+def test_float64_model_stays_float64(spec: str) -> None:
+    clip = make_classifier(lambda encoder, _: encoder.double())
+    clip = lmr.ZeroShot(clip.encoder, clip.prototypes.double(), 20.0)
+    method = lmr.create(spec, clip, streams=2)
+    answer = method.step(make_images(4, 1).double(), streams=[0, 1, 0, 1])
+    assert answer.logits.dtype == answer.probabilities.dtype == torch.float64
+    assert {value.dtype for value in method.state.values()} <= {torch.float64, torch.int64}
+
+
+def test_bfloat16_model_adapts_in_float32() -> None:
+    clip = make_classifier(lambda encoder, _: encoder.bfloat16())
+    method = lmr.create("lmr", clip)
+    answer = method.step(make_images(6, 1).bfloat16())
+    assert answer.logits.dtype == torch.float32
+    assert {value.dtype for value in method.state.values()} <= {torch.float32, torch.int64}
+    assert (method.state["norms"] != method.bank.start).any()
+
+
+# A state that does not fit is refused and changes nothing.
+
+
+def nudge_weight(encoder: nn.Sequential, _: Tensor) -> None:
+    """The next number that float32 can say."""
+    weight = encoder[0].weight.data
+    weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
+
+
+def nudge_norm(encoder: nn.Sequential, _: Tensor) -> None:
+    weight = encoder[1].bias.data
+    weight[-1] = torch.nextafter(weight[-1], torch.tensor(9.0))
+
+
+def swap_classes(_: nn.Sequential, prototypes: Tensor) -> None:
+    prototypes[:2] = prototypes[:2].flip(0).clone()
+
+
+def change_class(_: nn.Sequential, prototypes: Tensor) -> None:
+    prototypes[3] += 0.01
+
+
+STRANGERS: dict[str, tuple[Callable[[], Method], str]] = {
+    "one weight": (lambda: lmr.create("lmr", make_classifier(nudge_weight), streams=STREAMS), "other weights"),
+    "one norm": (lambda: lmr.create("lmr", make_classifier(nudge_norm), streams=STREAMS), "other weights"),
+    "class order": (lambda: lmr.create("lmr", make_classifier(swap_classes), streams=STREAMS), "other classes"),
+    "one class": (lambda: lmr.create("lmr", make_classifier(change_class), streams=STREAMS), "other classes"),
+    "logit scale": (lambda: lmr.create("lmr", make_classifier(logit_scale=20.001), streams=STREAMS), "other classes"),
+    "logit bias": (lambda: lmr.create("lmr", make_classifier(logit_bias=-1.0), streams=STREAMS), "other classes"),
+    "lr": (
+        lambda: lmr.create("lmr(lr=0.002)", make_classifier(), streams=STREAMS),
+        r"belongs to lmr\(lr=0\.001, .*not to lmr\(lr=0\.002, ",
+    ),
+    "method": (lambda: lmr.create("zeroshot", make_classifier(), streams=STREAMS), r"belongs to lmr\(.*to zeroshot"),
+    "fewer streams": (lambda: lmr.create("lmr", make_classifier(), streams=2), "holds 5 streams, expected 2"),
+    "one stream": (lambda: lmr.create("lmr", make_classifier()), "holds 5 streams, expected 1"),
+    "more streams": (lambda: lmr.create("lmr", make_classifier(), streams=9), "holds 5 streams, expected 9"),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_state_of_another_method_is_refused(stranger: str, many: Method, tmp_path: Path) -> None:
+    make, words = STRANGERS[stranger]
+    many.save(tmp_path / "state")
+    other = make()
+    other.step(make_images(3, 0), streams=[0] * 3)
+    before = copy_rows(other)
+    with pytest.raises(lmr.LmrError, match=rf"(?s)Cannot use '.*state'.*{words}") as caught:
+        other.load(tmp_path / "state")
+    assert str(caught.value).endswith(".")
+    with pytest.raises(lmr.LmrError, match=words):
+        other.load_state_dict(many.state_dict())
+    assert are_equal(other.state, before)
+
+
+def test_names_may_be_read_from_another_language(many: Method) -> None:
+    """A state belongs to prototypes; what people call the classes is theirs."""
+    other = lmr.create("lmr", make_classifier(names=list("abcdef")), streams=STREAMS)
+    other.load_state_dict(many.state_dict())
+    assert are_equal(other.state, many.state)
+
+
+def change_tensors(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**state, "tensors": {**state["tensors"], **changes}}
+
+
+BROKEN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "nothing": (lambda state: None, "as state_dict"),
+    "text": (lambda state: "state", "as state_dict"),
+    "empty": (lambda state: {}, "as state_dict"),
+    "only tensors": (lambda state: {"tensors": state["tensors"]}, "belongs to None"),
+    "tensors alone": (lambda state: state["tensors"], "as state_dict"),
+    "list of tensors": (lambda state: {**state, "tensors": list(state["tensors"].values())}, "as state_dict"),
+    "missing": (
+        lambda state: {**state, "tensors": {k: v for k, v in state["tensors"].items() if k != "mass"}},
+        "mass is missing",
+    ),
+    "odd": (lambda state: change_tensors(state, guest=torch.zeros(STREAMS)), "guest is missing or odd"),
+    "narrow": (lambda state: change_tensors(state, norms=state["tensors"]["norms"][:, 1:]), "'norms'"),
+    "wide": (lambda state: change_tensors(state, bias=torch.zeros(STREAMS, CLASSES + 1)), "'bias'"),
+    "deep": (lambda state: change_tensors(state, batches=torch.zeros(STREAMS, 1, dtype=torch.int64)), "'batches'"),
+    "one number": (lambda state: change_tensors(state, batches=torch.tensor(3)), "'batches'"),
+    "float64": (lambda state: change_tensors(state, norms=state["tensors"]["norms"].double()), "'norms'"),
+    "whole numbers": (lambda state: change_tensors(state, running=state["tensors"]["running"].long()), "'running'"),
+    "list": (lambda state: change_tensors(state, steps=[1] * STREAMS), "'steps'"),
+    "one row less": (lambda state: change_tensors(state, second=state["tensors"]["second"][1:]), "holds 4 streams"),
+    "last one bad": (lambda state: change_tensors(state, predicted=torch.zeros(STREAMS, 1)), "'predicted'"),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_state_that_is_broken_is_refused(broken: str, many: Method) -> None:
+    spoil, words = BROKEN[broken]
+    state = spoil(many.state_dict())
+    flow(many, range(3, 4))
+    before = copy_rows(many)
+    with pytest.raises(lmr.LmrError, match=words):
+        many.load_state_dict(state)
+    assert are_equal(many.state, before)
+
+
+BAD_STREAMS = [[0, 0], [5], [-1], [0.0, 1.0], [], ["a"], 5, -1, True, None, [[0, 1]], torch.zeros(2), 1.5]
+
+
+@pytest.mark.parametrize("bad", BAD_STREAMS, ids=repr)
+def test_streams_that_cannot_be_named_change_nothing(bad: Any, many: Method, tmp_path: Path) -> None:
+    kept = many.state_dict(streams=[0, 1])
+    before = copy_rows(many)
+    if bad is not None:
+        with pytest.raises(lmr.LmrError, match=r"Name every stream once|stream ids from 0 to 4"):
+            many.reset(streams=bad)
+        with pytest.raises(lmr.LmrError, match=r"Name every stream once|stream ids from 0 to 4"):
+            many.save(tmp_path / "state", streams=bad)
+    with pytest.raises(lmr.LmrError):
+        many.load_state_dict(kept, streams=bad)
+    with pytest.raises(lmr.LmrError):
+        many.step(make_images(2, 0), streams=bad if bad != [0, 0] else [0, 0, 0])
+    assert are_equal(many.state, before)
+    assert not list(tmp_path.iterdir())
+
+
+def test_stream_begins_as_zero_shot(clip: lmr.ZeroShot) -> None:
+    images, ids = make_images(8, 1), make_ids(8, 1)
+    expected = lmr.create("zeroshot", clip).predict(images).logits
+    torch.testing.assert_close(lmr.create("lmr", clip).predict(images).logits, expected, atol=1e-5, rtol=0)
+    many = lmr.create("lmr", clip, streams=STREAMS)
+    torch.testing.assert_close(many.predict(images, streams=ids).logits, expected, atol=1e-4, rtol=0)
+    many.step(images, streams=ids)
+    assert not torch.allclose(many.predict(images, streams=ids).logits, expected, atol=1e-2)
+
+
+def test_state_dict_does_not_share_memory(many: Method) -> None:
+    state = many.state_dict()
+    kept = {key: value.clone() for key, value in state["tensors"].items()}
+    flow(many, range(3, 5))
+    assert are_equal(state["tensors"], kept)
+    many.load_state_dict(state)
+    flow(many, range(3, 5))
+    assert are_equal(state["tensors"], kept)
+
+
+# The base class itself.
+
+
+def test_prediction_computes_its_faces_once() -> None:
+    answer = Prediction(torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]))
+    assert answer.labels.tolist() == [1, 0]
+    assert answer.probabilities is answer.probabilities
+    assert answer.info == {}
+
+
+def test_mix_counts_its_streams() -> None:
+    assert Mix(torch.tensor([1, 4, 7]), torch.tensor([0, 0, 2, 1])).count == 3
+
+
+def test_answer_that_is_not_finite_is_not_counted(clip: lmr.ZeroShot) -> None:
+    method = lmr.create("zeroshot", clip)
+    images = make_images(4, 1)
+    images[1] *= 1e38
+    assert not method.step(images).logits[1].isfinite().all()
+    assert method.state["predicted"].sum() == 3

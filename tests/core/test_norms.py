@@ -1,0 +1,493 @@
+"""NormBank against deep copies of the tower that have the row's numbers written into them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import lmr
+from lmr.backbones.pocket.towers import ImageTower, PocketConfig
+from lmr.core.norms import NormBank
+
+BATCH, TOKENS, WIDTH = 5, 5, 8  # as many tokens as images: only the right axis gives the right answer
+INDEX = torch.tensor([0, 2, 2, 1, 0])
+
+
+class Encoder(nn.Module):
+    """PyTorch's own transformer encoder, which has a fused path of its own: [B, tokens, width] to [B, width]."""
+
+    def __init__(self, batch_first: bool, norm_first: bool, bias: bool = True) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, 2, 16, dropout=0.0, batch_first=batch_first, norm_first=norm_first, bias=bias
+        )
+        self.batch_first = batch_first
+        self.blocks = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(WIDTH), enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.batch_first:
+            return self.blocks(x)[:, 0]
+        return self.blocks(x.transpose(0, 1))[0]
+
+
+class TokensFirst(nn.Module):
+    """Norms see [tokens, batch, width] and, after pooling, [batch, width], as in OpenAI's own code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.mix, self.outer = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(0, 1)
+        x = x + self.mix(self.inner(x)).tanh()
+        return self.outer(x[0] * x[1])
+
+
+class Assorted(nn.Module):
+    """Norms without a bias, without any numbers, over two axes at once, one on the channels of a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.no_bias = nn.LayerNorm(WIDTH, bias=False)
+        self.bare = nn.LayerNorm(WIDTH, elementwise_affine=False)
+        self.nested = nn.LayerNorm((TOKENS, WIDTH))
+        self.deep = nn.LayerNorm(WIDTH)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bare(self.mix(self.no_bias(x)).tanh())
+        x = self.nested(x + 1).unsqueeze(2).expand(-1, -1, 3, -1)  # [B, tokens, 3, width]
+        return self.mix(self.deep(x)).sin().sum((1, 2))
+
+
+class Shared(nn.Module):
+    """One norm in two places, which see tensors of the same rank or (``pooled``) of different ranks."""
+
+    def __init__(self, pooled: bool) -> None:
+        super().__init__()
+        self.pooled = pooled
+        self.norm, self.mix = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.alias = self.norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.mix(self.norm(x)).tanh()
+        return self.alias(x[:, 0]) if self.pooled else self.alias(x)[:, 0]
+
+
+class Folded(nn.Module):
+    """The batch is folded into the tokens: no axis of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x.flatten(0, 1)).unflatten(0, x.shape[:2]).sum(1)
+
+
+TOWERS: dict[str, Callable[[], nn.Module]] = {
+    "pocket": lambda: ImageTower(PocketConfig(resolution=16, width=WIDTH, depth=2, heads=2, features=6)),
+    "post-norm": lambda: Encoder(batch_first=True, norm_first=False),
+    "pre-norm": lambda: Encoder(batch_first=True, norm_first=True),
+    "post-norm, tokens first": lambda: Encoder(batch_first=False, norm_first=False),
+    "pre-norm, tokens first": lambda: Encoder(batch_first=False, norm_first=True),
+    "encoder without biases": lambda: Encoder(batch_first=True, norm_first=True, bias=False),
+    "tokens first": TokensFirst,
+    "assorted": Assorted,
+    "shared": lambda: Shared(pooled=False),
+    "shared, pooled": lambda: Shared(pooled=True),
+}
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the name of every operation that computes something; views only rename memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, kinds: Any, given: Any = (), named: Any = None) -> Any:
+        returned = function._schema.returns
+        if not any(r.alias_info is not None and not r.alias_info.is_write for r in returned):
+            self.operations.append(str(function))
+        return function(*given, **(named or {}))
+
+
+def build(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Tensor]:
+    """A frozen tower with numbers of its own in every norm, and images for it."""
+    torch.manual_seed(5)
+    tower = TOWERS[name]().to(dtype).eval().requires_grad_(False)
+    for parameter in tower.parameters():
+        parameter += 0.1 * torch.randn_like(parameter)
+    shape = (BATCH, 3, 16, 16) if name == "pocket" else (BATCH, TOKENS, WIDTH)
+    return tower, torch.randn(shape, dtype=dtype)
+
+
+def make_rows(bank: NormBank, count: int) -> Tensor:
+    torch.manual_seed(6)
+    return bank.start + 0.3 * torch.randn(count, bank.size, dtype=bank.start.dtype)
+
+
+def list_numbers(tower: nn.Module) -> list[nn.Parameter]:
+    """The trainable numbers, in the order of a row: norm by norm, weight before bias."""
+    norms = [module for module in tower.modules() if isinstance(module, nn.LayerNorm)]
+    return [p for norm in norms for p in (norm.weight, norm.bias) if p is not None]
+
+
+def copy_with(tower: nn.Module, row: Tensor) -> nn.Module:
+    """A tower of its own that has the row's numbers in its norms, ready to be trained."""
+    other = copy.deepcopy(tower)
+    place = 0
+    for parameter in list_numbers(other):
+        parameter.copy_(row[place : place + parameter.numel()].view(parameter.shape))
+        parameter.requires_grad_()
+        place += parameter.numel()
+    assert place == len(row)
+    return other
+
+
+def remember(tower: nn.Module) -> list[Any]:
+    numbers = [(key, value.clone(), value.data_ptr()) for key, value in tower.state_dict().items()]
+    return [numbers, [list(vars(module)) for module in tower.modules()], torch.backends.mha.get_fastpath_enabled()]
+
+
+def check_untouched(tower: nn.Module, before: list[Any]) -> None:
+    numbers, inside, fast = before
+    state = tower.state_dict()
+    assert list(state) == [key for key, _, _ in numbers]
+    assert all(torch.equal(state[key], value) and state[key].data_ptr() == place for key, value, place in numbers)
+    assert [list(vars(module)) for module in tower.modules()] == inside
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+    assert not any(parameter.requires_grad for parameter in tower.parameters())
+
+
+@pytest.fixture(autouse=True)
+def _without_gradient() -> Iterator[None]:
+    """Building and writing need no gradient; the tests that do say so."""
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(params=TOWERS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_rows_start_with_the_towers_own_numbers(name: str) -> None:
+    tower, images = build(name)
+    bank = NormBank(tower, streams=3)
+    assert bank.rows.shape == (3, bank.size)
+    assert torch.equal(bank.start, torch.cat([p.flatten() for p in list_numbers(tower)]))
+    assert torch.equal(bank.rows, bank.start.expand(3, -1))
+    plain = tower(images)
+    with bank.serve(bank.rows[:1]):
+        assert torch.equal(tower(images), plain)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_one_row_is_the_tower_with_these_numbers(name: str, gradient: bool) -> None:
+    tower, images = build(name)
+    bank = NormBank(tower)
+    before = remember(tower)
+    row = make_rows(bank, 1)
+    other = copy_with(tower, row[0])
+    with torch.set_grad_enabled(gradient):
+        expected = other(images) if gradient else other.requires_grad_(False)(images)
+        with bank.serve(row.requires_grad_(gradient)):
+            assert torch.equal(tower(images), expected)
+    check_untouched(tower, before)
+    assert not torch.equal(tower(images), expected)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_each_sample_is_served_by_its_row(name: str, gradient: bool) -> None:
+    tower, images = build(name)
+    bank = NormBank(tower, streams=3)
+    before = remember(tower)
+    rows = make_rows(bank, 3)
+    expected = torch.stack([copy_with(tower, rows[k])(images)[sample] for sample, k in enumerate(INDEX)])
+    with torch.set_grad_enabled(gradient):
+        bank.locate_batch(images)
+        check_untouched(tower, before)
+        with bank.serve(rows.requires_grad_(gradient), INDEX):
+            served = tower(images)
+    torch.testing.assert_close(served, expected, rtol=0, atol=1e-11)
+    check_untouched(tower, before)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_gradient_of_a_row_is_that_of_the_norms(name: str, count: int) -> None:
+    tower, images = build(name)
+    bank = NormBank(tower, streams=3)
+    rows = make_rows(bank, count).requires_grad_()
+    index = INDEX if count > 1 else torch.zeros_like(INDEX)
+    with torch.enable_grad():
+        bank.locate_batch(images)
+        with bank.serve(rows, index):
+            tower(images).sin().sum().backward()
+        for k in range(count):
+            other = copy_with(tower, rows[k].detach())
+            other(images)[index == k].sin().sum().backward()
+            gradient = torch.cat([parameter.grad.flatten() for parameter in list_numbers(other)])
+            assert gradient.abs().max() > 0.01
+            torch.testing.assert_close(rows.grad[k], gradient, rtol=1e-8, atol=1e-11)
+    assert all(parameter.grad is None for parameter in tower.parameters())
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_one_row_costs_no_operation_more(name: str, gradient: bool) -> None:
+    tower, images = build(name, torch.float32)
+    bank = NormBank(tower)
+    row = make_rows(bank, 1)
+    other = copy_with(tower, row[0]).requires_grad_(False)
+    with torch.set_grad_enabled(gradient), Recorder() as plain:
+        if gradient:
+            for parameter in list_numbers(other):
+                parameter.requires_grad_()
+        other(images)
+    with torch.set_grad_enabled(gradient), Recorder() as served, bank.serve(row.requires_grad_(gradient)):
+        tower(images)
+    assert len(plain.operations) > 1
+    assert served.operations == plain.operations
+
+
+# PyTorch's fused encoder layer.
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_fused_layer_reads_the_row_or_is_left_aside(norm_first: bool) -> None:
+    tower, images = build("pre-norm" if norm_first else "post-norm", torch.float32)
+    fused = "aten._transformer_encoder_layer_fwd.default"
+    bank = NormBank(tower)
+    rows = make_rows(bank, 3)
+    with Recorder() as plain:
+        tower(images)
+    assert plain.operations.count(fused) == 2  # otherwise this test says nothing
+    with Recorder() as one, bank.serve(rows[:1]):
+        served = tower(images)
+    assert one.operations.count(fused) == 2
+    assert torch.equal(served, copy_with(tower, rows[0]).requires_grad_(False)(images))
+    with Recorder() as several, bank.serve(rows, INDEX):
+        served = tower(images)
+    assert several.operations.count(fused) == 0
+    expected = [copy_with(tower, rows[k]).requires_grad_(False)(images)[sample] for sample, k in enumerate(INDEX)]
+    torch.testing.assert_close(served, torch.stack(expected), rtol=0, atol=1e-5)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.mark.parametrize("setting", [False, True])
+def test_fused_setting_of_the_user_comes_back(setting: bool) -> None:
+    tower, images = build("pre-norm")
+    bank = NormBank(tower)
+    earlier = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(setting)
+        for rows in (make_rows(bank, 1), make_rows(bank, 3)):
+            with bank.serve(rows, INDEX):
+                tower(images)
+            assert torch.backends.mha.get_fastpath_enabled() is setting
+    finally:
+        torch.backends.mha.set_fastpath_enabled(earlier)
+
+
+# The tower is its own again, whatever happened.
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_tower_is_untouched_after_a_failure(name: str, count: int) -> None:
+    tower, images = build(name)
+    bank = NormBank(tower)
+    before, plain = remember(tower), tower(images)
+    with pytest.raises(RuntimeError), bank.serve(make_rows(bank, count), INDEX):  # noqa: PT012
+        tower(images)
+        raise RuntimeError
+    with pytest.raises((RuntimeError, AssertionError, lmr.LmrError)), bank.serve(make_rows(bank, count), INDEX):
+        tower(images[..., :-1])
+    check_untouched(tower, before)
+    assert torch.equal(tower(images), plain)
+
+
+@pytest.mark.parametrize("outer", [1, 3])
+@pytest.mark.parametrize("inner", [1, 3])
+@pytest.mark.parametrize("same_bank", [False, True])
+def test_service_inside_a_service(outer: int, inner: int, same_bank: bool) -> None:
+    tower, images = build("tokens first")
+    first = NormBank(tower)
+    second = first if same_bank else NormBank(tower)
+    for bank in (first, second):
+        bank.locate_batch(images)
+    before = remember(tower)
+    outside, within = make_rows(first, outer), make_rows(first, inner) + 1
+    with first.serve(outside, INDEX):
+        expected_outside = tower(images)
+    with second.serve(within, INDEX):
+        expected_within = tower(images)
+    assert not torch.allclose(expected_outside, expected_within)
+    with first.serve(outside, INDEX):
+        with second.serve(within, INDEX):
+            assert torch.equal(tower(images), expected_within)
+        assert torch.equal(tower(images), expected_outside)
+    check_untouched(tower, before)
+
+
+def test_closed_bank_serves_no_more() -> None:
+    tower, _ = build("pocket")
+    bank = NormBank(tower)
+    before = remember(tower)
+    bank.close()
+    check_untouched(tower, before)
+    with pytest.raises(lmr.LmrError, match="closed; make a new one"), bank.serve(bank.rows):
+        pass
+    check_untouched(tower, before)
+
+
+def test_hooks_of_the_user_on_a_norm_still_run() -> None:
+    tower, images = build("tokens first")
+    seen: list[str] = []
+    tower.outer.register_forward_hook(lambda *_: seen.append("outer"))
+    bank = NormBank(tower)
+    bank.locate_batch(images)
+    for count in (1, 3):
+        seen.clear()
+        with bank.serve(make_rows(bank, count), INDEX):
+            tower(images)
+        assert seen == ["outer"]
+
+
+# Precision.
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wide"),
+    [(torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float64, torch.float64)],
+)
+def test_rows_are_float32_or_wider(dtype: torch.dtype, wide: torch.dtype) -> None:
+    tower, images = build("tokens first", dtype)
+    bank = NormBank(tower)
+    assert bank.start.dtype == bank.rows.dtype == wide
+    row = make_rows(bank, 1)
+    with bank.serve(row):
+        served = tower(images)
+    assert served.dtype == dtype
+    assert torch.equal(served, copy_with(tower, row[0].to(dtype))(images))
+
+
+def test_low_precision_tower_serves_many_rows_and_gives_wide_gradients() -> None:
+    tower, images = build("tokens first", torch.bfloat16)
+    bank = NormBank(tower)
+    bank.locate_batch(images)
+    rows = make_rows(bank, 3).requires_grad_()
+    with torch.enable_grad(), bank.serve(rows, INDEX):
+        served = tower(images)
+        served.float().sum().backward()
+    assert served.dtype == torch.bfloat16
+    assert rows.grad.dtype == torch.float32
+    for sample, k in enumerate(INDEX):
+        expected = copy_with(tower, rows[k].detach())(images)[sample]
+        torch.testing.assert_close(served[sample], expected, rtol=0.05, atol=0.1)
+
+
+def test_widest_norm_decides() -> None:
+    tower = nn.Sequential(nn.LayerNorm(4).bfloat16(), nn.LayerNorm(4).double(), nn.LayerNorm(4))
+    assert NormBank(tower).rows.dtype == torch.float64
+
+
+# Keeping rows.
+
+
+def test_snapshot_and_restore() -> None:
+    tower, _ = build("tokens first")
+    bank = NormBank(tower, streams=2)
+    bank.rows += torch.arange(2.0)[:, None]
+    kept = bank.snapshot()
+    bank.rows *= 3
+    assert not torch.equal(bank.rows, kept)
+    bank.restore(kept)
+    assert torch.equal(bank.rows, kept)
+    kept += 1
+    assert not torch.equal(bank.rows, kept)
+    bank.restore()
+    assert torch.equal(bank.rows, bank.start.expand(2, -1))
+
+
+# What cannot be served.
+
+
+@pytest.mark.parametrize("tower", [nn.Identity(), nn.Sequential(nn.LayerNorm(3, elementwise_affine=False))])
+def test_tower_without_norms_gets_a_sentence(tower: nn.Module) -> None:
+    with pytest.raises(lmr.LmrError, match=rf"{type(tower).__name__} has no nn.LayerNorm .* 'lmr\(pmr=False\)'"):
+        NormBank(tower)
+
+
+def test_folded_batch_serves_one_row_and_refuses_several() -> None:
+    tower, images = Folded().double(), torch.randn(BATCH, TOKENS, WIDTH, dtype=torch.float64)
+    bank = NormBank(tower)
+    row = make_rows(bank, 1)
+    with bank.serve(row):
+        assert torch.equal(tower(images), copy_with(tower, row[0])(images))
+    with pytest.raises(lmr.LmrError, match=r"Cannot tell which axis .* 'norm'.*one stream per method"):
+        bank.locate_batch(images)
+    assert not tower.norm._forward_pre_hooks
+
+
+def test_shared_norm_that_sees_the_batch_on_two_axes_is_refused() -> None:
+    class Turning(Shared):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.alias(self.norm(x.transpose(0, 1)).sin().transpose(0, 1))[:, 0]
+
+    tower, images = Turning(pooled=False), torch.randn(BATCH, TOKENS, WIDTH)
+    with pytest.raises(lmr.LmrError, match=r"Cannot tell which axis .* 'norm'.*one stream per method"):
+        NormBank(tower).locate_batch(images)
+
+
+def test_several_rows_need_an_index_of_the_batch() -> None:
+    tower, images = build("assorted")
+    bank = NormBank(tower)
+    before = remember(tower)
+    rows = make_rows(bank, 3)
+    with pytest.raises(lmr.LmrError, match="index that gives each sample one of the 3 rows"), bank.serve(rows):
+        pass
+    with pytest.raises(lmr.LmrError, match="'no_bias' sees a tensor"), bank.serve(rows, INDEX[:-1]):
+        tower(images)
+    check_untouched(tower, before)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+@pytest.mark.parametrize("count", [1, 3])
+def test_rows_of_another_tower_get_a_sentence(change: int, count: int) -> None:
+    tower, _ = build("tokens first")
+    bank = NormBank(tower)
+    before = remember(tower)
+    rows = torch.ones(count, bank.size + change, dtype=torch.float64)
+    with pytest.raises(lmr.LmrError, match=f"{bank.size}"), bank.serve(rows, INDEX):
+        pass
+    check_untouched(tower, before)
+
+
+def test_locating_the_batch_happens_once_and_leaves_no_hook() -> None:
+    tower, images = build("tokens first")
+    bank = NormBank(tower)
+    calls: list[int] = []
+    handle = tower.register_forward_pre_hook(lambda _, given: calls.append(len(given[0])))
+    bank.locate_batch(images)
+    bank.locate_batch(images)
+    handle.remove()
+    assert calls == [2, 3]
+    assert not any(module._forward_pre_hooks for module in tower.modules())
+
+
+def test_locating_the_batch_survives_a_failure() -> None:
+    tower, images = build("tokens first")
+    bank = NormBank(tower)
+    with pytest.raises(RuntimeError):
+        bank.locate_batch(images[..., :-1])
+    assert not any(module._forward_pre_hooks for module in tower.modules())
+    bank.locate_batch(images)
+    with bank.serve(make_rows(bank, 3), INDEX):
+        tower(images)

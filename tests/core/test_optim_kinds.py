@@ -1,0 +1,109 @@
+"""Every kind of optimiser against torch.optim over twenty steps, each row on its own clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lmr.core.optim import Optimizer
+
+SIZE, STEPS = 7, 20
+LATE = (0, 3, 11)  # when each row takes its first step
+SHARE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+
+def make_torch(name: str, leaf: Tensor, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD([leaf], lr=lr, momentum=0.9, nesterov=True, weight_decay=weight_decay)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    return kind([leaf], lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=weight_decay)
+
+
+def make_gradients(dtype: torch.dtype) -> Tensor:
+    """Gradients [steps, SIZE] of very different sizes, some of them exactly zero."""
+    torch.manual_seed(4)
+    scale = torch.tensor([1e-9, 1e-6, 1e-3, 1.0, 10.0, 1.0, 0.0], dtype=torch.float64)
+    gradients = torch.randn(STEPS, SIZE, dtype=torch.float64) * scale
+    gradients[::4, 5] = 0
+    return gradients.to(dtype)
+
+
+def follow_torch(name: str, start: Tensor, gradients: Tensor, lr: float, decay: float) -> tuple[list[Tensor], Any]:
+    leaf = start.clone().requires_grad_()
+    optimizer = make_torch(name, leaf, lr, decay)
+    path = []
+    for gradient in gradients:
+        leaf.grad = gradient.clone()
+        optimizer.step()
+        path.append(leaf.detach().clone())
+    return path, optimizer.state[leaf]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("decay", [0.0, 0.01, 0.3])
+@pytest.mark.parametrize("lr", [2.5e-4, 0.05])
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_twenty_steps_are_those_of_torch(name: Any, lr: float, decay: float, dtype: torch.dtype) -> None:
+    start, gradients = 1 + 0.2 * torch.arange(SIZE, dtype=dtype), make_gradients(dtype)
+    path, memory = follow_torch(name, start, gradients, lr, decay)
+    optimizer = Optimizer(name, lr, decay)
+    rows = start.unsqueeze(0)
+    moments = optimizer.begin(rows)
+    for number, (gradient, expected) in enumerate(zip(gradients, path, strict=True), 1):
+        rows, moments = optimizer.step(rows, gradient.unsqueeze(0), moments)
+        torch.testing.assert_close(rows[0], expected, rtol=SHARE[dtype], atol=SHARE[dtype])
+        assert moments["steps"].tolist() == [number]
+    names = {"momentum": "momentum_buffer"} if name == "sgd" else {"first": "exp_avg", "second": "exp_avg_sq"}
+    assert set(moments) == {*names, "steps"}
+    for own, theirs in names.items():
+        assert moments[own].dtype == dtype
+        torch.testing.assert_close(moments[own][0], memory[theirs], rtol=SHARE[dtype], atol=1e-3 * SHARE[dtype])
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_decay_and_kind_matter(name: Any) -> None:
+    """Otherwise the comparison above would not notice a lost decay, nor one kind taken for another."""
+    start, gradients = torch.ones(1, SIZE, dtype=torch.float64), make_gradients(torch.float64)
+    ends = []
+    for kind, decay in ((name, 0.01), (name, 0.0), ({"adam": "adamw", "adamw": "adam", "sgd": "adam"}[name], 0.01)):
+        path, _ = follow_torch(kind, start[0], gradients, 0.05, decay)
+        ends.append(path[-1])
+    for other in ends[1:]:
+        assert (ends[0] - other).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_every_row_has_its_own_clock(name: Any) -> None:
+    torch.manual_seed(5)
+    optimizer = Optimizer(name, 0.02, 0.05)
+    start = torch.randn(len(LATE), SIZE, dtype=torch.float64)
+    gradients = torch.randn(STEPS, len(LATE), SIZE, dtype=torch.float64)
+    rows, moments = start, optimizer.begin(start)
+    for number, gradient in enumerate(gradients):
+        due = torch.tensor([late <= number for late in LATE])
+        moved, fresh = optimizer.step(rows[due], gradient[due], {key: value[due] for key, value in moments.items()})
+        rows = rows.clone()
+        rows[due] = moved
+        for key, value in fresh.items():
+            moments[key][due] = value
+    assert moments["steps"].tolist() == [STEPS - late for late in LATE]
+    for k, late in enumerate(LATE):
+        path, _ = follow_torch(name, start[k], gradients[late:, k], 0.02, 0.05)
+        torch.testing.assert_close(rows[k], path[-1], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_nothing_is_changed_in_place(name: Any, decay: float) -> None:
+    optimizer = Optimizer(name, 0.1, decay)
+    rows, gradient = torch.ones(2, SIZE), torch.full((2, SIZE), 0.5)
+    moments = optimizer.begin(rows)
+    assert all(len(value) == 2 and not value.any() for value in moments.values())
+    kept = [value.clone() for value in (rows, gradient, *moments.values())]
+    moved, fresh = optimizer.step(rows, gradient, moments)
+    assert all(torch.equal(a, b) for a, b in zip(kept, (rows, gradient, *moments.values()), strict=True))
+    assert (moved < rows).all()
+    assert all(not torch.equal(fresh[key], moments[key]) for key in moments)

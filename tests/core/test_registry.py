@@ -1,0 +1,183 @@
+"""Methods by name: found, configured, refused with the nearest name."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lmr
+from lmr.core import registry
+from lmr.core.method import Mix, list_arguments
+
+
+@pytest.fixture
+def clip() -> lmr.ZeroShot:
+    return lmr.ZeroShot(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.eye(4)[:3])
+
+
+@pytest.fixture
+def _probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that is registered for one test."""
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+
+    @lmr.register("probe")
+    class Probe(lmr.Method):
+        """Its only purpose is to be configured."""
+
+        presets: ClassVar[dict[str, lmr.Preset]] = {
+            "default": lmr.Preset({}, "nobody"),
+            "half": lmr.Preset({"rate": 0.5, "count": 7}, "somebody"),
+        }
+
+        rate: float = 0.1
+        count: int = 3
+        mode: Literal["fast", "slow"] = "fast"
+
+        def adapt(self, images: Tensor, mix: Mix) -> lmr.Prediction:
+            return lmr.Prediction(self.answer(images, mix))
+
+        def answer(self, images: Tensor, mix: Mix) -> Tensor:
+            with torch.no_grad():
+                return self.classifier.cosines(self.classifier.features(images))
+
+
+def test_names_are_in_order_and_lead_to_their_classes() -> None:
+    names = lmr.list_methods()
+    assert names == sorted(names)
+    assert {"lmr", "zeroshot"} <= set(names)
+    for name in names:
+        assert lmr.find_method(name).name == name
+        assert issubclass(lmr.find_method(name), lmr.Method)
+        assert lmr.find_method(name).__doc__
+
+
+def test_every_file_of_methods_is_registered() -> None:
+    from pathlib import Path
+
+    import lmr.methods
+
+    files = {path.stem for path in Path(lmr.methods.__file__).parent.glob("*.py")} - {"__init__"}
+    assert {lmr.find_method(name).__module__.rpartition(".")[2] for name in lmr.list_methods()} == files
+
+
+@pytest.mark.usefixtures("_probe")
+def test_new_method_is_there_by_being_decorated(clip: lmr.ZeroShot) -> None:
+    assert "probe" in lmr.list_methods()
+    method = lmr.create("probe(count=4)", clip)
+    assert method.spec == "probe(rate=0.1, count=4, mode='fast')"
+    assert list_arguments(type(method)) == ["rate", "count", "mode"]
+    assert method.step(torch.randn(2, 4)).logits.shape == (2, 3)
+
+
+@pytest.mark.usefixtures("_probe")
+def test_name_can_be_taken_only_once() -> None:
+    with pytest.raises(lmr.LmrError, match="There is a method 'probe' already"):
+        lmr.register("probe")(type("Other", (lmr.Method,), {}))
+
+
+def test_probe_is_gone_after_its_test() -> None:
+    assert "probe" not in lmr.list_methods()
+
+
+@pytest.mark.usefixtures("_probe")
+@pytest.mark.parametrize(
+    ("spec", "preset", "arguments", "expected"),
+    [
+        ("probe", None, {}, (0.1, 3)),
+        ("probe", "half", {}, (0.5, 7)),
+        ("probe(preset='half')", None, {}, (0.5, 7)),
+        ("probe", None, {"preset": "half"}, (0.5, 7)),
+        ("probe(rate=0.2)", "half", {}, (0.2, 7)),
+        ("probe(rate=0.2, preset='half')", None, {}, (0.2, 7)),
+        ("probe", "half", {"rate": 0.3}, (0.3, 7)),
+        ("probe(rate=0.2)", None, {"rate": 0.3}, (0.3, 3)),
+        ("probe(rate=0.2, count=9)", "half", {"rate": 0.3}, (0.3, 9)),
+        ("probe(preset='half')", "default", {}, (0.1, 3)),
+        ("probe(preset='default', count=9)", "half", {}, (0.5, 9)),
+    ],
+)
+def test_call_wins_over_string_over_preset_over_default(
+    spec: str, preset: str | None, arguments: dict[str, Any], expected: tuple[float, int], clip: lmr.ZeroShot
+) -> None:
+    named = {} if preset is None else {"preset": preset}
+    method: Any = lmr.create(spec, clip, **named, **arguments)
+    assert (method.rate, method.count) == expected
+    assert lmr.create(method.spec, clip).spec == method.spec
+
+
+def test_presets_are_not_changed_by_use(clip: lmr.ZeroShot) -> None:
+    before = {name: dict(preset.values) for name, preset in lmr.find_method("lmr").presets.items()}
+    lmr.create("lmr(lr=0.5)", clip, preset="cifar10-c", beta=9.0)
+    assert {name: preset.values for name, preset in lmr.find_method("lmr").presets.items()} == before
+
+
+def test_every_argument_of_every_method_can_be_given_in_the_call(clip: lmr.ZeroShot) -> None:
+    """lmr has an argument called clip: it must not be taken for the classifier."""
+    method: Any = lmr.create("lmr", clip, clip=1.5)
+    assert method.clip == 1.5
+    for name in ("lmr", "zeroshot"):
+        method = lmr.create(name, clip)
+        values = {key: getattr(method, key) for key in list_arguments(type(method))}
+        assert lmr.create(name, clip, **values).spec == method.spec
+
+
+def test_numbers_of_numpy_leave_no_trace(clip: lmr.ZeroShot) -> None:
+    method: Any = lmr.create("lmr", clip, lr=np.linspace(1e-3, 2e-3, 3)[1], emit=np.array(["before"])[0])
+    assert method.lr == pytest.approx(1.5e-3)
+    assert type(method.lr) is float
+    assert lmr.create(method.spec, clip).spec == method.spec
+
+
+SENTENCES: list[tuple[str, dict[str, Any], str]] = [
+    ("lnr", {}, r"There is no method 'lnr'\. Did you mean 'lmr'\? There are: .*lmr.*zeroshot"),
+    ("zero_shot", {}, "Did you mean 'zeroshot'"),
+    ("LMR", {}, "There is no method 'LMR'"),
+    ("qqqq", {}, r"There is no method 'qqqq'\. There are: "),
+    ("lmr(detla=0.1)", {}, r"lmr has no argument 'detla'\. Did you mean 'delta'\? It has: lr, delta, negatives"),
+    ("lmr", {"learning_rate": 1}, "lmr has no argument 'learning_rate'"),
+    ("zeroshot(lr=1)", {}, "zeroshot has no argument 'lr'"),
+    ("lmr(classifier=1)", {}, "lmr has no argument 'classifier'"),
+    ("lmr(streams=3)", {}, "lmr has no argument 'streams'"),
+    ("lmr(name='x')", {}, "lmr has no argument 'name'"),
+    ("lmr(preset='cifar10c')", {}, r"lmr has no preset 'cifar10c'\. Did you mean 'cifar10-c'\? It has: default, cif"),
+    ("lmr", {"preset": "imagenet-variant"}, "lmr has no preset 'imagenet-variant'. Did you mean 'imagenet-variants'"),
+    ("lmr(preset=3)", {}, "lmr has no preset 3"),
+    ("lmr(preset=['default'])", {}, "lmr has no preset"),
+    ("lmr(lr='x')", {}, "Expected a number for 'lr' of lmr, got 'x'"),
+    ("lmr(lr=None)", {}, "Expected a number for 'lr' of lmr, got None"),
+    ("lmr(lr=True)", {}, "Expected a number for 'lr' of lmr, got True"),
+    ("lmr(lr=1" + "0" * 400 + ")", {}, "Expected a number for 'lr' of lmr"),
+    ("lmr(pmr=1)", {}, "Expected True or False for 'pmr' of lmr, got 1"),
+    ("lmr(negatives=2.0)", {}, "Expected a whole number for 'negatives' of lmr, got 2.0"),
+    ("lmr(emit='never')", {}, "Expected 'after' or 'before' for 'emit' of lmr, got 'never'"),
+    ("lmr(lr=-1)", {}, "'lr' of lmr"),
+    ("lmr(lr=1e999)", {}, "'lr' of lmr"),
+    ("lmr(tau=1)", {}, "'tau' of lmr"),
+    ("lmr(negatives=0)", {}, "at least one negative"),
+    ("lmr", {"lr": float("nan")}, "Expected a number for 'lr' of lmr, got nan"),
+    ("lmr", {"lr": torch.tensor(1e-3)}, "Expected a number for 'lr' of lmr"),
+]
+
+
+@pytest.mark.parametrize(("spec", "arguments", "words"), SENTENCES, ids=lambda value: str(value)[:30])
+def test_wrong_configuration_gets_a_sentence(
+    spec: str, arguments: dict[str, Any], words: str, clip: lmr.ZeroShot
+) -> None:
+    with pytest.raises(lmr.LmrError, match=words):
+        lmr.create(spec, clip, **arguments)
+
+
+def test_wrong_classifier_gets_a_sentence(clip: lmr.ZeroShot) -> None:
+    for wrong in (None, clip.encoder, "pocket"):
+        with pytest.raises(lmr.LmrError, match=r"backbone\.classifier\(names\) makes one"):
+            lmr.create("lmr", wrong)
+
+
+@pytest.mark.parametrize("name", [None, 3, ["lmr"]])
+def test_name_that_is_no_text_gets_a_sentence(name: Any, clip: lmr.ZeroShot) -> None:
+    with pytest.raises(lmr.LmrError):
+        lmr.create(name, clip)

@@ -1,0 +1,339 @@
+"""The zero-shot classifier against plain formulas, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lmr
+
+DIM, CLASSES = 5, 4
+
+
+@pytest.fixture
+def encoder() -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, DIM), nn.LayerNorm(DIM), nn.BatchNorm1d(DIM))
+
+
+@pytest.fixture
+def prototypes() -> Tensor:
+    return 3 * torch.randn(CLASSES, DIM, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randn(6, 3, 2, 2, generator=torch.Generator().manual_seed(4))
+
+
+# What it computes.
+
+
+def test_features_cosines_and_logits_are_the_plain_formulas(
+    encoder: nn.Module, prototypes: Tensor, images: Tensor
+) -> None:
+    clip = lmr.ZeroShot(encoder, prototypes, 30.0, logit_bias=-2.0)
+    with torch.no_grad():
+        features = clip.features(images)
+        cosines = clip.cosines(features)
+        logits = clip.logits(cosines)
+        raw = encoder(images)
+    for i in range(6):
+        length = math.sqrt(sum(float(v) ** 2 for v in raw[i]))
+        for c in range(CLASSES):
+            other = math.sqrt(sum(float(v) ** 2 for v in prototypes[c]))
+            cosine = sum(float(a) * float(b) for a, b in zip(raw[i], prototypes[c], strict=True)) / length / other
+            assert cosines[i, c].item() == pytest.approx(cosine, abs=1e-6)
+            assert logits[i, c].item() == pytest.approx(30 * cosine - 2, abs=1e-4)
+    torch.testing.assert_close(features.norm(dim=1), torch.ones(6))
+    torch.testing.assert_close(clip.prototypes.norm(dim=1), torch.ones(CLASSES))
+    assert clip.classes == CLASSES
+    assert clip.names == ("0", "1", "2", "3")
+
+
+def test_scale_is_clips_by_default(encoder: nn.Module, prototypes: Tensor) -> None:
+    clip = lmr.ZeroShot(encoder, prototypes)
+    assert clip.logits(torch.tensor([[0.25]])).item() == 25.0
+
+
+def test_precomputed_features_need_no_encoder(prototypes: Tensor) -> None:
+    clip = lmr.ZeroShot(nn.Identity(), prototypes, names=["a", "b", "c", "d"])
+    answer = lmr.create("zeroshot", clip).step(7 * prototypes)
+    assert answer.labels.tolist() == [0, 1, 2, 3]
+    assert torch.allclose(answer.logits.diagonal(), torch.tensor(100.0))
+    assert clip.dtype == torch.float32
+    with pytest.raises(lmr.LmrError, match=r"encoder to give features \[2, 5\].* got \[2, 6\]"):
+        lmr.create("zeroshot", clip).step(torch.randn(2, 6))
+
+
+def test_encoder_is_put_to_rest(encoder: nn.Module, prototypes: Tensor, images: Tensor) -> None:
+    encoder.train()
+    clip = lmr.ZeroShot(encoder, prototypes)
+    assert not any(module.training for module in encoder.modules())
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+    before = copy.deepcopy(encoder.state_dict())
+    clip.features(images)
+    assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
+
+
+def test_given_prototypes_stay_the_users(encoder: nn.Module, prototypes: Tensor) -> None:
+    prototypes.requires_grad_()
+    kept = prototypes.detach().clone()
+    clip = lmr.ZeroShot(encoder, prototypes)
+    assert not clip.prototypes.requires_grad
+    with torch.no_grad():
+        prototypes *= 2
+        prototypes[0] = 0
+    assert torch.equal(prototypes[1], 2 * kept[1])
+    torch.testing.assert_close(clip.prototypes[0], kept[0] / kept[0].norm())
+
+
+def test_unit_prototypes_are_copied_too(encoder: nn.Module, prototypes: Tensor) -> None:
+    unit = prototypes / prototypes.norm(dim=1, keepdim=True)
+    clip = lmr.ZeroShot(encoder, unit)
+    kept = clip.prototypes.clone()
+    unit.zero_()
+    assert torch.equal(clip.prototypes, kept)
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "wide"),
+    [
+        (torch.float32, torch.float32, torch.float32),
+        (torch.bfloat16, torch.bfloat16, torch.float32),
+        (torch.float16, torch.float16, torch.float32),
+        (torch.float32, torch.float64, torch.float64),
+        (torch.float64, torch.float64, torch.float64),
+    ],
+)
+def test_cosines_are_never_below_float32(
+    model: torch.dtype, text: torch.dtype, wide: torch.dtype, encoder: nn.Module, prototypes: Tensor, images: Tensor
+) -> None:
+    clip = lmr.ZeroShot(encoder.to(model), prototypes.to(text))
+    assert clip.dtype == model
+    features = clip.features(images.to(model))
+    assert features.dtype == clip.prototypes.dtype == clip.cosines(features).dtype == wide
+
+
+def test_gradient_flows_through(encoder: nn.Module, prototypes: Tensor, images: Tensor) -> None:
+    clip = lmr.ZeroShot(encoder, prototypes)
+    images.requires_grad_()
+    clip.logits(clip.cosines(clip.features(images))).sum().backward()
+    assert images.grad is not None
+    assert images.grad.abs().sum() > 0
+
+
+# What it refuses.
+
+
+def spoil(prototypes: Tensor, value: float) -> Tensor:
+    spoilt = prototypes.clone()
+    spoilt[1, 2] = value
+    return spoilt
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda p: spoil(p, math.nan), "finite and not zero"),
+        (lambda p: spoil(p, math.inf), "finite and not zero"),
+        (lambda p: torch.cat([p, 0 * p[:1]]), "finite and not zero"),
+        (lambda p: 1e-20 * p, "finite and not zero"),  # too small to be made unit vectors
+        (lambda p: p[0], r"\[classes, features\], got \[5\]"),
+        (lambda p: p[None], r"\[classes, features\], got \[1, 4, 5\]"),
+        (lambda p: p[:1], "at least two classes, got 1"),
+        (lambda p: p[:0], "at least two classes, got 0"),
+        (lambda p: p.long(), "float tensor"),
+        (lambda p: p.numpy(), "got ndarray"),
+        (lambda p: p.tolist(), "got list"),
+        (lambda p: None, "got NoneType"),
+    ],
+)
+def test_bad_prototypes_get_a_sentence(make: Any, words: str, encoder: nn.Module, prototypes: Tensor) -> None:
+    with pytest.raises(lmr.LmrError, match=words):
+        lmr.ZeroShot(encoder, make(prototypes))
+
+
+def test_refusal_leaves_the_encoder_alone(encoder: nn.Module, prototypes: Tensor) -> None:
+    encoder.train()
+    with pytest.raises(lmr.LmrError):
+        lmr.ZeroShot(encoder, prototypes[:1])
+    assert encoder.training
+    assert all(parameter.requires_grad for parameter in encoder.parameters())
+
+
+@pytest.mark.parametrize("scale", [0, -1, math.nan, math.inf])
+def test_bad_scale_gets_a_sentence(scale: float, encoder: nn.Module, prototypes: Tensor) -> None:
+    with pytest.raises(lmr.LmrError, match=r"positive logit scale \(100 for CLIP\)"):
+        lmr.ZeroShot(encoder, prototypes, scale)
+
+
+@pytest.mark.parametrize("bias", [math.nan, math.inf])
+def test_bad_bias_gets_a_sentence(bias: float, encoder: nn.Module, prototypes: Tensor) -> None:
+    with pytest.raises(lmr.LmrError, match="logit bias"):
+        lmr.ZeroShot(encoder, prototypes, logit_bias=bias)
+
+
+@pytest.mark.parametrize("count", [0, CLASSES - 1, CLASSES + 1])
+def test_wrong_number_of_names_gets_a_sentence(count: int, encoder: nn.Module, prototypes: Tensor) -> None:
+    with pytest.raises(lmr.LmrError, match=f"one name for each of the 4 prototypes, got {count} names"):
+        lmr.ZeroShot(encoder, prototypes, names=["x"] * count)
+
+
+@pytest.mark.parametrize("wrong", [None, torch.relu, "encoder", lambda x: x])
+def test_encoder_must_be_a_module(wrong: Any, prototypes: Tensor) -> None:
+    with pytest.raises(lmr.LmrError, match=r"Expected an nn\.Module"):
+        lmr.ZeroShot(wrong, prototypes)
+
+
+class Giving(nn.Module):
+    """Gives whatever it was told to give."""
+
+    def __init__(self, give: Any) -> None:
+        super().__init__()
+        self.give = give
+
+    def forward(self, images: Tensor) -> Any:
+        return self.give(images)
+
+
+@pytest.mark.parametrize(
+    ("give", "came"),
+    [
+        (lambda x: torch.zeros(len(x), DIM + 1), r"got \[6, 6\]"),
+        (lambda x: torch.zeros(len(x), 7, DIM), r"got \[6, 7, 5\]"),
+        (lambda x: torch.zeros(1, DIM), r"got \[1, 5\]"),
+        (lambda x: torch.zeros(DIM), r"got \[5\]"),
+        (lambda x: (torch.zeros(len(x), DIM),), "got tuple"),
+        (lambda x: {"image_embeds": torch.zeros(len(x), DIM)}, "got dict"),
+        (lambda x: None, "got NoneType"),
+    ],
+)
+def test_encoder_that_gives_something_else_gets_a_sentence(
+    give: Any, came: str, prototypes: Tensor, images: Tensor
+) -> None:
+    clip = lmr.ZeroShot(Giving(give), prototypes)
+    with pytest.raises(lmr.LmrError, match=rf"give features \[6, 5\].*{came}\. Wrap the module"):
+        clip.features(images)
+
+
+def test_encoder_that_cannot_take_the_images_gets_a_sentence(encoder: nn.Module, prototypes: Tensor) -> None:
+    clip = lmr.ZeroShot(encoder, prototypes)
+    with pytest.raises(lmr.LmrError, match=r"cannot take images of shape \[2, 3, 9, 9\]"):
+        clip.features(torch.zeros(2, 3, 9, 9))
+
+
+def test_error_of_the_machine_is_not_dressed_up(prototypes: Tensor, images: Tensor) -> None:
+    def run_out(_: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("no memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        lmr.ZeroShot(Giving(run_out), prototypes).features(images)
+
+
+def test_check_names_the_bad_images(encoder: nn.Module, prototypes: Tensor, images: Tensor) -> None:
+    clip = lmr.ZeroShot(encoder, prototypes, input_shape=(3, 2, 2))
+    clip.check(images)
+    images[1, 0, 0, 0], images[4, 2, 1, 1] = math.nan, -math.inf
+    with pytest.raises(lmr.LmrError, match=r"Images \[1, 4\] of this batch"):
+        clip.check(images)
+    for wrong, words in (
+        (images[:, :2], r"\['B', 3, 2, 2\], got \[6, 2, 2, 2\]"),
+        (images.double(), "Expected torch.float32 images, got torch.float64"),
+        (np.zeros((2, 3, 2, 2), np.float32), "ndarray"),
+        (images[:0], "non-empty"),
+        (torch.tensor(1.0), "batch of images"),
+    ):
+        with pytest.raises(lmr.LmrError, match=words):
+            clip.check(wrong)
+
+
+def test_images_on_another_device_get_a_sentence(encoder: nn.Module, prototypes: Tensor, images: Tensor) -> None:
+    with pytest.raises(lmr.LmrError, match="Expected images on cpu, got meta"):
+        lmr.ZeroShot(encoder, prototypes).check(images.to("meta"))
+
+
+# What it is known by.
+
+
+def test_fingerprint_is_that_of_the_numbers(encoder: nn.Module, prototypes: Tensor) -> None:
+    clip = lmr.ZeroShot(encoder, prototypes, 30.0)
+    twin = lmr.ZeroShot(copy.deepcopy(encoder), prototypes.clone(), 30.0, names=list("abcd"), input_shape=(3, 2, 2))
+    assert clip.fingerprint == twin.fingerprint
+    assert all(len(digest) == 64 for digest in clip.fingerprint.values())
+
+
+def test_fingerprint_changes_with_every_tensor_of_the_encoder(encoder: nn.Module, prototypes: Tensor) -> None:
+    first = lmr.ZeroShot(encoder, prototypes).fingerprint
+    seen = {first["backbone"]}
+    keys = list(encoder.state_dict())
+    assert "3.running_mean" in keys
+    for key in keys:
+        other = copy.deepcopy(encoder)
+        tensor = other.state_dict()[key]
+        if tensor.is_floating_point():
+            tensor.view(-1)[-1] = torch.nextafter(tensor.view(-1)[-1], torch.tensor(99.0))
+        else:
+            tensor.add_(1)
+        changed = lmr.ZeroShot(other, prototypes).fingerprint
+        assert changed["classes"] == first["classes"]
+        seen.add(changed["backbone"])
+    assert len(seen) == len(keys) + 1
+
+
+def test_fingerprint_tells_types_names_and_shapes_apart(prototypes: Tensor) -> None:
+    class Holder(nn.Module):
+        def __init__(self, **tensors: Tensor) -> None:
+            super().__init__()
+            for name, tensor in tensors.items():
+                self.register_buffer(name, tensor)
+
+    zeros = torch.zeros(4)
+    holders = [
+        Holder(a=zeros), Holder(b=zeros), Holder(a=zeros.view(2, 2)), Holder(a=zeros[:2], b=zeros[:2]),
+        Holder(a=zeros[:2], b=zeros[:0]), Holder(a=torch.tensor(0.0)), Holder(a=zeros.int()), Holder(a=zeros.bool()),
+        Holder(a=zeros.bfloat16()),
+    ]  # fmt: skip
+    digests = {lmr.ZeroShot(holder, prototypes).fingerprint["backbone"] for holder in holders}
+    assert len(digests) == len(holders)
+    turned = Holder(a=torch.arange(4.0).view(2, 2).T)
+    straight = Holder(a=torch.tensor([[0.0, 2.0], [1.0, 3.0]]))
+    assert lmr.ZeroShot(turned, prototypes).fingerprint == lmr.ZeroShot(straight, prototypes).fingerprint
+
+
+def test_fingerprint_changes_with_prototypes_scale_and_bias(encoder: nn.Module, prototypes: Tensor) -> None:
+    first = lmr.ZeroShot(encoder, prototypes, 30.0).fingerprint
+    others = [
+        lmr.ZeroShot(encoder, spoil(prototypes, 0.5), 30.0),
+        lmr.ZeroShot(encoder, prototypes.flip(0), 30.0),
+        lmr.ZeroShot(encoder, prototypes[:-1], 30.0),
+        lmr.ZeroShot(encoder, prototypes.double(), 30.0),
+        lmr.ZeroShot(encoder, prototypes, math.nextafter(30.0, 31)),
+        lmr.ZeroShot(encoder, prototypes, 30.0, logit_bias=1e-9),
+    ]
+    assert len({first["classes"], *(other.fingerprint["classes"] for other in others)}) == 7
+    assert {other.fingerprint["backbone"] for other in others} == {first["backbone"]}
+
+
+def test_fingerprint_does_not_depend_on_settings_of_the_process(encoder: nn.Module, prototypes: Tensor) -> None:
+    first = lmr.ZeroShot(encoder, prototypes).fingerprint
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert lmr.ZeroShot(encoder, prototypes).fingerprint == first
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_fingerprint_does_not_change_with_adaptation(encoder: nn.Module, prototypes: Tensor, images: Tensor) -> None:
+    clip = lmr.ZeroShot(encoder, prototypes)
+    first = dict(clip.fingerprint)
+    method = lmr.create("lmr(tau=0.0)", clip)
+    assert method.step(images).info["stepped"]
+    clip.__dict__.pop("fingerprint")
+    assert clip.fingerprint == first

@@ -1,0 +1,527 @@
+"""The library's LMR against the slow reference beside this file, batch by batch, over whole streams."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lmr
+from lmr.backbones.pocket.towers import ImageTower, PocketConfig
+
+_spec = importlib.util.spec_from_file_location("lmr_reference", Path(__file__).with_name("lmr_reference.py"))
+book = importlib.util.module_from_spec(_spec)
+sys.modules["lmr_reference"] = book  # dataclasses look their own module up
+_spec.loader.exec_module(book)
+
+SEED = 36  # a tower and a stream that reach every branch, see test_stream_holds_every_kind_of_sample
+KINDS = ("nan", "inf", "gradient", "one of several", "one, masked")
+
+
+def make_problem(classes: int = 12, seed: int = SEED, sideways: bool = False) -> tuple[nn.Module, Tensor, Tensor]:
+    """A tower, prototypes [C, 10] in groups of near ones, and an anchor image [C, 3, 6] for each class, in float64."""
+    torch.manual_seed(seed)
+    tower = book.Tower(sideways).double()
+    centres = torch.randn(-(-classes // 4), 3, 6, dtype=torch.float64)
+    anchors = centres.repeat_interleave(4, 0)[:classes] + 0.1 * torch.randn(classes, 3, 6, dtype=torch.float64)
+    with torch.no_grad():
+        return tower, tower(anchors), anchors
+
+
+def make_images(anchors: Tensor, count: int, seed: int = 0) -> Tensor:
+    """Anchors with little, some and much noise: clear, doubtful and hopeless images."""
+    torch.manual_seed(seed)
+    noise = torch.tensor([0.1, 0.5, 1.5])[torch.randint(3, (count, 1, 1))]
+    return anchors[torch.randint(len(anchors), (count,))] + noise * torch.randn(count, 3, 6)
+
+
+def follow(
+    spec: dict[str, Any], classes: int = 12, size: int = 8, count: int = 53, dtype: Any = torch.float64, **how: Any
+) -> tuple[lmr.Method, Any, float]:
+    """Send one stream through the library and the reference; assert the info; return both and the worst difference."""
+    seed = how.pop("seed", SEED)
+    tower, prototypes, anchors = make_problem(classes, seed)
+    tower, prototypes = tower.to(dtype), prototypes.to(dtype)
+    words = ", ".join(f"{key}={value!r}" for key, value in spec.items())
+    method = lmr.create(f"lmr({words})", lmr.ZeroShot(tower, prototypes, 100.0))
+    reference = how.pop("kind", book.Reference)(book.write_out(tower), tower.norms, prototypes, **spec, **how)
+    worst, loose = 0.0, dtype == torch.float32
+    batches = make_images(anchors, count, seed).to(dtype).split(size)
+    assert len(batches) >= 6
+    assert size == 1 or len(batches[-1]) < size
+    for images in batches:
+        answer, expected = method.step(images), reference.step(images)
+        worst = max(worst, (answer.logits - expected).abs().max().item())
+        check_info(answer.info, describe(reference), 1e-3 if loose else 1e-9)
+    ahead = make_images(anchors, 5, seed + 1).to(dtype)
+    corrected = reference.score(ahead, reference.norms) + torch.tensor(reference.bias, dtype=torch.float64)
+    assert (method.predict(ahead).logits - corrected).abs().max() < (1e-3 if loose else 1e-9)
+    return method, reference, worst
+
+
+def describe(reference: Any) -> dict[str, Any]:
+    """The numbers that ``answer.info`` must hold after the reference's last batch."""
+    event = reference.history[-1]
+    info = {"finite": True, "top_class_share": max(reference.predicted) / sum(reference.predicted)}
+    if "samples" in event:
+        samples = event["samples"]
+        info["gate_share"] = sum(sample.weight > 0 for sample in samples) / len(samples)
+        info["protected_size"] = sum(len(sample.protected) for sample in samples) / len(samples)
+        moved = torch.sqrt(((reference.flat - reference.start) ** 2).sum() / (reference.start**2).sum())
+        info |= {"loss": event["loss"], "stepped": event["stepped"], "drift": moved.item()}
+    return info
+
+
+def check_info(info: dict[str, Any], expected: dict[str, Any], tolerance: float) -> None:
+    """The same keys and numbers; shares and sizes are counted in float32."""
+    assert set(info) == set(expected)
+    for key, value in expected.items():
+        counted = key in ("gate_share", "protected_size", "top_class_share")
+        assert info[key] == pytest.approx(value, abs=1e-6 if counted else tolerance), key
+    assert info["finite"] is expected["finite"]
+    assert info.get("stepped") is expected.get("stepped")
+
+
+def check_state(method: lmr.Method, reference: Any, tolerance: float = 1e-9) -> None:
+    """All that the stream has learned."""
+    state = {key: value[0].double() for key, value in method.state.items()}
+    expected = {"bias": reference.bias, "batches": len(reference.history), "predicted": reference.predicted}
+    if reference.bc:
+        expected["running"] = reference.running
+    if reference.pmr:
+        expected |= {"norms": reference.flat, "mass": reference.mass, "steps": reference.steps}
+        expected["first"] = torch.cat([t.flatten() for t in reference.first])
+        expected["second"] = torch.cat([t.flatten() for t in reference.second])
+    assert set(expected) <= set(state)
+    for key, value in expected.items():
+        difference = (state[key] - torch.as_tensor(value, dtype=torch.float64)).abs().max().item()
+        assert difference <= tolerance, f"{key} is off by {difference}"
+
+
+def list_samples(reference: Any) -> list[Any]:
+    return [sample for event in reference.history for sample in event["samples"]]
+
+
+def copy_state(method: lmr.Method) -> dict[str, Tensor]:
+    return {key: value.clone() for key, value in method.state.items()}
+
+
+# One stream.
+
+
+def test_stream_holds_every_kind_of_sample() -> None:
+    """What the comparisons below stand on: all branches occur, and no decision is near enough to its border to tip."""
+    _, reference, _ = follow({})
+    samples = list_samples(reference)
+    past = [sample for sample in samples if sample.weight > 0]
+    assert 0.2 < len(past) / len(samples) < 0.8
+    assert len({len(sample.protected) for sample in samples}) >= 8
+    assert {len(sample.negatives) for sample in samples} == {0, 1, 2, 3, 4, 5}
+    assert {len(sample.negatives) for sample in past} == {3, 4, 5}
+    assert len({sample.label for sample in past}) >= 6
+    assert all(event["stepped"] for event in reference.history)
+    assert min(event["slack"] for event in reference.history) > 1e-6
+    assert max(map(abs, reference.bias)) > 0.2
+
+
+@pytest.mark.parametrize(("pmr", "am", "bc"), list(itertools.product([True, False], repeat=3)))
+@pytest.mark.parametrize("positives", ["gap", "top1"])
+@pytest.mark.parametrize("emit", ["after", "before"])
+def test_switches(pmr: bool, am: bool, bc: bool, positives: str, emit: str) -> None:
+    spec = {"pmr": pmr, "am": am, "bc": bc, "positives": positives, "emit": emit}
+    method, reference, worst = follow(spec)
+    assert worst < 1e-9
+    check_state(method, reference)
+    assert reference.steps >= 6 * pmr
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"negatives": 1},
+        {"negatives": 5, "delta": 0.05},
+        {"negatives": 40},
+        {"delta": 0.0},
+        {"delta": 0.3},
+        {"tau": 0.0},
+        {"tau": 0.95},
+        {"gamma0": 0.3, "beta": 3.0},
+        {"beta": 0.0},
+        {"eta": 0.4},
+        {"eta": 0.0},
+        {"mu": 0.0},
+        {"mu": 0.95, "eta": 0.2},
+        {"clip": 0.1},
+        {"eps": 1e-2},
+        {"lr": 1e-2},
+        {"lr": 1.5e-3, "tau": 0.5, "delta": 0.01, "negatives": 3, "eta": 0.1, "emit": "before"},
+    ],
+    ids=str,
+)
+def test_values(spec: dict[str, Any]) -> None:
+    method, reference, worst = follow(spec)
+    assert worst < 1e-9
+    check_state(method, reference)
+
+
+def test_values_bite() -> None:
+    """Every argument changes the answers of this stream, so that the comparison above would notice a lost one."""
+    changed = [{"negatives": 1}, {"delta": 0.0}, {"tau": 0.5}, {"gamma0": 1.0}, {"beta": 3.0}, {"eta": 0.4}]
+    changed += [{"mu": 0.0}, {"clip": 0.1}, {"eps": 1e-2}, {"lr": 1e-2}, {"pmr": False}, {"am": False}, {"bc": False}]
+    changed += [{"positives": "top1"}, {"emit": "before"}]
+    tower, prototypes, anchors = make_problem()
+    images = make_images(anchors, 28, SEED).split(7)
+
+    def answer(**spec: Any) -> Tensor:
+        reference = book.Reference(book.write_out(tower), tower.norms, prototypes, **spec)
+        return [reference.step(batch) for batch in images][-1]
+
+    expected = answer()
+    for spec in changed:
+        assert (answer(**spec) - expected).abs().max() > 1e-4, spec
+
+
+def test_every_argument_may_be_a_keyword() -> None:
+    tower, prototypes, _ = make_problem()
+    zeroshot = lmr.ZeroShot(tower, prototypes, 100.0)
+    words = {"lr": 0.1, "delta": 0.1, "negatives": 3, "tau": 0.1, "gamma0": 0.1, "beta": 0.1, "eta": 0.1, "mu": 0.1}
+    words |= {"clip": 0.1, "eps": 0.1, "pmr": False, "am": False, "bc": False, "positives": "top1", "emit": "before"}
+    spec = ", ".join(f"{key}={value!r}" for key, value in words.items())
+    assert lmr.create("lmr", zeroshot, **words).spec == lmr.create(f"lmr({spec})", zeroshot).spec == f"lmr({spec})"
+
+
+@pytest.mark.parametrize(
+    ("preset", "spec"), [("cifar10-c", {"gamma0": 0.3, "beta": 3.0}), ("imagenet-variants", {"lr": 1.5e-3})]
+)
+def test_presets(preset: str, spec: dict[str, Any]) -> None:
+    tower, prototypes, _ = make_problem()
+    clip = lmr.ZeroShot(tower, prototypes, 100.0)
+    assert lmr.create("lmr", clip, preset=preset).spec == lmr.create("lmr", clip, **spec).spec
+
+
+@pytest.mark.parametrize(
+    ("classes", "size", "count", "spec"),
+    [
+        (2, 8, 45, {"delta": 0.002}),
+        (2, 8, 45, {"positives": "top1"}),
+        (3, 8, 45, {"delta": 0.005}),
+        (12, 1, 12, {}),
+        (12, 1, 12, {"positives": "top1", "negatives": 50}),
+        (40, 5, 33, {"tau": 0.1}),
+    ],
+)
+def test_few_classes_and_single_images(classes: int, size: int, count: int, spec: dict[str, Any]) -> None:
+    method, reference, worst = follow(spec, classes, size, count)
+    assert worst < 1e-9
+    check_state(method, reference)
+    assert reference.steps >= 4
+
+
+class WithTorchAdam(book.Reference):
+    """The reference stream with torch.optim.Adam at the wheel."""
+
+    def update(self, gradients: list[Tensor]) -> None:
+        if not self.steps:
+            self.leaves = [t.clone() for t in self.parameters]
+            self.adam = torch.optim.Adam(self.leaves, lr=self.lr, betas=(0.9, 0.999), eps=1e-8)
+        self.steps += 1
+        for leaf, gradient in zip(self.leaves, gradients, strict=True):
+            leaf.grad = gradient
+        self.adam.step()
+        self.norms = [(w.clone(), b.clone()) for w, b in zip(self.leaves[::2], self.leaves[1::2], strict=True)]
+        self.first = [self.adam.state[leaf]["exp_avg"] for leaf in self.leaves]
+        self.second = [self.adam.state[leaf]["exp_avg_sq"] for leaf in self.leaves]
+
+
+@pytest.mark.parametrize("kind", [book.Reference, WithTorchAdam])
+@pytest.mark.parametrize("spec", [{}, {"emit": "before", "lr": 5e-3}], ids=str)
+def test_second_opinions(kind: Any, spec: dict[str, Any]) -> None:
+    """Autograd instead of the closed form, torch's optimiser instead of the formulas."""
+    method, reference, worst = follow(spec, kind=kind, step_by_autograd=True)
+    assert worst < 1e-9
+    check_state(method, reference)
+
+
+@pytest.mark.parametrize("spec", [{}, {"emit": "before"}, {"positives": "top1"}, {"gamma0": 0.3, "beta": 3.0}], ids=str)
+@pytest.mark.parametrize("seed", [1, 12, 22, 27])
+def test_float32_follows_the_float64_reference(spec: dict[str, Any], seed: int) -> None:
+    """Adam's early steps are nearly signs: the test also makes sure that rounding can turn neither a sign nor a set."""
+    method, reference, worst = follow(spec, dtype=torch.float32, seed=seed)
+    assert worst < 1e-3
+    assert min(event["slack"] for event in reference.history) > 1e-6
+    for event in reference.history:
+        if event["stepped"]:
+            size = torch.cat([gradient.flatten() for gradient in event["gradients"]]).abs()
+            assert size.min() > 1e-5 * size.max()
+    check_state(method, reference, 1e-3)
+
+
+def test_nothing_reliable_means_no_step() -> None:
+    """Not even one of momentum: norms, moments, count and mass stay, and the answer is that of the tower as it was."""
+    tower, prototypes, anchors = make_problem()
+    clip = lmr.ZeroShot(tower, prototypes, 100.0)
+    method = lmr.create("lmr(tau=0.4)", clip)
+    images = make_images(anchors, 40)
+    method.step(images[:20])
+    sure = method.predict(images).logits - method.state["bias"]
+    doubtful = images[sure.softmax(1).amax(1) < 0.4]
+    assert len(doubtful) >= 4
+    before, expected = copy_state(method), method.predict(doubtful).logits
+    answer = method.step(doubtful)
+    assert torch.equal(answer.logits, expected)
+    assert answer.info["gate_share"] == 0
+    assert answer.info["loss"] == 0
+    assert answer.info["stepped"] is False
+    assert before["steps"].item() == 1
+    for key in ("norms", "first", "second", "steps", "mass"):
+        assert torch.equal(method.state[key], before[key]), key
+    assert not torch.equal(method.state["bias"], before["bias"])
+
+
+@pytest.mark.parametrize("classes", [2, 12])
+def test_all_classes_protected_means_no_step(classes: int) -> None:
+    method, reference, worst = follow({"delta": 3.0, "tau": 0.0}, classes)
+    assert worst < 1e-9
+    check_state(method, reference)
+    assert method.state["steps"].item() == 0
+    assert not method.state["mass"].any()
+    assert torch.equal(method.state["norms"][0], method.bank.start)
+
+
+# Many streams.
+
+
+def run_together(together: lmr.Method, alone: list[Any], images: Tensor, size: int = 12) -> float:
+    """Mixed batches through one method, each stream's images through one of ``alone``; the worst difference of logits.
+
+    A stream that is absent from a batch must not change by a bit.
+    """
+    torch.manual_seed(0)
+    worst = 0.0
+    for number, batch in enumerate(images.split(size)):
+        present = torch.randperm(len(alone))[: 1 + number % len(alone)]
+        ids = present[torch.randint(len(present), (len(batch),))]
+        before = copy_state(together)
+        logits = together.step(batch, streams=ids).logits
+        for s, other in enumerate(alone):
+            if (ids == s).any():
+                answer = other.step(batch[ids == s])
+                worst = max(worst, (logits[ids == s] - getattr(answer, "logits", answer)).abs().max().item())
+            else:
+                for key, value in together.state.items():
+                    assert torch.equal(value[s], before[key][s]), f"{key} of absent stream {s}"
+    return worst
+
+
+def compare_rows(together: lmr.Method, alone: list[lmr.Method]) -> dict[str, float]:
+    """The largest difference of every part of the state."""
+    rows = {key: torch.cat([single.state[key] for single in alone]) for key in together.state}
+    return {key: (together.state[key] - row).abs().max().item() for key, row in rows.items()}
+
+
+@pytest.mark.parametrize("sideways", [False, True])
+@pytest.mark.parametrize("spec", ["lmr", 'lmr(emit="before")', "lmr(pmr=False)", "lmr(tau=0.4, bc=False)"])
+def test_streams_together_are_streams_alone(spec: str, sideways: bool) -> None:
+    tower, prototypes, anchors = make_problem(sideways=sideways)
+    clip = lmr.ZeroShot(tower, prototypes, 100.0)
+    together, alone = lmr.create(spec, clip, streams=5), [lmr.create(spec, clip) for _ in range(5)]
+    assert run_together(together, alone, make_images(anchors, 237)) < 1e-9
+    assert max(compare_rows(together, alone).values()) < 1e-9
+    assert len(set(together.state["batches"].tolist())) > 1
+    if "steps" in together.state:
+        assert len(set(together.state["steps"].tolist())) > 1
+        assert together.state["steps"].min() >= 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_streams_together_are_the_reference(dtype: torch.dtype) -> None:
+    """In float32 as well, where no decision is so near its border that rounding could turn it over."""
+    tower, prototypes, anchors = make_problem(seed=2)
+    tower, prototypes, images = tower.to(dtype), prototypes.to(dtype), make_images(anchors, 237, 2).to(dtype)
+    clip = lmr.ZeroShot(tower, prototypes, 100.0)
+    together, alone = lmr.create("lmr", clip, streams=5), [lmr.create("lmr", clip) for _ in range(5)]
+    references = [book.Reference(book.write_out(tower), tower.norms, prototypes) for _ in range(5)]
+    assert run_together(together, alone, images) < (1e-9 if dtype == torch.float64 else 1e-4)
+    together.reset()
+    assert run_together(together, references, images) < (1e-9 if dtype == torch.float64 else 1e-3)
+    assert [reference.steps for reference in references] == together.state["steps"].tolist()
+    assert min(event["slack"] for reference in references for event in reference.history) > 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_pocket_tower_serves_streams_together(dtype: torch.dtype) -> None:
+    torch.manual_seed(5)
+    tower = ImageTower(PocketConfig(depth=2)).to(dtype)
+    anchors = torch.randn(3, 3, 32, 32).repeat_interleave(4, 0) + 0.2 * torch.randn(12, 3, 32, 32)
+    images = anchors[torch.randint(12, (96,))] + 0.5 * torch.randn(96, 3, 32, 32)
+    with torch.no_grad():
+        features = tower(anchors.to(dtype))
+    # A tower without training gives all images nearly one direction, so that is taken off the prototypes.
+    clip = lmr.ZeroShot(tower, features - features.mean(0), 100.0)
+    together, alone = lmr.create("lmr", clip, streams=3), [lmr.create("lmr", clip) for _ in range(3)]
+    assert run_together(together, alone, images.to(dtype), 8) < (1e-9 if dtype == torch.float64 else 1e-4)
+    assert together.state["steps"].min() > 2
+    assert compare_rows(together, alone)["steps"] == 0
+
+
+def test_stream_report_of_a_mixed_batch() -> None:
+    """Every stream has its own line in the info, and the whole is their mean."""
+    tower, prototypes, anchors = make_problem()
+    clip = lmr.ZeroShot(tower, prototypes, 100.0)
+    together, alone = lmr.create("lmr", clip, streams=4), {s: lmr.create("lmr", clip) for s in (1, 3)}
+    images, ids = make_images(anchors, 16), torch.tensor([3, 1] * 6 + [3] * 4)
+    info = together.step(images, streams=ids).info
+    assert sorted(info["streams"]) == [1, 3]
+    own = {s: alone[s].step(images[ids == s]).info for s in alone}
+    for s, line in info["streams"].items():
+        assert set(line) == set(own[s]) - {"top_class_share"}
+        check_info(line, {key: own[s][key] for key in line}, 1e-9)
+    for key in ("gate_share", "protected_size", "loss", "drift", "top_class_share"):
+        assert info[key] == pytest.approx((own[1][key] + own[3][key]) / 2, abs=1e-6)
+
+
+# Numbers that are not finite.
+
+
+class _Burst(torch.autograd.Function):
+    """Identity whose gradient is multiplied, sample by sample."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(factor)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.saved_tensors[0], None
+
+
+class Faulty(nn.Module):
+    """A tower that fails, in one of several ways, on images whose first number is 99."""
+
+    def __init__(self, tower: nn.Module, kind: str) -> None:
+        super().__init__()
+        self.tower, self.kind = tower, kind
+
+    def forward(self, images: Tensor) -> Tensor:
+        marked = (images[:, :1, 0] == 99.0).to(images.dtype)
+        features = self.tower(images)
+        if self.kind == "gradient":
+            return _Burst.apply(features, torch.where(marked > 0, torch.inf, 1.0))
+        if self.kind == "one, masked":  # the gradient knows nothing of it
+            return torch.where(marked > 0, torch.nan, features)
+        return features + torch.where(marked > 0, torch.inf if self.kind == "inf" else torch.nan, 0.0)
+
+
+def spoil(images: Tensor, kind: str) -> Tensor:
+    bad = images.clone()
+    bad[: 1 if kind.startswith("one") else len(bad), 0, 0] = 99.0
+    return bad
+
+
+def make_faulty(kind: str, spec: str, streams: int = 1) -> tuple[lmr.Method, Tensor]:
+    tower, prototypes, anchors = make_problem()
+    clip = lmr.ZeroShot(Faulty(tower, kind), prototypes, 100.0)
+    return lmr.create(spec, clip, streams=streams), make_images(anchors, 60)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spec", ["lmr(tau=0.1)", 'lmr(tau=0.1, emit="before")'])
+def test_bad_batch_leaves_a_stream_as_it_was(kind: str, spec: str) -> None:
+    """good, good, bad, good is good, good, good; only the count of answers given knows of the bad one."""
+    method, images = make_faulty(kind, spec)
+    other, _ = make_faulty(kind, spec)
+    good = images[:40].split(10)
+    for batch in good[:2]:
+        method.step(batch)
+        other.step(batch)
+    before = copy_state(method)
+    answer = method.step(spoil(images[40:50], kind))
+    assert answer.info["finite"] is False
+    assert answer.info["stepped"] is False
+    lost = {"gradient": 0, "nan": 10, "inf": 10}.get(kind, 1)
+    assert answer.logits.isfinite().all(1).tolist() == [False] * lost + [True] * (10 - lost)
+    for batch in good[2:]:
+        for key in before:
+            if key != "predicted" or kind in ("nan", "inf"):
+                assert torch.equal(method.state[key], before[key]), key
+        answer, expected = method.step(batch), other.step(batch)
+        assert torch.equal(answer.logits, expected.logits)
+        assert answer.info["finite"] is True
+        assert answer.info["stepped"] is True
+        before = copy_state(other)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        *itertools.product(KINDS, ["lmr(tau=0.1)", 'lmr(tau=0.1, emit="before")']),
+        *((kind, "lmr(pmr=False)") for kind in KINDS if kind != "gradient"),
+    ],
+)
+def test_bad_stream_does_not_touch_its_neighbours(kind: str, spec: str) -> None:
+    method, images = make_faulty(kind, spec, streams=3)
+    alone = [make_faulty(kind, spec)[0] for _ in range(3)]
+    ids = torch.tensor([0, 1, 2] * 5)
+    for batch in images[:30].split(15):
+        method.step(batch, streams=ids)
+        for s in (0, 2):
+            alone[s].step(batch[ids == s])
+    before = copy_state(method)
+    batch = images[30:45].clone()
+    batch[ids == 1] = spoil(batch[ids == 1], kind)
+    answer = method.step(batch, streams=ids)
+    assert answer.info["finite"] is False
+    assert {s: line["finite"] for s, line in answer.info["streams"].items()} == {0: True, 1: False, 2: True}
+    if "pmr" not in spec:
+        assert {s: line["stepped"] for s, line in answer.info["streams"].items()} == {0: True, 1: False, 2: True}
+    for key in set(before) - {"predicted"}:
+        assert torch.equal(method.state[key][1], before[key][1]), key
+    for s in (0, 2):
+        expected = alone[s].step(batch[ids == s])
+        assert torch.allclose(answer.logits[ids == s], expected.logits, rtol=0, atol=1e-9)
+        for key, value in alone[s].state.items():
+            assert torch.allclose(method.state[key][s], value[0], rtol=0, atol=1e-9), key
+        assert method.state["batches"][s] == before["batches"][s] + 1
+
+
+def test_step_into_the_void_is_taken_back() -> None:
+    """A step after which the tower gives no finite answer is not kept; the answer is the one before it."""
+    tower, prototypes, anchors = make_problem()
+    method = lmr.create("lmr(lr=1e300)", lmr.ZeroShot(tower, prototypes, 100.0))
+    images = make_images(anchors, 10)
+    before, expected = copy_state(method), method.predict(images).logits
+    answer = method.step(images)
+    assert torch.equal(answer.logits, expected)
+    assert answer.info["finite"] is False
+    assert answer.info["stepped"] is False
+    for key in set(before) - {"predicted"}:
+        assert torch.equal(method.state[key], before[key]), key
+
+
+def test_gradient_too_large_to_square_is_not_kept() -> None:
+    """Its square overflows float32: kept as a second moment it would hold these norms still for ever."""
+
+    class Loud(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tower = make_problem()[0].float()
+
+        def forward(self, images: Tensor) -> Tensor:
+            return _Burst.apply(self.tower(images), torch.where(images[:, :1, 0] == 99.0, 1e25, 1.0))
+
+    _, prototypes, anchors = make_problem()
+    method = lmr.create("lmr(tau=0.1)", lmr.ZeroShot(Loud(), prototypes.float(), 100.0))
+    images = make_images(anchors, 20).float()
+    method.step(images[:10])
+    before = copy_state(method)
+    answer = method.step(spoil(images[10:], "all"))
+    assert answer.info["finite"] is False
+    for key in set(before) - {"predicted"}:
+        assert torch.equal(method.state[key], before[key]), key

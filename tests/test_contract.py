@@ -1,0 +1,548 @@
+"""What every method owes its user, tested on all registered methods: a new one is tested by being there."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lmr
+from lmr.data.pocket import CLASSES, draw
+
+NAMES = CLASSES[::7]  # 15 classes
+SIZES = (6, 6, 6, 2)  # the last batch of a stream is often short
+SHARPNESS = 3.0  # so that every method finds images it trusts enough to adapt on, whatever the weights
+METHODS = lmr.list_methods()
+MANY = [name for name in METHODS if lmr.find_method(name).many_streams]
+
+Reference = tuple[list[Tensor], dict[str, Tensor]]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> lmr.Backbone:
+    return lmr.load("pocket")
+
+
+@pytest.fixture(scope="module")
+def clip(backbone: lmr.Backbone) -> lmr.ZeroShot:
+    return sharpen(backbone.classifier(NAMES))
+
+
+@pytest.fixture(scope="module")
+def batches(backbone: Any) -> list[Tensor]:
+    pictures, _ = draw(range(sum(SIZES)), seed=3)
+    return list(backbone.preprocess_pixels(torch.from_numpy(pictures)).split(SIZES))
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def method_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def references(clip: lmr.ZeroShot, batches: list[Tensor]) -> dict[str, Reference]:
+    """For each method, the logits of one undisturbed stream and the state it ends in."""
+    made = {}
+    for name in METHODS:
+        method = lmr.create(name, clip)
+        made[name] = flow(method, batches), copy_state(method)
+    return made
+
+
+@pytest.fixture(scope="module")
+def reference(method_name: str, references: dict[str, Reference]) -> Reference:
+    return references[method_name]
+
+
+@pytest.fixture(scope="module")
+def busy(method_name: str, clip: lmr.ZeroShot, batches: list[Tensor]) -> lmr.Method:
+    """A method in the middle of its life, for tests that may not change it anyway."""
+    method = lmr.create(method_name, clip)
+    method.step(batches[0])
+    return method
+
+
+@pytest.fixture
+def method(method_name: str, clip: lmr.ZeroShot) -> lmr.Method:
+    return lmr.create(method_name, clip)
+
+
+def sharpen(clip: lmr.ZeroShot) -> lmr.ZeroShot:
+    clip.logit_scale *= SHARPNESS
+    return clip
+
+
+def flow(method: lmr.Method, batches: list[Tensor]) -> list[Tensor]:
+    return [method.step(batch).logits for batch in batches]
+
+
+def copy_state(method: lmr.Method) -> dict[str, Tensor]:
+    return {key: value.clone() for key, value in method.state.items()}
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    """Bit for bit, in tensors, lists and dicts of them."""
+    if isinstance(one, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(are_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(are_equal, one, other))
+    return bool(one == other)
+
+
+def list_towers(*owners: object) -> list[nn.Module]:
+    """Every network that the backbone or the classifier holds."""
+    return [value for owner in owners for value in vars(owner).values() if isinstance(value, nn.Module)]
+
+
+def refuse(action: Callable[[], object], words: str, method: lmr.Method) -> None:
+    """The action must be answered with a sentence that has these words, and change nothing."""
+    before = copy_state(method)
+    with pytest.raises(lmr.LmrError, match=words) as caught:
+        action()
+    assert str(caught.value)[0].isupper() or str(caught.value)[0] in "'\"" or str(caught.value).startswith(method.name)
+    assert str(caught.value).endswith((".", "?"))
+    assert are_equal(method.state, before)
+
+
+# The answer.
+
+
+def test_answer_has_promised_shapes_and_types(method: lmr.Method, clip: lmr.ZeroShot, batches: list[Tensor]) -> None:
+    for images in batches:
+        for answer in (method.predict(images), method.step(images)):
+            shape = (len(images), clip.classes)
+            assert answer.logits.shape == answer.probabilities.shape == shape
+            assert answer.logits.dtype == answer.probabilities.dtype == torch.float32
+            assert not answer.logits.requires_grad
+            assert answer.logits.isfinite().all()
+            torch.testing.assert_close(answer.probabilities, answer.logits.softmax(1))
+            torch.testing.assert_close(answer.probabilities.sum(1), torch.ones(len(images)))
+            assert answer.labels.dtype == torch.int64
+            assert torch.equal(answer.labels, answer.logits.argmax(1))
+
+
+def test_info_holds_plain_numbers(method: lmr.Method, batches: list[Tensor]) -> None:
+    def check(value: object) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                assert type(key) in (str, int), key
+                check(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                check(inner)
+        else:
+            assert value is None or type(value) in (bool, int, float, str), value
+
+    for images in batches:
+        info = method.step(images).info
+        check(info)
+        assert 0 < info["top_class_share"] <= 1
+    if method.many_streams:
+        many = lmr.create(method.spec, method.classifier, streams=3)
+        check(many.step(batches[0], streams=[0, 2, 2, 0, 2, 0]).info)
+
+
+def test_top_class_share_is_the_share_of_the_most_answered_class(method: lmr.Method, batches: list[Tensor]) -> None:
+    labels = torch.cat([method.step(images).labels for images in batches[:-1]])
+    last = method.step(batches[-1])
+    counts = torch.cat([labels, last.labels]).bincount(minlength=len(NAMES))
+    assert last.info["top_class_share"] == pytest.approx(counts.max().item() / sum(SIZES))
+    assert torch.equal(method.state["predicted"][0], counts)
+
+
+def test_batch_of_one_is_served(method: lmr.Method, batches: list[Tensor]) -> None:
+    for k in range(3):
+        assert method.step(batches[0][k : k + 1]).logits.isfinite().all()
+    assert all(value.isfinite().all() for value in method.state.values() if value.is_floating_point())
+
+
+def test_same_image_many_times_is_served(method: lmr.Method, batches: list[Tensor]) -> None:
+    for _ in range(3):
+        assert method.step(batches[0][:1].expand(4, -1, -1, -1)).logits.isfinite().all()
+
+
+# The stream.
+
+
+def test_state_changes_with_the_stream(method: lmr.Method, reference: Reference) -> None:
+    """Otherwise the tests of this file compare nothing with nothing."""
+    own = {key for key in method.state if key != "predicted"}
+    changed = {key for key in own if not torch.equal(method.state[key], reference[1][key])}
+    assert bool(changed) == bool(own)
+
+
+def test_two_fresh_methods_give_the_same_stream(
+    method: lmr.Method, batches: list[Tensor], reference: Reference
+) -> None:
+    torch.manual_seed(1234)  # no hidden draw from the global generator
+    assert are_equal(flow(method, batches), reference[0])
+    assert are_equal(method.state, reference[1])
+
+
+def test_images_are_not_changed(method: lmr.Method, batches: list[Tensor]) -> None:
+    before = [batch.clone() for batch in batches]
+    flow(method, batches)
+    assert are_equal(before, batches)
+
+
+def test_answers_of_the_past_do_not_change(method: lmr.Method, batches: list[Tensor]) -> None:
+    first = method.step(batches[0])
+    kept = first.logits.clone()
+    flow(method, batches[1:])
+    assert torch.equal(first.logits, kept)
+
+
+def test_step_is_the_same_without_gradient_mode(
+    method: lmr.Method, batches: list[Tensor], reference: Reference
+) -> None:
+    with torch.no_grad():
+        assert are_equal(flow(method, batches), reference[0])
+        assert not torch.is_grad_enabled()
+
+
+def test_step_is_the_same_in_inference_mode(
+    method_name: str, batches: list[Tensor], reference: Reference
+) -> None:
+    with torch.inference_mode():
+        method = lmr.create(method_name, sharpen(lmr.load("pocket").classifier(NAMES)))
+        answers = flow(method, batches[:2])
+    answers += flow(method, batches[2:])  # what was made inside serves outside
+    assert are_equal([answer.clone() for answer in answers], reference[0])
+
+
+def test_images_with_gradient_are_taken_as_images(
+    method: lmr.Method, batches: list[Tensor], reference: Reference
+) -> None:
+    images = batches[0].clone().requires_grad_()
+    answer = method.step(images)
+    assert torch.equal(answer.logits, reference[0][0])
+    assert not answer.logits.requires_grad
+    assert images.grad is None
+
+
+# What is shared stays as it is.
+
+
+def test_nothing_of_the_model_changes(method_name: str, batches: list[Tensor]) -> None:
+    backbone = lmr.load("pocket")  # fresh: what an earlier step may have done must not count as its own
+    clip = sharpen(backbone.classifier(NAMES))
+    method = lmr.create(method_name, clip)
+    towers = list_towers(backbone, clip)
+    assert clip.encoder in towers
+    before = [copy.deepcopy(tower.state_dict()) for tower in towers]
+    inside = [[set(vars(module)) for module in tower.modules()] for tower in towers]
+    prototypes, fingerprint = clip.prototypes.clone(), copy.copy(clip.fingerprint)
+    with torch.no_grad():
+        features = clip.encoder(batches[0])
+
+    flow(method, batches)
+    method.predict(batches[0])
+    method.reset()
+
+    assert are_equal([dict(tower.state_dict()) for tower in towers], [dict(state) for state in before])
+    assert not any(parameter.requires_grad for tower in towers for parameter in tower.parameters())
+    assert not any(module.training for tower in towers for module in tower.modules())
+    assert inside == [[set(vars(module)) for module in tower.modules()] for tower in towers]
+    assert all(p.grad is None for tower in towers for p in tower.parameters())
+    assert torch.equal(clip.prototypes, prototypes)
+    clip.__dict__.pop("fingerprint")
+    assert clip.fingerprint == fingerprint
+    with torch.no_grad():
+        assert torch.equal(clip.encoder(batches[0]), features)
+
+
+def test_encoder_is_itself_between_the_steps(method: lmr.Method, clip: lmr.ZeroShot, batches: list[Tensor]) -> None:
+    with torch.no_grad():
+        features = clip.encoder(batches[0])
+        for images in batches:
+            method.step(images)
+            assert torch.equal(clip.encoder(batches[0]), features)
+
+
+def test_methods_that_share_a_classifier_do_not_meet(
+    clip: lmr.ZeroShot, batches: list[Tensor], references: dict[str, Reference]
+) -> None:
+    methods = {name: lmr.create(name, clip) for name in (*METHODS, *METHODS[::-1])}
+    for k, images in enumerate(batches[:3]):
+        for name, method in methods.items():
+            assert torch.equal(method.step(images).logits, references[name][0][k]), name
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
+def test_step_that_breaks_off_changes_nothing(
+    kind: type[BaseException],
+    method: lmr.Method,
+    clip: lmr.ZeroShot,
+    batches: list[Tensor],
+    reference: Reference,
+) -> None:
+    calls, fatal = 0, 0
+
+    def stumble(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fatal:
+            raise kind("the encoder stumbled")
+
+    inside = [set(vars(module)) for module in clip.encoder.modules()]
+    handle = clip.encoder.register_forward_pre_hook(stumble)
+    try:
+        method.step(batches[0])
+        needed = calls
+        before = copy_state(method)
+        for number in range(1, needed + 1):
+            calls, fatal = 0, number
+            with pytest.raises((lmr.LmrError, KeyboardInterrupt)):
+                method.step(batches[1])
+            assert are_equal(method.state, before)
+            assert [set(vars(module)) for module in clip.encoder.modules()] == inside
+    finally:
+        handle.remove()
+    assert are_equal(flow(method, batches[1:]), reference[0][1:])
+
+
+# Forgetting, looking, keeping.
+
+
+def test_reset_is_exact(
+    method: lmr.Method, batches: list[Tensor], reference: Reference
+) -> None:
+    begun = copy_state(method)
+    flow(method, batches[::-1])
+    method.reset()
+    assert are_equal(method.state, begun)
+    assert are_equal(flow(method, batches), reference[0])
+
+
+def test_predict_changes_nothing(
+    method: lmr.Method, batches: list[Tensor], reference: Reference
+) -> None:
+    answers = []
+    for images in batches:
+        before = copy_state(method)
+        first, second = method.predict(images).logits, method.predict(images).logits
+        assert torch.equal(first, second)
+        method.predict(batches[0][:1])
+        assert are_equal(method.state, before)
+        answers.append(method.step(images).logits)
+    assert are_equal(answers, reference[0])
+
+
+def test_saved_stream_goes_on_as_if_never_stopped(
+    method_name: str,
+    clip: lmr.ZeroShot,
+    backbone: lmr.Backbone,
+    batches: list[Tensor],
+    reference: Reference,
+    tmp_path: Path,
+) -> None:
+    answers, path = [], tmp_path / "state.safetensors"
+    for k, images in enumerate(batches):
+        same_classes = clip if k % 2 else sharpen(backbone.classifier(NAMES))
+        method = lmr.create(method_name, same_classes)
+        if k:
+            assert method.load(path) == {"seen": str(k)}
+        answers.append(method.step(images).logits)
+        method.save(path, notes={"seen": str(k + 1)})
+    assert are_equal(answers, reference[0])
+    assert are_equal(method.state, reference[1])
+
+
+def test_state_dict_is_a_copy_and_goes_both_ways(
+    method: lmr.Method,
+    method_name: str,
+    clip: lmr.ZeroShot,
+    batches: list[Tensor],
+    reference: Reference,
+) -> None:
+    flow(method, batches[:2])
+    kept = method.state_dict()
+    fresh = lmr.create(method_name, clip)
+    fresh.load_state_dict(kept)
+    assert are_equal(flow(method, batches[2:]), reference[0][2:])
+    assert are_equal(flow(fresh, batches[2:]), reference[0][2:])
+    method.load_state_dict(kept)
+    assert are_equal(flow(method, batches[2:]), reference[0][2:])
+
+
+# The configuration.
+
+
+def test_spec_string_makes_the_same_method(method: lmr.Method, clip: lmr.ZeroShot) -> None:
+    again = lmr.create(method.spec, clip)
+    assert type(again) is type(method)
+    assert again.spec == method.spec == repr(method)
+
+
+def test_every_preset_makes_a_method_with_its_values(method_name: str, clip: lmr.ZeroShot) -> None:
+    presets = lmr.find_method(method_name).presets
+    assert "default" in presets
+    for name, preset in presets.items():
+        method = lmr.create(method_name, clip, preset=name)
+        assert method.spec == lmr.create(f"{method_name}(preset={name!r})", clip).spec
+        assert {key: getattr(method, key) for key in preset.values} == preset.values
+        assert lmr.create(method.spec, clip).spec == method.spec
+        assert len(preset.source) > 10
+
+
+def test_default_preset_is_the_defaults(method: lmr.Method, method_name: str, clip: lmr.ZeroShot) -> None:
+    assert lmr.create(method_name, clip, preset="default").spec == method.spec
+
+
+def test_every_argument_refuses_another_type(method: lmr.Method, clip: lmr.ZeroShot) -> None:
+    arguments = [f.name for f in dataclasses.fields(method) if f.init and f.name not in ("classifier", "streams")]
+    for key in arguments:
+        with pytest.raises(lmr.LmrError, match=f"'{key}' of {method.name}"):
+            lmr.create(f"{method.name}({key}={{}})", clip)
+
+
+# What cannot be used.
+
+
+def spoil(images: Tensor, value: float) -> Tensor:
+    spoilt = images.clone()
+    spoilt[2, 1, 5, 7] = value
+    return spoilt
+
+
+BAD_IMAGES: dict[str, tuple[Callable[[Tensor], Any], str]] = {
+    "nan": (lambda x: spoil(x, float("nan")), r"Images \[2\] .*NaN or infinite"),
+    "infinite": (lambda x: spoil(x, float("-inf")), r"Images \[2\] .*NaN or infinite"),
+    "too small": (lambda x: x[..., :16], r"\['B', 3, 32, 32\], got \[6, 3, 32, 16\]"),
+    "channels last": (lambda x: x.permute(0, 2, 3, 1), r"\['B', 3, 32, 32\], got \[6, 32, 32, 3\]"),
+    "no batch": (lambda x: x[0], r"\['B', 3, 32, 32\], got \[3, 32, 32\]"),
+    "number": (lambda x: x.sum(), r"batch of images"),
+    "empty": (lambda x: x[:0], r"non-empty batch"),
+    "bytes": (lambda x: x.to(torch.uint8), r"float32 images, got torch\.uint8"),
+    "whole numbers": (lambda x: x.long(), r"float32 images, got torch\.int64"),
+    "float64": (lambda x: x.double(), r"float32 images, got torch\.float64.*images\.to\(torch\.float32\)"),
+    "bfloat16": (lambda x: x.bfloat16(), r"float32 images, got torch\.bfloat16"),
+    "numpy": (lambda x: x.numpy(), r"ndarray"),
+    "list": (lambda x: list(x), r"got list"),
+    "none": (lambda x: None, r"NoneType"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_IMAGES)
+def test_bad_images_get_a_sentence_and_change_nothing(bad: str, busy: lmr.Method, batches: list[Tensor]) -> None:
+    make, words = BAD_IMAGES[bad]
+    refuse(lambda: busy.step(make(batches[1])), words, busy)
+    refuse(lambda: busy.predict(make(batches[1])), words, busy)
+
+
+def test_stream_goes_on_after_bad_images(
+    method: lmr.Method, batches: list[Tensor], reference: Reference
+) -> None:
+    answers = []
+    for images in batches:
+        with pytest.raises(lmr.LmrError):
+            method.step(images * float("nan"))
+        answers.append(method.step(images).logits)
+    assert are_equal(answers, reference[0])
+
+
+BAD_IDS: dict[str, Any] = {
+    "one too high": [0, 0, 1, 0, 0, 0],
+    "negative": [0, 0, -1, 0, 0, 0],
+    "floats": [0.0] * 6,
+    "float tensor": torch.zeros(6),
+    "booleans": [False] * 6,
+    "too few": [0] * 5,
+    "too many": [0] * 7,
+    "none of them": [],
+    "one number": 0,
+    "table": [[0]] * 6,
+    "texts": ["0"] * 6,
+    "text": "000000",
+    "holes": [0, None, 0, 0, 0, 0],
+    "ragged": [[0], [0, 0]],
+    "too large to store": [2**70] * 6,
+    "not ids": object(),
+    "array of floats": np.zeros(6),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_IDS)
+def test_bad_stream_ids_get_a_sentence_and_change_nothing(bad: str, busy: lmr.Method, batches: list[Tensor]) -> None:
+    words = "stream ids? (from 0 to 0|for each of the 6 images)"
+    refuse(lambda: busy.step(batches[1], streams=BAD_IDS[bad]), words, busy)
+    refuse(lambda: busy.predict(batches[1], streams=BAD_IDS[bad]), words, busy)
+
+
+@pytest.mark.parametrize("bad", [[0, 0], [1], [-1], [0.0], [], ["0"], 1, -1, 0.5, True, "0"], ids=repr)
+def test_bad_streams_to_reset_or_save_get_a_sentence(bad: Any, busy: lmr.Method, tmp_path: Path) -> None:
+    kept = busy.state_dict()
+    words = "Name every stream once" if bad == [0, 0] else "stream ids from 0 to 0"
+    refuse(lambda: busy.reset(streams=bad), words, busy)
+    refuse(lambda: busy.state_dict(streams=bad), words, busy)
+    refuse(lambda: busy.load_state_dict(kept, streams=bad), words, busy)
+    refuse(lambda: busy.save(tmp_path / "state", streams=bad), words, busy)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.0, True, "2", None])
+def test_bad_number_of_streams_gets_a_sentence(bad: Any, method_name: str, clip: lmr.ZeroShot) -> None:
+    with pytest.raises(lmr.LmrError, match="number of streams"):
+        lmr.create(method_name, clip, streams=bad)
+
+
+# Many streams, where a method serves them.
+
+
+@pytest.fixture(params=MANY)
+def many(request: pytest.FixtureRequest, backbone: lmr.Backbone) -> lmr.Method:
+    return lmr.create(request.param, backbone.classifier(NAMES), streams=4)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in MANY])
+def test_method_of_one_stream_says_so(name: str, clip: lmr.ZeroShot) -> None:
+    with pytest.raises(lmr.LmrError, match=f"{name} serves one stream"):
+        lmr.create(name, clip, streams=2)
+
+
+def test_many_streams_need_ids(many: lmr.Method, batches: list[Tensor]) -> None:
+    refuse(lambda: many.step(batches[0]), r"serves 4 streams; say which with step\(images, streams=ids\)", many)
+    refuse(lambda: many.predict(batches[0]), "serves 4 streams", many)
+    refuse(lambda: many.step(batches[0], streams=[0, 1, 2, 3, 4, 0]), "from 0 to 3", many)
+
+
+def test_stream_in_a_mixed_batch_gets_what_it_gets_alone(many: lmr.Method, batches: list[Tensor]) -> None:
+    ids = torch.tensor([3, 0, 3, 0, 0, 3])
+    alone = {k: lmr.create(many.spec, many.classifier) for k in (0, 3)}
+    untouched = {key: value[1:3].clone() for key, value in many.state.items()}
+    for images in batches[:3]:
+        mixed = many.step(images, streams=ids).logits
+        for k, single in alone.items():
+            torch.testing.assert_close(mixed[ids == k], single.step(images[ids == k]).logits, atol=5e-3, rtol=0)
+    assert are_equal({key: value[1:3] for key, value in many.state.items()}, untouched)
+    mixed = many.predict(batches[0], streams=ids).logits
+    for k, single in alone.items():
+        torch.testing.assert_close(mixed[ids == k], single.predict(batches[0][ids == k]).logits, atol=5e-3, rtol=0)
+
+
+def test_ids_may_come_in_any_whole_form(many: lmr.Method, batches: list[Tensor]) -> None:
+    ids = [3, 0, 3, 0, 0, 3]
+    expected = many.step(batches[0], streams=ids).logits
+    arrays = [np.array(ids, kind) for kind in (np.int64, np.int16, np.uint8)]
+    for form in (tuple(ids), *arrays, *map(torch.from_numpy, arrays)):
+        many.reset()
+        assert torch.equal(many.step(batches[0], streams=form).logits, expected)
+
+
+def test_one_stream_is_reset_alone(many: lmr.Method, batches: list[Tensor]) -> None:
+    begun = copy_state(many)
+    many.step(batches[0], streams=[0, 1, 2, 3, 3, 1])
+    before = copy_state(many)
+    many.reset(streams=1)
+    assert are_equal({key: value[1] for key, value in many.state.items()}, {k: v[1] for k, v in begun.items()})
+    others = [0, 2, 3]
+    assert are_equal({k: v[others] for k, v in many.state.items()}, {k: v[others] for k, v in before.items()})
