@@ -1,0 +1,203 @@
+"""ECALP (Li et al. 2025): labels flow from the class prompts to the images over a graph that grows with the stream."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmr.core.errors import LmrError
+from lmr.core.method import Method, Mix, Prediction, Preset
+from lmr.core.registry import register
+
+_SOURCE = "LMR paper, appendix, Baseline implementation details (all benchmarks)"
+_NOBODY, _FAR = -1, -2.0  # a free place in a neighbour list, and its similarity: below every cosine
+
+
+@register("ecalp")
+class ECALP(Method):
+    """Label propagation over class prompts and all images seen so far; every image is answered from the whole graph.
+
+    Images are served in order, one at a time: a batch is only a way to encode them together. The logits are
+    ``log(row + tiny)`` of the image's propagated row, so the probabilities are that row divided by its sum.
+
+    Kept from the authors' code: the older of two images is re-weighted by the spread of the prompts, the newer is not;
+    an image enters twice, and the transient copy is what is read out and then forgotten; mutual neighbours count
+    twice; a row's labels are cut to its largest entry, divided by 5, before the next image. Decided here: neighbour
+    lists are exact from the first image on; among equal similarities the newest node wins, so the copy wins against
+    its original; similarities are raised as ``|s| ** gamma``, which is the same for the even powers.
+
+    The state grows by D + 2 k_image + 2 k_text + 2 numbers with every image (its re-weighted feature, its nearest
+    images and classes with their similarities, its label as class and value). Neighbour lists are kept, not rebuilt:
+    an image costs n * D for its similarities and 2 (iterations - 1) * n * k_image * C for the propagation itself.
+    """
+
+    grows: ClassVar[tuple[str, ...]] = ("features", "images", "similarity", "classes", "cosines", "label", "value")
+    presets: ClassVar[dict[str, Preset]] = {
+        "default": Preset({}, _SOURCE, batch_size=1),
+        "cifar10-c": Preset({}, _SOURCE, batch_size=1),
+        "cifar100-c": Preset({}, _SOURCE, batch_size=1),
+        "imagenet": Preset({}, _SOURCE, batch_size=1),
+    }
+
+    k_text: int = 3  # classes an image is linked to
+    k_image: int = 8  # images it is linked to, itself among the candidates
+    gamma: float = 10.0  # power of every similarity
+    alpha: float = 1.0  # share of the propagated labels; the rest stays as it was
+    iterations: int = 3
+
+    def prepare(self) -> None:
+        for key in ("k_text", "k_image", "iterations"):
+            if getattr(self, key) < 1:
+                raise LmrError(f"Expected {key!r} of ecalp to be at least 1, got {getattr(self, key)}.")
+        if not 0 <= self.gamma < math.inf:
+            raise LmrError(f"Expected 'gamma' of ecalp to be finite and not negative, got {self.gamma}.")
+        if not 0 < self.alpha <= 1:
+            raise LmrError(f"Expected 'alpha' of ecalp above 0 and up to 1, got {self.alpha}.")
+        self.spread = F.normalize(self.classifier.prototypes.var(0), dim=0)
+
+    def begin(self, streams: int) -> dict[str, Tensor]:
+        prototypes, few = self.classifier.prototypes, min(self.k_text, self.classifier.classes)
+        number = torch.zeros(streams, 0, 1, dtype=torch.int64, device=prototypes.device)
+        real = prototypes.new_zeros(streams, 0, 1)
+        return {
+            "features": real.expand(-1, -1, prototypes.shape[1]).clone(),
+            "images": number.expand(-1, -1, self.k_image).clone(),
+            "similarity": real.expand(-1, -1, self.k_image).clone(),
+            "classes": number.expand(-1, -1, few).clone(),
+            "cosines": real.expand(-1, -1, few).clone(),
+            "label": number[..., 0].clone(),
+            "value": real[..., 0].clone(),
+        }
+
+    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
+        graph = {key: self.state[key][0] for key in self.grows}
+        answers, skipped = [], 0
+        with torch.no_grad():
+            for feature in self.classifier.features(images):
+                logits, new = self._arrive(feature, graph)
+                answers.append(logits)
+                skipped += not new
+                if new:
+                    graph = {"features": append(graph["features"], self._reweight(feature)), **new}
+        self.state |= {key: value.unsqueeze(0) for key, value in graph.items()}  # all at once, or not at all
+        edges = int((graph["images"] != _NOBODY).sum()) + graph["classes"].numel()
+        info = {"stepped": skipped < len(images), "skipped": skipped, "nodes": len(graph["label"]), "edges": edges}
+        return Prediction(torch.stack(answers), info)
+
+    def answer(self, images: Tensor, mix: Mix) -> Tensor:
+        """Logits as if each image arrived now, alone; the graph stays as it is."""
+        graph = {key: self.state[key][0] for key in self.grows}
+        return torch.stack([self._arrive(feature, graph)[0] for feature in self.classifier.features(images)])
+
+    def _reweight(self, feature: Tensor) -> Tensor:
+        """What an image is compared with by all later ones: [D]."""
+        return F.normalize(self.spread * feature, dim=0)
+
+    def _arrive(self, feature: Tensor, graph: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The logits [C] of one unit feature [D], and the graph (without its features) with it as the last node.
+
+        A feature that is not finite gets logits that are not, and no graph.
+        """
+        prototypes, n, k = self.classifier.prototypes, len(graph["features"]), self.k_image
+        if not feature.isfinite().all():
+            return feature.new_full((len(prototypes),), math.nan), {}
+        least = graph["similarity"][:, -1]
+        nodes, similarity = compare(graph["features"], feature, least, k)
+        reached = similarity >= least[nodes]
+        place = torch.cat([nodes[reached], nodes.new_tensor([n])])  # the lists that change, the image's own last
+        reach = torch.cat([similarity[reached], (self._reweight(feature) * feature).sum(0, keepdim=True)])
+        first, near = rank(F.pad(nodes, (0, k), value=_NOBODY), F.pad(similarity, (0, k), value=_FAR), k)
+        old = add_row(graph, images=first, similarity=near)
+
+        def link(*new: int) -> dict[str, Tensor]:
+            """All neighbour lists once new nodes have come, which look alike; they go before their equals."""
+            numbers = torch.cat([place.new_tensor(new).expand(len(place), -1), old["images"][place]], 1)
+            values = torch.cat([reach.unsqueeze(1).expand(-1, len(new)), old["similarity"][place]], 1)
+            changed = dict(zip(("images", "similarity"), rank(numbers, values, k), strict=True))
+            return {key: table.index_copy(0, place, changed[key]) for key, table in old.items()}
+
+        every = torch.arange(len(prototypes), device=feature.device)
+        classes, cosines = rank(every, (prototypes * feature).sum(1), self.k_text)
+        text = add_row(graph, classes=classes, cosines=cosines)
+        twice = {key: torch.cat([table, table[-1:]]) for key, table in (link(n + 1, n) | text).items()}
+        twice |= {key: F.pad(graph[key], (0, 2)) for key in ("label", "value")}
+        rows = propagate(twice, len(prototypes), self.gamma, self.alpha, self.iterations)
+        value, label = rows[:-1].max(1)
+        return (rows[-1] + torch.finfo(rows.dtype).tiny).log(), link(n) | text | {"label": label, "value": value / 5}
+
+
+def propagate(graph: dict[str, Tensor], count: int, gamma: float, alpha: float, iterations: int) -> Tensor:
+    """Labels [N, count] of N image nodes after some rounds over the symmetric, degree-normalised graph.
+
+    Node i points to ``images[i]`` [k] and to ``classes[i]`` [m]. A class always says itself; image i starts with
+    ``value[i]`` for class ``label[i]`` and nothing else, which makes the first round a scatter.
+    """
+    images, classes, label, value = (graph[key] for key in ("images", "classes", "label", "value"))
+    size, k = images.shape
+    links = torch.where(images == _NOBODY, 0, graph["similarity"].abs().pow(gamma))
+    text = graph["cosines"].abs().pow(gamma)
+    images = images.clamp(min=0)
+    target, order = images.flatten(), images.flatten().int().sort(stable=True).indices  # order: links by their target
+    degree = (links.sum(1) + text.sum(1)).index_add(0, target, links.flatten())
+    popularity = text.new_zeros(count).index_add(0, classes.flatten(), text.flatten())
+    scale, text_scale = 1 / (degree.sqrt() + 1e-6), 1 / (popularity.sqrt() + 1e-6)
+    links = alpha * scale.unsqueeze(1) * links * scale[images]
+    constant = text.new_zeros(size, count).scatter(1, classes, alpha * scale.unsqueeze(1) * text * text_scale[classes])
+    if alpha < 1:
+        constant.scatter_add_(1, label.unsqueeze(1), (1 - alpha) * value.unsqueeze(1))
+    labels = constant.scatter_add(1, label[images], links * value[images])
+    place = images * count + label.unsqueeze(1)
+    labels.view(-1).index_add_(0, place.flatten(), (links * value.unsqueeze(1)).flatten())
+    source, back = order // k, links.flatten()[order]
+    starts = F.pad(torch.bincount(target, minlength=size).cumsum(0)[:-1], (1, 0))
+    for _ in range(iterations - 1):
+        forth = F.embedding_bag(images, labels, mode="sum", per_sample_weights=links)
+        labels = forth.add_(F.embedding_bag(source, labels, starts, mode="sum", per_sample_weights=back)).add_(constant)
+    return labels
+
+
+def compare(features: Tensor, feature: Tensor, least: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Which of n nodes can matter to a new one, and how similar [m] they are: the newest first.
+
+    Those matter that reach ``least`` [n] or are among the k most similar. A matrix product finds them, with room for
+    its rounding; their products are then summed row by row, so that equal features have equal similarities to the last
+    bit wherever they stand, which a matrix product does not promise.
+    """
+    rough, slack = features @ feature, len(feature) * torch.finfo(feature.dtype).eps
+    if len(rough) > k:
+        least = least.clamp(max=rough.topk(k).values[-1] - slack)
+        nodes = (rough >= least - slack).nonzero().flatten().flip(0)
+    else:
+        nodes = torch.arange(len(rough), device=rough.device).flip(0)
+    return nodes, (features[nodes] * feature).sum(1)
+
+
+def rank(nodes: Tensor, similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most similar nodes of [..., m], with their similarities; equals stay in order."""
+    best = similarity.sort(descending=True, stable=True)
+    return nodes.gather(-1, best.indices[..., :k]), best.values[..., :k]
+
+
+def add_row(graph: dict[str, Tensor], **rows: Tensor) -> dict[str, Tensor]:
+    """The named tables of the graph, each with one row more."""
+    return {key: torch.cat([graph[key], row.unsqueeze(0)]) for key, row in rows.items()}
+
+
+def append(rows: Tensor, row: Tensor) -> Tensor:
+    """``rows`` [n, D] and one more, written behind them where their memory has room, else in memory for twice as many.
+
+    What is behind the n rows of a state belongs to nobody, so the old rows stay valid and an append costs O(D).
+    """
+    n, width = rows.shape
+    room = rows.untyped_storage().nbytes() // rows.element_size() // width
+    if n == room or not rows.is_contiguous():
+        spare = rows.new_empty(max(2 * n, 64), width)
+        spare[:n] = rows
+        rows = spare[:n]
+    longer = rows.as_strided((n + 1, width), (width, 1))
+    longer[n] = row
+    return longer

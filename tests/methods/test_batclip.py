@@ -1,0 +1,244 @@
+"""The library's BATCLIP against the slow reference beside this file, batch by batch, over whole streams."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lmr
+from lmr.core.text import TextSide
+
+_spec = importlib.util.spec_from_file_location("bimodal_reference", Path(__file__).with_name("bimodal_reference.py"))
+book = importlib.util.module_from_spec(_spec)
+sys.modules["bimodal_reference"] = book  # dataclasses look their own module up
+_spec.loader.exec_module(book)
+
+
+def follow(
+    spec: dict[str, Any], batches: list[Tensor], chunk: int = 128, **how: Any
+) -> tuple[lmr.Method, Any, list[dict[str, Any]]]:
+    """Send one stream through the library and the reference and compare all that comes out."""
+    problem = book.make_problem(**how)
+    words = ", ".join(f"{key}={value!r}" for key, value in (spec | {"chunk": chunk}).items())
+    method = lmr.create(f"batclip({words})", problem.classifier)
+    reference = book.BatclipReference(problem, **spec)
+    infos, parts = [], []
+    for images in batches:
+        answer, (logits, info) = method.step(images), reference.step(images)
+        torch.testing.assert_close(answer.logits, logits, atol=1e-6, rtol=0)
+        assert answer.info.keys() == info.keys() | {"top_class_share"}
+        for key, value in info.items():
+            assert answer.info[key] == pytest.approx(value, abs=1e-6), key
+        infos.append(answer.info)
+        parts.append(reference.parts)
+    torch.testing.assert_close(method.state["norms"][0], reference.flat, atol=1e-7, rtol=0)
+    ahead = book.make_images(5, seed=99)
+    torch.testing.assert_close(method.predict(ahead).logits, reference.answer(ahead), atol=1e-6, rtol=0)
+    reference.all_parts = parts
+    return method, reference, infos
+
+
+def cut(count: int, size: int, **how: Any) -> list[Tensor]:
+    return list(book.make_images(count, **how).split(size))
+
+
+# Whole streams.
+
+
+@pytest.mark.parametrize(("optimizer", "chunk"), [("adamw", 128), ("adam", 3), ("sgd", 1)])
+def test_stream_follows_the_reference(optimizer: str, chunk: int) -> None:
+    batches = cut(66, 8)
+    assert len(batches) == 9
+    assert len(batches[-1]) == 2
+    spec = {"lr": 2e-3, "optimizer": optimizer, "weight_decay": 0.05}
+    method, reference, infos = follow(spec, batches, chunk)
+    assert max(info["present"] for info in infos) >= 4  # several classes in a batch, otherwise L_sp is not at work
+    assert reference.drift > 1e-3
+    moved = (reference.flat - reference.start).abs()
+    count = sum(2 * norm.weight.numel() for norm in book.list_norms(method.classifier.encoder))
+    assert moved[:count].max() > 1e-4  # both towers adapt
+    assert moved[count:].max() > 1e-4
+
+
+def test_defaults_are_those_of_the_paper() -> None:
+    follow({}, cut(64, 8))
+    method = lmr.create("batclip", book.make_problem().classifier)
+    assert (method.lr, method.optimizer, method.weight_decay) == (1e-3, "adamw", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("preset", "optimizer", "lr", "size"),
+    [("cifar10-c", "adamw", 1e-3, 200), ("cifar100-c", "adam", 5e-4, 200), ("imagenet", "adamw", 5e-4, 64)],
+)
+def test_presets_are_those_of_the_paper(preset: str, optimizer: str, lr: float, size: int) -> None:
+    method = lmr.create("batclip", book.make_problem().classifier, preset=preset)
+    assert (method.lr, method.optimizer, method.weight_decay) == (lr, optimizer, 0.01)
+    assert method.presets[preset].batch_size == size
+
+
+def test_one_class_in_the_batch_has_nothing_to_separate() -> None:
+    one = book.make_images(1, seed=5)
+    batches = [one + 0.01 * noise for noise in cut(40, 5, seed=6)]
+    _, reference, infos = follow({}, batches, chunk=4)
+    assert all(info["present"] == 1 for info in infos)
+    assert all(apart == 0 for _, _, apart in reference.all_parts)
+
+
+def test_batches_of_one_image() -> None:
+    _, _, infos = follow({}, cut(9, 1), chunk=2)
+    assert all(info["present"] == 1 for info in infos)
+
+
+def test_answer_is_the_one_before_the_step() -> None:
+    problem = book.make_problem()
+    method = lmr.create("batclip", problem.classifier)
+    for images in cut(24, 8):
+        before = method.predict(images).logits
+        torch.testing.assert_close(method.step(images).logits, before, atol=1e-12, rtol=0)
+        assert (method.predict(images).logits - before).abs().max() > 1e-3
+
+
+def test_chunk_changes_no_result() -> None:
+    ends = []
+    for chunk in (1, 2, 3, 6, 7, 8):
+        method = lmr.create(f"batclip(chunk={chunk})", book.make_problem().classifier)
+        for images in cut(64, 8):
+            method.step(images)
+        ends.append(method.state["norms"])
+    for end in ends[1:]:
+        torch.testing.assert_close(end, ends[0], atol=1e-8, rtol=0)
+
+
+def test_logit_bias_and_scale_are_the_classifiers() -> None:
+    problem = book.make_problem(scale=7.5)
+    plain = problem.classifier
+    shifted = lmr.ZeroShot(plain.encoder, plain.prototypes, 7.5, logit_bias=-3.0, text=problem.text)
+    one, other = lmr.create("batclip", plain), lmr.create("batclip", shifted)
+    for images in cut(24, 8):
+        torch.testing.assert_close(one.step(images).logits - 3, other.step(images).logits, atol=1e-9, rtol=0)
+
+
+# Cost.
+
+
+@pytest.mark.parametrize(("chunk", "parts", "again"), [(7, 1, 0), (100, 1, 0), (3, 3, 2), (1, 7, 6)])
+def test_images_are_encoded_once_and_only_early_chunks_twice(chunk: int, parts: int, again: int) -> None:
+    problem = book.make_problem()
+    method = lmr.create(f"batclip(chunk={chunk})", problem.classifier)
+    seen: dict[str, list[int]] = {"image": [], "text": []}
+    problem.model.image.register_forward_hook(lambda _, given, __: seen["image"].append(len(given[0])))
+    problem.model.text.register_forward_hook(lambda _, given, __: seen["text"].append(len(given[0])))
+    method.step(book.make_images(8))
+    assert seen["image"] == [8]
+    assert len(seen["text"]) == parts + again
+    assert max(seen["text"]) <= chunk
+    seen["text"].clear()
+    method.predict(book.make_images(8))
+    assert len(seen["text"]) == parts
+
+
+# Precision and trouble.
+
+
+def test_float32_stays_float32_and_near() -> None:
+    problem, wide = book.make_problem(dtype=torch.float32), book.make_problem()
+    method, exact = lmr.create("batclip(chunk=3)", problem.classifier), lmr.create("batclip", wide.classifier)
+    for images in cut(64, 8):
+        answer = method.step(images.float())
+        assert answer.logits.dtype == torch.float32
+        torch.testing.assert_close(answer.logits.double(), exact.step(images).logits, atol=2e-2, rtol=0)
+    assert method.state["norms"].dtype == torch.float32
+
+
+def test_prototypes_wider_than_the_towers_set_the_precision() -> None:
+    problem = book.make_problem(dtype=torch.float32)
+    narrow = problem.classifier
+    clip = lmr.ZeroShot(narrow.encoder, narrow.prototypes.double(), book.SCALE, text=problem.text)
+    for chunk in (3, 7):
+        answer = lmr.create(f"batclip(chunk={chunk})", clip).step(book.make_images(8, dtype=torch.float32))
+        assert answer.logits.dtype == torch.float64
+        assert answer.info["stepped"]
+
+
+def test_half_precision_text_is_compared_in_float32() -> None:
+    problem = book.make_problem(dtype=torch.float32)
+    problem.model.text.bfloat16()
+    method = lmr.create("batclip(chunk=3)", problem.classifier)
+    for images in cut(24, 8, dtype=torch.float32):
+        answer = method.step(images)
+        assert answer.logits.dtype == torch.float32
+        assert answer.info["stepped"]
+    assert method.state["norms"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("chunk", [2, 7])
+def test_gradient_that_is_not_finite_is_not_followed(chunk: int) -> None:
+    method = lmr.create(f"batclip(chunk={chunk})", book.make_problem().classifier)
+    method.step(book.make_images(8))
+    before = {key: value.clone() for key, value in method.state.items()}
+    answer = method.step(torch.cat([book.make_images(3), torch.full((1, 3, 8, 8), 1.7e308, dtype=torch.float64)]))
+    assert answer.info["stepped"] is False
+    assert answer.logits[:3].isfinite().all()
+    for key in before.keys() - {"predicted"}:
+        assert torch.equal(method.state[key], before[key]), key
+    assert method.step(book.make_images(8)).info["stepped"] is True
+
+
+@pytest.mark.parametrize("chunk", [2, 7])
+def test_features_without_a_tower_leave_the_text_to_adapt(chunk: int) -> None:
+    problem = book.make_problem()
+    images = book.make_images(8)
+    features = problem.model.image(images).detach()
+    clip = lmr.ZeroShot(nn.Identity(), problem.classifier.prototypes, book.SCALE, text=problem.text)
+    method = lmr.create(f"batclip(chunk={chunk})", clip)
+    assert method.step(features).info["stepped"]
+    assert method.bank.size == sum(2 * norm.weight.numel() for norm in book.list_norms(problem.model.text))
+    assert method.drift() > 1e-4
+
+
+@pytest.mark.parametrize("chunk", [2, 7])
+def test_text_tower_without_norms_leaves_the_images_to_adapt(chunk: int) -> None:
+    problem = book.make_problem()
+    words = nn.Embedding(7, book.CONFIG.features).double()
+    text = TextSide(words, lambda part: words(torch.arange(part.start, part.stop)), 7)
+    clip = lmr.ZeroShot(problem.model.image, words.weight.clone(), book.SCALE, text=text)
+    method = lmr.create(f"batclip(chunk={chunk})", clip)
+    images = book.make_images(8)
+    before = method.step(images).logits
+    assert (method.predict(images).logits - before).abs().max() > 1e-3
+
+
+# What is missing is said when the method is made.
+
+
+def test_classifier_without_text_gets_a_sentence() -> None:
+    clip = lmr.ZeroShot(book.make_problem().model.image, torch.randn(5, book.CONFIG.features).double())
+    with pytest.raises(lmr.LmrError, match=r"^batclip adapts the text tower too .* one prompt per class.*TextSide"):
+        lmr.create("batclip", clip)
+
+
+def test_several_templates_get_a_sentence() -> None:
+    backbone = lmr.load("pocket")
+    names = ["red circle", "blue square"]
+    assert lmr.create("batclip", backbone.classifier(names, ["a photo of a {}."])).name == "batclip"
+    with pytest.raises(lmr.LmrError, match=r"templates=\[one template\]"):
+        lmr.create("batclip", backbone.classifier(names, ["a photo of a {}.", "a drawing of a {}."]))
+
+
+def test_text_of_other_classes_gets_a_sentence() -> None:
+    problem = book.make_problem(classes=7)
+    clip = lmr.ZeroShot(problem.model.image, problem.classifier.prototypes[:6], text=problem.text)
+    with pytest.raises(lmr.LmrError, match="each of the 6 classes, got 7 prompts"):
+        lmr.create("batclip", clip)
+
+
+@pytest.mark.parametrize("bad", ["chunk=0", "chunk=-3", "chunk=1.5", "lr=-1.0", "weight_decay=-0.1", "optimizer='x'"])
+def test_bad_arguments_get_a_sentence(bad: str) -> None:
+    with pytest.raises(lmr.LmrError, match=bad.split("=")[0]):
+        lmr.create(f"batclip({bad})", book.make_problem().classifier)

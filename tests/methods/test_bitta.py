@@ -1,0 +1,292 @@
+"""The library's BITTA against the slow reference beside this file, batch by batch, over whole streams."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import lmr
+
+_spec = importlib.util.spec_from_file_location("bimodal_reference", Path(__file__).with_name("bimodal_reference.py"))
+book = importlib.util.module_from_spec(_spec)
+sys.modules["bimodal_reference"] = book  # dataclasses look their own module up
+_spec.loader.exec_module(book)
+
+
+def follow(
+    spec: dict[str, Any], batches: list[Tensor], chunk: int = 128, **how: Any
+) -> tuple[lmr.Method, Any, list[dict[str, Any]]]:
+    """Send one stream through the library and the reference and compare all that comes out."""
+    problem = book.make_problem(**how)
+    words = ", ".join(f"{key}={value!r}" for key, value in (spec | {"chunk": chunk}).items())
+    method = lmr.create(f"bitta({words})", problem.classifier)
+    reference = book.BittaReference(problem, **spec)
+    assert len(batches) >= 8
+    infos = []
+    for images in batches:
+        answer, (logits, info) = method.step(images), reference.step(images)
+        torch.testing.assert_close(answer.logits, logits, atol=1e-6, rtol=0)
+        assert answer.info.keys() == info.keys() | {"top_class_share"}
+        for key, value in info.items():
+            assert answer.info[key] == pytest.approx(value, abs=1e-6), key
+        infos.append(answer.info)
+    torch.testing.assert_close(method.state["norms"][0], reference.flat, atol=1e-7, rtol=0)
+    ahead = book.make_images(5, seed=99)
+    torch.testing.assert_close(method.predict(ahead).logits, reference.answer(ahead), atol=1e-6, rtol=0)
+    return method, reference, infos
+
+
+def cut(count: int, size: int | list[int], **how: Any) -> list[Tensor]:
+    return list(book.make_images(count, **how).split(size))
+
+
+def count(infos: list[dict[str, Any]], key: str) -> list[int]:
+    return [info[key] for info in infos]
+
+
+# Whole streams.
+
+
+def test_defaults_follow_the_reference() -> None:
+    batches = cut(66, 8)
+    method, reference, infos = follow({}, batches)
+    assert (method.lr, method.optimizer, method.weight_decay) == (1e-3, "adamw", 0.01)
+    assert (method.alpha, method.beta, method.high, method.unlearn) == (-3.8e-4, 0.83, 0.1, 1.2)
+    assert (method.high_mode, method.features, method.emit) == ("range", "unit", "after")
+    # The stream is worth comparing: some samples are Low, some High, some neither, and the last batch falls back.
+    assert 0 < infos[0]["low"] < 8
+    assert 0 < infos[0]["high"] < 8
+    assert all(not set(low) & set(high) for low, high in reference.history[:-1])
+    assert len(batches[-1]) == infos[-1]["high"] == 2
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"optimizer": "adam", "lr": 2e-3, "weight_decay": 0.05},
+        {"optimizer": "sgd", "lr": 2e-3, "weight_decay": 0.05},
+        {"emit": "before"},
+        {"features": "raw"},
+        {"high_mode": "top_fraction", "high": 0.3},
+        {"beta": 0.4, "high": 0.5},
+        {"alpha": -0.02, "unlearn": 0.3},
+        {"unlearn": 0.0},
+    ],
+    ids=str,
+)
+def test_every_switch_follows_the_reference(spec: dict[str, Any]) -> None:
+    follow(spec, cut(66, 8, seed=1), chunk=3)
+
+
+@pytest.mark.parametrize(
+    ("preset", "lr", "size"), [("cifar10-c", 1e-3, 200), ("cifar100-c", 5e-4, 200), ("imagenet", 5e-4, 64)]
+)
+def test_presets_are_those_of_the_paper(preset: str, lr: float, size: int) -> None:
+    method = lmr.create("bitta", book.make_problem().classifier, preset=preset)
+    assert (method.lr, method.optimizer, method.weight_decay) == (lr, "adamw", 0.01)
+    assert method.presets[preset].batch_size == size
+
+
+# Selection.
+
+
+def test_first_batch_fixes_the_shares_for_batches_of_any_size() -> None:
+    sizes = [8, 12, 5, 8, 3, 20, 2, 9, 1]
+    method, reference, infos = follow({"beta": 0.7, "high": 0.3}, cut(sum(sizes), sizes), chunk=2)
+    low, high = infos[0]["low"], infos[0]["high"]
+    assert method.state["selection"].tolist() == [[low, high, 8]]
+    assert count(infos, "low") == [(size * low // 8) or size for size in sizes]
+    assert count(infos, "high") == [(size * high // 8) or size for size in sizes]
+    assert any(size * high // 8 == 0 for size in sizes)
+    assert float(reference.share_low) == low / 8
+    method.reset()
+    assert method.state["selection"].tolist() == [[0, 0, 0]]
+    other = method.step(book.make_images(10, seed=4))
+    assert method.state["selection"].tolist() == [[other.info["low"], other.info["high"], 10]]
+
+
+def test_shares_that_come_to_nothing_take_all() -> None:
+    """No sample is as certain as a thousandth of the largest entropy; none lies above all of the range."""
+    batches = cut(64, 8)
+    _, _, infos = follow({"alpha": 0.0, "beta": 1e-3, "high": 0.0}, batches, chunk=3)
+    assert count(infos, "low") == count(infos, "high") == [8] * 8
+
+
+def test_many_classes_make_the_bound_negative_and_low_all() -> None:
+    _, _, infos = follow({"alpha": -0.2}, cut(64, 8))
+    assert count(infos, "low") == [8] * 8
+
+
+def test_batches_of_one_image() -> None:
+    _, _, infos = follow({}, cut(9, 1), chunk=2)
+    assert count(infos, "low") == count(infos, "high") == [1] * 9
+
+
+def test_first_batch_of_one_image_leaves_later_ones_whole() -> None:
+    """One image is its own largest entropy: above both bounds, so nothing is Low and everything is High."""
+    sizes = [1, 8, 8, 4, 8, 8, 8, 3]
+    _, _, infos = follow({}, cut(sum(sizes), sizes))
+    assert count(infos, "low") == count(infos, "high") == sizes
+
+
+def test_same_image_many_times() -> None:
+    one = book.make_images(1, seed=5)
+    _, _, infos = follow({}, [one.expand(5, -1, -1, -1)] * 8, chunk=4)
+    assert all(info["low"] == info["high"] == 5 for info in infos)
+
+
+def test_answers_without_any_doubt_leave_nothing_to_unlearn() -> None:
+    method, _, infos = follow({}, cut(32, 4), scale=1e7)
+    assert all(info["stepped"] for info in infos)
+    one = lmr.create("bitta(unlearn=0.0)", book.make_problem(scale=1e7).classifier)
+    for images in cut(32, 4):
+        one.step(images)
+    assert torch.equal(one.state["norms"], method.state["norms"])
+
+
+def test_counts_are_exact_for_full_batches() -> None:
+    method = lmr.create("bitta", book.make_problem().classifier)
+    for whole in (64, 200):
+        for share in range(whole + 1):
+            selection = torch.tensor([[share, share, whole]])
+            assert method._count(selection, whole) == (share or whole, share or whole)
+
+
+def test_top_fraction_is_not_one_short() -> None:
+    """100 x 0.29 is 28.999999999999996."""
+    method = lmr.create("bitta(high_mode='top_fraction', high=0.29)", book.make_problem().classifier)
+    assert method.step(book.make_images(100)).info["high"] == 29
+    assert method.step(book.make_images(3)).info["high"] == 3
+
+
+def test_low_and_high_may_be_everything_and_unlearning_still_counts() -> None:
+    """With Low = High = all and unlearn = 1, the entropy's gradient cancels but for the share of its weight."""
+    images = book.make_images(8)
+    losses = {}
+    for weight in (0.0, 1.0):
+        method = lmr.create(f"bitta(beta=0.0, alpha=0.0, high=0.0, unlearn={weight})", book.make_problem().classifier)
+        losses[weight] = method.step(images).info["loss"]
+    logits = lmr.create("zeroshot", book.make_problem().classifier).step(images).logits
+    mean = sum(book.measure_entropy(row).item() for row in logits) / 8
+    assert losses[0.0] - losses[1.0] == pytest.approx(mean, abs=1e-9)
+
+
+# Emission and cost.
+
+
+def test_emission_is_after_the_step_unless_asked() -> None:
+    after, before = (
+        lmr.create(f"bitta(emit={emit!r})", book.make_problem().classifier) for emit in ("after", "before")
+    )
+    for images in cut(24, 8):
+        first = before.predict(images).logits
+        torch.testing.assert_close(before.step(images).logits, first, atol=1e-12, rtol=0)
+        emitted = after.step(images).logits
+        assert torch.equal(emitted, after.predict(images).logits)
+        assert (emitted - first).abs().max() > 1e-3
+        assert torch.equal(after.state["norms"], before.state["norms"])
+
+
+@pytest.mark.parametrize(("emit", "images", "texts"), [("after", 2, 8), ("before", 1, 5)])
+def test_images_are_encoded_once_per_emission(emit: str, images: int, texts: int) -> None:
+    problem = book.make_problem()
+    method = lmr.create(f"bitta(chunk=3, emit={emit!r})", problem.classifier)
+    seen: list[str] = []
+    problem.model.image.register_forward_hook(lambda *_: seen.append("image"))
+    problem.model.text.register_forward_hook(lambda *_: seen.append("text"))
+    method.step(book.make_images(8))
+    assert (seen.count("image"), seen.count("text")) == (images, texts)
+
+
+# Precision and trouble.
+
+
+def test_float32_stays_float32_and_near() -> None:
+    problem, wide = book.make_problem(dtype=torch.float32), book.make_problem()
+    method, exact = lmr.create("bitta(chunk=3)", problem.classifier), lmr.create("bitta", wide.classifier)
+    for images in cut(64, 8):
+        answer = method.step(images.float())
+        assert answer.logits.dtype == torch.float32
+        torch.testing.assert_close(answer.logits.double(), exact.step(images).logits, atol=2e-2, rtol=0)
+    assert method.state["norms"].dtype == torch.float32
+
+
+def check_unmoved(method: lmr.Method, before: dict[str, Tensor]) -> None:
+    for key in before.keys() - {"predicted"}:
+        assert torch.equal(method.state[key], before[key]), key
+
+
+@pytest.mark.parametrize("emit", ["after", "before"])
+@pytest.mark.parametrize("started", [False, True])
+def test_gradient_that_is_not_finite_is_not_followed(emit: str, started: bool) -> None:
+    method = lmr.create(f"bitta(chunk=2, emit={emit!r})", book.make_problem().classifier)
+    if started:
+        method.step(book.make_images(8))
+    before = {key: value.clone() for key, value in method.state.items()}
+    spoilt = torch.cat([book.make_images(3), torch.full((1, 3, 8, 8), 1.7e308, dtype=torch.float64)])
+    answer = method.step(spoilt)
+    assert answer.info["stepped"] is False
+    assert answer.logits[:3].isfinite().all()
+    check_unmoved(method, before)
+    assert method.step(book.make_images(6)).info["stepped"] is True
+    assert method.state["selection"][0, 2] == (8 if started else 6)
+
+
+@pytest.mark.parametrize("lr", [1e300, 1.7e308])
+def test_step_into_nowhere_is_taken_back(lr: float) -> None:
+    method = lmr.create(f"bitta(lr={lr}, weight_decay=0.0)", book.make_problem().classifier)
+    before = {key: value.clone() for key, value in method.state.items()}
+    images = book.make_images(8)
+    first = method.predict(images).logits
+    answer = method.step(images)
+    assert answer.info["stepped"] is False
+    torch.testing.assert_close(answer.logits, first, atol=1e-12, rtol=0)
+    check_unmoved(method, before)
+
+
+def test_text_that_breaks_off_changes_nothing() -> None:
+    problem = book.make_problem()
+    method = lmr.create("bitta(chunk=3)", problem.classifier)
+    method.step(book.make_images(8))
+    before = {key: value.clone() for key, value in method.state.items()}
+    calls, fatal = 0, 0
+
+    def stumble(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fatal:
+            raise KeyboardInterrupt
+
+    problem.model.text.register_forward_pre_hook(stumble)
+    for number in range(1, 9):
+        calls, fatal = 0, number
+        with pytest.raises(KeyboardInterrupt):
+            method.step(book.make_images(8, seed=1))
+        check_unmoved(method, before)
+
+
+# What is missing or wrong is said when the method is made.
+
+
+def test_classifier_without_text_gets_a_sentence() -> None:
+    clip = lmr.ZeroShot(book.make_problem().model.image, torch.randn(5, book.CONFIG.features).double())
+    with pytest.raises(lmr.LmrError, match=r"^bitta adapts the text tower too .* one prompt per class.*TextSide"):
+        lmr.create("bitta", clip)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *("high=-0.1", "high=1.1", "unlearn=-1.0", "unlearn=1e999", "alpha=-1e999", "beta=1e999"),
+        *("high_mode='x'", "features='x'", "emit='x'", "chunk=0"),
+    ],
+)
+def test_bad_arguments_get_a_sentence(bad: str) -> None:
+    with pytest.raises(lmr.LmrError, match=bad.split("=")[0]):
+        lmr.create(f"bitta({bad})", book.make_problem().classifier)

@@ -1,0 +1,410 @@
+"""The library's ECALP against a dense graph that is built anew for every image, over whole streams."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import lmr
+
+Array = NDArray[np.float64]
+TINY = float(np.finfo(np.float64).tiny)
+GROWS = ("features", "images", "similarity", "classes", "cosines", "label", "value")
+
+
+class Plain:
+    """ECALP with full matrices: every arrival ranks, links and propagates all nodes again."""
+
+    def __init__(self, prototypes: Tensor, **given: Any) -> None:
+        self.own = {"k_text": 3, "k_image": 8, "gamma": 10.0, "alpha": 1.0, "iterations": 3, **given}
+        self.text = normalise(prototypes.numpy())
+        spread = self.text.var(0, ddof=1)
+        self.spread = spread / np.linalg.norm(spread)
+        self.features = np.zeros((0, self.text.shape[1]))
+        self.similarity = np.zeros((0, 0))
+        self.reset = np.zeros((0, len(self.text)))
+        self.copy_wins = True
+
+    def arrive(self, feature: Array) -> None:
+        """Compare a new image with all others, which are older and re-weighted, and with its re-weighted self."""
+        self.features = np.concatenate([self.features, normalise(feature)[None]])
+        new = (normalise(self.spread * self.features) * self.features[-1]).sum(-1)
+        self.similarity = np.block([[self.similarity, new[:-1, None]], [new[None]]])
+
+    def rank(self, similarity: Array, k: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The k most similar columns of every row, in the given order among equals."""
+        return order[np.argsort(-similarity[:, order], 1, kind="stable")[:, :k]]
+
+    def step(self, feature: Array) -> Array:
+        own, classes = self.own, len(self.text)
+        self.arrive(feature)
+        i = len(self.features)
+        nodes = [*range(i), i - 1]  # the newest twice
+        similarity = self.similarity[np.ix_(nodes, nodes)]
+        newest_first = np.arange(i + 1)[::-1].copy()
+        if not self.copy_wins:
+            newest_first[:2] = i - 1, i
+        cosines = (self.features[nodes][:, None, :] * self.text[None]).sum(-1)
+
+        links = np.zeros((classes + i + 1, classes + i + 1))
+        for row, columns in enumerate(self.rank(similarity, own["k_image"], newest_first)):
+            links[classes + row, classes + columns] = np.abs(similarity[row, columns]) ** own["gamma"]
+        for row, columns in enumerate(self.rank(cosines, own["k_text"], np.arange(classes))):
+            links[classes + row, columns] = np.abs(cosines[row, columns]) ** own["gamma"]
+        links = links + links.T
+        scale = 1 / (np.sqrt(links.sum(1)) + 1e-6)
+        links = scale[:, None] * links * scale
+
+        start = np.concatenate([self.reset, np.zeros((2, classes))])
+        labels = start
+        for _ in range(own["iterations"]):
+            spread = links[classes:] @ np.concatenate([np.eye(classes), labels])
+            labels = own["alpha"] * spread + (1 - own["alpha"]) * start
+        self.reset = np.zeros((i, classes))
+        best = labels[:i].argmax(1)
+        self.reset[np.arange(i), best] = labels[np.arange(i), best] / 5
+        return labels[i]
+
+
+def normalise(rows: Array) -> Array:
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def make_stream(classes: int, count: int, width: int = 16, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Prototypes [C, D], and clustered features [N, D] not of unit length; the two lie apart, as those of CLIP do."""
+    torch.manual_seed(seed)
+    centres, common = torch.randn(classes, width, dtype=torch.float64), torch.randn(2, width, dtype=torch.float64)
+    prototypes = centres + 0.5 * torch.randn(classes, width, dtype=torch.float64) + common[0]
+    features = centres[torch.randint(classes, (count,))] + torch.randn(count, width, dtype=torch.float64) + common[1]
+    return prototypes, features * (0.5 + torch.rand(count, 1, dtype=torch.float64))
+
+
+def make(prototypes: Tensor, spec: str = "ecalp") -> lmr.Method:
+    return lmr.create(spec, lmr.ZeroShot(nn.Identity(), prototypes))
+
+
+def copy_state(method: lmr.Method) -> dict[str, Tensor]:
+    return {key: value.clone() for key, value in method.state.items()}
+
+
+def are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def follow(prototypes: Tensor, features: Tensor, size: int = 16, **given: Any) -> tuple[lmr.Method, Plain]:
+    """Send one stream through the library and the reference and compare all that is emitted and kept."""
+    words = ", ".join(f"{key}={value!r}" for key, value in given.items())
+    method, plain = make(prototypes, f"ecalp({words})"), Plain(prototypes, **given)
+    k_image, k_text = plain.own["k_image"], min(plain.own["k_text"], len(prototypes))
+    for images in features.split(size):
+        answer = method.step(images)
+        rows = np.stack([plain.step(row) for row in images.numpy()])
+        torch.testing.assert_close(answer.logits, torch.from_numpy(np.log(rows + TINY)), atol=1e-6, rtol=0)
+        shares = torch.from_numpy(rows / rows.sum(1, keepdims=True))
+        torch.testing.assert_close(answer.probabilities, shares, atol=1e-6, rtol=0)
+        n = len(plain.features)
+        assert (answer.info["nodes"], answer.info["edges"]) == (n, n * min(k_image, n) + n * k_text)
+        assert (answer.info["stepped"], answer.info["skipped"]) == (True, 0)
+    n, k = len(plain.features), min(k_image, len(plain.features))
+    lists = plain.rank(plain.similarity, k, np.arange(n)[::-1])
+    assert np.array_equal(method.state["images"][0, :, :k].numpy(), lists)
+    kept = torch.from_numpy(np.take_along_axis(plain.similarity, lists, 1))
+    torch.testing.assert_close(method.state["similarity"][0, :, :k], kept, atol=1e-12, rtol=0)
+    torch.testing.assert_close(method.state["value"][0], torch.from_numpy(plain.reset.max(1)), atol=1e-9, rtol=0)
+    assert np.array_equal(method.state["label"][0].numpy(), plain.reset.argmax(1))
+    return method, plain
+
+
+@pytest.mark.parametrize(("classes", "count"), [(10, 300), (100, 240)])
+def test_stream_is_that_of_the_reference(classes: int, count: int) -> None:
+    method, plain = follow(*make_stream(classes, count))
+    follows = np.mean(plain.reset.argmax(1) == (plain.features @ plain.text.T).argmax(1))
+    assert 0.3 < follows < 0.98  # the graph has its own opinion, otherwise this stream tests little
+    assert not method.state["value"].eq(0).any()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"k_image": 1},
+        {"k_image": 2, "k_text": 1},
+        {"k_image": 30, "k_text": 5},
+        {"gamma": 4.0, "alpha": 0.6},
+        {"gamma": 3.5, "alpha": 0.1},
+        {"iterations": 1},
+        {"iterations": 2, "alpha": 0.9},
+        {"iterations": 6},
+    ],
+    ids=str,
+)
+def test_other_arguments_are_those_of_the_reference(given: dict[str, Any]) -> None:
+    follow(*make_stream(10, 70, seed=1), size=9, **given)
+
+
+def test_fewer_classes_than_links_to_them() -> None:
+    method, _ = follow(*make_stream(2, 60))
+    assert method.state["classes"].shape == (1, 60, 2)
+
+
+@pytest.mark.parametrize("distinct", [1, 3, 12])
+def test_duplicates_are_ranked_by_age(distinct: int) -> None:
+    """Far more equal images than a list has places: which of them are kept changes every answer."""
+    prototypes, features = make_stream(10, distinct)
+    torch.manual_seed(1)
+    follow(prototypes, features[torch.randint(distinct, (130,))])
+
+
+def test_duplicates_are_equal_wherever_they_stand_in_memory() -> None:
+    """A matrix product rounds equal rows differently; ranks must not depend on it."""
+    torch.manual_seed(2)
+    prototypes, features = make_stream(10, 6, width=77)
+    follow(prototypes, features[torch.randint(6, (150,))], size=13)
+    follow(prototypes, features[torch.randint(6, (90,))], size=1)
+
+
+def test_copy_wins_against_its_original() -> None:
+    prototypes, features = make_stream(10, 80)
+    method, other = make(prototypes), Plain(prototypes)
+    other.copy_wins = False
+    answers = method.step(features).probabilities.numpy()
+    expected = np.stack([other.step(row) for row in features.numpy()])
+    differ = np.abs(answers - expected / expected.sum(1, keepdims=True)).max(1)
+    assert (differ > 1e-3).mean() > 0.1  # the choice matters, and the reference tests above make the other one
+
+
+def test_equal_prototypes_are_ranked_in_their_order() -> None:
+    prototypes, features = make_stream(6, 60)
+    method, _ = follow(prototypes[[0, 1, 2, 3, 4, 5, 0, 0, 2, 2, 1]], features)
+    lists = method.state["classes"][0]
+    assert ((lists[:, 0] == 0) & (lists[:, 1] == 6) & (lists[:, 2] == 7)).any()
+
+
+def test_first_image_by_hand() -> None:
+    prototypes, features = make_stream(10, 1)
+    plain = Plain(prototypes)
+    z = normalise(features.numpy())[0]
+    own = float(normalise(plain.spread * z) @ z) ** 10
+    cosines = plain.text @ z
+    nearest = cosines.argsort()[-3:]
+    text = cosines[nearest] ** 10
+    degree = 4 * own + text.sum()  # two nodes, each linked to both, counted in both directions
+    echo = 4 * own / (math.sqrt(degree) + 1e-6) ** 2
+    row = np.zeros(10)
+    row[nearest] = (1 + echo + echo**2) * text / (math.sqrt(degree) + 1e-6) / (np.sqrt(2 * text) + 1e-6)
+    method = make(prototypes)
+    answer = method.step(features)
+    torch.testing.assert_close(answer.logits[0], torch.from_numpy(np.log(row + TINY)), atol=1e-9, rtol=0)
+    assert answer.labels.item() == cosines.argmax()
+    assert (answer.info["nodes"], answer.info["edges"]) == (1, 4)
+    assert method.state["value"].item() == pytest.approx(row.max() / 5)
+
+
+@pytest.mark.parametrize("size", [2, 7, 64, 150])
+def test_batch_is_its_images_one_by_one(size: int) -> None:
+    prototypes, features = make_stream(10, 150)
+    single, batched = make(prototypes), make(prototypes)
+    expected = torch.cat([single.step(image).logits for image in features.split(1)])
+    assert torch.equal(torch.cat([batched.step(images).logits for images in features.split(size)]), expected)
+    assert are_equal(single.state, batched.state)
+
+
+def test_batch_through_an_encoder_is_its_images_one_by_one() -> None:
+    prototypes, features = make_stream(10, 90)
+    torch.manual_seed(5)
+    encoder = nn.Sequential(nn.Linear(16, 40), nn.Tanh(), nn.Linear(40, 16)).double()
+    single, batched = (lmr.create("ecalp", lmr.ZeroShot(encoder, prototypes)) for _ in range(2))
+    expected = torch.cat([single.step(image).logits for image in features.split(1)])
+    answers = torch.cat([batched.step(images).logits for images in features.split(32)])
+    torch.testing.assert_close(answers, expected, atol=1e-9, rtol=0)
+
+
+def test_predict_answers_as_if_the_image_came_now() -> None:
+    prototypes, features = make_stream(10, 60)
+    method = make(prototypes)
+    for images in features.split(6):
+        before = copy_state(method)
+        ahead = method.predict(images).logits
+        assert are_equal(before, method.state)
+        kept = method.state_dict()
+        for k in range(len(images)):
+            method.load_state_dict(kept)
+            assert torch.equal(method.step(images[k : k + 1]).logits[0], ahead[k])
+        method.load_state_dict(kept)
+        method.step(images)
+
+
+def test_float32_stays_float32_and_near() -> None:
+    prototypes, features = make_stream(10, 120)
+    wide, narrow = make(prototypes), make(prototypes.float())
+    for images in features.split(20):
+        answer, expected = narrow.step(images.float()), wide.step(images)
+        assert answer.logits.dtype == torch.float32
+        assert answer.logits.isfinite().all()
+        torch.testing.assert_close(answer.probabilities.double(), expected.probabilities, atol=1e-4, rtol=0)
+    assert {narrow.state[key].dtype for key in GROWS} == {torch.float32, torch.int64}
+
+
+# The state grows, and is kept.
+
+
+@pytest.mark.parametrize("size", [1, 9])
+def test_saved_stream_goes_on_bit_for_bit(size: int, tmp_path: Path) -> None:
+    prototypes, features = make_stream(10, 9 * size if size == 1 else 150)
+    whole = make(prototypes)
+    expected = [whole.step(images).logits for images in features.split(size)]
+    for k, images in enumerate(features.split(size)):
+        part = make(prototypes)
+        if k:
+            part.load(tmp_path / "state")
+        assert torch.equal(part.step(images).logits, expected[k])
+        part.save(tmp_path / "state")
+        assert all(part.state[key].shape[:2] == (1, min((k + 1) * size, len(features))) for key in GROWS)
+    assert are_equal(whole.state, part.state)
+
+
+def test_two_streams_from_one_state_do_not_meet() -> None:
+    prototypes, features = make_stream(10, 100)
+    one, other, alone = make(prototypes), make(prototypes), make(prototypes)
+    one.step(features[:40])
+    kept = one.state_dict()
+    other.load_state_dict(kept)
+    for a, b in zip(features[40:70].split(3), features[70:].split(3), strict=True):
+        one.step(a)
+        other.step(b)
+    alone.step(features[:40])
+    assert are_equal(kept["tensors"], copy_state(alone))
+    alone.step(features[40:70])
+    assert are_equal(one.state, alone.state)
+
+
+def test_state_in_another_memory_order_is_taken_as_well() -> None:
+    prototypes, features = make_stream(10, 50)
+    one, other = make(prototypes), make(prototypes)
+    one.step(features[:30])
+    kept = one.state_dict()
+    kept["tensors"] = {
+        key: value.mT.contiguous().mT if value.ndim == 3 else value for key, value in kept["tensors"].items()
+    }
+    assert not kept["tensors"]["features"].is_contiguous()
+    other.load_state_dict(kept)
+    assert torch.equal(one.step(features[30:]).logits, other.step(features[30:]).logits)
+    assert are_equal(one.state, other.state)
+
+
+def test_features_are_seldom_moved_and_room_is_bounded() -> None:
+    prototypes, features = make_stream(10, 300)
+    method, places = make(prototypes), []
+    for image in features.split(1):
+        method.step(image)
+        kept = method.state["features"]
+        places.append(kept.data_ptr())
+        assert kept.untyped_storage().nbytes() <= max(2 * kept.shape[1], 64) * 16 * 8
+    assert sum(a != b for a, b in itertools.pairwise(places)) <= 3
+
+
+def test_reset_forgets_everything() -> None:
+    prototypes, features = make_stream(10, 40)
+    method = make(prototypes)
+    begun, first = copy_state(method), method.step(features).logits
+    method.reset()
+    assert are_equal(begun, method.state)
+    assert method.state["features"].shape == (1, 0, 16)
+    assert torch.equal(method.step(features).logits, first)
+
+
+def test_batch_that_breaks_off_in_the_middle_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    prototypes, features = make_stream(10, 100)
+    method, other = make(prototypes), make(prototypes)
+    method.step(features[:70])
+    other.step(features[:70])
+    before = copy_state(method)
+    module = importlib.import_module("lmr.methods.ecalp")
+    propagate, calls = module.propagate, []
+
+    def stumble(*given: Any) -> Tensor:
+        calls.append(given)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return propagate(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "propagate", stumble)
+        with pytest.raises(KeyboardInterrupt):
+            method.step(features[70:80])
+    assert are_equal(before, method.state)
+    assert torch.equal(method.step(features[80:]).logits, other.step(features[80:]).logits)
+
+
+# What is out of the ordinary.
+
+
+class Breaks(nn.Module):
+    """The identity, except that an image of large numbers has no finite features."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.where((images > 100).any(1, keepdim=True), images * math.inf, images)
+
+
+def test_image_without_finite_features_enters_nothing() -> None:
+    prototypes, features = make_stream(10, 40)
+    spoilt = features.clone()
+    spoilt[[0, 20]] = 1e3
+    sound = torch.ones(40, dtype=torch.bool)
+    sound[[0, 20]] = False
+    method, other = lmr.create("ecalp", lmr.ZeroShot(Breaks(), prototypes)), make(prototypes)
+    answer, expected = method.step(spoilt), other.step(features[sound])
+    assert torch.equal(answer.logits[sound], expected.logits)
+    assert answer.logits[~sound].isnan().all()
+    assert (answer.info["stepped"], answer.info["skipped"], answer.info["nodes"]) == (True, 2, 38)
+    assert are_equal(method.state, other.state)
+    assert method.predict(spoilt[:1]).logits.isnan().all()
+    answer = method.step(spoilt[:1])
+    assert (answer.info["stepped"], answer.info["skipped"], answer.info["nodes"]) == (False, 1, 38)
+    assert are_equal(method.state, other.state)
+
+
+def test_graph_without_links_still_answers() -> None:
+    """Prototypes without spread and an image at right angles to all: similarities of zero everywhere."""
+    prototypes = torch.eye(4)[:1].repeat(3, 1)
+    images = torch.eye(4)[[1, 0, 2, 1, 0]]
+    method = make(prototypes)
+    answer = method.step(images)
+    assert answer.logits.isfinite().all()
+    torch.testing.assert_close(answer.probabilities[1], torch.full((3,), 1 / 3))
+    assert all(value.isfinite().all() for value in method.state.values())
+
+
+def test_presets_are_the_papers_values() -> None:
+    prototypes, _ = make_stream(10, 1)
+    for name in ("default", "cifar10-c", "cifar100-c", "imagenet"):
+        assert lmr.find_method("ecalp").presets[name].batch_size == 1
+        method = make(prototypes, f"ecalp(preset={name!r})")
+        assert method.spec == "ecalp(k_text=3, k_image=8, gamma=10.0, alpha=1.0, iterations=3)"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("k_text=0", "'k_text' of ecalp to be at least 1, got 0"),
+        ("k_image=0", "'k_image' of ecalp to be at least 1"),
+        ("iterations=0", "'iterations' of ecalp to be at least 1"),
+        ("k_image=8.0", "'k_image' of ecalp"),
+        ("gamma=-1.0", "'gamma' of ecalp to be finite and not negative, got -1.0"),
+        ("gamma=1e999", "'gamma' of ecalp"),
+        ("alpha=0.0", "'alpha' of ecalp above 0 and up to 1, got 0.0"),
+        ("alpha=1.1", "'alpha' of ecalp above 0"),
+    ],
+)
+def test_wrong_arguments_get_a_sentence(wrong: str, words: str) -> None:
+    prototypes, _ = make_stream(10, 1)
+    with pytest.raises(lmr.LmrError, match=words):
+        make(prototypes, f"ecalp({wrong})")

@@ -1,0 +1,56 @@
+"""Five batches of every method on the pocket model, compared with numbers that were written down.
+
+A change that moves an answer shows here even if every reference moves with it. The stream runs in float64, so that the
+numbers hold on other machines. ``pytest tests/test_golden.py --regenerate-golden`` writes them anew; look at the
+difference before committing it.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+import lmr
+from lmr.data.pocket import CLASSES
+from lmr.data.stream import stream_pocket
+
+GOLDEN = Path(__file__).with_name("golden.json")
+
+
+@cache
+def make_classifier() -> lmr.ZeroShot:
+    backbone = lmr.load("pocket")
+    backbone.encoder.double()
+    backbone._text.double()  # type: ignore[attr-defined]
+    return backbone.classifier(CLASSES[:20])
+
+
+@cache
+def draw_batches() -> list[torch.Tensor]:
+    backbone = lmr.load("pocket")
+    stream = stream_pocket("gaussian_noise", 5 * 12, 12, severity=3, seed=11)
+    return [backbone.preprocess_pixels(torch.from_numpy(batch.pictures)).double() for batch in stream]  # type: ignore[attr-defined]
+
+
+def answer_stream(name: str) -> list[list[list[float]]]:
+    """The probabilities of three classes for the first three images of every batch."""
+    method = lmr.create(name, make_classifier())
+    return [
+        [[round(p, 8) for p in row] for row in method.step(images).probabilities[:3, ::7].tolist()]
+        for images in draw_batches()
+    ]
+
+
+@pytest.mark.parametrize("name", lmr.list_methods())
+def test_answers_are_those_written_down(name: str, request: pytest.FixtureRequest) -> None:
+    golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    if request.config.getoption("--regenerate-golden"):
+        golden[name] = answer_stream(name)
+        GOLDEN.write_text(json.dumps(golden, indent=1, sort_keys=True) + "\n")
+    if name not in golden:
+        pytest.fail(f"{name} has no golden numbers yet; write them with --regenerate-golden and look at them.")
+    torch.testing.assert_close(torch.tensor(answer_stream(name)), torch.tensor(golden[name]), atol=1e-5, rtol=0)
