@@ -76,7 +76,7 @@ def _add_demo(subparsers: Subparsers) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--images", type=int, default=2000, metavar="N", help="pictures per stream (default: %(default)s)")
+    add("--images", type=int, default=1280, metavar="N", help="pictures per stream (default: %(default)s)")
     add("--batch-size", type=int, default=64, metavar="N", help="pictures per adaptation step (default: %(default)s)")
     add("--severity", type=int, default=5, metavar="1..5", help="how strong the corruptions are (default: %(default)s)")
     add("--out", default="lmr-demo", metavar="FOLDER", help="where the files go (default: %(default)s)")
@@ -149,17 +149,28 @@ def _add_predict(subparsers: Subparsers) -> None:
     add("--labels", required=True, metavar="FILE|A,B,C", help="the class names: a text file, one per line, or a,b,c")
     add("--model", default="pocket", help="the vision-language model (default: %(default)s, which comes with lmr)")
     add("--method", default="lmr", metavar="SPEC", help='how to adapt, as in "lmr(lr=5e-4)" (default: %(default)s)')
-    add("--template", action="append", dest="templates", metavar="TEXT",
-        help='a sentence around the class name, such as "a photo of a {}."; repeat the option to average over several')
+    add(
+        "--template",
+        action="append",
+        dest="templates",
+        metavar="TEXT",
+        help='a sentence around the class name, such as "a photo of a {}."; repeat the option to average over several',
+    )
     add("--batch-size", type=int, default=64, metavar="N", help="pictures per adaptation step (default: %(default)s)")
     add("--top", type=int, default=5, metavar="N", help="classes to list for each picture (default: %(default)s)")
     add("--out", metavar="FILE", help="where the lines go: FILE.jsonl or FILE.csv (default: JSON lines on the screen)")
-    add("--state", metavar="FILE",
-        help="keep what was learnt in this file: read at the start if it exists, written after every batch")
+    add(
+        "--state",
+        metavar="FILE",
+        help="keep what was learnt in this file: read at the start if it exists, written after every batch",
+    )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--resume", action="store_true",
-                      help="continue an interrupted run: give the same command again with --resume; with --state it "
-                           "also adds the pictures that are new since a run ended")
+    what.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue an interrupted run: give the same command again with --resume; with --state it "
+        "also adds the pictures that are new since a run ended",
+    )
     what.add_argument("--overwrite", action="store_true", help="replace --out if it exists (otherwise it is refused)")
     parser.set_defaults(run=_run_predict)
 

@@ -209,9 +209,7 @@ def test_step_is_the_same_without_gradient_mode(
         assert not torch.is_grad_enabled()
 
 
-def test_step_is_the_same_in_inference_mode(
-    method_name: str, batches: list[Tensor], reference: Reference
-) -> None:
+def test_step_is_the_same_in_inference_mode(method_name: str, batches: list[Tensor], reference: Reference) -> None:
     with torch.inference_mode():
         method = lmr.create(method_name, sharpen(lmr.load("pocket").classifier(NAMES)))
         answers = flow(method, batches[:2])
@@ -313,9 +311,7 @@ def test_step_that_breaks_off_changes_nothing(
 # Forgetting, looking, keeping.
 
 
-def test_reset_is_exact(
-    method: lmr.Method, batches: list[Tensor], reference: Reference
-) -> None:
+def test_reset_is_exact(method: lmr.Method, batches: list[Tensor], reference: Reference) -> None:
     begun = copy_state(method)
     flow(method, batches[::-1])
     method.reset()
@@ -323,9 +319,7 @@ def test_reset_is_exact(
     assert are_equal(flow(method, batches), reference[0])
 
 
-def test_predict_changes_nothing(
-    method: lmr.Method, batches: list[Tensor], reference: Reference
-) -> None:
+def test_predict_changes_nothing(method: lmr.Method, batches: list[Tensor], reference: Reference) -> None:
     answers = []
     for images in batches:
         before = copy_state(method)
@@ -439,9 +433,7 @@ def test_bad_images_get_a_sentence_and_change_nothing(bad: str, busy: lmr.Method
     refuse(lambda: busy.predict(make(batches[1])), words, busy)
 
 
-def test_stream_goes_on_after_bad_images(
-    method: lmr.Method, batches: list[Tensor], reference: Reference
-) -> None:
+def test_stream_goes_on_after_bad_images(method: lmr.Method, batches: list[Tensor], reference: Reference) -> None:
     answers = []
     for images in batches:
         with pytest.raises(lmr.LmrError):

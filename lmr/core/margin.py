@@ -85,9 +85,7 @@ def adapt_margin(
     return gamma0 - beta * math.log(mass.shape[1]) - beta * (share + eps).log()
 
 
-def restoration_loss(
-    margin: Tensor, target: Tensor, weight: Tensor, index: Tensor, streams: int, eps: float
-) -> Tensor:
+def restoration_loss(margin: Tensor, target: Tensor, weight: Tensor, index: Tensor, streams: int, eps: float) -> Tensor:
     """[6] Softplus of the missing margin, averaged with the gate weights inside every stream: [A]."""
     lost = weight * F.softplus(target - margin)
     return sum_by_stream(lost, index, streams) / (sum_by_stream(weight, index, streams) + eps)

@@ -162,6 +162,8 @@ class Method:
         self, path: str | os.PathLike[str], streams: Streams = None, notes: Mapping[str, str] | None = None
     ) -> None:
         """Write the state to one safetensors file, atomically. ``notes`` are kept beside it, untouched."""
+        if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
+            raise LmrError(f"Expected notes as texts with names, got {notes!r}.")
         state = self.state_dict(streams)
         facts = {key: str(state[key]) for key in ("spec", "backbone", "classes")}
         write_state(path, state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
@@ -202,13 +204,14 @@ class Method:
     def _ids(self, streams: Streams) -> Tensor:
         sentence = f"Expected a list of stream ids from 0 to {self.streams - 1}, got {streams!r}."
         try:
-            ids = torch.as_tensor([streams] if isinstance(streams, int) else streams, device=self.classifier.device)
+            given = torch.as_tensor([streams] if isinstance(streams, int) else streams, device=self.classifier.device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise LmrError(sentence) from error
-        whole = not ids.is_floating_point() and not ids.is_complex() and ids.dtype != torch.bool
+        whole = not given.is_floating_point() and not given.is_complex() and given.dtype != torch.bool
+        ids = given.long()
         if ids.ndim != 1 or not len(ids) or not whole or bool(((ids < 0) | (ids >= self.streams)).any()):
             raise LmrError(sentence)
-        return ids.long()
+        return ids
 
     def _rows(self, streams: Streams) -> Tensor:
         if streams is None:
@@ -219,6 +222,7 @@ class Method:
         return rows
 
     def _check_fit(self, tensors: Mapping[str, Tensor], rows: int) -> None:
+        """Refuse tensors that this method could not go on with."""
         for key, own in self.state.items():
             given, fixed = tensors[key], 2 if key in self.grows else 1
             alike = isinstance(given, Tensor) and given.ndim == own.ndim and given.dtype == own.dtype
@@ -226,6 +230,10 @@ class Method:
                 raise LmrError(f"The tensor {key!r} of the state does not have the shape or type {self.name} keeps.")
             if len(given) != rows:
                 raise LmrError(f"The state holds {len(given)} streams, expected {rows}; name those to load it into.")
+            if given.is_floating_point() and not given.isfinite().all():
+                raise LmrError(f"The tensor {key!r} of the state holds NaN or infinite values; the state is damaged.")
+        if len({tensors[key].shape[1] for key in self.grows}) > 1:
+            raise LmrError("The growing tensors of the state do not have the same length; the state is damaged.")
 
     def _replace(self, tensors: Mapping[str, Tensor], rows: Tensor) -> None:
         for key, value in tensors.items():
@@ -238,7 +246,7 @@ class Method:
         return torch.zeros(streams, self.classifier.classes, dtype=torch.int64, device=self.classifier.device)
 
     def _describe_predictions(self, mix: Mix) -> dict[str, float]:
-        counts = self.state["predicted"][mix.active]
+        counts = self.state["predicted"][mix.active].cpu().double()
         shares = counts.amax(1) / counts.sum(1).clamp(min=1)
         return {"top_class_share": shares.mean().item()}
 

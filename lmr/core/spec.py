@@ -81,5 +81,7 @@ def _fits(value: Any, hint: Any) -> bool:
 def _describe(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(repr, typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple:
+        return f"{len(typing.get_args(hint))} values in brackets, each {_describe(typing.get_args(hint)[0])},"
     words = {float: "a number", int: "a whole number", bool: "True or False", str: "a text"}
     return words.get(hint, str(hint))

@@ -63,6 +63,15 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
     return tensors, facts
 
 
+def _choose_mode(target: Path) -> int:
+    """The permissions of the file that is replaced, or those any new file would get."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a temporary file beside ``path``, flush it to the disk and rename it over ``path``."""
     target = Path(path)
@@ -70,6 +79,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         with os.fdopen(descriptor, "wb") as file:
+            os.chmod(temporary, _choose_mode(target))
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

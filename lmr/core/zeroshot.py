@@ -38,10 +38,12 @@ class ZeroShot:
         if not isinstance(encoder, nn.Module):
             raise LmrError(f"Expected an nn.Module that maps images to features, got {type(encoder).__name__}.")
         _check_prototypes(prototypes)
-        if not 0 < logit_scale < float("inf"):
+        if not isinstance(logit_scale, int | float) or not 0 < logit_scale < float("inf"):
             raise LmrError(f"Expected a positive logit scale (100 for CLIP), got {logit_scale}.")
-        if not abs(logit_bias) < float("inf"):
+        if not isinstance(logit_bias, int | float) or not abs(logit_bias) < float("inf"):
             raise LmrError(f"Expected a finite logit bias (0 for CLIP), got {logit_bias}.")
+        if isinstance(names, str):
+            raise LmrError(f"Expected a list of class names, got the single text {names!r}.")
         if names is not None and len(names) != len(prototypes):
             raise LmrError(f"Expected one name for each of the {len(prototypes)} prototypes, got {len(names)} names.")
         self.encoder = encoder.eval().requires_grad_(False)

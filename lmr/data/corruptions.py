@@ -156,8 +156,12 @@ def _check(images: Pictures, name: str, severity: int, seed: int, first: int) ->
             raise ValueError(f"The {label} must be a whole number of at least 0, but {value!r} came.")
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
         kind = images.dtype if isinstance(images, np.ndarray) else type(images).__name__
-        raise ValueError(f"Expected a numpy array of uint8 values from 0 to 255, but {kind} came: corrupt the pictures "
-                         "before they are scaled, normalised or turned into tensors.")
+        raise ValueError(
+            f"Expected a numpy array of uint8 values from 0 to 255, but {kind} came: corrupt the pictures "
+            "before they are scaled, normalised or turned into tensors."
+        )
     if images.ndim != 4 or images.shape[3] != 3 or images.shape[1] != images.shape[2] or images.shape[1] == 0:
-        raise ValueError(f"Expected square colour pictures [N, H, H, 3], but the shape {list(images.shape)} came: crop "
-                         "the pictures to squares, put the channels last, and give a single picture as image[None].")
+        raise ValueError(
+            f"Expected square colour pictures [N, H, H, 3], but the shape {list(images.shape)} came: crop "
+            "the pictures to squares, put the channels last, and give a single picture as image[None]."
+        )

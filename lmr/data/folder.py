@@ -62,14 +62,18 @@ def _search_folder(source: Path) -> list[Path]:
         folders[:] = [folder for folder in folders if not folder.startswith(".")]
         found += [Path(root, file) for file in files if not file.startswith(".") and file.lower().endswith(EXTENSIONS)]
     if not found:
-        raise ValueError(f"The folder {str(source)!r} holds no picture ({', '.join(EXTENSIONS)}): give one that does, "
-                         "or name files with other extensions one by one.")
+        raise ValueError(
+            f"The folder {str(source)!r} holds no picture ({', '.join(EXTENSIONS)}): give one that does, "
+            "or name files with other extensions one by one."
+        )
     return sorted(found, key=lambda path: (_make_sort_key(path.relative_to(source)), path))
 
 
 def _refuse_folder(error: OSError) -> None:
-    raise ValueError(f"The folder {str(error.filename)!r} cannot be listed ({error.strerror}): make it readable, or "
-                     "name the other folders one by one.") from error
+    raise ValueError(
+        f"The folder {str(error.filename)!r} cannot be listed ({error.strerror}): make it readable, or "
+        "name the other folders one by one."
+    ) from error
 
 
 def _make_sort_key(path: Path) -> list[list[tuple[str, int]]]:

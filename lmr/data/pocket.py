@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 SIZE = 32
 SHAPES = ("circle", "ring", "crescent", "square", "diamond", "cross", "triangle", "pentagon", "star", "heart")
 COLOURS = ("red", "orange", "green", "blue", "purple")
-CLASSES = tuple(
-    f"{finish}{colour} {shape}" for shape in SHAPES for finish in ("", "striped ") for colour in COLOURS
-)
+CLASSES = tuple(f"{finish}{colour} {shape}" for shape in SHAPES for finish in ("", "striped ") for colour in COLOURS)
 
 _RGB = np.array(
     [(0.86, 0.12, 0.14), (0.95, 0.52, 0.08), (0.12, 0.66, 0.22), (0.12, 0.32, 0.88), (0.56, 0.18, 0.76)], np.float32

@@ -197,8 +197,9 @@ def _choose(rows: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 
 def _mean_by_stream(values: Tensor, mix: Mix) -> Tensor:
-    size = torch.bincount(mix.index, minlength=mix.count)
-    return sum_by_stream(values.float(), mix.index, mix.count) / size
+    """Mean of counts or truths [B] over the samples of each stream, for people to read: float64 [A] on the CPU."""
+    size = torch.bincount(mix.index, minlength=mix.count).cpu()
+    return sum_by_stream(values.long(), mix.index, mix.count).cpu().double() / size
 
 
 def _all_by_stream(values: Tensor, mix: Mix) -> Tensor:

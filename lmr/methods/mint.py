@@ -114,8 +114,8 @@ def _join(means: Tensor, counts: Tensor, features: Tensor, labels: Tensor) -> tu
 def _spread(features: Tensor, labels: Tensor, means: Tensor, counts: Tensor) -> Tensor:
     """Variance between classes, total less within: sum of w (|z - all|^2 - |z - own|^2) with constant means.
 
-    Written as w (2 z - own - all) (own - all), which gives an exact 0 and no noise to a sign step where one class is
-    all there is. The weights w give each class of this batch the same total.
+    Written as w (2 z - own - all) (own - all). Where one class is all there is, own and all are equal to the bit: the
+    gradient is an exact 0, no noise for a sign step. The weights w give each class of this batch the same total.
     """
     present = labels.bincount()
     weight = 1 / (present.count_nonzero() * present[labels]).to(features.dtype)

@@ -133,8 +133,9 @@ MISFITS = [
     (True, int, "a whole number"), ("1", int, "a whole number"), (1, bool, "True or False"),
     ("True", bool, "True or False"),
     (0.0, bool, "True or False"), (1, str, "a text"), (None, str, "a text"), ("c", Literal["a", "b"], "'a' or 'b'"),
-    (["a"], Literal["a", "b"], "'a' or 'b'"), ({}, Literal["a", "b"], "'a' or 'b'"), ((1,), tuple[int, int], "tuple"),
-    ((1, "x"), tuple[int, int], "tuple"), ("x", float | None, "float"),
+    (["a"], Literal["a", "b"], "'a' or 'b'"), ({}, Literal["a", "b"], "'a' or 'b'"),
+    ((1,), tuple[int, int], "2 values in brackets"),
+    ((1, "x"), tuple[int, int], "2 values in brackets"), ("x", float | None, "float"),
 ]  # fmt: skip
 
 

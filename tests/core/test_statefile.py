@@ -302,7 +302,9 @@ def test_folder_that_is_not_there_gets_a_sentence(method: lmr.Method, tmp_path: 
 
 def test_disk_that_is_full_leaves_the_old_file(tmp_path: Path) -> None:
     pytest.importorskip("resource")
-    script = MAKE + """
+    script = (
+        MAKE
+        + """
 import os, resource, sys
 path = sys.argv[1]
 method = make_method()
@@ -326,12 +328,15 @@ method.save(path)
 assert open(path, "rb").read() != before
 print("whole")
 """
+    )
     assert run(script, str(tmp_path / "state")) == "whole"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_process_leaves_a_whole_file(tmp_path: Path) -> None:
-    script = MAKE + """
+    script = (
+        MAKE
+        + """
 import os, random, signal, sys, time
 torch.set_num_threads(1)
 path = sys.argv[1]
@@ -361,6 +366,7 @@ assert len(seen) > 5, seen
 assert not [name for name in os.listdir(os.path.dirname(path)) if not (name == 'state' or name.endswith('.part'))]
 print("whole")
 """
+    )
     assert run(script, str(tmp_path / "state")) == "whole"
 
 

@@ -236,8 +236,7 @@ def test_a_picture_does_not_depend_on_its_batch(name: str) -> None:
     whole = corrupt(pictures, name, 3, seed=1, first=7)
     cuts = [0, 1, 64, 70, 150]
     parts = [
-        corrupt(pictures[start:stop], name, 3, seed=1, first=7 + start)
-        for start, stop in itertools.pairwise(cuts)
+        corrupt(pictures[start:stop], name, 3, seed=1, first=7 + start) for start, stop in itertools.pairwise(cuts)
     ]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     np.testing.assert_array_equal(corrupt(pictures, name, 3, seed=1, first=7), whole)

@@ -102,9 +102,7 @@ def start(*words: str, **options: Any) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def crash_at(
-    owner: Any, name: str, number: int, when: str, error: type[BaseException] = Crash
-) -> Iterator[list[int]]:
+def crash_at(owner: Any, name: str, number: int, when: str, error: type[BaseException] = Crash) -> Iterator[list[int]]:
     """Make the ``number``-th call of a function die before or after doing its work."""
     real: Callable[..., Any] = getattr(owner, name)
     calls = [0]
@@ -145,7 +143,7 @@ def make_zoo(folder: Path) -> list[str]:
     (folder / "img9.png").write_text("this is no picture")
     (folder / "notes.txt").write_text("nor is this")
     (folder / "deep").mkdir()
-    pictures[7].resize((64, 48)).save(folder / "deep" / "größe,\"1\".bmp")
+    pictures[7].resize((64, 48)).save(folder / "deep" / 'größe,"1".bmp')
     names = ['deep/größe,"1".bmp', "img2.jpg", "img3.webp", *(f"img{k}.png" for k in range(4, 11))]
     return [str(Path(folder.name) / name) for name in names]
 
@@ -486,9 +484,7 @@ def test_killed_interrupted_and_terminated_processes(here: Path) -> None:
     assert same_state(kept, here / "straight.state")
 
 
-def test_interrupted_on_the_screen_there_is_nothing_to_continue(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_on_the_screen_there_is_nothing_to_continue(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw_pictures(here / "a", range(2))
     with crash_at(lmr.Method, "step", 1, "before", KeyboardInterrupt):
         assert run_here(capsys, "a", "--labels", TEXT) == (130, "", "lmr: Interrupted.\n")
@@ -498,9 +494,11 @@ def test_interrupted_on_the_screen_there_is_nothing_to_continue(
     for flag, save, advice in [("--overwrite", 3, "--resume instead of --overwrite"), ("--resume", 1, "--resume")]:
         with crash_at(lmr.Method, "save", save, "before", KeyboardInterrupt):
             words = ("a", "--labels", TEXT, "--out", "o.jsonl", "--batch-size", "1", flag)
-            assert run_here(capsys, *words) == (130, "", (
-                f"lmr: Interrupted. To continue after the 1 finished images, run the same command with {advice}.\n"
-            ))
+            assert run_here(capsys, *words) == (
+                130,
+                "",
+                (f"lmr: Interrupted. To continue after the 1 finished images, run the same command with {advice}.\n"),
+            )
 
 
 @posix
@@ -812,7 +810,7 @@ def test_standard_output_that_fails(
 
 
 def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
-    answers = [Answer("a.png", [("x:y", 0.75), ('q,"', 0.25)]), Answer("b\n.png", error="broken, \"really\"\nso")]
+    answers = [Answer("a.png", [("x:y", 0.75), ('q,"', 0.25)]), Answer("b\n.png", error='broken, "really"\nso')]
     for name in ("o.csv", "o.jsonl"):
         first = ResultFile(tmp_path / name, 2)
         first.open()

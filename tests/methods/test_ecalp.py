@@ -139,7 +139,7 @@ def test_stream_is_that_of_the_reference(classes: int, count: int) -> None:
         {"k_image": 2, "k_text": 1},
         {"k_image": 30, "k_text": 5},
         {"gamma": 4.0, "alpha": 0.6},
-        {"gamma": 3.5, "alpha": 0.1},
+        {"gamma": 3.5, "alpha": 0.1, "k_text": 9},
         {"iterations": 1},
         {"iterations": 2, "alpha": 0.9},
         {"iterations": 6},

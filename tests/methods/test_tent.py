@@ -155,7 +155,7 @@ def test_wrong_arguments_get_a_sentence(spec: str) -> None:
 
 
 class Faulty(nn.Module):
-    """A tower whose features ("nan") or whose gradient ("gradient") fail on a first number of 99."""
+    """A tower whose features ("nan") or whose gradient ("gradient", "huge") fail on a first number of 99."""
 
     def __init__(self, tower: nn.Module, kind: str) -> None:
         super().__init__()
@@ -167,7 +167,8 @@ class Faulty(nn.Module):
         if self.kind == "nan":
             return features + torch.where(marked, torch.nan, 0.0)
         if features.requires_grad:
-            features.register_hook(lambda gradient: torch.where(marked, torch.inf, gradient))
+            worse = 1e25 if self.kind == "huge" else torch.inf
+            features.register_hook(lambda gradient: torch.where(marked, worse * gradient.sign(), gradient))
         return features
 
 
@@ -187,6 +188,19 @@ def test_step_that_is_not_finite_is_left_out(kind: str, optimizer: str) -> None:
     assert method.step(images[16:24]).info["stepped"] is True
     clean.step(images[16:24])
     assert torch.equal(method.predict(images).logits, clean.predict(images).logits)
+
+
+def test_gradient_whose_square_overflows_is_left_out() -> None:
+    """It is finite itself, but the second moment would be infinite from then on and no step would move anything."""
+    tower, prototypes, images = make_problem()
+    tower, prototypes, images = tower.float(), prototypes.float(), images.float()
+    method = lmr.create("tent", lmr.ZeroShot(Faulty(tower, "huge"), prototypes, 100.0))
+    spoilt = images[:8].clone()
+    spoilt[:, 0, 0] = 99.0
+    before = {key: value.clone() for key, value in method.state.items() if key != "predicted"}
+    assert method.step(spoilt).info["stepped"] is False
+    assert all(torch.equal(method.state[key], value) for key, value in before.items())
+    assert method.step(images[8:16]).info["drift"] > 0
 
 
 def test_precision_is_that_of_the_tower_but_not_below_float32() -> None:

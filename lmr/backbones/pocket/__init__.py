@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lmr.backbones.backbone import Backbone
 from lmr.backbones.pocket.towers import PocketConfig, PocketModel
-from lmr.backbones.pocket.words import tokenize
+from lmr.backbones.pocket.words import WORDS, tokenize
 from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
 
@@ -35,6 +35,8 @@ class Pocket(Backbone):
             with safe_open(str(path), framework="pt") as file:
                 self.facts: dict[str, str] = dict(file.metadata() or {})
                 weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+            if self.facts["words"] != " ".join(WORDS):
+                raise ValueError("its vocabulary is another one")
             config = PocketConfig(**json.loads(self.facts["config"]))
             model = PocketModel(config)
             model.load_state_dict(weights)
@@ -52,6 +54,8 @@ class Pocket(Backbone):
         from PIL.Image import Resampling
 
         side, short = self.input_shape[1], min(image.size)
+        if short == 0:
+            raise LmrError(f"Expected a picture with pixels, got one of size {image.size}.")
         if max(image.size) > 4 * short:  # a strip: cut its ends first, or resizing it could take gigabytes
             x, y = ((edge - min(edge, 4 * short)) // 2 for edge in image.size)
             image = image.crop((x, y, image.width - x, image.height - y))
@@ -65,6 +69,10 @@ class Pocket(Backbone):
 
     def preprocess_pixels(self, pixels: Tensor) -> Tensor:
         """uint8 pictures [N, 32, 32, 3] of the model's own resolution to what the encoder takes."""
+        shape = self.input_shape[1], self.input_shape[2], 3
+        if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != shape:
+            came = list(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
+            raise LmrError(f"Expected pictures as a uint8 tensor {['N', *shape]}, got {came}.")
         return (pixels.permute(0, 3, 1, 2).float() / 255 - self._mean) / self._std
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from lmr.cli import main
+from lmr.version import __version__
+
+
+def test_version_and_help_of_the_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "lmr", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"lmr {__version__}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["predict"], ["list"]])
+def test_help_teaches_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "example" in text
+    assert f"  lmr {' '.join(command)}".rstrip() in text
+
+
+def test_list_prints_the_methods(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert "lmr(lr=0.001" in capsys.readouterr().out
+
+
+def test_wrong_demo_gets_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--severity", "9"]) == 2
+    assert capsys.readouterr().err.startswith("lmr: Expected at least one image")
+
+
+def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["predit"])
+    assert stop.value.code == 2
+    assert "predict" in capsys.readouterr().err
