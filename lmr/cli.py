@@ -49,6 +49,18 @@ def _build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_command(
+    subparsers: Subparsers, name: str, line: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    return subparsers.add_parser(
+        name,
+        help=line,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 _EXAMPLES = """\
 examples:
   lmr demo                                                    see what it does, in about a minute
@@ -68,12 +80,8 @@ examples:
 
 
 def _add_demo(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "demo",
-        help="watch a small model lose its accuracy on corrupted pictures and regain it",
-        description=_DEMO,
-        epilog=_DEMO_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = _add_command(
+        subparsers, "demo", "watch a small model lose its accuracy and regain it", _DEMO, _DEMO_EXAMPLES
     )
     add = parser.add_argument
     add("--images", type=int, default=1280, metavar="N", help="pictures per stream (default: %(default)s)")
@@ -90,13 +98,8 @@ def _run_demo(options: argparse.Namespace) -> None:
 
 
 def _add_list(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "list",
-        help="show methods with their arguments and presets, and models",
-        description="Show every method with its arguments, defaults and presets, and every model.",
-        epilog="example:\n  lmr list",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    what = "Show every method with its arguments, defaults and presets, and every model."
+    parser = _add_command(subparsers, "list", "show methods and models", what, "example:\n  lmr list")
     parser.set_defaults(run=_run_list)
 
 
@@ -137,12 +140,8 @@ exit codes: 0 done, 2 something does not fit (a sentence says what), 130 interru
 
 
 def _add_predict(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "predict",
-        help="label a folder of pictures while adapting to it",
-        description=_PREDICT,
-        epilog=_PREDICT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = _add_command(
+        subparsers, "predict", "label a folder of pictures while adapting to it", _PREDICT, _PREDICT_EXAMPLES
     )
     add = parser.add_argument
     add("sources", nargs="+", metavar="FOLDER|FILE", help="folders (searched to the bottom) and picture files")
