@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 		|| { echo "lmr needs Python 3.11 or newer; say which: make PYTHON=python3.11"; exit 1; }
 	@echo "Setting up .venv (once; a few minutes on a slow connection) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 clean:

@@ -90,6 +90,8 @@ def run_demo(out: Path, images: int = 1280, batch_size: int = 64, severity: int 
     print(f"  {out / 'ablation.png'}  the same for the parts of LMR")
     print(f"  {out / 'world.png'}     the pictures the model was made for")
     print(f"  {out / 'demo.jsonl'}    every number with its protocol")
+    if images < 5000:
+        print("\nA stream is where a method shows: lmr demo --images 5000 runs longer ones, in a few minutes.")
     return demo
 
 
