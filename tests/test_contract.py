@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -538,3 +539,21 @@ def test_one_stream_is_reset_alone(many: lmr.Method, batches: list[Tensor]) -> N
     assert are_equal({key: value[1] for key, value in many.state.items()}, {k: v[1] for k, v in begun.items()})
     others = [0, 2, 3]
     assert are_equal({k: v[others] for k, v in many.state.items()}, {k: v[others] for k, v in before.items()})
+
+
+# Copies.
+
+
+def test_copies_go_on_by_themselves(
+    method: lmr.Method, batches: list[Tensor], reference: Reference, tmp_path: Path
+) -> None:
+    flow(method, batches[:2])
+    copies = [copy.deepcopy(method), pickle.loads(pickle.dumps(method))]
+    for other in (method, *copies):
+        assert are_equal(flow(other, batches[2:]), reference[0][2:])
+
+
+def test_state_too_large_for_any_memory_gets_a_sentence(clip: lmr.ZeroShot) -> None:
+    for spec, streams in (("tda(pos_capacity=1000000000000)", 1), ("lmr", 10**12)):
+        with pytest.raises(lmr.LmrError, match="no memory for the state"):
+            lmr.create(spec, clip, streams=streams)

@@ -18,10 +18,12 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from lmr.backbones.backbone import DEFAULT_TEMPLATES
 from lmr.backbones.pocket import Pocket, load_pocket
 from lmr.bench.run import Run, run_stream
 from lmr.core.errors import LmrError
 from lmr.core.registry import create, find_method, list_methods
+from lmr.core.statefile import write_atomically
 from lmr.core.zeroshot import ZeroShot
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.data.pocket import CLASSES
@@ -67,10 +69,7 @@ def run_demo(out: Path, images: int = 1280, batch_size: int = 64, severity: int 
     """Run every contender on every corrupted stream, print the table, and write rows and pictures to ``out``."""
     if images < 1 or batch_size < 1 or severity not in range(1, 6):
         raise LmrError("Expected at least one image, a batch size of at least 1 and a severity from 1 to 5.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LmrError(f"Cannot make the folder {str(out)!r}: {error.strerror}.") from error
+    _check_folder(out)
     from lmr.bench.figures import draw_demo, draw_world  # matplotlib takes a second to import
 
     print(f"The pocket model knows {len(CLASSES)} classes, such as {CLASSES[0]!r} or {CLASSES[-1]!r}.")
@@ -82,8 +81,8 @@ def run_demo(out: Path, images: int = 1280, batch_size: int = 64, severity: int 
     print(format_table(demo, list(ABLATIONS)))
     print("\ntop class: share of the most predicted class in % (fair: 1); ms: milliseconds per image, one thread.")
     _write_rows(out / "demo.jsonl", demo, batch_size, severity)
-    draw_demo(demo, list(METHODS), out / "demo.png", severity)
-    draw_demo(demo, list(ABLATIONS), out / "ablation.png", severity)
+    draw_demo(demo, list(METHODS), out / "demo.png", severity, SEED)
+    draw_demo(demo, list(ABLATIONS), out / "ablation.png", severity, SEED)
     draw_world(out / "world.png", SEED)
     print(f"\nRan for {demo.seconds:.0f} s. Look at")
     print(f"  {out / 'demo.png'}      every method: accuracy and concentration over each stream")
@@ -91,8 +90,21 @@ def run_demo(out: Path, images: int = 1280, batch_size: int = 64, severity: int 
     print(f"  {out / 'world.png'}     the pictures the model was made for")
     print(f"  {out / 'demo.jsonl'}    every number with its protocol")
     if images < 5000:
-        print("\nA stream is where a method shows: lmr demo --images 5000 runs longer ones, in a few minutes.")
+        print("\nMethods need a longer stream to differ: lmr demo --images 5000 takes a few minutes.")
     return demo
+
+
+def _check_folder(out: Path) -> None:
+    """Make the folder and see that the files can be written there, before minutes go into what they are to hold."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LmrError(f"Cannot make the folder {str(out)!r}: {error.strerror}.") from error
+    write_atomically(out / ".probe", b"")
+    (out / ".probe").unlink()
+    for name in ("demo.jsonl", "demo.png", "ablation.png", "world.png"):
+        if (out / name).is_dir():
+            raise LmrError(f"{str(out / name)!r} is a folder where a file is to go; give another --out.")
 
 
 def _run_all(images: int, batch_size: int, severity: int) -> Demo:
@@ -177,7 +189,7 @@ def _write_rows(path: Path, demo: Demo, batch_size: int, severity: int) -> None:
     protocol = {
         "model": backbone.name,
         **classifier.fingerprint,
-        "templates": ["a photo of a {}."],
+        "templates": list(DEFAULT_TEMPLATES),
         "dataset": f"pocket world, seed {SEED}",
         "severity": severity,
         "batch_size": batch_size,
@@ -187,14 +199,15 @@ def _write_rows(path: Path, demo: Demo, batch_size: int, severity: int) -> None:
     }
     results = [("clean", "zero-shot", demo.clean)]
     results += [(domain, label, run) for domain, runs in demo.runs.items() for label, run in runs.items()]
-    with path.open("w", encoding="utf-8") as file:
-        for domain, label, run in results:
-            row = {
-                "domain": domain,
-                "method": create(CONTENDERS[label], classifier).spec,
-                "images": len(run.true),
-                "accuracy": run.accuracy,
-                "top_class_share": run.top_share,
-                "ms_per_image": run.ms_per_image,
-            }
-            file.write(json.dumps(row | protocol) + "\n")
+    lines = []
+    for domain, label, run in results:
+        row = {
+            "domain": domain,
+            "method": create(CONTENDERS[label], classifier).spec,
+            "images": len(run.true),
+            "accuracy": run.accuracy,
+            "top_class_share": run.top_share,
+            "ms_per_image": run.ms_per_image,
+        }
+        lines.append(json.dumps(row | protocol) + "\n")
+    write_atomically(path, "".join(lines).encode())

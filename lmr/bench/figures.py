@@ -37,7 +37,7 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-def draw_demo(demo: Demo, labels: Sequence[str], path: Path, severity: int) -> None:
+def draw_demo(demo: Demo, labels: Sequence[str], path: Path, severity: int, seed: int) -> None:
     """One column per corruption: what it does to pictures, running accuracy, share of the most predicted class."""
     figure, axes = plt.subplots(
         3, len(demo.runs), figsize=(3.3 * len(demo.runs), 8.2), squeeze=False, height_ratios=(0.55, 1, 0.8)
@@ -46,7 +46,7 @@ def draw_demo(demo: Demo, labels: Sequence[str], path: Path, severity: int) -> N
     top = max(run.curves()[1][len(run.true) // 20 :].max() for runs in shown.values() for run in runs.values())
     for column, (domain, runs) in enumerate(shown.items()):
         pictures, accuracy, share = axes[:, column]
-        _show_pictures(pictures, domain, severity)
+        _show_pictures(pictures, domain, severity, seed)
         pictures.set_title(domain.replace("_", " "), fontsize=12)
         for label, run in runs.items():
             start = max(1, len(run.true) // 20)  # the first answers alone say little
@@ -88,9 +88,9 @@ def draw_world(path: Path, seed: int) -> None:
     _save(figure, path)
 
 
-def _show_pictures(axis: Axes, domain: str, severity: int) -> None:
-    clean, _ = draw(range(4), 7)
-    changed = corrupt(clean, domain, severity, seed=7)
+def _show_pictures(axis: Axes, domain: str, severity: int, seed: int) -> None:
+    clean, _ = draw(range(4), seed)
+    changed = corrupt(clean, domain, severity, seed=seed)
     axis.imshow(_tile(np.concatenate([clean, changed]), 4), interpolation="nearest")
     axis.set_xticks([])
     axis.set_yticks([clean.shape[1] * 0.5, clean.shape[1] * 1.5], ["clean", "changed"], fontsize=8)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,13 +45,8 @@ class Run:
         return running_accuracy(self.predicted, self.true), running_top_share(self.predicted, self.classes)
 
 
-def run_stream(
-    method: Method,
-    batches: Iterable[Batch],
-    preprocess: Callable[[Tensor], Tensor],
-    on_batch: Callable[[int], Any] = lambda _: None,
-) -> Run:
-    """Reset the method and let it answer a stream; ``on_batch`` hears how many images each batch had."""
+def run_stream(method: Method, batches: Iterable[Batch], preprocess: Callable[[Tensor], Tensor]) -> Run:
+    """Reset the method and let it answer a stream."""
     method.reset()
     predicted: list[NDArray[np.int64]] = []
     true: list[NDArray[np.int64]] = []
@@ -64,5 +58,4 @@ def run_stream(
         seconds += time.perf_counter() - started
         predicted.append(labels.cpu().numpy())
         true.append(batch.labels)
-        on_batch(len(batch.labels))
     return Run(np.concatenate(predicted), np.concatenate(true), seconds, method.classifier.classes)

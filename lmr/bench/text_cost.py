@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Never
 
 import torch
@@ -90,7 +91,7 @@ class Bench:
         """The gradient of BATCLIP's objective for the first ``classes`` prompts, as the contender computes it."""
         cut, chunked = CONTENDERS[contender]
         tokens = self.tokens if cut else F.pad(self.tokens, (0, self.sizes.context - self.sizes.longest))
-        text = TextSide(self.tower, lambda part: self.tower(tokens[part], self.end[part]), classes)
+        text = TextSide(self.tower, lambda tower, part: tower(tokens[part], self.end[part]), classes)
         with self.bank.serve(self.rows):
             if chunked:
                 return differentiate(lambda unit: (self._judge(unit), None), self.rows, text, self.sizes.chunk)[2]
@@ -190,6 +191,15 @@ def format_table(
 
 
 def _read_peak() -> int:
+    """The peak memory of this process in bytes.
+
+    Linux keeps ``ru_maxrss`` across exec, so a process started by a large one would begin with that one's peak; its own
+    is in /proc.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return 1024 * int(line.split()[1])
     try:
         import resource
     except ImportError as error:

@@ -81,14 +81,18 @@ class Method:
         hints = typing.get_type_hints(type(self))
         for key in list_arguments(type(self)):
             setattr(self, key, convert(getattr(self, key), hints[key], f"{key!r} of {self.name}"))
-        if not isinstance(self.streams, int) or isinstance(self.streams, bool) or self.streams < 1:
+        self.streams = convert(self.streams, int, "the number of streams")
+        if self.streams < 1:
             raise LmrError(f"Expected a number of streams of at least 1, got {self.streams!r}.")
         if self.streams > 1 and not self.many_streams:
             raise LmrError(f"{self.name} serves one stream; make one {self.name} per stream, or use 'lmr'.")
-        with leave_inference_mode():
-            self.prepare()
-            self.state: dict[str, Tensor] = self.begin(self.streams)
-            self.state["predicted"] = self._no_predictions(self.streams)
+        try:
+            with leave_inference_mode():
+                self.prepare()
+                self.state: dict[str, Tensor] = self.begin(self.streams)
+                self.state["predicted"] = self._no_predictions(self.streams)
+        except (RuntimeError, OverflowError, MemoryError) as error:
+            raise LmrError(f"There is no memory for the state of {self!r}; ask for less. ({error})") from error
 
     # What a method says of itself.
 

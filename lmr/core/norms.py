@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +28,10 @@ class _Norm:
 class NormBank:
     """Finds every affine ``nn.LayerNorm`` of a tower and serves it from rows [streams, size], not from its own numbers.
 
-    The tower itself is never changed: inside :meth:`serve` its norms look up the served numbers, outside they have
-    their own, so several methods can share one tower. With one row the norm runs its own forward on a view of the row,
-    at no extra cost; with several, every sample is scaled and shifted by its own row. One thread at a time.
+    The tower's own numbers are never changed: inside :meth:`serve` its norms look up the served ones, outside they
+    have their own, so several methods can share one tower. With one row the norm runs its own forward on a view of the
+    row, at no extra cost; with several, every sample is scaled and shifted by its own row. One thread at a time. Norms
+    with tied parameters are adapted apart.
     """
 
     def __init__(self, tower: nn.Module, streams: int = 1) -> None:
@@ -106,10 +107,10 @@ class NormBank:
             for norm, earlier in zip(self.norms, before, strict=True):
                 norm.module.__dict__.update(earlier)
 
-    def locate_batch(self, images: Tensor) -> None:
+    def locate_batch(self, images: Tensor, encode: Callable[[Tensor], Any] | None = None) -> None:
         """Learn along which axis each norm sees the batch (some towers work on [tokens, batch, width]).
 
-        Two and three copies of one image are sent through the tower: the axis that grows is the batch.
+        Two and three copies of one image are sent through ``encode`` (the tower): the axis that grows is the batch.
         """
         if self._axes:
             return
@@ -121,7 +122,7 @@ class NormBank:
         try:
             with torch.no_grad():
                 for copies in (2, 3):
-                    self.tower(images[:1].expand(copies, *images.shape[1:]))
+                    (encode or self.tower)(images[:1].expand(copies, *images.shape[1:]))
         finally:
             for hook in hooks:
                 hook.remove()
@@ -144,16 +145,29 @@ class NormBank:
                 norm.module.__dict__.pop(lent, None)
 
     def _lend_row(self, row: Tensor) -> None:
-        """An instance attribute hides the registered parameter, so the norm's own forward reads the row."""
+        """An instance attribute hides the registered parameter, so the norm's own forward reads the row.
+
+        Where the tower is in half precision the norm is computed in the row's own, as a step of 1e-3 would be lost.
+        """
         for norm in self.norms:
             own = norm.module.weight
-            norm.module.__dict__["weight"] = row[norm.weight].view(own.shape).to(own.dtype)
-            if norm.bias is not None:
-                norm.module.__dict__["bias"] = row[norm.bias].view(own.shape).to(own.dtype)
+            weight = row[norm.weight].view(own.shape)
+            bias = None if norm.bias is None else row[norm.bias].view(own.shape)
+            if own.dtype != row.dtype and _is_plain(norm.module):
+                norm.module.__dict__["forward"] = _make_wide_forward(norm.module, weight, bias)
+                continue
+            norm.module.__dict__["weight"] = weight.to(own.dtype)
+            if bias is not None:
+                norm.module.__dict__["bias"] = bias.to(own.dtype)
 
     def _lend_rows(self, rows: Tensor) -> None:
         """Normalise without affine, then scale and shift sample by sample. rows: [B, size]."""
         for norm in self.norms:
+            if not _is_plain(norm.module):
+                raise LmrError(
+                    f"The norm {norm.name!r} is a {type(norm.module).__name__} with a forward of its own, which "
+                    "several streams in one batch would pass by. Use one stream per method instead."
+                )
             norm.module.__dict__["forward"] = self._make_forward(norm, rows)
 
     def _make_forward(self, norm: _Norm, rows: Tensor) -> Any:
@@ -169,10 +183,23 @@ class NormBank:
                 )
             spread = [1] * (x.ndim - len(shape)) + list(shape)
             spread[axis] = len(rows)
-            scaled = nn.functional.layer_norm(x, shape, None, None, module.eps)
-            weight = rows[:, norm.weight].view(spread).to(x.dtype)
+            scaled = nn.functional.layer_norm(x.to(rows.dtype), shape, None, None, module.eps)
+            weight = rows[:, norm.weight].view(spread)
             if norm.bias is None:
-                return scaled * weight
-            return torch.addcmul(rows[:, norm.bias].view(spread).to(x.dtype), scaled, weight)
+                return (scaled * weight).to(x.dtype)
+            return torch.addcmul(rows[:, norm.bias].view(spread), scaled, weight).to(x.dtype)
 
         return forward
+
+
+def _is_plain(module: nn.LayerNorm) -> bool:
+    """Whether the norm computes what nn.LayerNorm does; a subclass may do something else."""
+    return type(module).forward is nn.LayerNorm.forward
+
+
+def _make_wide_forward(module: nn.LayerNorm, weight: Tensor, bias: Tensor | None) -> Any:
+    def forward(x: Tensor) -> Tensor:
+        wide = nn.functional.layer_norm(x.to(weight.dtype), module.normalized_shape, weight, bias, module.eps)
+        return wide.to(x.dtype)
+
+    return forward

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import numbers
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -58,6 +59,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         return tuple(convert(v, h, where) for v, h in zip(value, typing.get_args(hint), strict=True))
     if hint is float:
         return float(value)
+    if hint is int:
+        return int(value)
     return str(value) if isinstance(value, str) else value
 
 
@@ -71,10 +74,10 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, h) for h in inner)
     if hint is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and (isinstance(value, float) or abs(value) < 2**1023) and value == value
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        return number and (not isinstance(value, int) or abs(value) < 2**1023) and bool(value == value)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
     return isinstance(value, hint)
 
 

@@ -19,13 +19,14 @@ T = TypeVar("T")
 class TextSide:
     """A text tower and the class prompts it encodes, one per class.
 
-    ``encode`` maps a slice of the classes to their raw features [n, D]; gradient flows to the norms of ``tower`` while
-    a NormBank serves them. The tower is put in evaluation mode and frozen. Where it is causal the prompts should be cut
-    to the longest of the set: padding after the end of a text cannot influence it and costs as much as words do.
+    ``encode`` maps the tower and a slice of the classes to their raw features [n, D]; gradient flows to the norms of
+    ``tower`` while a NormBank serves them. The tower is put in evaluation mode and frozen. Where it is causal the
+    prompts should be cut to the longest of the set: padding after the end of a text cannot influence it and costs as
+    much as words do.
     """
 
     tower: nn.Module
-    encode: Callable[[slice], Tensor]
+    encode: Callable[[nn.Module, slice], Tensor]  # takes the tower, so that a copy of this encodes with its own
     classes: int
 
     def __post_init__(self) -> None:
@@ -33,7 +34,7 @@ class TextSide:
 
     def prototypes(self, part: slice) -> Tensor:
         """Unit features [n, D] of some classes, never below float32."""
-        raw = self.encode(part)
+        raw = self.encode(self.tower, part)
         if raw.ndim != 2 or len(raw) != part.stop - part.start:
             raise LmrError(
                 f"Expected text features {[part.stop - part.start, 'D']} for the classes {part.start} to "

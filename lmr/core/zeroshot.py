@@ -28,9 +28,9 @@ class ZeroShot:
         self,
         encoder: nn.Module,
         prototypes: Tensor,
-        logit_scale: float = 100.0,
+        logit_scale: float | Tensor = 100.0,
         *,
-        logit_bias: float = 0.0,
+        logit_bias: float | Tensor = 0.0,
         names: Sequence[str] | None = None,
         input_shape: Sequence[int] | None = None,
         text: TextSide | None = None,
@@ -38,10 +38,11 @@ class ZeroShot:
         if not isinstance(encoder, nn.Module):
             raise LmrError(f"Expected an nn.Module that maps images to features, got {type(encoder).__name__}.")
         _check_prototypes(prototypes)
-        if not isinstance(logit_scale, int | float) or not 0 < logit_scale < float("inf"):
-            raise LmrError(f"Expected a positive logit scale (100 for CLIP), got {logit_scale}.")
-        if not isinstance(logit_bias, int | float) or not abs(logit_bias) < float("inf"):
-            raise LmrError(f"Expected a finite logit bias (0 for CLIP), got {logit_bias}.")
+        scale, bias = _read_number(logit_scale), _read_number(logit_bias)
+        if not 0 < scale < float("inf"):
+            raise LmrError(f"Expected a positive logit scale (100 for CLIP), got {logit_scale!r}.")
+        if not abs(bias) < float("inf"):
+            raise LmrError(f"Expected a finite logit bias (0 for CLIP), got {logit_bias!r}.")
         if isinstance(names, str):
             raise LmrError(f"Expected a list of class names, got the single text {names!r}.")
         if names is not None and len(names) != len(prototypes):
@@ -50,8 +51,7 @@ class ZeroShot:
         wide = torch.promote_types(prototypes.dtype, torch.float32)
         with leave_inference_mode():
             self.prototypes = F.normalize(prototypes.detach().clone().to(wide), dim=-1)
-        self.logit_scale = float(logit_scale)
-        self.logit_bias = float(logit_bias)
+        self.logit_scale, self.logit_bias = scale, bias
         self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
         self.input_shape = tuple(input_shape) if input_shape is not None else None
         self.text = text
@@ -141,6 +141,16 @@ def digest_tensors(tensors: dict[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().data if tensor.numel() else b"")
     return digest.hexdigest()
+
+
+def _read_number(value: float | Tensor) -> float:
+    """A number, also from NumPy or a tensor of one (``model.logit_scale.exp()``); NaN for what is none."""
+    try:
+        if isinstance(value, Tensor):
+            return float(value.detach())
+        return float("nan") if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return float("nan")
 
 
 def _check_prototypes(prototypes: Tensor) -> None:

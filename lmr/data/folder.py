@@ -44,7 +44,10 @@ def list_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     if isinstance(sources, (str, os.PathLike)):
         sources = [sources]
     unique: dict[str, Path] = {}
-    for source in map(Path, sources):
+    for name in sources:
+        if not os.fspath(name):
+            raise ValueError("Expected a file or folder, got an empty name; is a variable of the shell not set?")
+        source = Path(name)
         if os.path.isdir(source):
             found = _search_folder(source)
         elif os.path.exists(source):

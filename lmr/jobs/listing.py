@@ -1,4 +1,4 @@
-"""What there is: methods with their arguments and presets, models, corruptions."""
+"""What there is: methods with their arguments and presets, and models."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +83,8 @@ def predict_images(
     does not fit together; a picture that cannot be read becomes a line with an error.
     """
     names = read_labels(labels)
+    if (state is not None and not os.fspath(state)) or (out is not None and not os.fspath(out)):
+        raise LmrError("Expected the name of a file for --out and --state, got an empty one.")
     for word, number in (("batch size", batch_size), ("number of top classes", top)):
         if not isinstance(number, int) or number < 1:
             raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
@@ -101,7 +103,7 @@ def predict_images(
             paths = run.recover(paths)
         else:
             if state is not None and os.path.exists(state):
-                run.method.load(state)
+                _check_unfinished(run.method.load(state), output)
             run.begin()
         start = time.perf_counter()
         run.label(paths, "--resume instead of --overwrite" if overwrite else "--resume")
@@ -136,7 +138,7 @@ def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:
     names = [name.strip() for name in names if name.strip()]
     if len(names) < 2:
         raise LmrError(f"Expected at least two class names, in a file with one per line or as a,b,c; got {came}.")
-    counts = Counter(name.replace("_", " ") for name in names)
+    counts = Counter(name.replace("_", " ").casefold() for name in names)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise LmrError(f"Name every class once; {', '.join(map(repr, twice[:5]))} came more than once in {came}.")
     return names
@@ -160,6 +162,17 @@ def _check_files(output: ResultFile | None, kept: Path | None, resume: bool, ove
         )
     if not output.is_empty and not resume and not overwrite:
         raise LmrError(f"{name!r} exists; continue it with --resume, replace it with --overwrite, or name another.")
+
+
+def _check_unfinished(notes: Mapping[str, str], output: ResultFile | None) -> None:
+    """Refuse to go on with a state that an interrupted run with another output still needs for its --resume."""
+    other = notes.get("out", "")
+    same = output is not None and os.path.abspath(output.path) == other
+    if notes.get("finished") == "no" and not same and os.path.exists(other):
+        raise LmrError(
+            f"The state belongs to the run that writes {other!r}, which is not finished; resume that one first, or "
+            "give a copy of the state file."
+        )
 
 
 def _list_paths(sources: AnyPath | Sequence[AnyPath]) -> list[Path]:

@@ -42,6 +42,7 @@ class Run:
         self.images = self.errors = 0
         self.earlier = self.saved = 0  # of the images: finished by an earlier run, safe on the disk
         self.counts: Counter[str] = Counter()
+        self.finished = False
 
     def begin(self) -> None:
         """Save a first progress, then empty the output: dead in between or later, the run can be resumed."""
@@ -98,12 +99,14 @@ class Run:
         """Answer all pictures, batch by batch; an end before the end says how to continue, with ``flag``."""
         results = self.output or Screen()
         hidden = not _is_terminal(sys.stderr) or (self.output is None and _is_terminal(sys.stdout))
+        self.finished = False
         try:
             with tqdm(total=self.images + len(paths), initial=self.images, unit="image", disable=hidden) as bar:
                 for first in range(0, len(paths), self.batch_size):
                     answers = self.answer(paths[first : first + self.batch_size])
                     results.append(answers)
                     self.count(answer.label for answer in answers)
+                    self.finished = first + self.batch_size >= len(paths)
                     self.save()
                     bar.update(len(answers))
         except KeyboardInterrupt:
@@ -148,6 +151,7 @@ class Run:
         if self.output is None:
             return {"images": str(self.images)}
         where = {"out": os.path.abspath(self.output.path), "offset": str(self.output.offset)}
+        where["finished"] = "yes" if self.finished else "no"
         return where | {"digest": self.output.digest, "images": str(self.images)}
 
     def _note_settings(self) -> dict[str, str]:

@@ -61,8 +61,9 @@ class LMR(Method):
         for key in ("tau", "mu"):
             if not 0 <= getattr(self, key) < 1:
                 raise LmrError(f"Expected {key!r} of lmr from 0 to below 1, got {getattr(self, key)}.")
-        if self.negatives < 1 or self.eps == 0:
-            raise LmrError("Expected at least one negative and an eps above 0 for lmr.")
+        smallest = torch.finfo(self.classifier.prototypes.dtype).tiny
+        if self.negatives < 1 or self.eps < smallest:
+            raise LmrError(f"Expected at least one negative and an eps of at least {smallest:.0e} for lmr.")
         self.bank = NormBank(self.classifier.encoder, self.streams) if self.pmr else None
 
     def __post_init__(self) -> None:
@@ -116,7 +117,7 @@ class LMR(Method):
         service: AbstractContextManager[None] = nullcontext()
         if self.bank is not None and norms is not None:
             if len(norms) > 1:
-                self.bank.locate_batch(images)
+                self.bank.locate_batch(images, self.classifier.encode)
             service = self.bank.serve(norms, index)
         with service:
             cosines = self.classifier.cosines(self.classifier.features(images))

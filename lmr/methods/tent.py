@@ -23,7 +23,7 @@ class TENT(GradientMethod):
     """
 
     presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ": CIFAR"),
+        "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
         "cifar10-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),
         "cifar100-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),
         "imagenet": Preset({"optimizer": "sgd", "lr": 2.5e-4}, _SOURCE, batch_size=64),

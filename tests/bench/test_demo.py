@@ -64,3 +64,9 @@ def test_folder_that_cannot_be_made_gets_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(lmr.LmrError, match="Cannot make the folder"):
         run_demo(tmp_path / "file" / "demo", images=1)
+
+
+def test_file_that_could_not_be_written_is_noticed_before_the_runs(tmp_path: Path) -> None:
+    (tmp_path / "demo.jsonl").mkdir()
+    with pytest.raises(lmr.LmrError, match="is a folder where a file is to go"):
+        run_demo(tmp_path, images=10**9)

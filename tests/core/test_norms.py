@@ -375,7 +375,33 @@ def test_rows_are_float32_or_wider(dtype: torch.dtype, wide: torch.dtype) -> Non
     with bank.serve(row):
         served = tower(images)
     assert served.dtype == dtype
-    assert torch.equal(served, copy_with(tower, row[0].to(dtype))(images))
+    rtol, atol = (0.05, 0.1) if dtype != wide else (0, 0)
+    torch.testing.assert_close(served, copy_with(tower, row[0].to(dtype))(images), rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_step_smaller_than_the_precision_of_the_tower_is_served(streams: int) -> None:
+    tower, images = build("tokens first", torch.bfloat16)
+    bank = NormBank(tower, streams)
+    bank.locate_batch(images)
+    index = INDEX if streams > 1 else None
+    with bank.serve(index=index):
+        before = tower(images)
+    with bank.serve(bank.rows + 1e-3 * bank.rows.sign(), index):
+        assert not torch.equal(tower(images), before)
+
+
+def test_subclass_with_a_forward_of_its_own_is_not_passed_by() -> None:
+    class Half(nn.LayerNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            return 0.5 * super().forward(x)
+
+    tower, images = nn.Sequential(nn.Linear(6, 6), Half(6)).eval(), torch.randn(4, 6)
+    bank = NormBank(tower, 2)
+    with bank.serve(bank.rows[:1]):
+        assert torch.equal(tower(images), tower(images))
+    with pytest.raises(lmr.LmrError, match="forward of its own"), bank.serve(bank.rows, torch.tensor([0, 1, 0, 1])):
+        tower(images)
 
 
 def test_low_precision_tower_serves_many_rows_and_gives_wide_gradients() -> None:

@@ -115,7 +115,7 @@ FITTING = [
     (1, float, 1.0), (1e-3, float, 1e-3), (-2, float, -2.0), (5, int, 5), (True, bool, True), ("x", str, "x"),
     (None, float | None, None), (0.5, float | None, 0.5), ((1, 2), tuple[int, int], (1, 2)),
     ("a", Literal["a", "b"], "a"), (np.float64(0.1), float, 0.1), (np.str_("a"), Literal["a", "b"], "a"),
-    (np.str_("a"), str, "a"), (math.inf, float, math.inf),
+    (np.str_("a"), str, "a"), (math.inf, float, math.inf), (np.int64(4), int, 4), (np.float32(0.5), float, 0.5),
 ]  # fmt: skip
 
 

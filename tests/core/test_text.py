@@ -40,7 +40,7 @@ def make_text(tower: nn.Module, padded: bool = False) -> TextSide:
     tokens, end = tokenize(PROMPTS, CONFIG.context)
     if padded:
         tokens = F.pad(tokens, (0, CONFIG.context - tokens.shape[1]))
-    return TextSide(tower, lambda part: tower(tokens[part], end[part]), len(tokens))
+    return TextSide(tower, lambda tower, part: tower(tokens[part], end[part]), len(tokens))
 
 
 def judge(raw: Tensor, prototypes: Tensor) -> Tensor:
@@ -136,8 +136,8 @@ def test_graph_of_a_chunk_is_freed_before_the_next(images: Tensor) -> None:
             nonlocal alive
             alive -= 1
 
-    def encode(part: slice) -> Tensor:
-        out = side.encode(part)
+    def encode(tower: nn.Module, part: slice) -> Tensor:
+        out = side.encode(tower, part)
         return Watch.apply(out) if out.requires_grad else out
 
     run_chunked(image, TextSide(text, encode, side.classes), images, 2)
@@ -226,6 +226,6 @@ def test_tower_is_frozen_and_in_evaluation_mode() -> None:
 def test_features_of_another_shape_get_a_sentence(spoil: Any) -> None:
     _, text = make_towers()
     tokens, end = tokenize(PROMPTS, CONFIG.context)
-    side = TextSide(text, lambda part: spoil(text(tokens[part], end[part])), 7)
+    side = TextSide(text, lambda tower, part: spoil(tower(tokens[part], end[part])), 7)
     with pytest.raises(lmr.LmrError, match=r"Expected text features \[3, 'D'\] for the classes 0 to 2, got"):
         side.all_prototypes(3)

@@ -337,3 +337,18 @@ def test_fingerprint_does_not_change_with_adaptation(encoder: nn.Module, prototy
     assert method.step(images).info["stepped"]
     clip.__dict__.pop("fingerprint")
     assert clip.fingerprint == first
+
+
+@pytest.mark.parametrize(
+    "scale", [np.float32(100), np.int64(100), torch.tensor(100.0), nn.Parameter(torch.tensor(100.0))]
+)
+def test_scale_may_come_as_models_have_it(scale: Any, encoder: nn.Module, prototypes: Tensor) -> None:
+    clip = lmr.ZeroShot(encoder, prototypes, scale)
+    assert type(clip.logit_scale) is float
+    assert clip.logit_scale == 100.0
+
+
+@pytest.mark.parametrize("scale", ["100", None, torch.ones(2), [1]])
+def test_scale_that_is_no_number_gets_a_sentence(scale: Any, encoder: nn.Module, prototypes: Tensor) -> None:
+    with pytest.raises(lmr.LmrError, match="positive logit scale"):
+        lmr.ZeroShot(encoder, prototypes, scale)

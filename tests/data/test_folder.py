@@ -400,3 +400,10 @@ def test_many_threads_read_at_once(tmp_path: Path) -> None:
         sizes = {picture.size for picture in pool.map(open_image, [tmp_path / "a.jpg"] * 120)}
     assert sizes == {(40, 24)}
     assert list(warnings.filters) == before
+
+
+def test_empty_name_is_not_the_present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_picture().save(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="empty name"):
+        list_images([""])

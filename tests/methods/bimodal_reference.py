@@ -47,7 +47,7 @@ class Problem:
     @property
     def text(self) -> TextSide:
         tower = self.model.text
-        return TextSide(tower, lambda part: tower(self.tokens[part], self.end[part]), len(self.tokens))
+        return TextSide(tower, lambda tower, part: tower(self.tokens[part], self.end[part]), len(self.tokens))
 
     @property
     def classifier(self) -> lmr.ZeroShot:

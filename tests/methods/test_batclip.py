@@ -206,7 +206,7 @@ def test_features_without_a_tower_leave_the_text_to_adapt(chunk: int) -> None:
 def test_text_tower_without_norms_leaves_the_images_to_adapt(chunk: int) -> None:
     problem = book.make_problem()
     words = nn.Embedding(7, book.CONFIG.features).double()
-    text = TextSide(words, lambda part: words(torch.arange(part.start, part.stop)), 7)
+    text = TextSide(words, lambda tower, part: tower(torch.arange(part.start, part.stop)), 7)
     clip = lmr.ZeroShot(problem.model.image, words.weight.clone(), book.SCALE, text=text)
     method = lmr.create(f"batclip(chunk={chunk})", clip)
     images = book.make_images(8)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.backbones.backbone import Backbone
@@ -84,7 +85,19 @@ class Pocket(Backbone):
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts; it is causal, and tokenize cuts the prompts to the longest."""
         tokens, end = tokenize(texts, self._context)
-        return TextSide(self._text, lambda part: self._text(tokens[part], end[part]), len(texts))
+        return TextSide(self._text, _Prompts(tokens, end), len(texts))
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """Tokenised prompts, encoded by the tower they are given to; unlike a closure it can be copied and pickled."""
+
+    tokens: Tensor
+    end: Tensor
+
+    def __call__(self, tower: nn.Module, part: slice) -> Tensor:
+        features: Tensor = tower(self.tokens[part], self.end[part])
+        return features
 
 
 def load_pocket() -> Pocket:

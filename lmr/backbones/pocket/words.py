@@ -48,7 +48,7 @@ def _look_up(word: str, text: str) -> int:
     if word in _IDS:
         return _IDS[word]
     known = [w for w in WORDS if not w.startswith("<")]
-    near = difflib.get_close_matches(word, known, n=1)
+    near = difflib.get_close_matches(word, [w for w in known if len(w) > 2], n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise LmrError(
         f"The pocket model does not know the word {word!r} in {text!r}.{hint} Its vocabulary: {', '.join(known)}."
