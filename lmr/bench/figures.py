@@ -42,16 +42,15 @@ def draw_demo(demo: Demo, labels: Sequence[str], path: Path, severity: int, seed
     figure, axes = plt.subplots(
         3, len(demo.runs), figsize=(3.3 * len(demo.runs), 8.2), squeeze=False, height_ratios=(0.55, 1, 0.8)
     )
-    shown = {domain: {label: runs[label] for label in labels} for domain, runs in demo.runs.items()}
-    top = max(run.curves()[1][len(run.true) // 20 :].max() for runs in shown.values() for run in runs.values())
-    for column, (domain, runs) in enumerate(shown.items()):
+    curves = {domain: {label: runs[label].curves() for label in labels} for domain, runs in demo.runs.items()}
+    top = max(share[len(share) // 20 :].max() for pairs in curves.values() for _, share in pairs.values())
+    for column, (domain, pairs) in enumerate(curves.items()):
         pictures, accuracy, share = axes[:, column]
         _show_pictures(pictures, domain, severity, seed)
         pictures.set_title(domain.replace("_", " "), fontsize=12)
-        for label, run in runs.items():
-            start = max(1, len(run.true) // 20)  # the first answers alone say little
-            seen = np.arange(start, len(run.true) + 1)
-            right, crowded = run.curves()
+        for label, (right, crowded) in pairs.items():
+            start = max(1, len(right) // 20)  # the first answers alone say little
+            seen = np.arange(start, len(right) + 1)
             style: dict[str, Any] = {"linewidth": 1.5, **STYLES.get(label, {})}
             accuracy.plot(seen, 100 * right[start - 1 :], label=label, **style)
             share.plot(seen, 100 * crowded[start - 1 :], **style)

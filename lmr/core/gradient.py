@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lmr.core.errors import LmrError
 from lmr.core.method import Method, Mix
 from lmr.core.norms import NormBank
 from lmr.core.optim import Optimizer, OptimizerName
@@ -31,10 +30,7 @@ class GradientMethod(Method):
 
     def prepare(self) -> None:
         """Check the optimiser's arguments and open a bank on the tower."""
-        for key in ("lr", "weight_decay"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                value = getattr(self, key)
-                raise LmrError(f"Expected {key!r} of {self.name} to be finite and not negative, got {value}.")
+        self._require_not_negative("lr", "weight_decay")
         self.bank = NormBank(self.tower())
         self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)
 

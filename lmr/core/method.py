@@ -7,6 +7,7 @@ stream. A new method is one file with one decorated class that says how to begin
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import typing
 from collections.abc import Mapping, Sequence
@@ -190,6 +191,13 @@ class Method:
         return self.spec if self.streams == 1 else f"{self.spec} x {self.streams} streams"
 
     # Machinery.
+
+    def _require_not_negative(self, *keys: str) -> None:
+        """Refuse arguments that are negative or not finite; for ``prepare``."""
+        for key in keys:
+            value = getattr(self, key)
+            if not 0 <= value < math.inf:
+                raise LmrError(f"Expected {key!r} of {self.name} to be finite and not negative, got {value}.")
 
     def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
         self.classifier.check(images)

@@ -53,8 +53,7 @@ class ECALP(Method):
         for key in ("k_text", "k_image", "iterations"):
             if getattr(self, key) < 1:
                 raise LmrError(f"Expected {key!r} of ecalp to be at least 1, got {getattr(self, key)}.")
-        if not 0 <= self.gamma < math.inf:
-            raise LmrError(f"Expected 'gamma' of ecalp to be finite and not negative, got {self.gamma}.")
+        self._require_not_negative("gamma")
         if not 0 < self.alpha <= 1:
             raise LmrError(f"Expected 'alpha' of ecalp above 0 and up to 1, got {self.alpha}.")
         self.spread = F.normalize(self.classifier.prototypes.var(0), dim=0)

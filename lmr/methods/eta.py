@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.errors import LmrError
 from lmr.core.gradient import GradientMethod
 from lmr.core.losses import entropy
 from lmr.core.method import Mix, Prediction, Preset
@@ -47,9 +46,7 @@ class ETA(GradientMethod):
 
     def prepare(self) -> None:
         super().prepare()
-        for key in ("margin", "diversity"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                raise LmrError(f"Expected {key!r} of eta to be finite and not negative, got {getattr(self, key)}.")
+        self._require_not_negative("margin", "diversity")
 
     def begin(self, streams: int) -> dict[str, Tensor]:
         average = self.classifier.prototypes.new_zeros(streams, self.classifier.classes)

@@ -55,9 +55,7 @@ class LMR(Method):
     emit: Literal["after", "before"] = "after"
 
     def prepare(self) -> None:
-        for key in ("lr", "gamma0", "beta", "eta", "delta", "eps", "clip"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                raise LmrError(f"Expected {key!r} of lmr to be finite and not negative, got {getattr(self, key)}.")
+        self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")
         for key in ("tau", "mu"):
             if not 0 <= getattr(self, key) < 1:
                 raise LmrError(f"Expected {key!r} of lmr from 0 to below 1, got {getattr(self, key)}.")

@@ -44,8 +44,7 @@ class MINT(Method):
     prior: float = 10000.0  # how many images the text is worth
 
     def prepare(self) -> None:
-        if not 0 <= self.lr < float("inf"):
-            raise LmrError(f"Expected 'lr' of mint to be finite and not negative, got {self.lr}.")
+        self._require_not_negative("lr")
         if not 0 < self.prior < float("inf"):
             raise LmrError(f"Expected 'prior' of mint to be finite and above 0, got {self.prior}.")
         self.bank = NormBank(self.classifier.encoder)

@@ -50,9 +50,7 @@ class TDA(Method):
     mask: tuple[float, float] = (0.03, 1.0)  # probabilities that a negative entry speaks against, both ends outside
 
     def prepare(self) -> None:
-        for key in ("pos_alpha", "pos_beta", "neg_alpha", "neg_beta", "pos_capacity", "neg_capacity"):
-            if not 0 <= getattr(self, key) < math.inf:
-                raise LmrError(f"Expected {key!r} of tda to be finite and not negative, got {getattr(self, key)}.")
+        self._require_not_negative("pos_alpha", "pos_beta", "neg_alpha", "neg_beta", "pos_capacity", "neg_capacity")
         for key in ("entropy", "mask"):
             low, high = getattr(self, key)
             if not low < high:
