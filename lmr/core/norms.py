@@ -15,6 +15,23 @@ from lmr.core.errors import LmrError
 _LENT = ("weight", "bias", "forward")  # instance attributes that hide a norm's own while it is served
 
 
+class RowNorm(nn.LayerNorm):
+    """A LayerNorm over the last axis that can be served one row for all samples or a row for each of them.
+
+    Its numbers are [width], or [B, width] for x [B, ..., width]. It is computed in their precision and answers in the
+    precision of x, so that a tower in half precision keeps its adapted numbers whole.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, ..., width] to the same."""
+        weight, bias = self.weight, self.bias
+        if weight.ndim == 1:
+            return nn.functional.layer_norm(x.to(weight.dtype), weight.shape, weight, bias, self.eps).to(x.dtype)
+        scaled = nn.functional.layer_norm(x.to(weight.dtype), weight.shape[1:], None, None, self.eps)
+        spread = len(weight), *[1] * (x.ndim - 2), -1
+        return torch.addcmul(bias.view(spread), scaled, weight.view(spread)).to(x.dtype)
+
+
 @dataclass(frozen=True)
 class _Norm:
     """One LayerNorm and where its numbers stand in a row."""
@@ -112,7 +129,7 @@ class NormBank:
 
         Two and three copies of one image are sent through ``encode`` (the tower): the axis that grows is the batch.
         """
-        if self._axes:
+        if self._axes or all(isinstance(norm.module, RowNorm) for norm in self.norms):
             return
         calls: list[tuple[str, torch.Size]] = []
         hooks = [
@@ -153,6 +170,9 @@ class NormBank:
             own = norm.module.weight
             weight = row[norm.weight].view(own.shape)
             bias = None if norm.bias is None else row[norm.bias].view(own.shape)
+            if isinstance(norm.module, RowNorm):
+                norm.module.__dict__.update(weight=weight, bias=bias)
+                continue
             if own.dtype != row.dtype and _is_plain(norm.module):
                 norm.module.__dict__["forward"] = _make_wide_forward(norm.module, weight, bias)
                 continue
@@ -163,6 +183,9 @@ class NormBank:
     def _lend_rows(self, rows: Tensor) -> None:
         """Normalise without affine, then scale and shift sample by sample. rows: [B, size]."""
         for norm in self.norms:
+            if isinstance(norm.module, RowNorm) and norm.bias is not None:
+                norm.module.__dict__.update(weight=rows[:, norm.weight], bias=rows[:, norm.bias])
+                continue
             if not _is_plain(norm.module):
                 raise LmrError(
                     f"The norm {norm.name!r} is a {type(norm.module).__name__} with a forward of its own, which "
