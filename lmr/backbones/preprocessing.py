@@ -72,9 +72,9 @@ class Preprocessing:
     def pixels(self, pixels: Tensor) -> Tensor:
         """uint8 pictures [N, h, w, 3] of any one size, on any device: float32 [N, 3, resolution, resolution].
 
-        Pictures of the model's own size give exactly what :meth:`picture` gives. Of others about one value in a
-        thousand, on hard contrasts a few in a hundred, is rounded to the next of the 256 levels, seldom to the next but
-        one: PIL filters with fixed-point weights, this with floats.
+        Pictures of the model's own size give exactly what :meth:`picture` gives. Of others fewer than one value in a
+        hundred, on hard contrasts a few, is rounded to the next of the 256 levels, seldom to the next but one: PIL
+        filters with fixed-point weights, this with floats.
         """
         came = list(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
         if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:

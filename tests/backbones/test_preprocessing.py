@@ -106,14 +106,14 @@ def test_picture_is_filtered_as_by_hand(size: tuple[int, int], resize: Any, kind
 
 @pytest.mark.parametrize("preprocessing", [CLIP, SIGLIP], ids=["short", "squash"])
 def test_arrays_are_resized_as_pictures_are(preprocessing: Preprocessing) -> None:
-    """But for a few values in a thousand, which are a level off, seldom two: at sizes that photographs have."""
+    """But for fewer than one value in a hundred, which are a level off, seldom two: at sizes that photographs have."""
     large = Preprocessing(224, preprocessing.mean, preprocessing.std, preprocessing.resize)
     for size in ((375, 500), (500, 333), (96, 128)):
         picture = draw_scene(*size)
         gap = large.pixels(torch.from_numpy(picture)[None])[0] - large.picture(Image.fromarray(picture))
         levels = (gap * torch.tensor(large.std).view(3, 1, 1) * 255).abs()
         assert levels.max() < 2.01
-        assert (levels > 0.01).float().mean() < 0.005
+        assert (levels > 0.01).float().mean() < 0.01
 
 
 # Against the processors of transformers, which follow the same recipe.
