@@ -6,17 +6,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from lmr.core.errors import LmrError
+from lmr.backbones.preprocessing import Preprocessing
+from lmr.backbones.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
+from lmr.backbones.prototypes import (
+    Cache,
+    TowerDigest,
+    average_prompts,
+    find_cache,
+    keep_prototypes,
+    name_prototypes,
+    read_prototypes,
+)
 from lmr.core.text import TextSide
 from lmr.core.zeroshot import ZeroShot, leave_inference_mode
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-DEFAULT_TEMPLATES = ("a photo of a {}.",)
+__all__ = ["DEFAULT_TEMPLATES", "Backbone"]
 
 
 class Backbone(ABC):
@@ -24,41 +34,74 @@ class Backbone(ABC):
 
     name: str
     encoder: nn.Module  # images [B, *input_shape] to features [B, D]
+    preprocessing: Preprocessing
     input_shape: tuple[int, ...]
     logit_scale: float
+    logit_bias: float = 0.0
+    dtype: torch.dtype = torch.float32  # of the images the encoder takes
+    facts: dict[str, str]  # what was loaded, in plain words: format, files, architecture, activation, tokenizer
+    keeps_prototypes: bool = True  # False where computing prototypes is cheaper than looking them up
+    _text: nn.Module  # the text tower
+    _digest: TowerDigest | None = None
 
-    @abstractmethod
     def preprocess(self, image: Image) -> Tensor:
-        """A PIL picture of any size and mode to what the encoder takes: float [*input_shape]."""
+        """A PIL picture of any size and mode to what the encoder takes: [*input_shape], on the CPU."""
+        return self.preprocessing.picture(image).to(self.dtype)
+
+    def preprocess_pixels(self, pixels: Tensor) -> Tensor:
+        """uint8 pictures [N, h, w, 3] of any one size to what the encoder takes: [N, *input_shape]."""
+        return self.preprocessing.pixels(pixels).to(self.dtype)
 
     @abstractmethod
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Unit features [N, D] of N texts, without gradient."""
 
-    def classifier(self, names: Sequence[str], templates: Sequence[str] = DEFAULT_TEMPLATES) -> ZeroShot:
-        """A zero-shot classifier for these class names.
-
-        Every name is put into every template ("a photo of a {}."), the texts are encoded and normalised, averaged over
-        the templates and normalised again. Underscores in names read as spaces.
-        """
-        if isinstance(names, str) or isinstance(templates, str):
-            raise LmrError("Expected lists of class names and of templates, got a single text; put it in a list.")
-        names, templates = list(names), list(templates)
-        if len(names) < 2 or not all(isinstance(name, str) and name.strip(" _") for name in names):
-            raise LmrError(f"Expected at least two class names, none of them empty, got {names[:10]}.")
-        if not templates or not all(isinstance(template, str) and "{}" in template for template in templates):
-            raise LmrError(f"Expected templates with {{}} where the class name goes, got {templates[:5]}.")
-        clean = [name.replace("_", " ").strip() for name in names]
-        texts = [template.replace("{}", name) for template in templates for name in clean]
-        with leave_inference_mode():
-            features = self.encode_text(texts)
-            features = features.view(len(templates), len(clean), features.shape[-1])
-            prototypes = F.normalize(features.mean(0), dim=-1)
-            text = self.text_side(texts) if len(templates) == 1 else None
-        return ZeroShot(
-            self.encoder, prototypes, self.logit_scale, names=names, input_shape=self.input_shape, text=text
-        )
-
     def text_side(self, texts: Sequence[str]) -> TextSide | None:
         """The text tower with these prompts, for methods that adapt it; None where it cannot give gradients."""
         return None
+
+    def text_digest(self) -> str:
+        """A digest of everything but the text itself that decides what ``encode_text`` gives."""
+        self._digest = self._digest or TowerDigest()
+        return self._digest.read(self._text)
+
+    def classifier(
+        self, names: Sequence[str], templates: Templates = DEFAULT_TEMPLATES, *, cache: Cache = True
+    ) -> ZeroShot:
+        """A zero-shot classifier for these class names.
+
+        Every name is put into every template ("a photo of a {}."), the texts are encoded and normalised, averaged over
+        the templates and normalised again. Underscores in names read as spaces. ``templates`` may also give every class
+        sentences of its own: a mapping class -> list of sentences, or the path of a JSON file that holds one.
+
+        What comes out is kept on disk under a digest of the text tower and the prompts (``$LMR_CACHE``, or
+        ``~/.cache/lmr``), so that a large set is encoded once; ``cache`` may be False, or another folder.
+        """
+        names = names if isinstance(names, str) else list(names)
+        prompts = write_prompts(names, templates)
+        with leave_inference_mode():
+            prototypes = self._find_prototypes(prompts, cache)
+            single = all(len(own) == 1 for own in prompts)
+            text = self.text_side([own[0] for own in prompts]) if single else None
+        return ZeroShot(
+            self.encoder,
+            prototypes,
+            self.logit_scale,
+            logit_bias=self.logit_bias,
+            names=names,
+            input_shape=self.input_shape,
+            text=text,
+        )
+
+    def _find_prototypes(self, prompts: list[list[str]], cache: Cache) -> Tensor:
+        """Unit features [C, D], kept from an earlier time or computed and kept."""
+        folder = find_cache(cache if self.keeps_prototypes or cache is not True else False)
+        if folder is None:
+            return average_prompts(self.encode_text, prompts)
+        path = folder / name_prototypes(self.text_digest(), prompts)
+        kept = read_prototypes(path, len(prompts))
+        if kept is not None:
+            return kept.to(next(self._text.parameters()).device)
+        prototypes = average_prompts(self.encode_text, prompts)
+        keep_prototypes(path, prototypes)
+        return prototypes

@@ -1,0 +1,92 @@
+"""Class names and templates, or a set of sentences per class, to the prompts of each class."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lmr.core.errors import LmrError
+from lmr.core.spec import suggest
+
+DEFAULT_TEMPLATES = ("a photo of a {}.",)
+
+# Templates with {} where the class name goes; or class -> sentences; or the path of a JSON file of the latter.
+Templates = Sequence[str] | Mapping[str, Sequence[str]] | str | os.PathLike[str]
+
+
+def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]:
+    """The prompts of every class, in the order of the names; each class has one at least.
+
+    Underscores in names read as spaces. A set of sentences per class (Pratt et al. 2023, CuPL) is matched to the names
+    whatever their case and underscores; classes that are not asked for are left aside.
+    """
+    if isinstance(names, str) or (isinstance(templates, str) and "{}" in templates):
+        raise LmrError("Expected lists of class names and of templates, got a single text; put it in a list.")
+    names = list(names)
+    if len(names) < 2 or not all(isinstance(name, str) and name.strip(" _") for name in names):
+        raise LmrError(f"Expected at least two class names, none of them empty, got {names[:10]}.")
+    if isinstance(templates, str | os.PathLike):
+        return _pick_sentences(names, read_sentences(templates), f"The prompt file {os.fspath(templates)!r}")
+    if isinstance(templates, Mapping):
+        return _pick_sentences(names, templates, "The set of prompts")
+    templates = list(templates)
+    if not templates or not all(isinstance(template, str) and "{}" in template for template in templates):
+        raise LmrError(f"Expected templates with {{}} where the class name goes, got {templates[:5]}.")
+    return [[_fill(template, name) for template in templates] for name in names]
+
+
+def read_sentences(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The object class -> sentences in a JSON file."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise LmrError(
+            f"There is no prompt file {os.fspath(path)!r}. Expected a list of templates like 'a photo of a {{}}.', or "
+            "a JSON file of the form class -> list of sentences."
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise LmrError(f"Cannot read {os.fspath(path)!r} as a JSON file of prompts: {error}") from error
+    if not isinstance(content, dict):
+        raise LmrError(
+            f"Expected class -> list of sentences in {os.fspath(path)!r}, found a {type(content).__name__} instead."
+        )
+    return content
+
+
+def _pick_sentences(names: Sequence[str], sentences: Mapping[str, Sequence[str]], where: str) -> list[list[str]]:
+    keys: dict[str, list[str]] = defaultdict(list)
+    for key in sentences:
+        keys[_simplify(str(key))].append(key)
+    missing = [name for name in names if name not in sentences and _simplify(name) not in keys]
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise LmrError(
+            f"{where} has no sentences for {', '.join(map(repr, missing[:5]))}{more}; it needs every one of the "
+            f"{len(names)} classes and has {len(sentences)}.{suggest(missing[0], map(str, sentences))}"
+        )
+    prompts = []
+    for name in names:
+        found = [name] if name in sentences else keys[_simplify(name)]
+        if len(found) > 1:
+            raise LmrError(f"{where} has both {found[0]!r} and {found[1]!r} for the class {name!r}; keep one of them.")
+        own = sentences[found[0]]
+        usable = isinstance(own, Sequence) and not isinstance(own, str | bytes) and len(own) > 0
+        if not usable or not all(isinstance(text, str) and text.strip() for text in own):
+            raise LmrError(
+                f"{where} should give {found[0]!r} a list of sentences, none of them empty; got {own!r:.100}."
+            )
+        prompts.append([_fill(text, name) for text in own])
+    return prompts
+
+
+def _fill(template: str, name: str) -> str:
+    return str(template.replace("{}", name.replace("_", " ").strip()))
+
+
+def _simplify(name: str) -> str:
+    """What is the same in all spellings of a class name: letters without case, words apart by single spaces."""
+    return " ".join(name.replace("_", " ").casefold().split())
