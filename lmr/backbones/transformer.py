@@ -33,6 +33,9 @@ class Perceptron(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., width] to [..., width]."""
+        if self.activation == "quick_gelu":  # not folded: the constants are cheaper on weights than on activations
+            hidden = F.silu(F.linear(x, 1.702 * self.up.weight, 1.702 * self.up.bias))
+            return F.linear(hidden, self.down.weight / 1.702, self.down.bias)
         out: Tensor = self.down(activate(self.up(x), self.activation))
         return out
 

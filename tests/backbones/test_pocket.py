@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 import lmr
 from lmr.backbones.pocket import WEIGHTS, Pocket
-from lmr.backbones.pocket.towers import Block, PocketConfig, TextTower
+from lmr.backbones.pocket.towers import PocketConfig
 from lmr.backbones.pocket.words import END, START, WORDS, split_words, tokenize
+from lmr.backbones.text import TextTower
+from lmr.backbones.transformer import Block
 from lmr.data.pocket import CLASSES, COLOURS, SHAPES, draw
 
 NAMES = ["red star", "striped blue ring", "green heart"]
@@ -58,7 +60,7 @@ def run_block(x: Tensor, block: Block, causal: bool) -> Tensor:
         mixed[:, own] = share @ v[:, own]
     x = x + mixed @ block.out.weight.T + block.out.bias
     hidden = normalise(x, block.ln_2) @ block.mlp.up.weight.T + block.mlp.up.bias
-    hidden = hidden * torch.sigmoid(1.702 * hidden)
+    hidden = hidden * torch.sigmoid({"quick_gelu": 1.702, "silu": 1.0}[block.mlp.activation] * hidden)
     return x + hidden @ block.mlp.down.weight.T + block.mlp.down.bias
 
 
@@ -88,7 +90,7 @@ def test_image_tower_is_the_plain_formula(backbone: Pocket, images: Tensor) -> N
 @pytest.fixture(scope="module")
 def text_tower() -> TextTower:
     torch.manual_seed(1)
-    tower = TextTower(PocketConfig(vocabulary=len(WORDS))).double().eval().requires_grad_(False)
+    tower = TextTower(PocketConfig(vocabulary=len(WORDS)).text).double().eval().requires_grad_(False)
     for parameter in tower.parameters():
         parameter += 0.1 * torch.randn_like(parameter)
     return tower

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lmr
-from lmr.backbones.pocket.towers import ImageTower, PocketConfig
+from lmr.backbones.pocket.towers import PocketConfig
+from lmr.backbones.vit import VisionTower
 from lmr.core.norms import NormBank
 
 BATCH, TOKENS, WIDTH = 5, 5, 8  # as many tokens as images: only the right axis gives the right answer
@@ -92,7 +93,7 @@ class Folded(nn.Module):
 
 
 TOWERS: dict[str, Callable[[], nn.Module]] = {
-    "pocket": lambda: ImageTower(PocketConfig(resolution=16, width=WIDTH, depth=2, heads=2, features=6)),
+    "pocket": lambda: VisionTower(PocketConfig(resolution=16, width=WIDTH, depth=2, heads=2, features=6).image),
     "post-norm": lambda: Encoder(batch_first=True, norm_first=False),
     "pre-norm": lambda: Encoder(batch_first=True, norm_first=True),
     "post-norm, tokens first": lambda: Encoder(batch_first=False, norm_first=False),

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lmr
-from lmr.backbones.pocket.towers import ImageTower, PocketConfig, TextTower
+from lmr.backbones.pocket.towers import PocketConfig
 from lmr.backbones.pocket.words import WORDS, tokenize
+from lmr.backbones.text import TextTower
+from lmr.backbones.vit import VisionTower
 from lmr.core.norms import NormBank
 from lmr.core.text import TextSide, differentiate
 
@@ -25,7 +27,7 @@ PROMPTS = [f"a photo of a {name}." for name in NAMES]
 
 def make_towers() -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(3)
-    image, text = ImageTower(CONFIG).double(), TextTower(CONFIG).double()
+    image, text = VisionTower(CONFIG.image).double(), TextTower(CONFIG.text).double()
     with torch.no_grad():
         text.words.weight.mul_(50)
         for module in [*image.modules(), *text.modules()]:

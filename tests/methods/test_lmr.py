@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import lmr
-from lmr.backbones.pocket.towers import ImageTower, PocketConfig
+from lmr.backbones.pocket.towers import PocketConfig
+from lmr.backbones.vit import VisionTower
 
 _spec = importlib.util.spec_from_file_location("lmr_reference", Path(__file__).with_name("lmr_reference.py"))
 book = importlib.util.module_from_spec(_spec)
@@ -357,7 +358,7 @@ def test_streams_together_are_the_reference(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_pocket_tower_serves_streams_together(dtype: torch.dtype) -> None:
     torch.manual_seed(5)
-    tower = ImageTower(PocketConfig(depth=2)).to(dtype)
+    tower = VisionTower(PocketConfig(depth=2).image).to(dtype)
     anchors = torch.randn(3, 3, 32, 32).repeat_interleave(4, 0) + 0.2 * torch.randn(12, 3, 32, 32)
     images = anchors[torch.randint(12, (96,))] + 0.5 * torch.randn(96, 3, 32, 32)
     with torch.no_grad():

@@ -15,6 +15,7 @@ from lmr.backbones.backbone import Backbone
 from lmr.backbones.pocket.towers import PocketConfig, PocketModel
 from lmr.backbones.pocket.words import WORDS, tokenize
 from lmr.backbones.preprocessing import Preprocessing
+from lmr.backbones.transformer import fold_activations
 from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
 
@@ -39,6 +40,7 @@ class Pocket(Backbone):
             config = PocketConfig(**json.loads(self.facts["config"]))
             model = PocketModel(config)
             model.load_state_dict(weights)
+            fold_activations(model)
             mean, std = float(self.facts["mean"]), float(self.facts["std"])
             self.preprocessing = Preprocessing(config.resolution, (mean, mean, mean), (std, std, std))
             self.logit_scale = float(self.facts["logit_scale"])
