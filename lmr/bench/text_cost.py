@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Never
 
 import torch
@@ -26,7 +25,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from lmr.backbones.pocket.towers import PocketConfig, TextTower
+from lmr.backbones.text import TextConfig, TextTower
+from lmr.backbones.transformer import fold_activations
+from lmr.bench.cost.memory import estimate_prompt, measure_peak
+from lmr.bench.cost.report import align
 from lmr.core.losses import bimodal_loss
 from lmr.core.norms import NormBank
 from lmr.core.text import TextSide, differentiate
@@ -55,8 +57,7 @@ class Sizes:
         cut, chunked = CONTENDERS[contender]
         if chunked:
             return self.classes
-        # Per token and block a graph keeps about 12 widths: two norms, q, k, v, attention, four of the MLP, sums.
-        per_class = (self.longest if cut else self.context) * self.depth * self.width * 4 * 12
+        per_class = estimate_prompt(self.longest if cut else self.context, self.depth, self.width)
         return max(2, min(self.classes, int(self.limit_gb * 1e9 / per_class)))
 
 
@@ -70,15 +71,17 @@ class Bench:
         self.sizes = sizes
         torch.set_num_threads(sizes.threads)
         torch.manual_seed(0)
-        config = PocketConfig(
-            text_width=sizes.width,
-            text_depth=sizes.depth,
-            text_heads=sizes.heads,
+        config = TextConfig(
             context=sizes.context,
             vocabulary=1000,
+            width=sizes.width,
+            depth=sizes.depth,
+            heads=sizes.heads,
             features=sizes.features,
+            hidden=4 * sizes.width,
         )
-        self.tower = TextTower(config)
+        self.tower = TextTower(config).eval().requires_grad_(False)
+        fold_activations(self.tower)
         self.bank = NormBank(self.tower)
         self.rows = self.bank.start.unsqueeze(0).clone().requires_grad_()
         self.images = torch.randn(sizes.batch_size, sizes.features)
@@ -111,9 +114,7 @@ def measure_memory(sizes: Sizes, contender: str) -> int:
     """Bytes by which one gradient raises the peak of this process above the loaded model; for a fresh process."""
     bench = Bench(sizes)
     bench.warm_up()
-    before = _read_peak()
-    bench.differentiate(contender, sizes.count_classes(contender))
-    return _read_peak() - before
+    return measure_peak(lambda: bench.differentiate(contender, sizes.count_classes(contender)))
 
 
 def measure_memory_apart(sizes: Sizes, contender: str) -> int:
@@ -176,9 +177,6 @@ def format_table(
                 f"{contender} took {classes} of {sizes.classes} classes, as all of them would need more than "
                 f"{sizes.limit_gb:g} GB: {sizes.classes / classes:.2f} times the seconds and memory shown."
             )
-    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
-    text = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
-    text.insert(1, "-" * len(text[0]))
     head = [
         f"Text tower {sizes.width} wide, {sizes.depth} deep; batch of {sizes.batch_size}; threads: {sizes.threads}",
         "",
@@ -187,25 +185,7 @@ def format_table(
         "",
         "at once: prompts in one graph; differs: largest difference of the gradient, relative to its largest number",
     ]
-    return "\n".join([*head, *text, *tail, *notes])
-
-
-def _read_peak() -> int:
-    """The peak memory of this process in bytes.
-
-    Linux keeps ``ru_maxrss`` across exec, so a process started by a large one would begin with that one's peak; its own
-    is in /proc.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-        return 1024 * int(line.split()[1])
-    try:
-        import resource
-    except ImportError as error:
-        raise SystemExit("This measurement reads the peak memory of a process as Linux and macOS count it.") from error
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
+    return "\n".join([*head, align(lines), *tail, *notes])
 
 
 def main(words: Sequence[str] | None = None) -> None:

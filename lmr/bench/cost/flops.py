@@ -1,0 +1,59 @@
+"""How many floating-point operations a step needs: matrix products counted by formula, two for each multiply-add.
+
+What is counted is what the result needs, not what an implementation happens to do. Features come from one token, so the
+last block needs keys and values of all tokens and everything else of that token alone. Weights are frozen, so backward
+is one product per linear layer, to its input, and four per attention (to values, probabilities, queries and keys) where
+forward has two. Norms, activations, softmax and the optimiser are left out: they are no matrix products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmr.backbones.text import TextConfig
+from lmr.backbones.vit import VisionConfig
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Operations of a forward pass and of the backward pass from the features to the first norm."""
+
+    forward: int
+    backward: int
+
+    def __mul__(self, times: int) -> Flops:
+        return Flops(times * self.forward, times * self.backward)
+
+
+def count_image(config: VisionConfig, *, whole: bool = False) -> Flops:
+    """One image through its tower. ``whole``: as if the last block were computed for all tokens."""
+    patches = (config.resolution // config.patch) ** 2
+    embedding = 2 * patches * 3 * config.patch**2 * config.width
+    tower = _count_tower(patches + 1, config, whole)
+    return Flops(embedding + tower.forward, tower.backward)  # no norm stands before the patch embedding
+
+
+def count_text(config: TextConfig, tokens: int, *, whole: bool = False) -> Flops:
+    """One prompt of so many tokens through its tower; what a causal mask hides is counted, as kernels compute it."""
+    return _count_tower(tokens, config, whole)
+
+
+def count_comparison(features: int, classes: int) -> Flops:
+    """The cosines of one image with all classes."""
+    return Flops(2 * features * classes, 2 * features * classes)
+
+
+def _count_tower(tokens: int, config: VisionConfig | TextConfig, whole: bool) -> Flops:
+    blocks = [_count_block(tokens, tokens, config.width, config.hidden) for _ in range(config.depth - 1)]
+    blocks.append(_count_block(tokens, tokens if whole else 1, config.width, config.hidden))
+    projection = 2 * config.width * config.features
+    forward = sum(block.forward for block in blocks) + projection
+    return Flops(forward, sum(block.backward for block in blocks) + projection)
+
+
+def _count_block(tokens: int, asked: int, width: int, hidden: int) -> Flops:
+    """One block in which ``asked`` of the tokens go beyond keys and values."""
+    linear = 2 * tokens * width * 2 * width  # keys, values
+    linear += 2 * asked * width * (2 * width + 2 * hidden)  # queries, output, the two layers of the perceptron
+    attention = 2 * 2 * asked * tokens * width
+    return Flops(linear + attention, linear + 2 * attention)

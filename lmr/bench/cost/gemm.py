@@ -1,0 +1,44 @@
+"""The rate at which this machine multiplies matrices of a tower's own shapes: what the arithmetic limit is made of."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+from torch import Tensor
+
+from lmr.backbones.vit import VisionConfig
+
+_PART = 4  # images in a part that stays in the processor's cache; a whole batch may not
+
+
+class MatrixRate:
+    """The four linear layers of one block on a batch, as bare products into memory that is there already."""
+
+    def __init__(self, config: VisionConfig, batch_size: int, dtype: torch.dtype = torch.float32) -> None:
+        width, hidden = config.width, config.hidden
+        tokens = (config.resolution // config.patch) ** 2 + 1
+        self.flops = 2 * batch_size * tokens * (4 * width * width + 2 * width * hidden)
+        generator = torch.Generator().manual_seed(4)
+        self._layers: list[tuple[Tensor, Tensor, Tensor]] = []  # input, weight, output
+        for inner, outer in ((width, 3 * width), (width, width), (width, hidden), (hidden, width)):
+            x, weight = (torch.randn(n, inner, generator=generator, dtype=dtype) for n in (batch_size * tokens, outer))
+            self._layers.append((x, weight.T, torch.empty(batch_size * tokens, outer, dtype=dtype)))
+        self._sizes = sorted({min(_PART, batch_size) * tokens, batch_size * tokens})
+        self.seconds: dict[int, list[float]] = {rows: [] for rows in self._sizes}
+
+    def measure(self, *, keep: bool = True) -> None:
+        """Multiply everything once, part by part and as a whole; ``keep=False`` warms up."""
+        for rows in self._sizes:
+            started = time.perf_counter()
+            for x, weight, out in self._layers:
+                for first in range(0, len(x), rows):
+                    torch.mm(x[first : first + rows], weight, out=out[first : first + rows])
+            if keep:
+                self.seconds[rows].append(time.perf_counter() - started)
+
+    @property
+    def rate(self) -> float:
+        """Operations per second: the best size of part by its median over the rounds."""
+        return self.flops / min(statistics.median(times) for times in self.seconds.values())

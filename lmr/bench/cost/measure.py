@@ -1,0 +1,230 @@
+"""Measure what a step costs: memory in processes of their own, then time with the contenders taking turns in one."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.util
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Never
+
+import torch
+
+from lmr.backbones.vit import VisionConfig
+from lmr.bench.cost.apart import measure_apart
+from lmr.bench.cost.contenders import Bench, Contender, Outcome
+from lmr.bench.cost.gemm import MatrixRate
+from lmr.bench.cost.machine import count_cores, describe_machine
+from lmr.bench.cost.plan import METHODS, plan_entries
+from lmr.bench.cost.report import Report, Table, check_folder
+from lmr.bench.cost.row import Row
+from lmr.bench.cost.subject import LONGEST, SHORTEST, Source, Subject, find_subject
+from lmr.bench.cost.timing import choose_rounds, take_turns, warm_up
+from lmr.core.errors import LmrError
+from lmr.core.zeroshot import digest_tensors
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be measured, checked."""
+
+    source: Source
+    batch_sizes: tuple[int, ...]
+    methods: tuple[str, ...] = METHODS
+    rounds: int | None = None
+    minutes: float = 8.0
+    threads: int = 1
+    classes: int = 1000
+    streams: int | None = None
+    memory: bool = True
+    lean: bool = False
+    full_context: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.batch_sizes:
+            raise LmrError("Expected at least one batch size.")
+        whole = [("batch size", size) for size in self.batch_sizes]
+        whole += [("number of threads", self.threads), ("number of classes", self.classes)]
+        given = [("number of rounds", self.rounds), ("number of streams", self.streams)]
+        for what, value in whole + [(what, value) for what, value in given if value is not None]:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise LmrError(f"Expected a {what} of at least 1, got {value!r}.")
+        if not self.minutes > 0:
+            raise LmrError(f"Expected a positive number of minutes, got {self.minutes!r}.")
+        if isinstance(self.methods, str) or not all(isinstance(spec, str) for spec in self.methods):
+            raise LmrError(f"Expected a list of methods such as ['lmr', 'tent'], got {self.methods!r}.")
+
+    @property
+    def command(self) -> str:
+        """The command that measures the same again."""
+        source = ["--random", self.source.random] if self.source.random else [str(self.source.model)]
+        words = ["lmr", "cost", *source, "--batch-size", *map(str, self.batch_sizes), "--methods", *self.methods]
+        words += ["--classes", str(self.classes), "--threads", str(self.threads)]
+        words += ["--rounds", str(self.rounds)] if self.rounds else ["--minutes", f"{self.minutes:g}"]
+        words += ["--streams", str(self.streams)] * (self.streams is not None)
+        flags = {"--no-memory": not self.memory, "--lean": self.lean, "--full-context": self.full_context}
+        return shlex.join([str(word) for word in words] + [flag for flag, wanted in flags.items() if wanted])
+
+
+def measure_cost(
+    *,
+    model: str | None = None,
+    random: str | None = None,
+    batch_size: int | Sequence[int] = 16,
+    methods: Sequence[str] = METHODS,
+    rounds: int | None = None,
+    minutes: float = 8.0,
+    threads: int | None = None,
+    classes: int = 1000,
+    streams: int | None = None,
+    memory: bool = True,
+    lean: bool = False,
+    full_context: bool = False,
+    out: str | os.PathLike[str] | None = None,
+) -> Report:
+    """Time, memory and arithmetic of a step of each method on a model, beside plain loops on transformers.
+
+    ``model`` is what ``lmr.load`` takes, ``random`` an architecture to fill with random weights ("ViT-B-16", or "small"
+    to see the table in seconds). ``rounds`` is chosen to end within ``minutes`` per batch size, but at least 3.
+    ``streams`` is how many streams of one image share a batch (the batch size by default). ``lean`` and
+    ``full_context`` add LMR in its lean mode and BATCLIP with uncut prompts in one graph. With ``out`` the report is
+    written to that folder.
+    """
+    sizes = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
+    count = count_cores() if threads is None else threads
+    extras = {"memory": memory, "lean": lean, "full_context": full_context}
+    wish = Wish(Source(model, random), sizes, tuple(methods), rounds, minutes, count, classes, streams, **extras)
+    if out is not None:
+        check_folder(Path(out))
+    before = torch.get_num_threads()
+    torch.set_num_threads(wish.threads)
+    try:
+        return _measure(wish, None if out is None else Path(out))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _measure(wish: Wish, out: Path | None) -> Report:
+    """One table per batch size, saved as soon as it is there; the model is loaded once for all times."""
+    machine = describe_machine()  # before anything runs: its load should be somebody else's
+    subject = find_subject(wish.source)
+    today = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
+    protocol = {
+        "model": subject.name,
+        "digest": digest_tensors(subject.encoder.state_dict()),
+        "classes": wish.classes,
+        "prompts": f"{SHORTEST} to {LONGEST} tokens, random words",
+        **machine,
+        "threads": wish.threads,
+        "date": today,
+        "command": wish.command,
+    }
+    report = Report(protocol, [])
+    for size in wish.batch_sizes:
+        report.tables.append(_fill_table(wish, subject, size))
+        if out is not None:
+            report.save(out)
+    return report
+
+
+def _fill_table(wish: Wish, subject: Subject, batch_size: int) -> Table:
+    from tqdm import tqdm
+
+    started = time.perf_counter()
+    transformers = importlib.util.find_spec("transformers") is not None
+    text = subject.write_prompts(2) is not None
+    notes = _say_missing(subject, transformers, text)
+    entries = plan_entries(
+        wish.methods,
+        batch_size,
+        batch_size if wish.streams is None else wish.streams,
+        transformers=transformers and subject.tower is not None,
+        text=text,
+        lean=wish.lean and subject.tower is not None,
+        full_context=wish.full_context and subject.text is not None,
+    )
+    bench = Bench(subject, batch_size, wish.classes)
+    contenders = [bench.build(entry) for entry in entries]  # also finds what does not fit, before minutes are spent
+    peaks: dict[str, int | None] = {}
+    with tqdm(total=len(entries) * (1 + wish.memory + (wish.rounds or 3)), unit="step", smoothing=0) as bar:
+        for entry in entries if wish.memory else []:
+            bar.set_description(f"memory: {entry.name}".ljust(34))
+            peaks[entry.name] = measure_apart(wish.source, entry, batch_size, wish.classes, wish.threads)
+            bar.update()
+        tower = subject.tower
+        matrices = None if tower is None else MatrixRate(tower.config, batch_size, tower.projection.dtype)
+        warm = time.perf_counter()
+        outcomes = warm_up(contenders, matrices, bar)
+        notes += _compare_answers(contenders, outcomes)
+        notes += [f"{name} did not fit into memory." for name, peak in peaks.items() if peak is None]
+        rounds = wish.rounds or _plan_rounds(time.perf_counter() - warm, started, wish.minutes, bar)
+        bar.total = bar.n + rounds * len(entries)
+        seconds = take_turns(contenders, matrices, rounds, bar)
+    rate = None if matrices is None else matrices.rate
+    rows: list[Row] = []
+    for contender in contenders:  # the first is our forward
+        name = contender.entry.name
+        row = Row(
+            entry=contender.entry,
+            spec=contender.spec,
+            batch_size=batch_size,
+            classes=wish.classes,
+            images=contender.images,
+            seconds=tuple(seconds[name]),
+            peak_bytes=peaks.get(name),
+            trainable=contender.trainable,
+            flops=contender.flops,
+            gate_share=outcomes[name].gate_share,
+            rate=rate,
+        )
+        rows.append(dataclasses.replace(row, forward_ms=(rows or [row])[0].median_ms))
+    return Table(batch_size, rows, rate, notes, aimed=tower is not None and _has_aimed_sizes(tower.config))
+
+
+def _has_aimed_sizes(config: VisionConfig) -> bool:
+    """Whether the aims were set for a tower of this size; the activation costs the same."""
+    return dataclasses.replace(config, activation="quick_gelu", eps=1e-5) == VisionConfig()
+
+
+def _plan_rounds(round_seconds: float, started: float, minutes: float, bar: tqdm[Never]) -> int:
+    rounds = choose_rounds(round_seconds, 60 * minutes - (time.perf_counter() - started))
+    more = rounds * round_seconds / 60
+    bar.write(
+        f"One round takes about {round_seconds:.0f} s: {rounds} rounds, {more:.1f} minutes more.", file=sys.stderr
+    )
+    return rounds
+
+
+def _say_missing(subject: Subject, transformers: bool, text: bool) -> list[str]:
+    """Why some contenders are not there."""
+    notes = []
+    if subject.tower is None:
+        notes.append("This model has no tower of ours: no arithmetic limit, and no comparison with transformers.")
+    elif not transformers:
+        notes.append("transformers is not installed (pip install transformers): no comparison with it.")
+    if not text:
+        notes.append("This model has no text tower that gives gradients: no method that adapts it.")
+    return notes
+
+
+def _compare_answers(contenders: Sequence[Contender], outcomes: dict[str, Outcome]) -> list[str]:
+    """How far apart the logits are of contenders that should give the same."""
+    by_key: dict[str, str] = {}
+    for contender in contenders:
+        by_key.setdefault(contender.entry.key, contender.entry.name)
+    notes = []
+    for ours, theirs in (("forward", "transformers"), ("lmr all", "plain lmr"), ("streams", "singles")):
+        if ours in by_key and theirs in by_key:
+            names = by_key[ours], by_key[theirs]
+            worst = float((outcomes[names[0]].logits - outcomes[names[1]].logits).abs().max())
+            notes.append(f"The logits of {names[0]!r} and of {names[1]!r} differ by at most {worst:.0e}.")
+    return notes

@@ -1,0 +1,61 @@
+"""The options of ``lmr cost`` and the function they call."""
+
+from __future__ import annotations
+
+import argparse
+
+from lmr.bench.cost.measure import measure_cost
+from lmr.bench.cost.plan import METHODS
+from lmr.bench.cost.subject import SMALL
+from lmr.core.errors import LmrError
+
+
+def add_cost_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the parser of the command."""
+    add = parser.add_argument
+    add("model", nargs="?", help="the model, as lmr.load takes it; or give --random")
+    add("--random", metavar="ARCHITECTURE", help="random weights in these sizes, such as ViT-B-16; cost is the same")
+    add("--small", action="store_true", help="a tiny random model and few classes: see the table in seconds")
+    add(
+        "--batch-size",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="images per step; several give a table each (default: 16)",
+    )
+    add("--methods", nargs="+", default=list(METHODS), metavar="SPEC", help=f"(default: {' '.join(METHODS)})")
+    add("--classes", type=int, metavar="N", help="classes, each with a prompt for methods that adapt the text tower "
+        "(default: 1000)")  # fmt: skip
+    add("--streams", type=int, metavar="N", help="streams of one image each that share a batch; 1 leaves this out "
+        "(default: the batch size)")  # fmt: skip
+    add("--rounds", type=int, metavar="N", help="measured steps of each contender (default: what --minutes allows)")
+    add("--minutes", type=float, default=8.0, metavar="M", help="time to spend on each batch size; three rounds are "
+        "made in any case (default: %(default)g)")  # fmt: skip
+    add("--threads", type=int, metavar="N", help="threads of torch (default: all cores)")
+    add("--lean", action="store_true", help="also LMR in its lean mode, which recomputes instead of keeping")
+    add("--full-context", action="store_true", help="also BATCLIP with prompts of the full context in one graph")
+    add("--no-memory", dest="memory", action="store_false", help="leave out peak memory: no processes of their own")
+    add("--out", default="lmr-cost", metavar="FOLDER", help="where cost.txt, .md and .json go (default: %(default)s)")
+
+
+def run_cost(options: argparse.Namespace) -> None:
+    """Measure, write the files and print the table."""
+    if options.small and (options.model or options.random):
+        raise LmrError("--small brings a model of its own; leave out the model and --random.")
+    report = measure_cost(
+        model=options.model,
+        random=SMALL if options.small else options.random,
+        batch_size=options.batch_size or (8 if options.small else 16),
+        classes=options.classes if options.classes is not None else 20 if options.small else 1000,
+        minutes=min(options.minutes, 0.1) if options.small else options.minutes,
+        methods=options.methods,
+        rounds=options.rounds,
+        threads=options.threads,
+        streams=options.streams,
+        lean=options.lean,
+        full_context=options.full_context,
+        memory=options.memory,
+        out=options.out,
+    )
+    print(report.to_text())
+    print(f"Written to {options.out}: cost.txt, cost.md, cost.json")

@@ -1,0 +1,168 @@
+"""The obvious alternative: LMR and TENT as loops on a transformers model with autograd and torch.optim.
+
+Written from the equations and sharing no code with the library's own methods, so that the comparison of time and memory
+is also an independent check of the answers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.backbones.vit import VisionTower
+
+_EPS = 1e-6
+
+
+def build_transformers(tower: VisionTower) -> nn.Module:
+    """A ``CLIPVisionModelWithProjection`` with the sizes and weights of a tower, in transformers' default attention.
+
+    Frozen weights share their memory with the tower's where the layout allows it; norms are copies, for loops to train.
+    """
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    sizes = tower.config
+    config = CLIPVisionConfig(
+        image_size=sizes.resolution,
+        patch_size=sizes.patch,
+        hidden_size=sizes.width,
+        num_hidden_layers=sizes.depth,
+        num_attention_heads=sizes.heads,
+        intermediate_size=sizes.hidden,
+        projection_dim=sizes.features,
+        hidden_act={"gelu_tanh": "gelu_pytorch_tanh"}.get(sizes.activation, sizes.activation),
+        layer_norm_eps=sizes.eps,
+    )
+    model: nn.Module = CLIPVisionModelWithProjection(config)
+    model.load_state_dict(translate_weights(tower), assign=True)
+    model.eval().requires_grad_(False)
+    return model
+
+
+def translate_weights(tower: VisionTower) -> dict[str, Tensor]:
+    """The weights of a tower under transformers' names, with QuickGELU's constants taken out of them again."""
+    own = {name: value.detach() for name, value in tower.state_dict().items()}
+    folded = tower.config.activation == "quick_gelu" and tower.blocks[0].get_submodule("mlp").activation == "silu"
+    constant = 1.702 if folded else 1.0
+    new = {
+        "vision_model.embeddings.class_embedding": own["class_token"],
+        "vision_model.embeddings.patch_embedding.weight": own["patches.weight"],
+        "vision_model.embeddings.position_embedding.weight": own["positions"],
+        "visual_projection.weight": own["projection"].T.contiguous(),
+    }
+    norms = {"ln_pre": "vision_model.pre_layrnorm", "ln_post": "vision_model.post_layernorm"}
+    for number in range(tower.config.depth):
+        block, layer = f"blocks.{number}", f"vision_model.encoder.layers.{number}"
+        norms |= {f"{block}.ln_1": f"{layer}.layer_norm1", f"{block}.ln_2": f"{layer}.layer_norm2"}
+        for part in ("weight", "bias"):
+            q, k, v = own[f"{block}.qkv.{part}"].chunk(3)
+            new |= {
+                f"{layer}.self_attn.{name}_proj.{part}": value for name, value in zip("qkv", (q, k, v), strict=True)
+            }
+            new[f"{layer}.self_attn.out_proj.{part}"] = own[f"{block}.out.{part}"]
+            new[f"{layer}.mlp.fc1.{part}"] = own[f"{block}.mlp.up.{part}"] / constant
+        new[f"{layer}.mlp.fc2.weight"] = own[f"{block}.mlp.down.weight"] * constant
+        new[f"{layer}.mlp.fc2.bias"] = own[f"{block}.mlp.down.bias"]
+    new |= {f"{norms[n]}.{part}": own[f"{n}.{part}"].clone() for n in norms for part in ("weight", "bias")}
+    return new
+
+
+class PlainLoop:
+    """A transformers model, class prototypes and an Adam optimiser on the model's LayerNorm parameters."""
+
+    def __init__(self, model: nn.Module, prototypes: Tensor, logit_scale: float, lr: float) -> None:
+        self.model, self.prototypes, self.logit_scale, self.lr = model, prototypes, logit_scale, lr
+        model.requires_grad_(False)
+        norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+        self.parameters = [parameter.requires_grad_() for norm in norms for parameter in norm.parameters()]
+        self.start = [parameter.detach().clone() for parameter in self.parameters]
+        self.reset()
+
+    def reset(self) -> None:
+        """The norms as they came, and an optimiser that has not moved."""
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, self.start, strict=True):
+                parameter.copy_(value)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.lr)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """[B, C] with the present norms."""
+        features = F.normalize(self.model(pixel_values=images).image_embeds, dim=-1)
+        return self.logit_scale * features @ self.prototypes.T
+
+    def descend(self, loss: Tensor) -> None:
+        """One step of the optimiser."""
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [B, C] and no adaptation."""
+        with torch.no_grad():
+            return self.logits(images)
+
+
+class PlainTENT(PlainLoop):
+    """Entropy minimisation; the answer is the one before the step."""
+
+    def __init__(self, model: nn.Module, prototypes: Tensor, logit_scale: float = 100.0, lr: float = 2.5e-4) -> None:
+        super().__init__(model, prototypes, logit_scale, lr)
+
+    def step(self, images: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Logits [B, C] and what happened."""
+        logits = self.logits(images)
+        loss = -(logits.softmax(1) * logits.log_softmax(1)).sum(1).mean()
+        self.descend(loss)
+        return logits.detach(), {}
+
+
+class PlainLMR(PlainLoop):
+    """Local Margin Restoration with the paper's defaults: protected and adaptive margin, bias correction."""
+
+    def __init__(self, model: nn.Module, prototypes: Tensor, logit_scale: float = 100.0, lr: float = 1e-3) -> None:
+        super().__init__(model, prototypes, logit_scale, lr)
+
+    def reset(self) -> None:
+        """Forget the stream."""
+        super().reset()
+        self.mass = torch.zeros(len(self.prototypes))
+        self.bias = torch.zeros(len(self.prototypes))
+        self.running: Tensor | None = None
+
+    def step(self, images: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Logits [B, C] after the step with the bias of the batches before, and the share of samples past the gate."""
+        logits = self.logits(images)
+        loss, weight = self.judge(logits)
+        if weight.sum() > 0:
+            self.descend(loss)
+            with torch.no_grad():
+                logits = self.logits(images)
+        answer = logits.detach() + self.bias
+        mean = answer.softmax(1).mean(0)
+        self.running = mean if self.running is None else 0.8 * self.running + 0.2 * mean
+        moved = self.bias - 0.05 * torch.log(self.running + _EPS)
+        self.bias = (moved - moved.mean()).clamp(-2, 2)
+        return answer, {"gate_share": (weight > 0).double().mean().item()}
+
+    def judge(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of a batch and the gate weight [B] of its samples."""
+        fixed = logits.detach()
+        classes, cosines, q = fixed.shape[1], fixed / self.logit_scale, fixed.softmax(1)
+        confidence, label = q.max(1)
+        protected = cosines >= cosines.max(1, keepdim=True).values - 0.03
+        alpha = q * protected / ((q * protected).sum(1, keepdim=True) + _EPS)
+        positive = torch.logsumexp(logits + torch.log(alpha), dim=1)  # log 0 outside the protected set
+        hardest = logits.masked_fill(protected, -math.inf).topk(min(5, classes), dim=1).values
+        count = (hardest > -math.inf).sum(1)
+        weight = torch.where(confidence >= 0.3, (confidence - 0.3) / 0.7, 0.0) * (count > 0)
+        self.mass = self.mass.index_add(0, label, weight)
+        share = (self.mass[label] - weight).clamp(min=0) / ((self.mass.sum() - weight).clamp(min=0) + _EPS)
+        target = 4.0 - math.log(classes) - torch.log(share + _EPS)
+        kept = weight > 0  # a sample without a negative has no margin
+        negative = torch.logsumexp(hardest[kept], dim=1) - torch.log(count[kept])
+        lost = F.softplus(target[kept] - (positive[kept] - negative))
+        return (weight[kept] * lost).sum() / (weight.sum() + _EPS), weight

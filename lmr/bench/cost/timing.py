@@ -1,0 +1,67 @@
+"""Seconds of each contender: all in one process, taking turns, after a warm-up."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Never
+
+from lmr.bench.cost.contenders import Contender, Outcome
+from lmr.bench.cost.gemm import MatrixRate
+from lmr.core.errors import LmrError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+FEWEST, MOST = 3, 30  # rounds when a budget of minutes decides
+
+
+def warm_up(contenders: Sequence[Contender], matrices: MatrixRate | None, bar: tqdm[Never]) -> dict[str, Outcome]:
+    """One step of each, not measured: libraries load, memory is laid out. What came out, for comparison."""
+    outcomes = {}
+    for contender in contenders:
+        bar.set_description(f"warm-up: {contender.entry.name}".ljust(34))
+        outcomes[contender.entry.name] = _take_step(contender)[1]
+        bar.update()
+    if matrices is not None:
+        matrices.measure(keep=False)
+    return outcomes
+
+
+def take_turns(
+    contenders: Sequence[Contender], matrices: MatrixRate | None, rounds: int, bar: tqdm[Never]
+) -> dict[str, list[float]]:
+    """Seconds of every step: in each round each contender once, the first of one round being the last of the next."""
+    seconds: dict[str, list[float]] = {contender.entry.name: [] for contender in contenders}
+    for turn in range(rounds):
+        start = turn % len(contenders)
+        if matrices is not None:
+            matrices.measure()
+        for contender in [*contenders[start:], *contenders[:start]]:
+            bar.set_description(f"round {turn + 1} of {rounds}: {contender.entry.name}".ljust(34))
+            seconds[contender.entry.name].append(_take_step(contender)[0])
+            bar.update()
+    return seconds
+
+
+def choose_rounds(round_seconds: float, left_seconds: float) -> int:
+    """How many rounds fit into the time that is left, within reason."""
+    return max(FEWEST, min(MOST, math.floor(left_seconds / max(round_seconds, 1e-3))))
+
+
+def _take_step(contender: Contender) -> tuple[float, Outcome]:
+    """Seconds and outcome of one step from the state before the first; that it was the step to be measured is checked.
+
+    The youngest garbage goes first, so that no contender pays for another's; a full collection would empty the caches.
+    """
+    contender.reset()
+    gc.collect(1)
+    started = time.perf_counter()
+    outcome = contender.run()
+    seconds = time.perf_counter() - started
+    contender.check(outcome)
+    if not outcome.logits.isfinite().all():
+        raise LmrError(f"{contender.entry.name} answered with NaN or infinite numbers; a cost of that says nothing.")
+    return seconds, outcome
