@@ -128,10 +128,9 @@ def _read_pickle(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except _DAMAGE as error:
         named = re.search(r"GLOBAL (\S+) was not|unsupported GLOBAL (\S+) whose module", str(error))
-        if named or "Unsupported operand" in str(error) or "unrecognized function" in str(error):
-            held = f" ({named[1] or named[2]})" if named else ""
+        if named:
             raise LmrError(
-                f"{str(path)!r} holds Python objects{held} besides weights, and loading these could run code, so it "
+                f"{str(path)!r} holds Python objects ({named[1] or named[2]}) besides weights, and loading these could run code, so it "
                 "was not loaded. Where it comes from, save the weights alone: torch.save(model.state_dict(), ...)."
             ) from error
         raise _describe_damage(path, error) from error

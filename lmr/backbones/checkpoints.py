@@ -53,9 +53,8 @@ def convert_checkpoint(
         parts.setdefault((slot.side, slot.key), []).append(tensor.T if slot.turned else tensor)
     sides: dict[Side, dict[str, Tensor]] = {"image": {}, "text": {}}
     for (side, key), pieces in parts.items():
-        # A copy in any case: the file's tensors may be a map of the file, which somebody could overwrite.
-        whole = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-        sides[side][key] = whole.to(dtype, copy=True, memory_format=torch.contiguous_format)
+        # torch.cat copies in any case: the file's tensors may be a map of the file, which somebody could overwrite.
+        sides[side][key] = torch.cat([piece.to(dtype) for piece in pieces]).contiguous()
     scale = math.exp(_read_scalar(tensors, "logit_scale", origin))
     bias = _read_scalar(tensors, "logit_bias", origin) if "logit_bias" in tensors else 0.0
     return Checkpoint(sides["image"], sides["text"], scale, bias)
@@ -178,7 +177,7 @@ def _check_numbers(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], or
                 f"Expected floating-point weights in {origin!r}, found {tensors[key].dtype} in {key}; quantised "
                 "checkpoints cannot be adapted. Use the original one."
             )
-    broken = [key for key in slots if not tensors[key].isfinite().all()]
+    broken = [key for key in slots if not torch.stack(tensors[key].aminmax()).isfinite().all()]  # NaN passes through
     if broken:
         raise LmrError(
             f"The weights in {origin!r} hold NaN or infinite numbers in {len(broken)} tensors ({_show(broken)}). "

@@ -34,8 +34,6 @@ from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from lmr.backbones.tokenizer import ClipTokenizer
 
 VOCABULARY = 49408  # of CLIP's tokenizer
@@ -44,6 +42,8 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 class Clip(Backbone):
     """A CLIP model. Frozen weights are in ``dtype`` (float32 if none is named), the norms never below float32."""
+
+    _text: TextTower
 
     def __init__(
         self,
@@ -72,13 +72,10 @@ class Clip(Backbone):
         self.dtype = dtype
         self._tokenizer: ClipTokenizer | None = None
 
-    def preprocess(self, image: Image) -> Tensor:
-        """A PIL picture of any size and mode to what the encoder takes: [3, H, W] on the CPU, in the tower's type."""
-        return self.preprocessing.picture(image).to(self.dtype)
-
-    def preprocess_pixels(self, pixels: Tensor) -> Tensor:
-        """uint8 pictures [N, h, w, 3] of any size to what the encoder takes: [N, 3, H, W]."""
-        return self.preprocessing.pixels(pixels).to(self.dtype)
+    @property
+    def text(self) -> TextTower:
+        """The text tower: token ids [N, L] and where each text ends [N] to features [N, D]."""
+        return self._text
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Unit features [N, D] of N texts, without gradient and never below float32."""

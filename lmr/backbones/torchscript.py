@@ -115,7 +115,7 @@ class _Unpickler(pickle.Unpickler):
         if key not in self.storages:
             data = bytearray(_read_entry(self.archive, f"{self.root}data/{key}"))
             if len(data) != count * dtype.itemsize:
-                raise ForeignContent(f"the storage {key!r} with {len(data)} bytes instead of {count} numbers")
+                raise ValueError(f"the storage {key!r} has {len(data)} bytes instead of {count} numbers")
             self.storages[key] = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
         return self.storages[key]
 
