@@ -14,7 +14,7 @@ def test_version_and_help_of_the_program() -> None:
     assert done.stdout == f"lmr {__version__}\n"
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["predict"], ["list"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["predict"], ["doctor"], ["cost"], ["list"]])
 def test_help_teaches_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])
@@ -39,3 +39,22 @@ def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         main(["predit"])
     assert stop.value.code == 2
     assert "predict" in capsys.readouterr().err
+
+
+def test_help_names_every_kind_of_model(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("predict", "doctor"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        text = " ".join(capsys.readouterr().out.split())
+        for word in ("hub name", "a folder of weights", ".safetensors", "--architecture", "--dtype", "--prompts"):
+            assert word in text, (command, word)
+
+
+@pytest.mark.parametrize(
+    "words", [["--dtype", "int8"], ["--memory", "thin"], ["--template", "a {}", "--prompts", "b.json"]]
+)
+def test_wrong_model_options_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["doctor", "pocket", *words])
+    assert stop.value.code == 2
+    assert words[-2] in capsys.readouterr().err

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from lmr.backbones.hub import OPENAI_MODELS
+
 SOURCE = "open_clip, docs/openclip_results.csv"
 _IMAGENET = "CLIP's 80 ImageNet prompts and its 1000 class names"
 _CIFAR = "CLIP's 18 CIFAR prompts"
@@ -23,6 +25,8 @@ DATASETS: dict[str, str] = {  # the name of a dataset, and the prompts its publi
     "imagenet-a": "CLIP's 80 ImageNet prompts and the names of its 200 classes",
     "imagenet-r": "CLIP's 80 ImageNet prompts and the names of its 200 classes",
 }
+
+_OTHER_NAMES = {"imagenet1k": "imagenet", "imagenet-1k": "imagenet", "cifar-10": "cifar10", "cifar-100": "cifar100"}
 
 # Top-1 accuracy in %, in the order of DATASETS.
 _ACCURACIES: dict[str, tuple[float, ...]] = {
@@ -62,19 +66,31 @@ class Published:
 def find_published(model: str, dataset: str) -> Published | None:
     """The published accuracy of a model, or None where none is known.
 
-    ``model`` is a hub name in any case, or a path that ends in one (``models/openai/clip-vit-base-patch16``) or lies in
-    the hub's cache (``models--openai--clip-vit-base-patch16``). A folder that only shares the last part of a hub name
-    may hold anything, a fine-tuned model for one, and is not taken for it.
+    ``model`` is a hub name in any case, OpenAI's short name (ViT-B-16, ViT-B/16) or file (ViT-B-16.pt), or a path that
+    ends in a hub name (``models/openai/clip-vit-base-patch16``) or lies in the hub's cache
+    (``models--openai--clip-vit-base-patch16``). A folder that only shares the last part of a hub name may hold
+    anything, a fine-tuned model for one, and is not taken for it.
     """
     wanted = re.sub(r"[ _]", "-", dataset.strip().lower())
-    wanted = {"imagenet1k": "imagenet", "imagenet-1k": "imagenet", "cifar-10": "cifar10", "cifar-100": "cifar100"}.get(
-        wanted, wanted
-    )
-    place = "/" + model.replace("\\", "/").strip("/").lower() + "/"
-    for name, values in _ACCURACIES.items():
+    wanted = _OTHER_NAMES.get(wanted, wanted)
+    name = find_hub_name(model)
+    if name is None or wanted not in DATASETS:
+        return None
+    accuracies = dict(zip(DATASETS, _ACCURACIES[name], strict=True))
+    return Published(name, wanted, accuracies[wanted], DATASETS[wanted])
+
+
+def find_hub_name(model: str) -> str | None:
+    """The hub name of a model of the table, from whatever it was loaded by."""
+    place = model.replace("\\", "/").strip("/")
+    for hub_name, file in OPENAI_MODELS.values():
+        if file in (place.rpartition("/")[2], f"{place.replace('/', '-').replace('@', '-')}.pt"):
+            return hub_name
+    if place in OPENAI_MODELS:
+        return OPENAI_MODELS[place][0]
+    place = f"/{place.removeprefix('hf-hub:').lower()}/"
+    for name in _ACCURACIES:
         known = name.lower()
         if place.endswith(f"/{known}/") or f"/models--{known.replace('/', '--')}/" in place:
-            accuracies = dict(zip(DATASETS, values, strict=True))
-            if wanted in accuracies:
-                return Published(name, wanted, accuracies[wanted], DATASETS[wanted])
+            return name
     return None

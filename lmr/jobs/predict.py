@@ -13,11 +13,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from lmr.backbones import load
+import torch
+
 from lmr.core.errors import LmrError
 from lmr.core.registry import create
 from lmr.data.folder import list_images
+from lmr.jobs.models import ModelOptions, choose_prompts, make_classifier
 from lmr.jobs.results import ResultFile
 from lmr.jobs.run import Run
 
@@ -68,19 +71,26 @@ def predict_images(
     model: str = "pocket",
     method: str = "lmr",
     templates: Sequence[str] | None = None,
+    prompts: AnyPath | None = None,
     batch_size: int = 64,
     state: AnyPath | None = None,
     out: AnyPath | None = None,
     resume: bool = False,
     overwrite: bool = False,
     top: int = 5,
+    architecture: str | None = None,
+    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    memory: Literal["fast", "lean"] = "fast",
+    compile: bool = False,
 ) -> Summary:
     """Label the pictures of files and folders, adapting batch by batch; one line per picture goes to ``out``.
 
-    ``labels`` are class names, the path of a file of them, or a text "a,b,c". ``state`` is a file that carries the
-    adaptation from one run to the next. ``resume`` continues an interrupted run; ``overwrite`` replaces an existing
-    ``out``. Without ``out``, JSON lines go to standard output. Raises LmrError, before anything is touched, for what
-    does not fit together; a picture that cannot be read becomes a line with an error.
+    ``labels`` are class names, the path of a file of them, or a text "a,b,c"; ``templates`` or the JSON file
+    ``prompts`` are put around them. ``state`` is a file that carries the adaptation from one run to the next.
+    ``resume`` continues an interrupted run; ``overwrite`` replaces an existing ``out``. Without ``out``, JSON lines go
+    to standard output. ``model`` and the last five arguments are those of ``lmr.load``. Raises LmrError, before
+    anything is touched, for what does not fit together; a picture that cannot be read becomes a line with an error.
     """
     names = read_labels(labels)
     if (state is not None and not os.fspath(state)) or (out is not None and not os.fspath(out)):
@@ -89,6 +99,8 @@ def predict_images(
         if not isinstance(number, int) or number < 1:
             raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
     top = min(top, len(names))
+    options = ModelOptions(architecture, device, dtype, memory, compile)
+    wording = choose_prompts(templates, prompts)
     output = None if out is None else ResultFile(out, top)
     kept = Path(state) if state is not None else None if output is None else Path(f"{output.path}.state")
     _check_files(output, kept, resume, overwrite)
@@ -96,9 +108,9 @@ def predict_images(
     try:
         if output is not None and output.path.exists():
             output.open()
-        backbone = load(model)
-        classifier = backbone.classifier(names) if templates is None else backbone.classifier(names, templates)
-        run = Run(create(method, classifier), backbone.preprocess, output, kept, batch_size, top)
+        backbone = options.load(model)
+        classifier = make_classifier(backbone, names, wording)
+        run = Run(create(method, classifier), backbone.preprocess, output, kept, batch_size, top, options.note())
         if resume and kept is not None and kept.exists():
             paths = run.recover(paths)
         else:

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -35,10 +35,12 @@ class Run:
         kept: Path | None,
         batch_size: int,
         top: int,
+        model: Mapping[str, str] | None = None,
     ) -> None:
         self.method, self.preprocess = method, preprocess
         self.output, self.kept = output, kept
         self.batch_size, self.top = batch_size, top
+        self.model = dict(model or {})  # how the model runs, which may change the last bits of an answer
         self.images = self.errors = 0
         self.earlier = self.saved = 0  # of the images: finished by an earlier run, safe on the disk
         self.counts: Counter[str] = Counter()
@@ -76,7 +78,7 @@ class Run:
             )
         for key, now in self._note_settings().items():
             if notes.get(key) != now and key != "folder":
-                word = {"batch_size": "--batch-size", "top": "--top", "labels": "--labels"}[key]
+                word = f"--{key.replace('_', '-')}"
                 was = "spelt otherwise" if key == "labels" else notes.get(key)
                 raise LmrError(f"The run had {word} {was}; resume with the same, or start again with --overwrite.")
         try:
@@ -157,7 +159,12 @@ class Run:
     def _note_settings(self) -> dict[str, str]:
         """What must be the same for a resumed run to end as an uninterrupted one, and the state does not check."""
         names = hashlib.sha256("\n".join(self.method.classifier.names).encode("utf-8", "surrogatepass")).hexdigest()
-        return {"batch_size": str(self.batch_size), "top": str(self.top), "labels": names, "folder": os.getcwd()}
+        return {
+            "batch_size": str(self.batch_size),
+            "top": str(self.top),
+            "labels": names,
+            "folder": os.getcwd(),
+        } | self.model
 
     def _explain_resuming(self, flag: str) -> str:
         if self.output is None:

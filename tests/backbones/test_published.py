@@ -31,6 +31,10 @@ def test_known_numbers(model: str, dataset: str, accuracy: float) -> None:
     "place",
     [
         "OpenAI/CLIP-ViT-base-patch16",
+        "hf-hub:openai/clip-vit-base-patch16",
+        "ViT-B-16",
+        "ViT-B/16",
+        "/data/openai/ViT-B-16.pt",
         "/data/models/openai/clip-vit-base-patch16/",
         r"D:\models\openai\clip-vit-base-patch16",
         "/home/me/.cache/huggingface/hub/models--openai--clip-vit-base-patch16/snapshots/57c216476eefef5ab752ec549e440a49",

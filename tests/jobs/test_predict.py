@@ -25,9 +25,9 @@ from lmr.cli import main
 from lmr.core.statefile import read_state
 from lmr.data.folder import open_image
 from lmr.data.pocket import CLASSES, draw
-from lmr.jobs import predict as predict_file
 from lmr.jobs import results as results_file
 from lmr.jobs import run as run_file
+from lmr.jobs.models import ModelOptions
 from lmr.jobs.predict import predict_images, read_labels
 from lmr.jobs.results import Answer, ResultFile, Screen
 
@@ -493,7 +493,7 @@ def test_interrupted_on_the_screen_there_is_nothing_to_continue(here: Path, caps
     draw_pictures(here / "a", range(2))
     with crash_at(lmr.Method, "step", 1, "before", KeyboardInterrupt):
         assert run_here(capsys, "a", "--labels", TEXT) == (130, "", "lmr: Interrupted.\n")
-    with crash_at(predict_file, "load", 1, "before", KeyboardInterrupt):
+    with crash_at(ModelOptions, "load", 1, "before", KeyboardInterrupt):
         assert run_here(capsys, "a", "--labels", TEXT, "--out", "o.jsonl") == (130, "", "lmr: Interrupted.\n")
     assert [path.name for path in here.iterdir()] == ["a"]
     for flag, save, advice in [("--overwrite", 3, "--resume instead of --overwrite"), ("--resume", 1, "--resume")]:
@@ -631,6 +631,8 @@ def refuse(capsys: pytest.CaptureFixture[str], here: Path, sentence: str, *words
         (["--model", "poket"], "Did you mean 'pocket'?"),
         (["--batch-size", "3"], "The run had --batch-size 2; resume with the same"),
         (["--top", "4"], "The run had --top 5; resume with the same"),
+        (["--memory", "lean"], "The run had --memory fast; resume with the same"),
+        (["--compile"], "The run had --compile no; resume with the same"),
         (["--out", "p.jsonl", "--state", "o.jsonl.state"], "holds the progress of the output '"),
         (["--state", "other.state"], "there is no 'other.state': the run has finished, or began with another --state"),
     ],
@@ -836,7 +838,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["predict", "--help"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    options = "--labels --model --method --template --batch-size --state --out --resume --overwrite --top"
+    options = "--labels --model --method --template --prompts --batch-size --state --out --resume --overwrite --top"
     for word in [*options.split(), "examples:", "lmr predict photos --labels names.txt --out photos.csv --resume"]:
         assert word in said
     with pytest.raises(SystemExit) as ended:

@@ -1,0 +1,188 @@
+"""The same pictures and texts through transformers: an implementation we did not write must give our features.
+
+A folder in Hugging Face's form is read again by transformers itself, so that the reading is compared as well. Weights
+of other forms are handed over to a transformers model as we loaded them, which compares the arithmetic only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.backbones.backbone import Backbone
+from lmr.backbones.keys import HUGGINGFACE, Side
+from lmr.backbones.text import TextTower
+from lmr.backbones.transformer import Perceptron
+from lmr.backbones.vit import VisionTower
+
+_ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far our unit features lie from transformers', and who read the weights; or why nothing was compared."""
+
+    image: float = float("nan")
+    text: float = float("nan")
+    reader: str = ""
+    reason: str = ""
+
+
+def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequence[str]) -> Agreement:
+    """Largest difference of unit features [N, D] in float32, image side and text side. images [N, 3, H, W]."""
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        return Agreement(reason="transformers is not installed")
+    side = backbone.text_side(list(texts))
+    tower = None if side is None else side.tower
+    folder = find_folder(backbone)
+    read, tokens, end = _encode_texts(backbone, tower, texts)
+    with torch.no_grad(), _quiet():
+        seen = backbone.encoder(images)
+        if folder is not None:
+            model, reader = _read_folder(folder), "which read the files itself"
+            ids = _tokenize(texts, folder) if _has_tokenizer(folder) else tokens
+            if ids is None:
+                return Agreement(reason="the folder has no tokenizer that transformers can use")
+            text = _take_features(model.get_text_features(ids))
+        elif isinstance(backbone.encoder, VisionTower) and isinstance(tower, TextTower):
+            model, reader = build_transformers_clip(backbone.encoder, tower), "with the weights as loaded here"
+            words = model.text_model(input_ids=tokens).last_hidden_state
+            text = model.text_projection(words[torch.arange(len(words)), end])
+        else:
+            return Agreement(reason="transformers has no model of this kind")
+        image = _take_features(model.get_image_features(images.float().cpu()))
+    return Agreement(_measure_gap(seen, image), _measure_gap(read, text), reader)
+
+
+def _encode_texts(
+    backbone: Backbone, tower: nn.Module | None, texts: Sequence[str]
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Our features, and the token ids [N, L] and ends [N] that our text tower was given for them."""
+    given: list[tuple[Tensor, ...]] = []
+    if not isinstance(tower, TextTower):
+        return backbone.encode_text(list(texts)), None, None
+    hook = tower.register_forward_pre_hook(lambda _, inputs: given.append(inputs))
+    try:
+        features = backbone.encode_text(list(texts))
+    finally:
+        hook.remove()
+    tokens, end = given[0]
+    return features, tokens.cpu(), end.cpu()
+
+
+def find_folder(backbone: Backbone) -> Path | None:
+    """The folder in Hugging Face's form that the model came from, if it came from one."""
+    facts = getattr(backbone, "facts", {})
+    if not facts.get("format", "").startswith("Hugging Face"):
+        return None
+    path = Path(facts.get("files", ""))
+    folder = path if path.is_dir() else path.parent
+    return folder if (folder / "config.json").is_file() else None
+
+
+def build_transformers_clip(image: VisionTower, text: TextTower) -> Any:
+    """A transformers CLIPModel in float32 with the weights of our towers."""
+    from transformers import CLIPConfig, CLIPModel
+
+    seen, read = image.config, text.config
+    config = CLIPConfig(
+        projection_dim=seen.features,
+        vision_config=_describe(seen) | {"image_size": seen.resolution, "patch_size": seen.patch},
+        text_config=_describe(read) | {"vocab_size": read.vocabulary, "max_position_embeddings": read.context},
+    )
+    model: Any = CLIPModel(config)
+    model.eval()
+    missing, odd = model.load_state_dict(_rename(image, "image") | _rename(text, "text"), strict=False)
+    if odd or [key for key in missing if key != "logit_scale" and not key.endswith("position_ids")]:
+        raise RuntimeError(f"Our towers and transformers' CLIPModel differ in {[*missing, *odd][:4]}.")
+    return model
+
+
+def _describe(config: Any) -> dict[str, Any]:
+    """What both towers have, in transformers' words."""
+    return {
+        "hidden_size": config.width,
+        "intermediate_size": config.hidden,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "projection_dim": config.features,
+        "hidden_act": _ACTIVATIONS[config.activation],
+        "layer_norm_eps": config.eps,
+    }
+
+
+def _rename(tower: nn.Module, side: Side) -> dict[str, Tensor]:
+    """The weights under transformers' names, with QuickGELU's constants taken out of the perceptrons again."""
+    weights = {key: value.detach().float().cpu() for key, value in tower.state_dict().items()}
+    for name, module in tower.named_modules():
+        if isinstance(module, Perceptron) and module.activation == "silu":
+            for key, factor in (("up.weight", 1 / 1.702), ("up.bias", 1 / 1.702), ("down.weight", 1.702)):
+                weights[f"{name}.{key}"] = weights[f"{name}.{key}"] * factor
+    renamed: dict[str, Tensor] = {}
+    for key, value in weights.items():
+        names = HUGGINGFACE.find_sources(side, key)
+        parts = [value.T] if key == "projection" else value.chunk(len(names))
+        renamed |= zip(names, parts, strict=True)
+    return renamed
+
+
+def _read_folder(folder: Path) -> Any:
+    from transformers import AutoModel
+
+    model: Any = AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
+    return model.eval()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and notices of transformers on the user's screen."""
+    from transformers import utils
+
+    logging: Any = utils.logging
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "spiece.model"))
+
+
+def _tokenize(texts: Sequence[str], folder: Path) -> Tensor:
+    """Token ids from the folder's own tokenizer.
+
+    Padded to the full length, as SigLIP was trained; a causal tower does not see what follows the end.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    length = AutoConfig.from_pretrained(str(folder), local_files_only=True).text_config.max_position_embeddings
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    given = tokenizer(list(texts), padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+    ids: Tensor = given["input_ids"]
+    return ids
+
+
+def _take_features(answer: Any) -> Tensor:
+    """The projected features, which newer versions of transformers wrap."""
+    features: Tensor = answer if isinstance(answer, Tensor) else answer.pooler_output
+    return features
+
+
+def _measure_gap(ours: Tensor, theirs: Tensor) -> float:
+    one, other = (F.normalize(features.detach().float().cpu(), dim=-1) for features in (ours, theirs))
+    return float((one - other).abs().nan_to_num(nan=float("inf")).max())

@@ -1,0 +1,72 @@
+"""What several commands have in common: how they are made, and the options about the model."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+else:
+    Subparsers = Any
+
+MODEL_HELP = (
+    "the model: a name of 'lmr list', a Hugging Face hub name such as openai/clip-vit-base-patch16, a folder of "
+    "weights, or a file of them (.pt, .bin, .safetensors)"
+)
+
+
+def add_command(
+    subparsers: Subparsers, name: str, line: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    """A command with its line in the list, what it does, and examples."""
+    return subparsers.add_parser(
+        name,
+        help=line,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    """The sentences around the class names."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--template",
+        action="append",
+        dest="templates",
+        metavar="TEXT",
+        help='a sentence around the class name, such as "a photo of a {}."; repeat the option to average over several',
+    )
+    which.add_argument(
+        "--prompts",
+        metavar="FILE.json",
+        help='a prompt set instead: {"class": ["sentence", ...], ...} as CuPL has them, or a list of templates',
+    )
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """How the model is loaded and run."""
+    group = parser.add_argument_group("about the model")
+    group.add_argument(
+        "--architecture", metavar="NAME", help="for a file that does not say what it holds, for example ViT-B-16"
+    )
+    group.add_argument("--device", metavar="NAME", help="where it runs, for example cuda (default: cpu)")
+    group.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="the type of its frozen weights; what is adapted stays float32 (default: float32)",
+    )
+    group.add_argument(
+        "--memory",
+        choices=("fast", "lean"),
+        default="fast",
+        help="lean: compute parts of a step twice instead of keeping them, for large models (default: %(default)s)",
+    )
+    group.add_argument("--compile", action="store_true", help="let torch.compile build the kernels; slow to start")
+
+
+def collect_options(options: argparse.Namespace, *without: str) -> dict[str, Any]:
+    """The options as keyword arguments, but for some."""
+    return {key: value for key, value in vars(options).items() if key != "run" and key not in without}
