@@ -47,17 +47,23 @@ class ClipTokenizer:
 
         The set is cut to its longest text: the text tower is causal, so what follows the end cannot change a feature.
         """
-        if isinstance(texts, str):
-            raise LmrError(f"Expected a list of texts, got the single text {texts[:50]!r}; put it in a list.")
-        texts = list(texts)
-        if not texts or not all(isinstance(text, str) for text in texts):
-            raise LmrError(f"Expected at least one text to encode and nothing but texts, got {texts[:5]}.")
+        texts = check_texts(texts)
         encoder = build_encoder()  # text by text: its batches start threads, which a later fork would complain about
         rows = [[START, *encoder.encode(clean(text)).ids[: self.context - 2], END] for text in texts]
         longest = max(map(len, rows))
         tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
         # CLIP reads a feature out at the first end token, also where a text spells "<|endoftext|>" out itself.
         return tokens, torch.tensor([row.index(END) for row in rows])
+
+
+def check_texts(texts: Sequence[str]) -> list[str]:
+    """The texts as a list; what is not texts gets a sentence."""
+    if isinstance(texts, str):
+        raise LmrError(f"Expected a list of texts, got the single text {texts[:50]!r}; put it in a list.")
+    texts = list(texts)
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise LmrError(f"Expected at least one text to encode and nothing but texts, got {texts[:5]}.")
+    return texts
 
 
 def clean(text: str) -> str:
