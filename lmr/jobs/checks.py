@@ -144,16 +144,17 @@ def _measure_gap(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().nan_to_num(nan=float("inf")).max())
 
 
-def choose_texts(backbone: Backbone, names: Sequence[str] | None) -> list[str]:
-    """Texts this model can read: the user's class names, or common words, or those of the embedded model."""
+def choose_texts(backbone: Backbone, names: Sequence[str] | None = None) -> list[str]:
+    """Different texts this model can read: the user's class names, or common words, or those of the embedded model."""
+    given = {" ".join(name.replace("_", " ").casefold().split()): None for name in names or ()}
     problem: LmrError | None = None
-    for words in [names[:PICTURES]] if names else _WORDS:
+    for words in [list(given)[:PICTURES]] if len(given) > 1 else _WORDS:
         try:
-            backbone.encode_text([text.replace("_", " ") for text in words])
+            backbone.encode_text(list(words))
         except LmrError as error:
             problem = problem or error
         else:
-            return list(dict.fromkeys(words))
+            return list(words)
     raise LmrError(f"The model can read none of the words tried; give --labels with words it knows. ({problem})")
 
 

@@ -15,8 +15,10 @@ def describe_everything() -> str:
     """The text of ``lmr list``."""
     parts = ["METHODS (use as --method or in lmr.create; every argument has the default shown)"]
     parts += [describe_method(find_method(name)) for name in list_methods()]
-    parts += ["MODELS (use as --model or in lmr.load)"]
-    parts += [f"  {name}\n      {line}" for name, line in list_models().items()]
+    parts += ["MODELS (use as --model or in lmr.load; so can any folder, file or hub name of a CLIP or SigLIP model)"]
+    models = list_models()
+    wide = max(map(len, models))
+    parts += ["\n".join(f"  {name:<{wide}}  {line}" for name, line in models.items())]
     return "\n\n".join(parts)
 
 

@@ -19,6 +19,7 @@ from lmr.core.zeroshot import digest_tensors
 from lmr.data.pocket import CLASSES, draw
 from lmr.jobs import doctor as doctor_file
 from lmr.jobs.accuracy import Accuracy
+from lmr.jobs.checks import choose_texts
 from lmr.jobs.doctor import Report, examine
 from lmr.jobs.models import ModelOptions
 
@@ -179,6 +180,14 @@ def test_every_check_can_fail(make: Callable[[], Report], failed: str) -> None:
     assert not report.ok
     assert failed in report.failed, str(report)
     assert f"  FAILED  {failed}: " in str(report)
+
+
+def test_class_names_that_read_alike_are_one_text() -> None:
+    """Or two classes of one name would look like a text tower that cannot tell words apart."""
+    backbone = lmr.load("pocket")
+    assert choose_texts(backbone, ["Red_star", "red star", "blue ring"]) == ["red star", "blue ring"]
+    assert choose_texts(backbone, ["red star", "red star"]) == choose_texts(backbone)
+    assert len(choose_texts(backbone, CLASSES)) == 8
 
 
 # ---------------------------------------------------------------------------------------------------------- the screen

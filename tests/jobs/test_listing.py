@@ -12,8 +12,9 @@ def test_every_method_preset_and_model_is_listed() -> None:
         assert (method.__doc__ or "").splitlines()[0] in text
         for preset in method.presets:
             assert f"preset {preset}:" in text
-    for model in lmr.list_models():
-        assert f"\n  {model}\n" in text
+    for model, line in lmr.list_models().items():
+        assert [model, line] in [row.strip().split(maxsplit=1) for row in text.splitlines()]
+    assert "any folder, file or hub name" in text
 
 
 def test_signatures_are_specs() -> None:
