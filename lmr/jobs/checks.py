@@ -27,7 +27,7 @@ TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 5e-3, tor
 # A step that every sample takes part in: no confidence gate, one protected class, a margin nobody has reached.
 EVERY_SAMPLE = "lmr(tau=0.0, delta=0.0, gamma0=1e4, am=False)"
 
-_WORDS = (("cat", "dog", "car", "tree"), ("red star", "blue ring", "green circle", "striped purple heart"))
+_WORDS = (("cat", "dog", "bird", "house"), ("red star", "blue ring", "green circle", "striped purple heart"))
 
 
 @dataclass(frozen=True)

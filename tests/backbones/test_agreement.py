@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +16,25 @@ from lmr.backbones.agreement import Agreement, compare_with_transformers, find_f
 from lmr.backbones.vit import VisionTower
 from lmr.cli import main
 
-_spec = importlib.util.spec_from_file_location("checkpoint_maker", Path(__file__).with_name("checkpoint_maker.py"))
-maker = importlib.util.module_from_spec(_spec)
-sys.modules["checkpoint_maker"] = maker
-_spec.loader.exec_module(maker)
+
+def import_neighbour(name: str) -> ModuleType:
+    """A module of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+maker, siglip = import_neighbour("checkpoint_maker"), import_neighbour("siglip_maker")
 
 TEXTS = ["cat", "a photo of a dog.", "two small birds in a tree"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept in the home of whoever runs the tests."""
+    monkeypatch.setenv("LMR_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +86,29 @@ def test_quick_gelu_is_unfolded(tmp_path: Path) -> None:
     assert found.reader == "with the weights as loaded here"
     assert found.image < 1e-5
     assert found.text < 1e-5
+
+
+@pytest.mark.parametrize("save", [siglip.save_siglip, siglip.save_siglip2], ids=["siglip", "siglip2"])
+def test_siglip_passes_every_check(save: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its pooled features and its padded texts, read once more by transformers from the same files."""
+    save(tmp_path / "model")
+    assert main(["doctor", str(tmp_path / "model")]) == 0
+    text = capsys.readouterr().out
+    assert "through transformers" in text
+    assert "logit scale    12.18, bias -4.25\n" in text
+    assert "  ok      agreement with transformers: image " in text
+    assert "which read the files itself" in text
+
+
+def test_siglip_without_its_tokenizer_is_not_compared(tmp_path: Path) -> None:
+    siglip.save_siglip(tmp_path)
+    backbone = lmr.load(tmp_path)
+    for name in ("spiece.model", "tokenizer.json"):
+        (tmp_path / name).unlink(missing_ok=True)
+    images = torch.randn(2, *backbone.input_shape)
+    assert compare_with_transformers(backbone, images, ["cat", "dog"]).reason == (
+        "the folder has no tokenizer that transformers can use"
+    )
 
 
 def test_wrong_weight_is_found_where_transformers_read_the_files(folders: dict[str, Path]) -> None:

@@ -27,6 +27,12 @@ _spec.loader.exec_module(maker)
 NAMES = ["cat", "great dane", "tree"]
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept in the home of whoever runs the tests."""
+    monkeypatch.setenv("LMR_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint in Hugging Face's form, the same one's bare weights in open_clip's, pictures and prompts."""
