@@ -69,7 +69,7 @@ def _read_hf(config: Any, where: str, resolution: int) -> Preprocessing:
         raise LmrError(f"Expected resample 3 (bicubic) or 2 (bilinear) in {where}, got {config['resample']!r}.")
     size = config.get("size", {"shortest_edge": 224})
     short = size.get("shortest_edge") if isinstance(size, dict) else size
-    square = _read_square(size)
+    square = None if isinstance(size, int) and not config.get("default_to_square") else _read_square(size)
     crop = config.get("crop_size", resolution)
     if short == resolution and config.get("do_center_crop", True) is True and _read_square(crop) == resolution:
         resize = "short"

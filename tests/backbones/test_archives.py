@@ -228,6 +228,7 @@ STORAGE = (
 )
 
 
+REBUILD = name_global("torch._utils", "_rebuild_tensor_v2")
 NUMBERS = torch.arange(6.0).numpy().tobytes()  # what the storage of the tensors below holds
 
 
