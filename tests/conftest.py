@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also for the programs that tests start
+os.environ["LMR_CACHE"] = tempfile.mkdtemp(prefix="lmr-cache-")  # nothing of a test stays in anybody's home
+atexit.register(shutil.rmtree, os.environ["LMR_CACHE"], ignore_errors=True)
 
 import pytest
 import torch

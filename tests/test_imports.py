@@ -32,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "bench": {"bench", "methods", "backbones", "data", "core", "version"},
     "jobs": {"jobs", "methods", "backbones", "data", "core", "version"},
 }
-HEAVY = {"matplotlib", "PIL", "transformers", "safetensors", "torchvision", "pandas", "scipy", "tqdm", "open_clip"}
+HEAVY = {"matplotlib", "PIL", "transformers", "tokenizers", "huggingface_hub", "sentencepiece", "ftfy", "safetensors"}
+HEAVY |= {"torchvision", "pandas", "scipy", "tqdm", "open_clip"}
 
 
 def name_module(path: Path, root: Path) -> str:
