@@ -15,7 +15,7 @@ The cost does not depend on what the weights are, so --random needs no download.
 
 _EXAMPLES = """\
 examples:
-  lmr cost --small                                              see what the table looks like, in seconds
+  lmr cost --small                                              see what the table looks like, in about a minute
   lmr cost --random ViT-B-16 --batch-size 16
   lmr cost --random ViT-L-14 --batch-size 64 --lean --methods zeroshot lmr
   lmr cost openai/clip-vit-base-patch16 --batch-size 16 64 --methods lmr "lmr(bc=False)" tent --out my-cost
