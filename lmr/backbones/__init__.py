@@ -60,6 +60,7 @@ def load(
     if not isinstance(name_or_path, str | os.PathLike):
         raise LmrError(f"Expected the name or the path of a model, got {name_or_path!r}.")
     name = os.fspath(name_or_path)
+    _check_device(device)
     with leave_inference_mode():
         if name == "pocket":
             from lmr.backbones.pocket import load_pocket
@@ -77,6 +78,8 @@ def load(
         if files.model_type in SIGLIP:
             from lmr.backbones.huggingface import load_siglip
 
+            if architecture is not None:
+                raise LmrError(f"{name!r} is a SigLIP model, whose config names its architecture; leave it away.")
             return load_siglip(files.folder, name, device=device, dtype=dtype)
         from lmr.backbones.clip import load_clip
 
@@ -95,3 +98,12 @@ def _refuse_options(name: str, architecture: str | None, device: str | torch.dev
     """The embedded model is what it is; an option it would not follow is answered, not dropped."""
     if architecture is not None or torch.device(device).type != "cpu" or dtype not in (None, torch.float32):
         raise LmrError(f"The model {name!r} has its own architecture and runs in float32 on the CPU; leave these away.")
+
+
+def _check_device(device: str | torch.device) -> None:
+    """Before anything large is read."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).partition("\n")[0][:200]
+        raise LmrError(f"The device {device!r} cannot be used here: {reason} Use 'cpu'.") from error

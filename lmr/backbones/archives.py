@@ -130,8 +130,9 @@ def _read_pickle(path: Path) -> Any:
         named = re.search(r"GLOBAL (\S+) was not|unsupported GLOBAL (\S+) whose module", str(error))
         if named:
             raise LmrError(
-                f"{str(path)!r} holds Python objects ({named[1] or named[2]}) besides weights, and loading these could run code, so it "
-                "was not loaded. Where it comes from, save the weights alone: torch.save(model.state_dict(), ...)."
+                f"{str(path)!r} holds Python objects ({named[1] or named[2]}) besides weights, and loading these could "
+                "run code, so it was not loaded. Where it comes from, save the weights alone: "
+                "torch.save(model.state_dict(), ...)."
             ) from error
         raise _describe_damage(path, error) from error
 

@@ -138,6 +138,7 @@ def load_clip(
     family, sizes, source = _find_sizes(weights, naming, path, named, architecture)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     checkpoint = convert_checkpoint(weights.tensors, naming, sizes, str(path), wide)
+    weights.tensors.clear()  # they are copied; a large model need not be held twice
     preprocessing, seen = read_preprocessing(path.parent, family, sizes[0].resolution)
     image, text = make_towers(sizes)
     fill_tower(image, checkpoint.image)

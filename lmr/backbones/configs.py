@@ -61,6 +61,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_hf_sizes(path: Path) -> Sizes:
     """The sizes in Hugging Face's config.json; what it leaves out has the defaults of transformers' CLIPConfig."""
     config = read_json(path)
+    if config.get("model_type", "clip") != "clip" or not config.keys() & {"model_type", "vision_config"}:
+        raise LmrError(f"Expected the configuration of a CLIP model in {str(path)!r}, which describes another one.")
     features = _Part(config, str(path)).whole("projection_dim", 512)
     image = _Part(_merge(config, "vision_config", path), f"vision_config of {str(path)!r}")
     words = _Part(_merge(config, "text_config", path), f"text_config of {str(path)!r}")

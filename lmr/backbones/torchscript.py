@@ -34,6 +34,9 @@ _STORAGES: dict[str, torch.dtype] = {
 }
 
 
+_LISTS = ("build_intlist", "build_doublelist", "build_boollist", "build_tensorlist")
+
+
 class ForeignContent(Exception):  # it never leaves the package: archives.py makes a sentence of it
     """The archive names or holds something that weights do not need."""
 
@@ -101,7 +104,7 @@ class _Unpickler(pickle.Unpickler):
             return OrderedDict
         if module == "torch" and name in _STORAGES:
             return _STORAGES[name]
-        if module == "torch.jit._pickle" and name in ("build_intlist", "build_doublelist", "build_boollist"):
+        if module == "torch.jit._pickle" and name in _LISTS:
             return list
         if module == "torch.jit._pickle" and name == "restore_type_tag":
             return _UNTAG

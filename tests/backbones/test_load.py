@@ -89,6 +89,12 @@ def test_loading_asks_nobody_else(folder: Path, tmp_path: Path, monkeypatch: pyt
     assert lmr.load(tmp_path / "copy").encode_text(["a dog"]).shape == (1, maker.FEATURES)
 
 
+@pytest.mark.parametrize("device", ["warp", "cpu:-7", 3.5])
+def test_odd_device_gets_a_sentence(device: Any, folder: Path) -> None:
+    with pytest.raises(lmr.LmrError, match=r"The device .* cannot be used here: .* Use 'cpu'\."):
+        lmr.load(folder, device=device)
+
+
 def test_siglip_goes_to_its_own_reader(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import lmr.backbones.huggingface as reader
 
@@ -103,3 +109,5 @@ def test_siglip_goes_to_its_own_reader(folder: Path, tmp_path: Path, monkeypatch
     shutil.copy(folder / "model.safetensors", tmp_path)
     assert lmr.load(tmp_path, device="cpu", dtype=torch.float16) == "model"
     assert seen == [((tmp_path, str(tmp_path)), {"device": "cpu", "dtype": torch.float16})]
+    with pytest.raises(lmr.LmrError, match="is a SigLIP model, whose config names its architecture"):
+        lmr.load(tmp_path, architecture="ViT-B-16")
