@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import random
 import sys
 import zipfile
 from pathlib import Path
@@ -77,6 +78,25 @@ def test_cut_file_gets_a_sentence(kind: str, tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(lmr.LmrError, match="is empty; it may be a download that failed"):
         read_weights(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_bytes_give_weights_or_a_sentence(kind: str, tmp_path: Path) -> None:
+    """Whatever a few wrong bytes do to a reader, no other error comes out."""
+    path = write(kind, tmp_path / "weights")
+    content = path.read_bytes()
+    chance = random.Random(3)
+    refused = 0
+    for _ in range(100):
+        changed = bytearray(content)
+        for _ in range(chance.choice([1, 3, 10])):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        path.write_bytes(changed)
+        try:
+            read_weights(path)
+        except lmr.LmrError:
+            refused += 1
+    assert refused > 20
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".bin", ".safetensors"])
