@@ -9,12 +9,12 @@ import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also for the programs that tests start
 os.environ["LMR_CACHE"] = tempfile.mkdtemp(prefix="lmr-cache-")  # nothing of a test stays in anybody's home
-atexit.register(shutil.rmtree, os.environ["LMR_CACHE"], ignore_errors=True)
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+atexit.register(shutil.rmtree, os.environ["LMR_CACHE"], ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
