@@ -60,8 +60,6 @@ class Wish:
                 raise LmrError(f"Expected a {what} of at least 1, got {value!r}.")
         if not self.minutes > 0:
             raise LmrError(f"Expected a positive number of minutes, got {self.minutes!r}.")
-        if isinstance(self.methods, str) or not all(isinstance(spec, str) for spec in self.methods):
-            raise LmrError(f"Expected a list of methods such as ['lmr', 'tent'], got {self.methods!r}.")
 
     @property
     def command(self) -> str:
@@ -99,6 +97,8 @@ def measure_cost(
     ``full_context`` add LMR in its lean mode and BATCLIP with uncut prompts in one graph. With ``out`` the report is
     written to that folder.
     """
+    if isinstance(methods, str):
+        raise LmrError(f"Expected a list of methods such as ['lmr', 'tent'], got the single text {methods!r}.")
     sizes = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
     count = count_cores() if threads is None else threads
     extras = {"memory": memory, "lean": lean, "full_context": full_context}
