@@ -85,9 +85,10 @@ def _make_sort_key(path: Path) -> list[list[tuple[str, int]]]:
     return [[(text, int(digits or -1)) for text, digits in part] for part in pieces]
 
 
-def open_image(path: str | os.PathLike[str]) -> Image.Image:
+def open_image(path: str | os.PathLike[str], *, upright: bool = True) -> Image.Image:
     """Open the first frame of a picture file as 8-bit RGB, upright, transparency laid on white.
 
+    ``upright=False`` leaves the picture as it was stored, which is how every published number on ImageNet was made.
     Raises UnreadableImage, and nothing else, for whatever cannot be read; never warns.
     """
     if not os.path.isfile(path):
@@ -99,11 +100,11 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
             _refuse_bomb(image)
             image.load()
             picture = _convert_to_rgb(image)
-            turn = _UPRIGHT.get(_read_orientation(image))
+            turn = _UPRIGHT.get(_read_orientation(image)) if upright else None
     except Exception as error:  # decoders of damaged data raise nearly every kind of exception
         raise UnreadableImage(f"Cannot read {str(path)!r}: {_explain(error)}.") from error
     picture = picture if turn is None else picture.transpose(turn)
-    picture.info.clear()  # the stored orientation has been applied: nobody may apply it again
+    picture.info.clear()  # the stored orientation has been dealt with: nobody may apply it again
     return picture
 
 

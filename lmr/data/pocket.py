@@ -56,10 +56,19 @@ def draw(indices: Iterable[int], seed: int = 0) -> tuple[NDArray[np.uint8], Scen
     return np.concatenate([picture for picture, _ in parts]), Scene(*whole)
 
 
+def list_labels(count: int, seed: int = 0) -> NDArray[np.int64]:
+    """The labels of the first ``count`` pictures of world ``seed``, which need not be drawn for that: int64 [count]."""
+    return _choose_labels(_uniform(np.arange(count, dtype=np.uint64), seed, 0, 1))
+
+
+def _choose_labels(u: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.minimum((u[:, 0] * len(CLASSES)).astype(np.int64), len(CLASSES) - 1)
+
+
 def _render(index: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.uint8], Scene]:
     count = len(index)
     u = _uniform(index, seed, 0, 32)
-    label = np.minimum((u[:, 0] * len(CLASSES)).astype(np.int64), len(CLASSES) - 1)
+    label = _choose_labels(u)
     shape, finish = np.divmod(label, 2 * len(COLOURS))
     striped, colour = np.divmod(finish, len(COLOURS))
 

@@ -1,0 +1,162 @@
+"""What every set of pictures is to its user, and the two ways to corrupt one: from files, or on the fly."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Picture = NDArray[np.uint8]  # [H, W, 3], RGB
+Labels = NDArray[np.int64]
+CLEAN = "clean"
+
+# The benchmark's 15 corruptions in its order, and the 4 beside it (Hendrycks and Dietterich, ICLR 2019).
+BENCHMARK = (
+    "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
+    "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+)  # fmt: skip
+EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+class Dataset(ABC):
+    """Labelled pictures in one or several domains; picture k is the same scene in all of them.
+
+    ``classes`` are the candidates, in the order of the labels. ``domains`` are those a benchmark runs; ``others`` may
+    be asked for too. ``severities`` is (0,) where pictures come as they are. ``digest`` changes when the pictures, the
+    labels or their order do; ``protocol`` says in words where the pictures come from.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    domains: tuple[str, ...] = (CLEAN,)
+    others: tuple[str, ...] = ()
+    severities: tuple[int, ...] = (0,)
+    protocol: dict[str, str]
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """16 hexadecimal digits."""
+
+    @abstractmethod
+    def labels(self, domain: str) -> Labels:
+        """The class of every picture of a domain: int64 [N]."""
+
+    @abstractmethod
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
+        """Pictures by their place in the set, as uint8 [H, W, 3]; a clean picture has no severity."""
+
+    def count(self, domain: str) -> int:
+        """How many pictures a domain has."""
+        return len(self.labels(domain))
+
+    def check(self, domain: str, severity: int | None = None, indices: Sequence[int] = ()) -> None:
+        """Refuse what the set does not have, in a sentence."""
+        if domain not in self.domains + self.others:
+            known = ", ".join(self.domains + self.others)
+            raise ValueError(f"The set {self.name!r} has no domain {domain!r}; choose one of: {known}.")
+        if severity is not None and domain != CLEAN and severity not in self.severities:
+            raise ValueError(f"Expected a severity from 1 (mild) to 5 (strong) for {self.name!r}, got {severity!r}.")
+        if len(indices):
+            count = self.count(domain)
+            if not 0 <= min(indices) <= max(indices) < count:
+                raise ValueError(
+                    f"The set {self.name!r} has the pictures 0 to {count - 1}, but {min(indices)} to {max(indices)} "
+                    "were asked for."
+                )
+
+
+class CorruptedOnTheFly(Dataset):
+    """A clean set seen through the 15 (+ 4) corruptions, computed when a picture is read.
+
+    The noise of a picture depends on its number in ``numbers`` (its place where there are none), the corruption, the
+    severity and the seed: on nothing else, and hence not on the order or the batch. ``finish`` is what the authors of
+    the official files did to a corrupted picture before it was stored.
+    """
+
+    domains = BENCHMARK
+    others = (*EXTRA, CLEAN)
+    severities = SEVERITIES
+
+    def __init__(
+        self,
+        name: str,
+        clean: Dataset,
+        constants: Literal["cifar", "imagenet"],
+        *,
+        seed: int = 0,
+        workers: int = 1,
+        numbers: Sequence[int] | None = None,
+        finish: Callable[[Picture], Picture] | None = None,
+    ) -> None:
+        self.name, self.clean, self.classes = name, clean, clean.classes
+        self.constants, self.seed, self.workers = constants, seed, workers
+        self._numbers, self._finish = numbers, finish
+        made = f"made on the fly with the {constants} constants, seed {seed}"
+        self.protocol = {**clean.protocol, "corruptions": made}
+
+    @property
+    def digest(self) -> str:
+        """Of the clean pictures and of how they are corrupted."""
+        return make_digest(self.clean.digest, "on the fly", self.constants, str(self.seed))
+
+    def labels(self, domain: str) -> Labels:
+        """The labels of the clean pictures."""
+        self.check(domain)
+        return self.clean.labels(CLEAN)
+
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
+        """Read the clean pictures and corrupt them."""
+        indices = [int(index) for index in indices]
+        self.check(domain, severity, indices)
+        pictures = self.clean.read(CLEAN, 0, indices)
+        if domain == CLEAN or not pictures:
+            return pictures
+        from lmr.data.corruptions import corrupt_batch  # it needs heavy libraries, which stored pictures do not
+
+        corrupted = corrupt_batch(
+            np.stack(pictures),
+            domain,
+            severity,
+            seed=self.seed,
+            indices=[self._numbers[index] for index in indices] if self._numbers else indices,
+            constants=self.constants,
+            workers=self.workers,
+        )
+        return [self._finish(picture) for picture in corrupted] if self._finish else list(corrupted)
+
+
+def make_digest(*parts: str | bytes) -> str:
+    """16 hexadecimal digits of the parts, each told from the next."""
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        whole.update(len(data).to_bytes(8, "little") + data)
+    return whole.hexdigest()[:16]
+
+
+def find_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """The folder the sets lie in: the one given, else $LMR_DATA, else ~/.cache/lmr/data."""
+    return Path(root or os.environ.get("LMR_DATA") or "~/.cache/lmr/data").expanduser()
+
+
+def find_first(root: Path, places: Iterable[str]) -> Path | None:
+    """The first of some places under the root that exists."""
+    return next((root / place for place in places if (root / place).exists()), None)
+
+
+def describe_missing(name: str, root: Path, places: Iterable[str], hint: str = "") -> ValueError:
+    """The error for a set that is not there: where it was looked for, and the command that gets it."""
+    looked = ", ".join(places)
+    extra = f" {hint}" if hint else ""
+    return ValueError(
+        f"The set {name!r} is not in {str(root)!r} (looked for: {looked}). Run `lmr fetch {name}` to get it, or give "
+        f"the folder that holds it as the root (or as $LMR_DATA).{extra}"
+    )
