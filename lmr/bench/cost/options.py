@@ -15,7 +15,7 @@ def add_cost_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", nargs="?", help="the model, as lmr.load takes it; or give --random")
     add("--random", metavar="ARCHITECTURE", help="random weights in these sizes, such as ViT-B-16; cost is the same")
-    add("--small", action="store_true", help="a tiny random model and few classes: see the table in seconds")
+    add("--small", action="store_true", help="a tiny random model and few classes: see the table in a minute")
     add(
         "--batch-size",
         type=int,
