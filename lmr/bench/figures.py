@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmr.data.corruptions import corrupt
+from lmr.data.corruptions import corrupt_batch
 from lmr.data.pocket import CLASSES, SHAPES, draw
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def draw_world(path: Path, seed: int) -> None:
 
 def _show_pictures(axis: Axes, domain: str, severity: int, seed: int) -> None:
     clean, _ = draw(range(4), seed)
-    changed = corrupt(clean, domain, severity, seed=seed)
+    changed = corrupt_batch(clean, domain, severity, seed=seed, constants="cifar")
     axis.imshow(_tile(np.concatenate([clean, changed]), 4), interpolation="nearest")
     axis.set_xticks([])
     axis.set_yticks([clean.shape[1] * 0.5, clean.shape[1] * 1.5], ["clean", "changed"], fontsize=8)

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lmr.data.corruptions import corrupt
+from lmr.data.corruptions import corrupt_batch
 from lmr.data.dataset import Dataset, Labels, Picture
 from lmr.data.orders import ORDERS, arrange
 from lmr.data.pocket import draw
@@ -170,5 +170,6 @@ def stream_pocket(domain: str, count: int, batch_size: int, severity: int = 5, s
         places = range(first, min(first + batch_size, count))
         pictures, scene = draw(places, seed)
         if domain != "clean":
-            pictures = corrupt(pictures, domain, severity, seed=seed, first=first)
+            places = range(first, first + len(pictures))
+            pictures = corrupt_batch(pictures, domain, severity, seed=seed, indices=places, constants="cifar")
         yield Batch(cast(list[Picture], pictures), scene.label, [domain] * len(places), np.array(places))

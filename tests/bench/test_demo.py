@@ -10,9 +10,8 @@ import pytest
 from PIL import Image
 
 import lmr
-from lmr.bench.demo import ABLATIONS, CONTENDERS, METHODS, Demo, format_table, run_demo
-from lmr.bench.run import Run
-from lmr.data.corruptions import CORRUPTIONS
+from lmr.bench.demo import ABLATIONS, CONTENDERS, DOMAINS, METHODS, Demo, format_table, run_demo
+from lmr.bench.demo_run import Run
 
 
 def test_demo_prints_every_method_and_writes_what_it_says(tmp_path: Path) -> None:
@@ -27,8 +26,8 @@ def test_demo_prints_every_method_and_writes_what_it_says(tmp_path: Path) -> Non
     with Image.open(out / "demo.png") as picture:
         assert picture.size[0] > 1000
     rows = [json.loads(line) for line in (out / "demo.jsonl").read_text().splitlines()]
-    assert len(rows) == 1 + len(CORRUPTIONS) * len(CONTENDERS)
-    assert {row["domain"] for row in rows} == {"clean", *CORRUPTIONS}
+    assert len(rows) == 1 + len(DOMAINS) * len(CONTENDERS)
+    assert {row["domain"] for row in rows} == {"clean", *DOMAINS}
     for row in rows:
         assert row["images"] == 40
         assert 0 <= row["accuracy"] <= 1

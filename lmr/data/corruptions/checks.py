@@ -1,0 +1,71 @@
+"""Bad input to the corruptions, told in a sentence before anything is computed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from lmr.data.corruptions.constants import CONSTANTS, CORRUPTIONS, EXTRA
+from lmr.data.corruptions.kinds import Pictures
+
+
+def check_choice(name: str, severity: int, seed: int, constants: str) -> None:
+    """The corruption must exist, at one of five severities, with one of two sets of constants."""
+    _check_word("corruption", name, CORRUPTIONS + EXTRA)
+    _check_word("set of constants", constants, tuple(CONSTANTS))
+    if not _is_whole(severity) or not 1 <= severity <= 5:
+        raise ValueError(f"The severity must be a whole number from 1 (mild) to 5 (strong), but {severity!r} came.")
+    _check_count("seed", seed, 0)
+
+
+def check_pictures(images: object, dimensions: int) -> Pictures:
+    """One picture [H, W, 3] or a batch [N, H, W, 3] of uint8."""
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
+        kind = images.dtype if isinstance(images, np.ndarray) else type(images).__name__
+        raise ValueError(
+            f"Expected a numpy array of uint8 values from 0 to 255, but {kind} came: corrupt the pictures "
+            "before they are scaled, normalised or turned into tensors."
+        )
+    if images.ndim != dimensions or images.shape[-1] != 3 or 0 in images.shape[-3:]:
+        wanted, other = ("[H, W, 3]", "corrupt_batch") if dimensions == 3 else ("[N, H, W, 3]", "corrupt")
+        number = "a colour picture" if dimensions == 3 else "colour pictures of one size"
+        raise ValueError(
+            f"Expected {number} {wanted}, but the shape {list(images.shape)} came: put the channels last, turn grey "
+            f"into three equal channels, and use {other} for {'a batch' if dimensions == 3 else 'a single picture'}."
+        )
+    return images
+
+
+def check_indices(indices: Sequence[int] | npt.NDArray[np.integer] | None, count: int) -> list[int]:
+    """One place in the data set per picture; without any, their places in the batch."""
+    listed = list(range(count)) if indices is None else list(indices)
+    if len(listed) != count:
+        raise ValueError(f"Expected one index for each of the {count} pictures, but {len(listed)} came.")
+    for index in listed:
+        _check_count("index of a picture", index, 0)
+    return [int(index) for index in listed]
+
+
+def check_workers(workers: int) -> None:
+    """At least this process."""
+    _check_count("number of workers", workers, 1)
+
+
+def _check_word(kind: str, word: object, known: Collection[str]) -> None:
+    if word in known:
+        return
+    near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.4)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"There is no {kind} {word!r}.{hint} Choose one of: {', '.join(known)}.")
+
+
+def _check_count(label: str, value: object, least: int) -> None:
+    if not _is_whole(value) or value < least:  # type: ignore[operator]
+        raise ValueError(f"The {label} must be a whole number of at least {least}, but {value!r} came.")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

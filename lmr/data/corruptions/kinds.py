@@ -1,0 +1,12 @@
+"""The types that the families of corruptions share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Pictures = npt.NDArray[np.uint8]  # [N, H, W, 3], red, green, blue
+Floats = npt.NDArray[np.float64]
+Generators = Sequence[np.random.Generator]  # one per picture

