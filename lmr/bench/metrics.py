@@ -1,4 +1,4 @@
-"""Measures of a stream of answers: pure functions of predicted and true labels [N]."""
+"""Measures of a stream of answers: pure functions of what was predicted, what is true and how sure the answers were."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Labels = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+BINS = 15  # of the calibration error, as Guo et al. ("On Calibration of Modern Neural Networks", 2017) have them
+LATE = 0.2  # the share of a stream that counts as its late stage
+POINTS = 200  # places of a curve that a row keeps
 
 
-def running_accuracy(predicted: Labels, true: Labels) -> NDArray[np.float64]:
+def accuracy(predicted: Labels, true: Labels) -> float:
+    """Share of right answers."""
+    return float((predicted == true).mean())
+
+
+def running_accuracy(predicted: Labels, true: Labels) -> Floats:
     """Share of right answers among the first n, for every n: [N]."""
     return np.cumsum(predicted == true) / np.arange(1, len(true) + 1)
 
 
-def running_top_share(predicted: Labels, classes: int) -> NDArray[np.float64]:
+def running_top_share(predicted: Labels, classes: int) -> Floats:
     """Share of the most predicted class among the first n answers, for every n: [N]. 1/classes is the fair share."""
     counts = np.zeros(classes, np.int64)
     top = np.empty(len(predicted), np.int64)
@@ -21,3 +31,46 @@ def running_top_share(predicted: Labels, classes: int) -> NDArray[np.float64]:
         counts[label] += 1
         top[n] = max(top[n - 1] if n else 0, counts[label])
     return top / np.arange(1, len(predicted) + 1)
+
+
+def calibration_error(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) -> float:
+    """Expected calibration error: how far confidence is from accuracy, in bins of equal width, weighted by their size.
+
+    A bin holds its upper edge and not its lower one. Confidences that are not finite make the error NaN.
+    """
+    if not np.isfinite(confidence).all():
+        return float("nan")
+    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    sure = np.bincount(place, weights=confidence, minlength=bins)
+    correct = np.bincount(place, weights=right, minlength=bins)
+    return float(np.abs(sure - correct).sum() / len(confidence))
+
+
+def top_share(predicted: Labels) -> float:
+    """Share of the most predicted class."""
+    return float(np.bincount(predicted).max() / len(predicted))
+
+
+def late_top_share(predicted: Labels, late: float = LATE) -> float:
+    """Share of the most predicted class at the end of the stream, in its last fifth: the paper's figure 1 (d).
+
+    The paper draws a "late-stage dominant class share" and does not say where the late stage begins; the fifth is ours.
+    """
+    return top_share(predicted[len(predicted) - max(1, round(late * len(predicted))) :])
+
+
+def share_of_classes(predicted: Labels, classes: int) -> float:
+    """Share of all classes that were predicted at least once."""
+    return len(np.unique(predicted)) / classes
+
+
+def effective_classes(predicted: Labels) -> float:
+    """exp of the entropy of the predicted classes: ``classes`` if all are as frequent, 1 if one takes everything."""
+    shares = np.unique(predicted, return_counts=True)[1] / len(predicted)
+    return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+def thin_curve(values: Floats, points: int = POINTS) -> dict[str, list[float]]:
+    """A running measure [N] at no more than ``points`` places, evenly spread and with the last: numbers for a row."""
+    seen = np.unique(np.linspace(1, len(values), min(points, len(values))).round().astype(np.int64))
+    return {"images": seen.tolist(), "accuracy": values[seen - 1].tolist()}
