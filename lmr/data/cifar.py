@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmr.data.cifar_archives import SIDE, read_archive
+from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.dataset import (
-    BENCHMARK,
     CLEAN,
-    EXTRA,
     SEVERITIES,
     CorruptedOnTheFly,
     Dataset,
@@ -91,7 +90,7 @@ class CifarC(Dataset):
     ``open_clean`` opens the clean test set when the domain "clean" is first asked for; without it there is none.
     """
 
-    domains = BENCHMARK
+    domains = CORRUPTIONS
     severities = SEVERITIES
 
     def __init__(self, folder: Path, classes: int, open_clean: Callable[[], Dataset] | None = None) -> None:

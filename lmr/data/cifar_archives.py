@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +23,21 @@ SIDE = 32
 _PIXELS = 3 * SIDE * SIDE
 
 
+class Unexpected(Exception):
+    """The file can be read, but is not what it should be; the message ends a sentence."""
+
+
 def read_archive(path: Path, classes: int) -> Arrays:
     """The test pictures and labels in a file, whose name tells its kind. Raises ValueError, a sentence."""
     try:
         images, labels = _find_reader(path)(path, classes)
-    except ValueError as error:
+    except Unexpected as error:
         raise ValueError(f"Cannot read CIFAR-{classes} from {str(path)!r}: {error}") from error
     except Exception as error:  # whatever a decoder of damaged data comes up with
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(
-            f"Cannot read CIFAR-{classes} from {str(path)!r}: it is damaged or incomplete "
-            f"({type(error).__name__}: {error}). Fetch it again with `lmr fetch cifar{classes}`."
+            f"Cannot read CIFAR-{classes} from {str(path)!r}: it is damaged or incomplete ({reason}). Fetch it again "
+            f"with `lmr fetch cifar{classes}`."
         ) from error
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (SIDE, SIDE, 3):
         raise ValueError(
@@ -64,7 +69,7 @@ def _read_pickle(data: bytes, classes: int) -> Arrays:
     content = _Arrays(io.BytesIO(data), encoding="latin1").load()
     key = "labels" if classes == 10 else "fine_labels"
     if not isinstance(content, dict) or not {"data", key} <= set(content):
-        raise ValueError(f"expected a dictionary with data and {key}, as in the python archive.")
+        raise Unexpected(f"expected a dictionary with data and {key}, as in the python archive.")
     return _make_pictures(np.asarray(content["data"])), np.asarray(content[key])
 
 
@@ -82,7 +87,7 @@ class _Arrays(pickle.Unpickler):
             return _make_empty
         if (module, name) == ("_codecs", "encode"):
             return _encode
-        raise ValueError(
+        raise Unexpected(
             f"it asks for {module}.{name}, which no CIFAR file needs; do not trust it, and fetch the set again."
         )
 
@@ -103,7 +108,7 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
 def _make_pictures(rows: NDArray[Any]) -> NDArray[Any]:
     """Rows of 3,072 values, the red ones first -> [N, 32, 32, 3]."""
     if rows.ndim != 2 or rows.shape[1] != _PIXELS:
-        raise ValueError(f"expected rows of {_PIXELS} values, got {list(rows.shape)}.")
+        raise Unexpected(f"expected rows of {_PIXELS} values, got {list(rows.shape)}.")
     return rows.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
 
 
@@ -115,7 +120,7 @@ def _read_binary(data: bytes, classes: int) -> Arrays:
     """One byte of label and 3,072 of picture; CIFAR-100 has the coarse label before the fine one."""
     head = 1 if classes == 10 else 2
     if not data or len(data) % (head + _PIXELS):
-        raise ValueError(f"expected records of {head + _PIXELS} bytes, got {len(data)} bytes in all.")
+        raise Unexpected(f"expected records of {head + _PIXELS} bytes, got {len(data)} bytes in all.")
     rows = np.frombuffer(data, np.uint8).reshape(-1, head + _PIXELS)
     return _make_pictures(rows[:, head:]), rows[:, head - 1].astype(np.int64)
 
@@ -133,14 +138,20 @@ def _read_tar(path: Path, classes: int) -> Arrays:
             file = archive.extractfile(member) if reader else None
             if reader and file:
                 return reader(file.read(), classes)
-    raise ValueError(f"expected one of {', '.join(members)} in the archive.")
+    raise Unexpected(f"expected one of {', '.join(members)} in the archive.")
 
 
 def _read_npz(path: Path, classes: int) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
-        if not zipfile.is_zipfile(path) or not {"images", "labels"} <= set(file.files):
-            raise ValueError("expected the arrays images and labels.")
-        return file["images"], file["labels"]
+    with zipfile.ZipFile(path) as archive:
+        if not {"images.npy", "labels.npy"} <= set(archive.namelist()):
+            raise Unexpected("expected the arrays images and labels.")
+        with archive.open("images.npy") as images, archive.open("labels.npy") as labels:
+            return _load_array(images), _load_array(labels)
+
+
+def _load_array(file: IO[bytes]) -> NDArray[Any]:
+    array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
 
 
 def _read_parquet(path: Path, classes: int) -> Arrays:
@@ -148,14 +159,14 @@ def _read_parquet(path: Path, classes: int) -> Arrays:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise ValueError("parquet files need the package pyarrow (pip install pyarrow).") from error
+        raise Unexpected("parquet files need the package pyarrow (pip install pyarrow).") from error
     from PIL import Image
 
     table = parquet.read_table(path)
     picture = next((name for name in ("img", "image") if name in table.column_names), None)
     label = next((name for name in ("fine_label", "label") if name in table.column_names), None)
     if picture is None or label is None:
-        raise ValueError(f"expected the columns img and label (or fine_label), got {', '.join(table.column_names)}.")
+        raise Unexpected(f"expected the columns img and label (or fine_label), got {', '.join(table.column_names)}.")
     images = [
         np.asarray(Image.open(io.BytesIO(cell["bytes"])).convert("RGB")) for cell in table.column(picture).to_pylist()
     ]

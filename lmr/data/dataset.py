@@ -12,16 +12,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from lmr.data.corruptions import CORRUPTIONS, EXTRA, corrupt_batch
+
 Picture = NDArray[np.uint8]  # [H, W, 3], RGB
 Labels = NDArray[np.int64]
 CLEAN = "clean"
-
-# The benchmark's 15 corruptions in its order, and the 4 beside it (Hendrycks and Dietterich, ICLR 2019).
-BENCHMARK = (
-    "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
-    "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
-)  # fmt: skip
-EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
@@ -81,7 +76,7 @@ class CorruptedOnTheFly(Dataset):
     the official files did to a corrupted picture before it was stored.
     """
 
-    domains = BENCHMARK
+    domains = CORRUPTIONS
     others = (*EXTRA, CLEAN)
     severities = SEVERITIES
 
@@ -119,8 +114,6 @@ class CorruptedOnTheFly(Dataset):
         pictures = self.clean.read(CLEAN, 0, indices)
         if domain == CLEAN or not pictures:
             return pictures
-        from lmr.data.corruptions import corrupt_batch  # it needs heavy libraries, which stored pictures do not
-
         corrupted = corrupt_batch(
             np.stack(pictures),
             domain,

@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.dataset import (
-    BENCHMARK,
     CLEAN,
-    EXTRA,
     SEVERITIES,
     CorruptedOnTheFly,
     Dataset,
@@ -137,7 +136,7 @@ class ImageNetC(Dataset):
     ``open_clean`` opens the clean crops when the domain "clean" is first asked for; without it there is none.
     """
 
-    domains = BENCHMARK
+    domains = CORRUPTIONS
     severities = SEVERITIES
 
     def __init__(self, name: str, folder: Path, small: bool, open_clean: Callable[[], Dataset] | None = None) -> None:
@@ -147,7 +146,7 @@ class ImageNetC(Dataset):
         self._lists: dict[str, tuple[str, ...]] = {}
         self._place_of = {wnid: place for place, wnid in enumerate(read_imagenet())}
         self._advice = f"Run `lmr fetch {name}`, or check the folder with `lmr fetch {name} --check {folder}`."
-        first = next((domain for domain in self.domains if self._has(domain)), None)
+        first = next((domain for domain in self.domains + EXTRA if self._has(domain)), None)
         if first is None:
             raise ValueError(
                 f"Expected folders such as {self.domains[0]}/5/n01440764 in {str(folder)!r}, found none. {self._advice}"
@@ -156,9 +155,10 @@ class ImageNetC(Dataset):
         self.protocol = {**protocol, "corruptions": "the official files of ImageNet-C"}
 
     def _has(self, domain: str) -> bool:
-        return any((self._locate(domain) / str(severity)).is_dir() for severity in self.severities)
+        return any((self.locate(domain) / str(severity)).is_dir() for severity in self.severities)
 
-    def _locate(self, domain: str) -> Path:
+    def locate(self, domain: str) -> Path:
+        """The folder of a corruption, by itself or inside that of its archive."""
         group = next(group for group, members in GROUPS.items() if domain in members)
         grouped = self.folder / group / domain
         return grouped if grouped.is_dir() else self.folder / domain
@@ -168,12 +168,26 @@ class ImageNetC(Dataset):
         if self._small:
             return read_list(_SMALL_LIST)
         if domain not in self._lists:
-            place = self._locate(domain)
+            place = self.locate(domain)
             folder = next((place / str(s) for s in reversed(self.severities) if (place / str(s)).is_dir()), None)
             if folder is None:
                 raise ValueError(f"There is no folder {str(place / '5')!r}. {self._advice}")
             self._lists[domain] = tuple(list_classes(folder, self._place_of))
         return self._lists[domain]
+
+    def check_files(self, domain: str, severity: int) -> list[str]:
+        """What is missing in the folder of a corruption and severity, in sentences."""
+        folder = self.locate(domain) / str(severity)
+        if not folder.is_dir():
+            return [f"There is no folder {str(folder)!r}."]
+        names = set(list_classes(folder, self._place_of))
+        if self._small:
+            missing = [file for file in self.list_files(domain) if file not in names]
+            if missing:
+                return [f"{str(folder)!r} lacks {len(missing)} of the 5,000 pictures, {missing[0]} for one."]
+        elif len(names) != COUNTS["imagenet"] or names != set(self.list_files(domain)):
+            return [f"Expected the 50,000 validation pictures in {str(folder)!r}, found {len(names)}."]
+        return []
 
     @cached_property
     def _clean(self) -> Dataset:
@@ -186,7 +200,7 @@ class ImageNetC(Dataset):
         parts = []
         for domain in filter(self._has, self.domains):
             files = self.list_files(domain)
-            sizes = [measure_some(self._locate(domain) / str(s), files, _SAMPLED) for s in self.severities]
+            sizes = [measure_some(self.locate(domain) / str(s), files, _SAMPLED) for s in self.severities]
             parts += [domain, make_digest("\n".join(files)), str(sizes)]
         return make_digest(self.name, *parts)
 
@@ -203,7 +217,7 @@ class ImageNetC(Dataset):
         self.check(domain, severity, indices)
         if domain == CLEAN:
             return self._clean.read(CLEAN, 0, indices)
-        folder, files = self._locate(domain) / str(severity), self.list_files(domain)
+        folder, files = self.locate(domain) / str(severity), self.list_files(domain)
         return [np.array(open_file(folder / files[index], False, self._advice)) for index in indices]
 
 
