@@ -1,0 +1,156 @@
+"""One file over HTTP: from any of several servers, going on where a cut connection or a kill left off.
+
+What has come lies in ``NAME.part``; only a whole file of the right checksum ever gets its own name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+_CHUNK = 1 << 20  # bytes
+_TRIES = 4  # in a row without a single new byte, before the next server is asked
+_TIMEOUT = 60.0  # seconds without a byte
+
+
+class Unavailable(Exception):
+    """A server does not give the file; the message is the reason in a few words."""
+
+
+class Damaged(Unavailable):
+    """A server gave a whole file of the wrong checksum."""
+
+
+def download_file(
+    urls: Sequence[str], target: Path, checksum: str, *, size: int | None = None, show: bool = False, pause: float = 2.0
+) -> None:
+    """Fetch a file from the first server that gives it whole. Raises ValueError, a sentence, if none does.
+
+    ``checksum`` is "md5:…" or "sha256:…"; ``pause`` seconds lie between tries, twice as many each time.
+    """
+    part = target.with_name(target.name + ".part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    reasons = []
+    with open(part, "ab", buffering=0) as file, _lock(file, part):
+        for url in urls:
+            resumed = os.fstat(file.fileno()).st_size > 0
+            try:
+                try:
+                    _receive(url, file, size, show, pause)
+                    _compare(part, checksum)
+                except Damaged:
+                    if not resumed:
+                        raise
+                    _receive(url, file, size, show, pause)  # its beginning may be to blame, which came from elsewhere
+                    _compare(part, checksum)
+            except Unavailable as reason:
+                reasons.append(f"{urlsplit(url).netloc}: {reason}")
+                continue
+            os.fsync(file.fileno())
+            os.replace(part, target)
+            return
+        kept = os.fstat(file.fileno()).st_size
+        if not kept:
+            part.unlink()
+    resume = f" The {kept:,} bytes that came are kept; the same command goes on from there." if kept else ""
+    raise ValueError(f"Could not fetch {target.name} ({'; '.join(reasons)}).{resume}")
+
+
+def compute_checksum(path: Path, algorithm: str) -> str:
+    """The checksum of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def _compare(part: Path, checksum: str) -> None:
+    """A wrong file is thrown away: nothing can be added to it that would make it right."""
+    algorithm, _, expected = checksum.partition(":")
+    came = compute_checksum(part, algorithm)
+    if came != expected:
+        os.truncate(part, 0)
+        raise Damaged(f"the file that came has the {algorithm} {came} instead of {expected}, it was thrown away")
+
+
+def _receive(url: str, file: IO[bytes], size: int | None, show: bool, pause: float) -> None:
+    """Append to the file until it is whole, asking again after every cut."""
+    idle = 0
+    while True:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            if (size is not None and before == size) or _receive_once(url, file, before, show):
+                return
+            reason = "the connection was cut"
+        except urllib.error.HTTPError as error:
+            error.close()
+            reason = f"it answers {error.code} {error.reason}"
+            if error.code == 416 and before:  # it has no more than this: either whole, which the checksum tells, or not
+                return
+            if error.code < 500 and error.code not in (408, 429):
+                raise Unavailable(reason) from error
+        except (OSError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
+            reason = str(getattr(error, "reason", "") or error) or type(error).__name__
+        idle = 0 if os.fstat(file.fileno()).st_size > before else idle + 1
+        if idle == _TRIES:
+            raise Unavailable(reason)
+        time.sleep(pause * 2 ** max(0, idle - 1))
+
+
+def _receive_once(url: str, file: IO[bytes], have: int, show: bool) -> bool:
+    """One request, for the rest of the file if some of it is there -> whether everything came."""
+    request = urllib.request.Request(url, headers={"User-Agent": "lmr", "Accept-Encoding": "identity"})
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
+        total = _read_total(response, have)
+        if response.status != 206:  # the whole file again: the server knows no ranges
+            file.truncate(0)
+            have = 0
+        with _show_progress(url, have, total, show) as bar:
+            while chunk := response.read(_CHUNK):
+                file.write(chunk)
+                have += len(chunk)
+                bar.update(len(chunk))
+    return total is None or have == total
+
+
+def _read_total(response: Any, have: int) -> int | None:
+    """Bytes of the whole file, None if the server does not say."""
+    if response.status == 206:
+        match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
+        if not match or int(match[1]) != have:
+            raise Unavailable("it sends another part of the file than was asked for")
+        return None if match[2] == "*" else int(match[2])
+    length = response.headers.get("Content-Length")
+    return int(length) if length else None
+
+
+def _show_progress(url: str, have: int, total: int | None, show: bool) -> Any:
+    from tqdm import tqdm
+
+    name = Path(urlsplit(url).path.removesuffix("/content")).name
+    return tqdm(total=total, initial=have, unit="B", unit_scale=True, unit_divisor=1000, desc=name, disable=not show)
+
+
+@contextlib.contextmanager
+def _lock(file: IO[bytes], part: Path) -> Iterator[None]:
+    """Refuse to write where another process is writing; a killed process lets go by itself."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ValueError(f"Another process is fetching {str(part)!r} right now; wait for it, or stop it.") from error
+    yield

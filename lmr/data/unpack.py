@@ -1,0 +1,82 @@
+"""Archives: out of the file into its folder, all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def unpack_archive(
+    archive: Path, folder: Path, *, wanted: Callable[[str], bool] | None = None, show: bool = False
+) -> list[str]:
+    """Unpack a .tar, .tar.gz or .zip into a folder -> the names it added there.
+
+    The files are written aside first and moved when all are there, so that a kill leaves nothing that looks whole; what
+    had the same name before is replaced. ``wanted`` chooses files by their names in the archive. Links, and names that
+    lead out of the folder, are refused. Raises ValueError, a sentence.
+    """
+    aside = folder / f".unpacking-{archive.name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        extract = _extract_zip if archive.suffix == ".zip" else _extract_tar
+        extract(archive, aside, wanted or (lambda name: True), show)
+        names = sorted(os.listdir(aside))
+        if not names:
+            raise ValueError(f"The archive {str(archive)!r} holds none of the files it should.")
+        for name in names:
+            _replace(aside / name, folder / name)
+        return names
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+        raise ValueError(f"Cannot unpack {str(archive)!r} into {str(folder)!r}: {error}.") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _extract_tar(archive: Path, aside: Path, wanted: Callable[[str], bool], show: bool) -> None:
+    with tarfile.open(archive) as file, _count_files(archive, show) as bar:
+        for member in file:
+            _refuse_outside(archive, member.name)
+            if member.isfile() and wanted(member.name):
+                file.extract(member, aside, filter="data")
+                bar.update()
+            elif not member.isfile() and not member.isdir():
+                raise ValueError(f"The archive {str(archive)!r} holds {member.name!r}, which is no plain file.")
+            file.members = []  # type: ignore[attr-defined]  # the list would grow to millions of entries
+
+
+def _extract_zip(archive: Path, aside: Path, wanted: Callable[[str], bool], show: bool) -> None:
+    with zipfile.ZipFile(archive) as file, _count_files(archive, show) as bar:
+        for member in file.infolist():
+            _refuse_outside(archive, member.filename)
+            if not member.is_dir() and wanted(member.filename):
+                file.extract(member, aside)
+                bar.update()
+
+
+def _refuse_outside(archive: Path, name: str) -> None:
+    if name.startswith(("/", "\\")) or ".." in Path(name).parts:
+        raise ValueError(f"The archive {str(archive)!r} holds {name!r}, which leads out of its folder.")
+
+
+def _count_files(archive: Path, show: bool) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(unit=" files", unit_scale=True, desc=f"unpacking {archive.name}", disable=not show)
+
+
+def _replace(new: Path, old: Path) -> None:
+    """Move a folder or file to where another may be."""
+    if old.is_dir() and not old.is_symlink():
+        trash = old.with_name(f".replaced-{old.name}")
+        shutil.rmtree(trash, ignore_errors=True)
+        os.rename(old, trash)
+        os.rename(new, old)
+        shutil.rmtree(trash, ignore_errors=True)
+    else:
+        os.replace(new, old)
