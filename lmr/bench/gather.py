@@ -1,0 +1,235 @@
+"""From rows to series: the rows of one method under one protocol, over its domains and seeds.
+
+Rows that differ in anything that matters are never averaged: only the seed may differ inside a cell.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmr.bench.reference import SINGLE_PROMPT, expand_spec, name_backbone, name_prompts
+from lmr.bench.row import Row, read_rows, read_samples
+from lmr.core.errors import LmrError
+from lmr.core.registry import find_method, list_methods
+from lmr.core.spec import parse_spec
+
+PARTS = ("pmr", "am", "bc")
+RENAMED = {"ZS", "Full", "0.03", "gap, 5"}  # what plans of ablations call zero-shot and LMR as it is
+SEVERAL = ("continual", "mixed")  # streams through more than one domain
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Rows of one or several folders, where their samples lie, and what was met on reading them."""
+
+    rows: list[Row]
+    folders: dict[str, Path]
+    words: list[str] = field(default_factory=list)
+
+    def samples(self, row: Row) -> dict[str, NDArray[Any]] | None:
+        """The answers to every picture of a run, None where they are missing or damaged."""
+        try:
+            return read_samples(self.folders[row.run], row.run)
+        except LmrError as error:
+            if str(error) not in self.words:
+                self.words.append(str(error))
+            return None
+
+
+def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
+    """Read folders of runs; a run that stands in several counts once."""
+    rows: dict[str, Row] = {}
+    places: dict[str, Path] = {}
+    words: list[str] = []
+    for folder in folders:
+        found, dropped = read_rows(folder)
+        words += dropped
+        for row in found:
+            rows[row.run] = row
+            places[row.run] = Path(folder)
+    if not rows:
+        raise LmrError(f"There is no finished run in {', '.join(map(str, folders))}; 'lmr bench PLAN' makes some.")
+    return Runs(list(rows.values()), places, words)
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """What the lines of one table share."""
+
+    dataset: str
+    backbone: str
+    prompts: str
+    severity: int
+    order: str
+    reset: str
+
+    @property
+    def family(self) -> tuple[str, str, str, str, str]:
+        """All but the severity."""
+        return self.dataset, self.backbone, self.prompts, self.order, self.reset
+
+    def describe(self) -> str:
+        """A phrase for the head of a table: what is not as in the paper's main tables is said."""
+        parts = [self.dataset, self.backbone]
+        parts += [f"severity {self.severity}"] if self.severity else []
+        parts += [f"prompts {self.prompts}"] if self.prompts != SINGLE_PROMPT else []
+        parts += ["one stream through all domains"] if self.reset == "never" else []
+        parts += [f"order {self.order}"] if self.order != "shuffle" else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Series:
+    """All rows of one method in one setting with one batch size and number of images."""
+
+    label: str
+    setting: Setting
+    rows: tuple[Row, ...]
+
+    @property
+    def first(self) -> Row:
+        """Any row: they share the protocol."""
+        return self.rows[0]
+
+    @cached_property
+    def domains(self) -> list[str]:
+        """The domains there are numbers for, in the order of the rows."""
+        found: dict[str, None] = {}
+        for row in self.rows:
+            found.update(dict.fromkeys(row.domains if row.domain in SEVERAL else (row.domain,)))
+        return list(found)
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of the order."""
+        return sorted({row.seed for row in self.rows})
+
+    def find(self, domain: str, seed: int | None = None) -> Row | None:
+        """The last row about a domain."""
+        for row in reversed(self.rows):
+            about = row.domain == domain or (row.domain in SEVERAL and domain in row.domains)
+            if about and (seed is None or row.seed == seed):
+                return row
+        return None
+
+    def collect(self, domain: str, metric: str = "accuracy") -> dict[int, float]:
+        """A metric on a domain by seed; accuracies in %."""
+        found = {}
+        for row in self.rows:
+            value = row.metrics.get(metric) if row.domain == domain else None
+            if metric == "accuracy" and row.domain in SEVERAL:
+                value = row.domains.get(domain)
+            if value is not None:
+                found[row.seed] = 100 * value if metric in PERCENT else value
+        return found
+
+    def average(self, domains: Sequence[str], metric: str = "accuracy") -> dict[int, float]:
+        """The mean over the domains by seed, for the seeds that have all of them."""
+        columns = [self.collect(domain, metric) for domain in domains]
+        seeds = set(columns[0]).intersection(*columns[1:]) if columns else set()
+        return {seed: float(np.mean([column[seed] for column in columns])) for seed in sorted(seeds)}
+
+    @cached_property
+    def changes(self) -> dict[str, Any]:
+        """The arguments in which the spec differs from the nearest preset of its method."""
+        return find_changes(self.first.spec)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether this is LMR with some parts switched off, and nothing else changed."""
+        return bool(self.changes) and self.first.method == "lmr" and set(self.changes) <= set(PARTS)
+
+    @property
+    def sweep(self) -> str | None:
+        """The figure this belongs to if it is LMR with only the figure's arguments changed."""
+        keys = set(self.changes)
+        if self.first.method != "lmr" or not keys:
+            return None
+        return "delta" if keys == {"delta"} else "negatives" if keys <= {"negatives", "positives"} else None
+
+
+PERCENT = {
+    "accuracy", "clean_accuracy", "ece", "top_share", "late_top_share", "gate_share", "classes_predicted",
+}  # fmt: skip
+
+
+def find_changes(spec: str) -> dict[str, Any]:
+    """Where a spec differs from the nearest preset of its method (or its defaults); nothing for an unknown method."""
+    name, _ = parse_spec(spec)
+    if name not in list_methods():
+        return {}
+    values = expand_spec(spec)
+    bases = [expand_spec(name), *(expand_spec(name, preset) for preset in find_method(name).presets)]
+    changes = [{key: value for key, value in values.items() if base.get(key) != value} for base in bases]
+    return min(changes, key=len)
+
+
+def gather(rows: Iterable[Row]) -> dict[Setting, list[Series]]:
+    """Rows as series, by setting."""
+    found: dict[Setting, dict[tuple[Any, ...], list[Row]]] = {}
+    for row in rows:
+        setting = Setting(
+            row.dataset,
+            name_backbone(str(row.backbone.get("name", "?"))),
+            name_prompts(str(row.prompts.get("name", ""))),
+            row.severity if row.domain != "clean" else 0,
+            " ".join(str(value) for key, value in row.order.items() if key != "hash"),
+            row.reset,
+        )
+        key = (row.spec, row.batch_size, row.images, row.emit, *_list_digests(row))
+        found.setdefault(setting, {}).setdefault(key, []).append(row)
+    return {
+        setting: [Series(_find_label(rows), setting, tuple(rows)) for rows in groups.values()]
+        for setting, groups in found.items()
+    }
+
+
+def _find_label(rows: Sequence[Row]) -> str:
+    """What tables call a series: its rows' label, unless a plan about a part of the paper gave them another."""
+    labels = {row.label for row in rows}
+    if len(labels) == 1 and not labels & RENAMED:
+        return rows[0].label
+    name, changes = rows[0].method, find_changes(rows[0].spec)
+    known = "zero-shot" if name == "zeroshot" else name.upper()
+    return f"{known} ({', '.join(f'{key}={value}' for key, value in changes.items())})" if changes else known
+
+
+def _list_digests(row: Row) -> tuple[Any, ...]:
+    return row.backbone.get("weights"), row.backbone.get("dtype"), row.data_digest, row.prompts.get("digest")
+
+
+def tell_apart(series: Iterable[Series]) -> list[Series]:
+    """The series of one table; where one label names several, what differs is added to it."""
+    every = list(series)
+    named = []
+    for one in every:
+        same = [other.first for other in every if other.label == one.label]
+        named.append(replace(one, label=one.label + _find_distinction(one.first, same)))
+    return named
+
+
+def _find_distinction(row: Row, same: list[Row]) -> str:
+    """What distinguishes a row from others with its label, as an addition to the label."""
+    added = []
+    if len({other.spec for other in same}) > 1:
+        every = [parse_spec(other.spec)[1] for other in same]
+        own = parse_spec(row.spec)[1]
+        added += [f"{key}={value}" for key, value in own.items() if any(o.get(key) != value for o in every)]
+    if len({other.batch_size for other in same}) > 1:
+        added.append(f"batch {row.batch_size}")
+    if len({other.images for other in same}) > 1:
+        added.append(f"{row.images} images")
+    if len({other.emit for other in same}) > 1:
+        added.append(row.emit)
+    for name, read in (("weights", 0), ("dtype", 1), ("data", 2), ("prompts", 3)):
+        if len({_list_digests(other)[read] for other in same}) > 1:
+            added.append(f"{name} {str(_list_digests(row)[read])[:8]}")
+    return f" ({', '.join(added)})" if added else ""

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lmr
+from lmr.bench.gather import find_changes, gather, read_runs, tell_apart
+from lmr.bench.row import Row
+
+from .row_maker import complete, make_row, make_samples, write_runs
+
+LMR = complete("lmr", "cifar10-c")
+
+
+def gather_one(rows: list[Row]) -> list[str]:
+    (series,) = gather(rows).values()
+    return [one.label for one in tell_apart(series)]
+
+
+def test_a_half_written_last_line_is_left_out_with_a_word(tmp_path: Path) -> None:
+    rows = [make_row("LMR", LMR, domain, 0.5) for domain in ("frost", "fog")]
+    write_runs(tmp_path, rows)
+    content = (tmp_path / "rows.jsonl").read_bytes()
+    (tmp_path / "rows.jsonl").write_bytes(content + content[: len(content) // 4])
+    runs = read_runs([tmp_path])
+    assert [row.domain for row in runs.rows] == ["frost", "fog"]
+    (word,) = runs.words
+    assert "last line" in word
+    assert "left out" in word
+
+
+def test_folders_join_and_a_run_in_both_counts_once(tmp_path: Path) -> None:
+    one, two = make_row("LMR", LMR, "frost", 0.5), make_row("LMR", LMR, "fog", 0.6)
+    write_runs(tmp_path / "a", [one])
+    write_runs(tmp_path / "b", [one, two])
+    runs = read_runs([tmp_path / "a", tmp_path / "b"])
+    assert {row.domain for row in runs.rows} == {"frost", "fog"}
+    samples = runs.samples(two)
+    assert samples is not None
+    np.testing.assert_array_equal(samples["predicted"], make_samples(two)["predicted"])
+
+
+def test_no_runs_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match="lmr bench"):
+        read_runs([tmp_path])
+    (tmp_path / "rows.jsonl").write_text('{"half')
+    with pytest.raises(lmr.LmrError, match="no finished run"):
+        read_runs([tmp_path])
+
+
+def test_missing_and_damaged_samples_are_said_once(tmp_path: Path) -> None:
+    rows = [make_row("LMR", LMR, domain, 0.5) for domain in ("frost", "fog")]
+    write_runs(tmp_path, rows)
+    (tmp_path / "samples" / f"{rows[0].run}.npz").unlink()
+    (tmp_path / "samples" / f"{rows[1].run}.npz").write_bytes(b"not a zip")
+    runs = read_runs([tmp_path])
+    assert [runs.samples(row) for row in rows + rows] == [None] * 4
+    assert len(runs.words) == 2
+
+
+def test_seeds_share_a_series_and_nothing_else_does() -> None:
+    base = make_row("LMR", LMR, "frost", 0.5)
+    ((first,),) = gather([base, make_row("LMR", LMR, "frost", 0.7, seed=2)]).values()
+    assert first.seeds == [1, 2]
+    assert first.collect("frost") == {1: 50.0, 2: 70.0}
+    changes: list[dict[str, object]] = [
+        {"batch_size": 1}, {"images": 10}, {"emit": "before"}, {"data_digest": "other"},
+        {"backbone": {**base.backbone, "weights": "other"}}, {"backbone": {**base.backbone, "dtype": "bfloat16"}},
+        {"prompts": {**base.prompts, "digest": "other"}},
+    ]  # fmt: skip
+    for change in changes:
+        assert len(gather_one([base, make_row("LMR", LMR, "frost", 0.6, **change)])) == 2
+    for change in ({"severity": 3}, {"dataset": "cifar100-c"}, {"order": {"kind": "sorted"}}, {"reset": "never"}):
+        assert len(gather([base, make_row("LMR", LMR, "frost", 0.6, **change)])) == 2
+
+
+def test_labels_say_what_tells_series_apart() -> None:
+    def row(spec: str, **changes: object) -> Row:
+        return make_row("LMR", complete(spec, "cifar10-c"), "frost", 0.5, **changes)
+
+    assert gather_one([row("lmr")]) == ["LMR"]
+    assert gather_one([row("lmr"), row("lmr", batch_size=1)]) == ["LMR (batch 64)", "LMR (batch 1)"]
+    assert gather_one([row("lmr(lr=0.5)"), row("lmr(lr=0.1)")]) == ["LMR (lr=0.5)", "LMR (lr=0.1)"]
+    assert gather_one([row("lmr", images=5), row("lmr", images=7)]) == ["LMR (5 images)", "LMR (7 images)"]
+
+
+def test_labels_of_ablation_plans_do_not_rename_the_methods() -> None:
+    rows = [make_row(label, LMR, domain, 0.5) for label, domain in (("Full", "frost"), ("0.03", "fog"))]
+    assert gather_one(rows) == ["LMR"]
+    assert gather_one([make_row("ZS", "zeroshot()", "frost", 0.5)]) == ["zero-shot"]
+    assert gather_one([make_row("mine", LMR, "frost", 0.5)]) == ["mine"]
+    part = complete("lmr(am=False)", "cifar10-c")
+    assert gather_one([make_row("PMR + BC", part, "frost", 0.5), make_row("no AM", part, "fog", 0.5)]) == [
+        "LMR (am=False)"
+    ]
+
+
+def test_averages_need_every_domain() -> None:
+    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("LMR", LMR, "fog", 0.7)]
+    rows.append(make_row("LMR", LMR, "frost", 0.9, seed=2))
+    ((series,),) = gather(rows).values()
+    assert series.average(["frost", "fog"]) == {1: pytest.approx(60.0)}
+    assert series.average(["frost", "snow"]) == {}
+    assert series.average([]) == {}
+
+
+def test_a_stream_through_all_domains_has_a_number_for_each() -> None:
+    row = make_row("LMR", LMR, "continual", 0.55, reset="never", domains={"frost": 0.5, "fog": 0.6})
+    ((series,),) = gather([row]).values()
+    assert series.domains == ["frost", "fog"]
+    assert series.average(["frost", "fog"]) == {1: pytest.approx(55.0)}
+    assert series.find("fog") is row
+
+
+def test_changes_are_counted_from_the_nearest_preset() -> None:
+    assert find_changes(LMR) == {}
+    assert find_changes(complete("lmr(am=False)", "cifar10-c")) == {"am": False}
+    assert find_changes(complete("tent(lr=0.5)", "imagenet")) == {"lr": 0.5}
+    assert find_changes("somebody_elses(x=1)") == {}

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from lmr.bench.gather import gather
+from lmr.bench.sweeps import build_sweep_table, find_sweeps
+
+from .row_maker import complete, make_row, make_world
+
+SWEEPS = {sweep.kind: sweep for sweep in find_sweeps(gather(make_world()))}
+
+
+def test_a_sweep_is_found_for_every_kind() -> None:
+    assert set(SWEEPS) == {"batch-size", "delta", "negatives"}
+
+
+def test_batch_sizes_are_compared_on_the_domains_that_all_have() -> None:
+    sweep = SWEEPS["batch-size"]
+    assert set(sweep.lines) == {"MINT", "BATCLIP", "LMR"}
+    assert sweep.domains == ("frost", "fog")
+    assert sweep.means("MINT") == pytest.approx({1: 40.5, 4: 42.0, 16: 48.0, 64: 50.5})  # 64 is the main run
+
+
+def test_the_varied_lmr_stands_in_its_place() -> None:
+    assert SWEEPS["delta"].means("pocket-c") == pytest.approx({0.01: 44, 0.02: 45, 0.03: 54.5, 0.05: 44, 0.1: 39})
+    assert list(SWEEPS["negatives"].means("gap")) == [1, 3, 5, 10, 20]
+    assert SWEEPS["negatives"].means("top1")[5] == pytest.approx(42.5)
+
+
+def test_the_table_has_a_column_for_every_value() -> None:
+    table = build_sweep_table(SWEEPS["negatives"])
+    assert [column.key for column in table.columns] == ["1", "3", "5", "10", "20"]
+    assert [line.label for line in table.lines] == ["gap", "top1"]
+    assert table.notes == ("Means over frost, fog.",)
+
+
+def test_one_value_is_no_sweep() -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5), make_row("wide", complete("lmr(delta=0.3)"), "fog", 0.5)]
+    assert find_sweeps(gather(rows[:1])) == []
+    assert find_sweeps(gather(rows)) == []  # no domain in common
+
+
+def test_other_numbers_of_images_are_not_mixed_in() -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, images=9)]
+    rows += [make_row("x", complete(f"lmr(delta={delta})"), "frost", 0.4, images=5) for delta in (0.1, 0.2)]
+    (sweep,) = find_sweeps(gather(rows))
+    assert list(sweep.means("cifar10-c")) == [0.1, 0.2]
