@@ -11,12 +11,14 @@ import json
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import lmr
+from lmr.data.datasets import CorruptedOnTheFly, PocketWorld
 from lmr.data.pocket import CLASSES
-from lmr.data.stream import stream_pocket
+from lmr.data.stream import make_stream
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -32,8 +34,10 @@ def make_classifier() -> lmr.ZeroShot:
 @cache
 def draw_batches() -> list[torch.Tensor]:
     backbone = lmr.load("pocket")
-    stream = stream_pocket("gaussian_noise", 5 * 12, 12, severity=3, seed=11)
-    return [backbone.preprocess_pixels(torch.from_numpy(batch.pictures)).double() for batch in stream]  # type: ignore[attr-defined]
+    world = CorruptedOnTheFly("pocket-c", PocketWorld(seed=11, count=5 * 12), "cifar", seed=11)
+    stream = make_stream(world, "gaussian_noise", severity=3, order="file", batch_size=12)
+    pictures = [torch.from_numpy(np.stack(batch.pictures)) for batch in stream]
+    return [backbone.preprocess_pixels(part).double() for part in pictures]  # type: ignore[attr-defined]
 
 
 def answer_stream(name: str) -> list[list[list[float]]]:

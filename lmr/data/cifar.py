@@ -81,7 +81,7 @@ class Cifar(Dataset):
         """Pictures of 32x32 pixels."""
         indices = [int(index) for index in indices]
         self.check(domain, severity, indices)
-        return [self._images[index] for index in indices]
+        return [self._images[index].copy() for index in indices]
 
 
 class CifarC(Dataset):

@@ -8,15 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmr.data.corruptions import corrupt_batch
 from lmr.data.dataset import Dataset, Labels, Picture
 from lmr.data.orders import ORDERS, arrange
-from lmr.data.pocket import draw
 
 Places = NDArray[np.int64]
 
@@ -159,17 +156,3 @@ def _check(
         raise ValueError(f"Expected a batch size of at least 1, got {batch_size!r}.")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise ValueError(f"Expected a limit of at least 1 picture, or none, got {limit!r}.")
-
-
-def stream_pocket(domain: str, count: int, batch_size: int, severity: int = 5, seed: int = 0) -> Iterator[Batch]:
-    """``count`` pictures of the pocket world ``seed`` in its own order, which is random by construction.
-
-    The pictures of a batch are one array [B, 32, 32, 3] here.
-    """
-    for first in range(0, count, batch_size):
-        places = range(first, min(first + batch_size, count))
-        pictures, scene = draw(places, seed)
-        if domain != "clean":
-            places = range(first, first + len(pictures))
-            pictures = corrupt_batch(pictures, domain, severity, seed=seed, indices=places, constants="cifar")
-        yield Batch(cast(list[Picture], pictures), scene.label, [domain] * len(places), np.array(places))

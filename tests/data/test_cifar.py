@@ -313,3 +313,10 @@ def test_missing_set_names_the_command(tmp_path: Path) -> None:
     assert str(tmp_path) in str(caught.value)
     with pytest.raises(ValueError, match=r"looked for: CIFAR-100-C.*`lmr fetch cifar100-c`.*`lmr fetch cifar100`"):
         open_cifar_c(100, tmp_path)
+
+
+def test_pictures_given_out_are_the_callers_own(tmp_path: Path) -> None:
+    images, labels = maker.make_cifar(10_000, 10)
+    found = Cifar(write(tmp_path, "npz", 10, images, labels), 10)
+    found.read("clean", 0, [3])[0][:] = 0
+    np.testing.assert_array_equal(found.read("clean", 0, [3])[0], images[3])
