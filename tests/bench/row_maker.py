@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lmr.bench.reference import expand_spec
-from lmr.bench.row import Row, append_row, write_samples
+from lmr.bench.row import Row
 from lmr.core.spec import format_spec, parse_spec
 
 CORRUPTIONS = (
@@ -72,12 +72,11 @@ def make_samples(row: Row, classes: int = 20, images: int = 200) -> dict[str, np
 
 
 def write_runs(folder: Path, rows: list[Row], samples: bool = True) -> Path:
-    """A folder of runs."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for row in rows:
-        append_row(folder, row)
-        if samples:
-            write_samples(folder, row.run, make_samples(row))
+    """A folder of runs, written at once: flushing every row to the disk is for those who cannot make it again."""
+    (folder / "samples").mkdir(parents=True, exist_ok=True)
+    (folder / "rows.jsonl").write_text("".join(row.to_json() for row in rows), encoding="utf-8")
+    for row in rows if samples else ():
+        np.savez(folder / "samples" / f"{row.run}.npz", **make_samples(row))
     return folder
 
 

@@ -1,0 +1,154 @@
+"""The numbers behind the paper's figures, from rows and from the answers to every picture. No drawing here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmr.bench.gather import SEVERAL, Runs, Series, Setting
+from lmr.bench.row import Row
+from lmr.bench.sweeps import Sweep, find_sweeps
+
+Floats = NDArray[np.float64]
+SHIFT = "frost"  # the paper's representative shift
+REPRESENTATIVE = ("gaussian_noise", "defocus_blur", "frost", "contrast")
+PERCENTILES = np.arange(1, 100)
+
+
+@dataclass(frozen=True)
+class Family:
+    """All series on one dataset with one backbone, one set of prompts, one order: whatever the severity."""
+
+    settings: dict[Setting, list[Series]]
+
+    @property
+    def dataset(self) -> str:
+        """What the pictures are."""
+        return next(iter(self.settings)).dataset
+
+    @cached_property
+    def shifted(self) -> Setting | None:
+        """The most severe setting."""
+        return max((s for s in self.settings if s.severity), key=lambda s: s.severity, default=None)
+
+    def zero_shot(self, setting: Setting | None) -> Series | None:
+        """Zero-shot in a setting, the run with most images."""
+        found = [s for s in self.settings.get(setting, []) if s.first.method == "zeroshot"] if setting else []
+        return max(found, key=lambda s: s.first.images, default=None)
+
+    def shift_row(self, one: Series | None) -> Row | None:
+        """The run on the representative shift, else on the first domain."""
+        if one is None:
+            return None
+        names = [row.domain for row in one.rows if row.domain not in SEVERAL]
+        return one.find(SHIFT if SHIFT in names else names[0]) if names else None
+
+
+def find_families(settings: dict[Setting, list[Series]]) -> list[Family]:
+    """Settings that differ in the severity alone, together."""
+    groups: dict[tuple[str, ...], dict[Setting, list[Series]]] = {}
+    for setting, series in settings.items():
+        groups.setdefault(setting.family, {})[setting] = series
+    return [Family(group) for group in groups.values()]
+
+
+def collect_gaps(runs: Runs, family: Family) -> tuple[str, Floats] | None:
+    """1a: by how much the top class beats the true one where zero-shot errs: the domain, and the gaps, sorted."""
+    row = family.shift_row(family.zero_shot(family.shifted))
+    samples = runs.samples(row) if row else None
+    if row is None or samples is None:
+        return None
+    gaps = samples["gap"][samples["predicted"] != samples["true"]].astype(np.float64)
+    gaps = np.sort(gaps[np.isfinite(gaps)])
+    return (row.domain, gaps) if len(gaps) else None
+
+
+def collect_margins(runs: Runs, family: Family) -> dict[str, dict[int, float]] | None:
+    """1b: median local margin of zero-shot by domain and severity, for at least two severities."""
+    found: dict[str, dict[int, float]] = {}
+    for setting in sorted(family.settings):
+        one = family.zero_shot(setting) if setting.severity else None
+        for domain in one.domains if one else ():
+            row = one.find(domain) if one else None
+            samples = runs.samples(row) if row and row.domain == domain else None
+            if samples is not None and np.isfinite(samples["margin"]).any():
+                found.setdefault(domain, {})[setting.severity] = float(np.nanmedian(samples["margin"]))
+    several = {domain: line for domain, line in found.items() if len(line) > 1}
+    longest = max(map(len, several.values()), default=0)
+    full = {domain: line for domain, line in several.items() if len(line) == longest}
+    chosen = [d for d in REPRESENTATIVE if d in full] + [d for d in full if d not in REPRESENTATIVE]
+    return {domain: full[domain] for domain in chosen[:4]} or None
+
+
+def collect_mass(runs: Runs, family: Family) -> tuple[str, dict[str, Floats]] | None:
+    """1c: cumulative share of classes, largest first, of shifted predictions, clean predictions and true labels."""
+    shifted = family.shift_row(family.zero_shot(family.shifted))
+    clean_setting = next((s for s in family.settings if not s.severity), None)
+    clean = family.zero_shot(clean_setting)
+    pair = (runs.samples(shifted) if shifted else None, runs.samples(clean.first) if clean else None)
+    if shifted is None or pair[0] is None or pair[1] is None:
+        return None
+    classes = 1 + max(int(samples[key].max()) for samples in pair if samples for key in ("true", "predicted"))
+    return shifted.domain, {
+        "shifted predictions": accumulate_classes(pair[0]["predicted"], classes),
+        "clean predictions": accumulate_classes(pair[1]["predicted"], classes),
+        "labels": accumulate_classes(pair[0]["true"], classes),
+    }
+
+
+def accumulate_classes(labels: NDArray[np.int64], classes: int) -> Floats:
+    """Share of the k most frequent classes for every k: [classes], from the largest class's share to 1."""
+    counts = np.sort(np.bincount(labels, minlength=classes))[::-1]
+    return np.asarray(np.cumsum(counts) / max(1, counts.sum()), np.float64)
+
+
+def collect_late_shares(family: Family) -> tuple[str, dict[str, float]] | None:
+    """1d: share in % of the most predicted class late in the stream, for PMR without and with AM."""
+    if family.shifted is None:
+        return None
+    found: dict[str, float] = {}
+    domain = ""
+    for name, changes in (("PMR only", {"am": False, "bc": False}), ("PMR + AM", {"bc": False})):
+        for one in family.settings[family.shifted]:
+            row = family.shift_row(one) if one.first.method == "lmr" and one.changes == changes else None
+            value = row.metrics.get("late_top_share") if row else None
+            if row and value is not None and (not domain or row.domain == domain):
+                found[name], domain = 100 * value, row.domain
+    return (domain, found) if len(found) == 2 else None
+
+
+def collect_recovery(runs: Runs, family: Family) -> tuple[list[str], dict[str, Floats]] | None:
+    """3d: percentiles of the true class's score above zero-shot's wrong answer, over zero-shot's errors, by method.
+
+    Over all domains that every one of the methods was measured on.
+    """
+    series: dict[str, dict[str, Floats]] = {}
+    for one in family.settings.get(family.shifted, []) if family.shifted else []:
+        if one.first.method in ("zeroshot", "tent", "mint", "lmr") and not one.changes:
+            pairs = [(row.domain, _read_recovery(runs, row)) for row in one.rows if row.domain not in SEVERAL]
+            measured = {domain: values for domain, values in pairs if values is not None}
+            if measured and len(measured) >= len(series.get(one.label, {})):
+                series[one.label] = measured
+    common = set.intersection(*map(set, series.values())) if series else set()
+    if len(series) < 2 or not common:
+        return None
+    order = sorted(common)
+    return order, {
+        label: np.percentile(np.concatenate([lines[d] for d in order]), PERCENTILES) for label, lines in series.items()
+    }
+
+
+def _read_recovery(runs: Runs, row: Row) -> Floats | None:
+    samples = runs.samples(row)
+    values = samples["recovery"].astype(np.float64) if samples else np.empty(0)
+    values = values[np.isfinite(values)]
+    return values if len(values) else None
+
+
+def pick_sweeps(families: Iterable[Family], kind: str) -> list[Sweep]:
+    """3a to 3c: the sweeps of a kind, over all families."""
+    return [sweep for family in families for sweep in find_sweeps(family.settings) if sweep.kind == kind]
