@@ -15,6 +15,7 @@ from lmr.data.dataset import SEVERITIES, find_first
 from lmr.data.download import compute_checksum
 from lmr.data.folder import UnreadableImage, open_image
 from lmr.data.imagenet import COUNTS, FOLDERS, ImageNetC, open_folder
+from lmr.data.made import read_note
 from lmr.data.sources import CIFAR_C_FILES
 
 Say = Callable[[str], None]
@@ -53,7 +54,9 @@ def _check_cifar(classes: int, folder: Path, say: Say) -> list[str]:
 
 def _check_cifar_c(classes: int, folder: Path, say: Say, show: bool) -> list[str]:
     place = find_first(folder, list_folders(classes)) or folder
-    expected, problems = CIFAR_C_FILES[classes], []
+    expected, problems = CIFAR_C_FILES[classes], _look_for_note(place)
+    if problems:
+        return problems
     for name in _watch(expected, show, f"CIFAR-{classes}-C"):
         path = place / f"{name}.npy"
         if not path.is_file():
@@ -91,8 +94,8 @@ def _check_imagenet_c(name: str, folder: Path, say: Say, show: bool) -> list[str
     """Every severity of every corruption must hold the same names: those of the list, or 50 of each class."""
     kind = "imagenet-c" if name == "imagenet-c-extra" else name
     domains = EXTRA if name == "imagenet-c-extra" else CORRUPTIONS
-    found = ImageNetC(kind, find_first(folder, FOLDERS["imagenet-c"]) or folder, kind == "imagenet-c-5000")
-    problems, whole = [], 0
+    found = ImageNetC(kind, find_first(folder, FOLDERS["imagenet-c"]) or folder)
+    problems, whole = _look_for_note(found.folder), 0
     for domain in _watch(domains, show, "ImageNet-C"):
         for severity in SEVERITIES:
             wrong = found.check_files(domain, severity)
@@ -101,6 +104,11 @@ def _check_imagenet_c(name: str, folder: Path, say: Say, show: bool) -> list[str
             whole += not wrong
     say(f"{found.folder}: {whole} of {len(domains) * len(SEVERITIES)} folders whole.")
     return problems
+
+
+def _look_for_note(folder: Path) -> list[str]:
+    made = read_note(folder)
+    return [f"The pictures in {str(folder)!r} are not the official ones but {made}."] if made else []
 
 
 def _open_some(folder: Path, files: Sequence[str], count: int) -> list[str]:

@@ -27,6 +27,7 @@ from lmr.data.dataset import (
     find_first,
     make_digest,
 )
+from lmr.data.made import read_note
 from lmr.data.names import read_list
 
 COUNT = 10_000  # pictures of a test set, and rows per severity of a corrupted one
@@ -101,7 +102,7 @@ class CifarC(Dataset):
         self._labels = self._read_labels()
         self.protocol = {
             "pictures": f"{COUNT} pictures of the test set",
-            "corruptions": f"the official files of CIFAR-{classes}-C",
+            "corruptions": read_note(folder) or f"the official files of CIFAR-{classes}-C",
         }
 
     def _read_labels(self) -> Labels:

@@ -15,6 +15,8 @@ from pathlib import Path
 from lmr.data.checks import check_set
 from lmr.data.dataset import find_root
 from lmr.data.download import download_file
+from lmr.data.made import read_note
+from lmr.data.making import make_set
 from lmr.data.names import read_list
 from lmr.data.sources import SOURCES, Archive, Source
 from lmr.data.unpack import unpack_archive
@@ -28,6 +30,8 @@ def add_fetch_options(parser: argparse.ArgumentParser) -> None:
     add("name", nargs="?", metavar="NAME", help=f"one of: {', '.join(SOURCES)}; without it, what each of them is")
     add("--root", metavar="DIR", help="where sets are kept (default: $LMR_DATA, else ~/.cache/lmr/data)")
     add("--check", metavar="DIR", help="fetch nothing: see whether DIR holds the set, whole and right")
+    add("--make", action="store_true", help="fetch nothing: make a corrupted set from the clean one, on disk")
+    add("--workers", type=int, default=1, metavar="N", help="processes that make pictures (default: %(default)s)")
     add("--keep", action="store_true", help="keep the archives after they are unpacked")
 
 
@@ -41,6 +45,10 @@ def run_fetch(options: argparse.Namespace) -> str | None:
     if options.check:
         return _report(options.name, Path(options.check).expanduser())
     root = find_root(options.root)
+    if options.make:
+        folder = make_set(options.name, root, workers=options.workers, show=sys.stderr.isatty())
+        print(f"The set {options.name!r} is in {folder}; a note there says that it was made, and how.")
+        return None
     if not source.archives:
         print(source.by_hand.format(root=root))
         print(f"\nWhat is in {root} now:")
@@ -63,6 +71,9 @@ def find_source(name: str) -> Source:
 def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, say: Say = lambda line: None) -> None:
     """Fetch the archives of a set that are not there yet, and unpack them. Raises ValueError, a sentence."""
     source = find_source(name)
+    for place in {root / source.folder, *(root / archive.file.partition(".")[0] for archive in source.archives)}:
+        if read_note(place):
+            raise ValueError(f"The folder {str(place)!r} holds pictures that were made here; move it away first.")
     for archive in source.archives:
         if _is_unpacked(archive, source, root):
             say(f"{archive.file} has been fetched and unpacked before.")

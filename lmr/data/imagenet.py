@@ -27,6 +27,7 @@ from lmr.data.dataset import (
     make_digest,
 )
 from lmr.data.imagenet_truth import list_validation
+from lmr.data.made import read_note
 from lmr.data.names import read_imagenet, read_list
 from lmr.data.picture_files import PictureFiles, list_classes, measure_some, open_file
 
@@ -55,6 +56,7 @@ GROUPS = {
     "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
     "extra": ("speckle_noise", "gaussian_blur", "spatter", "saturate"),
 }
+SMALL = "imagenet-c-5000"  # the set that has the pictures of the list alone
 _SMALL_LIST = "imagenet_c_5000"
 _PREPARED = "short side to 256 (bilinear), centre 224x224, as the authors of ImageNet-C"
 _SAMPLED = 16  # files per corruption and severity whose sizes go into a digest
@@ -93,23 +95,28 @@ def open_imagenet_c(name: str, root: Path, workers: int = 1) -> Dataset:
 
     From the official folders, or from the validation set corrupted on the fly.
     """
-    small = name == "imagenet-c-5000"
     folder, clean = find_first(root, FOLDERS["imagenet-c"]), find_first(root, FOLDERS["imagenet"])
     if folder is not None:
-        return ImageNetC(name, folder, small, partial(open_crops, name, clean, small) if clean else None)
+        return ImageNetC(name, folder, partial(open_crops, name, clean) if clean else None)
     if clean is None:
         hint = "The clean validation set (`lmr fetch imagenet`) will do too: it is then corrupted on the fly."
         raise describe_missing(name, root, FOLDERS["imagenet-c"], hint)
-    crops = open_crops(name, clean, small)
+    return corrupt_validation(name, clean, workers)
+
+
+def corrupt_validation(name: str, folder: Path, workers: int = 1, *, stored: bool = True) -> CorruptedOnTheFly:
+    """The clean crops, corrupted when they are read, and then as if they had been ``stored`` like the official ones."""
+    crops = open_crops(name, folder)
     numbers = [number_picture(file, place) for place, file in enumerate(crops.files)]
-    corrupted = CorruptedOnTheFly(name, crops, "imagenet", workers=workers, numbers=numbers, finish=store_as_jpeg)
+    finish = store_as_jpeg if stored else None
+    corrupted = CorruptedOnTheFly(name, crops, "imagenet", workers=workers, numbers=numbers, finish=finish)
     corrupted.protocol["corruptions"] += ", stored as JPEG of quality 85"
     return corrupted
 
 
-def open_crops(name: str, folder: Path, small: bool) -> PictureFiles:
-    """The clean pictures ImageNet-C was made from: cropped to 224x224, and those of the list only if ``small``."""
-    wnids = tuple(read_imagenet())
+def open_crops(name: str, folder: Path) -> PictureFiles:
+    """The clean pictures ImageNet-C was made from, cropped to 224x224; for "imagenet-c-5000" those of the list."""
+    wnids, small = tuple(read_imagenet()), name == SMALL
     if small:
         place_of = {wnid: place for place, wnid in enumerate(wnids)}
         listed = [line.partition("/")[::2] for line in read_list(_SMALL_LIST)]
@@ -139,8 +146,8 @@ class ImageNetC(Dataset):
     domains = CORRUPTIONS
     severities = SEVERITIES
 
-    def __init__(self, name: str, folder: Path, small: bool, open_clean: Callable[[], Dataset] | None = None) -> None:
-        self.name, self.folder, self._small, self._open_clean = name, folder, small, open_clean
+    def __init__(self, name: str, folder: Path, open_clean: Callable[[], Dataset] | None = None) -> None:
+        self.name, self.folder, self._small, self._open_clean = name, folder, name == SMALL, open_clean
         self.classes = tuple(read_imagenet().values())
         self.others = (*EXTRA, CLEAN) if open_clean else EXTRA
         self._lists: dict[str, tuple[str, ...]] = {}
@@ -151,8 +158,8 @@ class ImageNetC(Dataset):
             raise ValueError(
                 f"Expected folders such as {self.domains[0]}/5/n01440764 in {str(folder)!r}, found none. {self._advice}"
             )
-        protocol = _describe_list(small, self.count(first))
-        self.protocol = {**protocol, "corruptions": "the official files of ImageNet-C"}
+        protocol = _describe_list(self._small, self.count(first))
+        self.protocol = {**protocol, "corruptions": read_note(folder) or "the official files of ImageNet-C"}
 
     def _has(self, domain: str) -> bool:
         return any((self.locate(domain) / str(severity)).is_dir() for severity in self.severities)
@@ -231,11 +238,16 @@ def crop_picture(picture: Image.Image) -> Image.Image:
     return resized.crop((left, top, left + 224, top + 224))
 
 
-def store_as_jpeg(picture: Picture) -> Picture:
-    """The official files are JPEG of quality 85, which softens noise: a picture made on the fly goes through it too."""
+def encode_jpeg(picture: Picture) -> bytes:
+    """A picture as the authors stored it."""
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, "JPEG", quality=85, optimize=True)
-    return np.array(Image.open(buffer).convert("RGB"))
+    return buffer.getvalue()
+
+
+def store_as_jpeg(picture: Picture) -> Picture:
+    """The official files are JPEG of quality 85, which softens noise: a picture made on the fly goes through it too."""
+    return np.array(Image.open(io.BytesIO(encode_jpeg(picture))).convert("RGB"))
 
 
 def number_picture(file: str, place: int) -> int:

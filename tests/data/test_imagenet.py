@@ -186,9 +186,9 @@ def test_official_corrupted_folders(grouped: bool, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"There is no folder .*snow.*lmr fetch imagenet-c"):
         found.labels("snow")
     first = found.digest
-    assert ImageNetC("imagenet-c", found.folder, False).digest == first
+    assert ImageNetC("imagenet-c", found.folder).digest == first
     maker.write_picture(found.locate("fog") / "5" / "n01440764/ILSVRC2012_val_00000293.JPEG", 30, (90, 90))
-    assert ImageNetC("imagenet-c", found.folder, False).digest != first
+    assert ImageNetC("imagenet-c", found.folder).digest != first
 
 
 def test_list_of_5000_keeps_its_order(tmp_path: Path) -> None:
