@@ -94,7 +94,7 @@ class CorruptedOnTheFly(Dataset):
         self.name, self.clean, self.classes = name, clean, clean.classes
         self.constants, self.seed, self.workers = constants, seed, workers
         self._numbers, self._finish = numbers, finish
-        made = f"made on the fly with the {constants} constants, seed {seed}"
+        made = f"made by lmr with the {constants} constants, seed {seed}"
         self.protocol = {**clean.protocol, "corruptions": made}
 
     @property

@@ -296,7 +296,7 @@ def test_clean_pictures_are_corrupted_on_the_fly(tmp_path: Path) -> None:
     write(tmp_path, "npz", 10, images, labels)
     found = open_cifar_c(10, tmp_path)
     assert found.name == "cifar10-c"
-    assert found.protocol["corruptions"] == "made on the fly with the cifar constants, seed 0"
+    assert found.protocol["corruptions"] == "made by lmr with the cifar constants, seed 0"
     np.testing.assert_array_equal(found.labels("fog"), labels)
     assert found.digest != open_cifar(10, tmp_path).digest
     for domain, severity in (("gaussian_noise", 5), ("contrast", 2)):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,10 @@ import pytest
 from lmr.data.corruptions import CORRUPTIONS, corrupt
 from lmr.data.dataset import CorruptedOnTheFly, find_root, make_digest
 from lmr.data.datasets import NAMES, PocketWorld, open_dataset
+from lmr.data.fetch import add_fetch_options
+from lmr.data.orders import ORDERS
 from lmr.data.pocket import CLASSES, draw, list_labels
+from lmr.data.sources import SOURCES
 
 _spec = importlib.util.spec_from_file_location("set_maker", Path(__file__).with_name("set_maker.py"))
 maker = importlib.util.module_from_spec(_spec)
@@ -51,7 +56,7 @@ def test_corrupted_pocket_world() -> None:
             np.testing.assert_array_equal(picture, expected)
     np.testing.assert_array_equal(found.read("clean", 0, [40, 2]), clean)
     np.testing.assert_array_equal(found.labels("fog"), open_dataset("pocket").labels("clean"))
-    assert found.protocol["corruptions"] == "made on the fly with the cifar constants, seed 0"
+    assert found.protocol["corruptions"] == "made by lmr with the cifar constants, seed 0"
     assert found.digest != open_dataset("pocket").digest
 
 
@@ -175,3 +180,26 @@ def test_another_process_reads_the_same() -> None:
     done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, timeout=120, check=True)
     pictures = open_dataset("pocket-c").read("glass_blur", 3, [11, 12])
     assert done.stdout.strip() == hashlib.sha256(b"".join(p.tobytes() for p in pictures)).hexdigest()
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+
+
+def test_page_runs_and_names_every_set_and_order(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(example, {})
+    shown = capsys.readouterr().out
+    assert "4 batches, order" in shown
+    assert "contrast 36 (32, 32, 3)" in shown
+    for name in (*NAMES, *ORDERS):
+        assert f"`{name}`" in PAGE
+
+
+def test_commands_of_the_page_parse() -> None:
+    parser = argparse.ArgumentParser()
+    add_fetch_options(parser)
+    commands = re.findall(r"^lmr fetch(.*?)(?: *#.*)?$", PAGE, re.MULTILINE)
+    assert len(commands) == 5
+    for command in commands:
+        name = parser.parse_args(command.split()).name
+        assert name is None or name in SOURCES

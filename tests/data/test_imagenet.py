@@ -238,7 +238,7 @@ def test_validation_pictures_are_corrupted_on_the_fly(flat: bool, tmp_path: Path
     found = open_imagenet_c("imagenet-c-5000", tmp_path)
     assert found.count("fog") == 5000
     assert found.protocol["corruptions"] == (
-        "made on the fly with the imagenet constants, seed 0, stored as JPEG of quality 85"
+        "made by lmr with the imagenet constants, seed 0, stored as JPEG of quality 85"
     )
     clean = found.read("clean", 0, [0, 1])
     for path, picture in zip(paths, clean, strict=True):

@@ -68,9 +68,9 @@ def test_cifar_on_disk_is_cifar_on_the_fly(cifar: Path) -> None:
     for severity, pictures in expected.items():
         np.testing.assert_array_equal(stored.read("contrast", severity, places), pictures)
     np.testing.assert_array_equal(stored.labels("contrast"), flying.labels("contrast"))
-    assert stored.protocol["corruptions"] == "made on the fly with the cifar constants, seed 0"
+    assert stored.protocol["corruptions"] == "made by lmr with the cifar constants, seed 0"
     assert check_set("cifar10-c", cifar) == [
-        f"The pictures in '{folder}' are not the official ones but made on the fly with the cifar constants, seed 0."
+        f"The pictures in '{folder}' are not the official ones but made by lmr with the cifar constants, seed 0."
     ]
     with pytest.raises(ValueError, match="holds pictures that were made here; move it away"):
         fetch_set("cifar10-c", cifar)
@@ -92,7 +92,7 @@ def test_imagenet_on_disk_is_imagenet_on_the_fly(imagenet: Path) -> None:
     for (domain, severity), pictures in expected.items():
         np.testing.assert_array_equal(stored.read(domain, severity, range(4)), pictures)
     np.testing.assert_array_equal(stored.labels("contrast"), [0, 0, 0, 999])
-    assert "made on the fly with the imagenet constants" in stored.protocol["corruptions"]
+    assert "made by lmr with the imagenet constants" in stored.protocol["corruptions"]
     assert not list(folder.rglob("*.part"))
     whole = (folder / "contrast" / "5" / FILES[1]).read_bytes()
     kept = (folder / "contrast" / "5" / FILES[2]).stat().st_mtime_ns
