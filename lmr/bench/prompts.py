@@ -33,7 +33,9 @@ class PromptSet:
     @property
     def word(self) -> str:
         """What the command line says to get this set."""
-        return self.templates if isinstance(self.templates, str) else json.dumps(list(self.templates))
+        if isinstance(self.templates, str):
+            return self.templates
+        return self.templates[0] if len(self.templates) == 1 else json.dumps(list(self.templates))
 
 
 def read_prompt_set(entry: Any, folder: Path) -> PromptSet:

@@ -173,7 +173,7 @@ def read_samples(folder: str | os.PathLike[str], run: str) -> dict[str, NDArray[
     """The arrays of a run, [N] each, by the names in SAMPLES."""
     path = Path(folder) / "samples" / f"{run}.npz"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         raise LmrError(f"There are no samples of the run {run} in {str(folder)!r}; run the bench again.") from error
