@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.backbones.room import Room
 from lmr.backbones.transformer import Activation, Block, activate
 
 Numbers = tuple[Tensor, Tensor]  # weight and bias of a norm
@@ -76,7 +77,7 @@ def freeze(block: Block) -> Frozen:
     return Frozen(qkv, out, up, down, block.heads, block.mlp.activation, block.ln_1.eps)
 
 
-def normalise(x: Tensor, numbers: Numbers, eps: float) -> tuple[Tensor, Normed]:
+def normalise(x: Tensor, numbers: Numbers, eps: float, room: Room | None = None) -> tuple[Tensor, Normed]:
     """LayerNorm in the precision of its numbers, the answer in the precision of ``x``; and what its backward needs."""
     weight, bias = numbers
     wide = x.to(weight.dtype)
@@ -85,6 +86,8 @@ def normalise(x: Tensor, numbers: Numbers, eps: float) -> tuple[Tensor, Normed]:
     else:
         out, mean, inverse = torch.native_layer_norm(wide, [x.shape[-1]], None, None, eps)
         out = torch.addcmul(_spread(bias, x), out, _spread(weight, x))
+    if room is not None:
+        mean, inverse = room.hold(mean), room.hold(inverse)
     return out.to(x.dtype), Normed(x, mean, inverse)
 
 
@@ -151,33 +154,49 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2).flatten(0, 1)
 
 
-def push_block(x: Tensor, frozen: Frozen, first: Numbers, second: Numbers, class_only: bool) -> tuple[Tensor, Trace]:
+def project(x: Tensor, layer: Layer, room: Room | None) -> Tensor:
+    """A linear layer [n, L, in] to [n, L, out], its answer in the room if there is one."""
+    weight, bias = layer
+    if room is None:
+        return F.linear(x, weight, bias)
+    out = room.take(*x.shape[:2], len(weight))
+    torch.addmm(bias, x.flatten(0, 1), weight.T, out=out.flatten(0, 1))
+    return out
+
+
+def push_block(
+    x: Tensor, frozen: Frozen, first: Numbers, second: Numbers, class_only: bool, room: Room | None = None
+) -> tuple[Tensor, Trace]:
     """A block but for its last layer: what that layer is added to, and the trace, which holds what it needs."""
-    h, seen = normalise(x, first, frozen.eps)
+    h, seen = normalise(x, first, frozen.eps, room)
     width = x.shape[-1]
     if class_only:
         weight, bias = frozen.qkv
         q = F.linear(h[:, :1], weight[:width], bias[:width])
-        kv = F.linear(h, weight[width:], bias[width:])
+        kv = project(h, (weight[width:], bias[width:]), room)
         x = x[:, :1]
     else:
-        qkv = F.linear(h, *frozen.qkv)
+        qkv = project(h, frozen.qkv, room)
         q, kv = qkv[..., :width], qkv[..., width:]
-    middle = F.linear(attend(q, kv, frozen.heads), *frozen.out).add_(x)
-    h, again = normalise(middle, second, frozen.eps)
-    return middle, Trace(seen, q, kv, again, F.linear(h, *frozen.up))
+    middle = project(attend(q, kv, frozen.heads), frozen.out, room).add_(x)
+    h, again = normalise(middle, second, frozen.eps, room)
+    return middle, Trace(seen, q, kv, again, project(h, frozen.up, room))
 
 
 def run_block(
-    x: Tensor, frozen: Frozen, first: Numbers, second: Numbers, class_only: bool, keep: bool
+    x: Tensor, frozen: Frozen, first: Numbers, second: Numbers, class_only: bool, keep: bool, room: Room | None = None
 ) -> tuple[Tensor, Trace | None]:
-    """A whole block [n, L, w] to [n, T, w], T = L or the class token alone; with its trace if that is kept."""
-    middle, trace = push_block(x, frozen, first, second, class_only)
+    """A whole block [n, L, w] to [n, T, w], T = L or the class token alone; with its trace if that is kept.
+
+    What the next block would keep, its input, goes to the room too.
+    """
+    middle, trace = push_block(x, frozen, first, second, class_only, room)
     if keep:
-        return F.linear(activate(trace.hidden, frozen.activation), *frozen.down).add_(middle), trace
+        active = activate_into(room, trace.hidden, frozen.activation)
+        return project(active, frozen.down, room).add_(middle), trace
     hidden = trace.hidden
     del trace, x
-    return F.linear(activate_in_place(hidden, frozen.activation), *frozen.down).add_(middle), None
+    return project(activate_in_place(hidden, frozen.activation), frozen.down, room).add_(middle), None
 
 
 def pull_block(grad: Tensor, trace: Trace, frozen: Frozen, first: Numbers, second: Numbers) -> Gradient:
@@ -211,6 +230,15 @@ def pull_perceptron(grad: Tensor, trace: Trace, frozen: Frozen, numbers: Numbers
 def activate_in_place(x: Tensor, name: Activation) -> Tensor:
     """The activation, in the memory of its input where there is a kernel for that."""
     return F.silu(x, inplace=True) if name == "silu" else activate(x, name)
+
+
+def activate_into(room: Room | None, x: Tensor, name: Activation) -> Tensor:
+    """The activation, its answer lent by the room if there is one; for unfolded QuickGELU there is no kernel."""
+    if room is None or name == "quick_gelu":
+        return activate(x, name)
+    if name == "silu":
+        return cast(Tensor, _aten.silu.out(x, out=room.lend(x)))
+    return cast(Tensor, _aten.gelu.out(x, approximate="tanh" if name == "gelu_tanh" else "none", out=room.lend(x)))
 
 
 def pull_activation(grad: Tensor, x: Tensor, name: Activation) -> Tensor:

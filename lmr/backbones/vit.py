@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lmr.backbones import steps
+from lmr.backbones.room import Room, Shelf
 from lmr.backbones.steps import Normed, Numbers, Trace
 from lmr.backbones.transformer import Activation, Block
 from lmr.core.errors import LmrError
@@ -23,7 +24,7 @@ from lmr.core.norms import RowNorm
 
 Memory = Literal["fast", "lean"]
 
-_PART = 5_000_000  # numbers in the widest activation of a part: eight images of ViT-B/16; measured on two cores
+_PART = 3_700_000  # numbers in the widest activation of a part: six images of ViT-B/16; measured on two cores
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,15 @@ class VisionConfig:
 class Kept(NamedTuple):
     """What a few images leave behind for their backward: of every block its trace, or only its input."""
 
-    embedded: Normed
+    images: Tensor
     blocks: list[Trace | Tensor]
     post: Normed
+    room: Room | None  # in whose memory they are
 
     def select(self, rows: Tensor) -> Kept:
         """Some of the images."""
         blocks = [block[rows] if isinstance(block, Tensor) else block.select(rows) for block in self.blocks]
-        return Kept(self.embedded.select(rows), blocks, self.post.select(rows))
+        return Kept(self.images[rows], blocks, self.post.select(rows), self.room)
 
 
 class VisionTower(nn.Module):
@@ -81,6 +83,8 @@ class VisionTower(nn.Module):
         if memory not in ("fast", "lean"):
             raise LmrError(f"Expected memory 'fast' or 'lean', got {memory!r}.")
         self.memory = memory
+        self.compiled = compile
+        self._shelf = Shelf()  # memory of an earlier mode is given back
         self._run_block = torch.compile(steps.run_block) if compile else steps.run_block
         self._push_block = torch.compile(steps.push_block) if compile else steps.push_block
         self._pull_block = torch.compile(steps.pull_block) if compile else steps.pull_block
@@ -106,32 +110,41 @@ class VisionTower(nn.Module):
 
     def run(self, images: Tensor, numbers: Sequence[Numbers], keep: bool) -> tuple[Tensor, Kept | None]:
         """Features of a few images with the given norm numbers, without gradient, and what a backward needs."""
-        eps = self.config.eps
-        x, embedded = steps.normalise(self._embed(images), numbers[0], eps)
+        eps, fast = self.config.eps, keep and self.memory == "fast"
+        room = self._make_room(len(images), fast)
+        x, _ = steps.normalise(self._embed(images), numbers[0], eps)
         kept: list[Trace | Tensor] = []
         for k, block in enumerate(self._blocks()):
-            before, fast = x, keep and self.memory == "fast"
+            if room is not None and not fast:
+                room.turn()
+            if keep and not fast:
+                kept.append(x.clone())
             first, second = numbers[2 * k + 1 : 2 * k + 3]
-            x, trace = self._run_block(x, steps.freeze(block), first, second, block is self.blocks[-1], fast)
-            if keep:
-                kept.append(before if trace is None else trace)
-        x, seen = steps.normalise(x[:, 0], numbers[-1], eps)
-        return x @ self.projection, Kept(embedded, kept, seen) if keep else None
+            x, trace = self._run_block(x, steps.freeze(block), first, second, block is self.blocks[-1], fast, room)
+            if trace is not None:
+                kept.append(trace)
+        x, seen = steps.normalise(x[:, 0] if fast else x[:, 0].clone(), numbers[-1], eps)
+        if room is not None:
+            room.close()
+        return x @ self.projection, Kept(images, kept, seen, room if fast else None) if keep else None
 
-    def pull(self, grad: Tensor, kept: Kept, numbers: Sequence[Numbers]) -> list[Numbers]:
-        """Gradient to the norm numbers from that of the features [n, features] of a few images."""
-        found: list[Numbers] = []
+    def pull(self, grad: Tensor, kept: Kept, numbers: Sequence[Numbers]) -> Iterator[Numbers]:
+        """Gradient to the numbers of each norm, the last norm first, from that of the features of a few images.
+
+        One after the other, so that they need not be held, in the midst of larger tensors, until all are there.
+        """
         x, to_numbers = steps.pull_norm(grad @ self.projection.T, kept.post, numbers[-1])
-        found.append(to_numbers)
+        yield to_numbers
         x = x.to(grad.dtype).unsqueeze(1)
         for k, block in reversed(list(enumerate(self._blocks()))):
             frozen, (first, second), trace = steps.freeze(block), numbers[2 * k + 1 : 2 * k + 3], kept.blocks[k]
             if isinstance(trace, Tensor):
                 trace = self._push_block(trace, frozen, first, second, block is self.blocks[-1])[1]
             x, to_first, to_second = self._pull_block(x, trace, frozen, first, second)
-            found += [to_second, to_first]
-        found.append(steps.pull_norm(x, kept.embedded, numbers[0], to_input=False)[1])
-        return found[::-1]
+            yield to_second
+            yield to_first
+        _, embedded = steps.normalise(self._embed(kept.images), numbers[0], self.config.eps)  # cheaper than to keep it
+        yield steps.pull_norm(x, embedded, numbers[0], to_input=False)[1]
 
     def split(self, count: int) -> Iterator[slice]:
         """Parts of a batch of ``count`` images that are best sent through at once."""
@@ -139,6 +152,15 @@ class VisionTower(nn.Module):
         if self.positions.device.type == "cpu":
             size = max(1, _PART // (len(self.positions) * self.config.hidden))
         return (slice(first, min(first + size, count)) for first in range(0, count, size))
+
+    def _make_room(self, count: int, keep_all: bool) -> Room | None:
+        """Memory for the blocks of so many images: for all that is kept, or for two blocks in turns."""
+        if self.compiled:
+            return None
+        config = self.config
+        block = 5 * config.width + config.hidden + 4  # q, k, v, middle, answer, hidden, and of two norms the statistics
+        numbers = block * (config.depth - 1) + 2 * config.width + 4 if keep_all else 2 * block  # the last keeps k, v
+        return Room(self._shelf, count * len(self.positions) * numbers, self.positions)
 
     def _embed(self, images: Tensor) -> Tensor:
         """Patches as one matrix product (they do not overlap), the class token before them, positions: [n, L, w]."""
@@ -177,7 +199,7 @@ class _Features(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        totals = [torch.zeros_like(tensor) for pair in ctx.numbers for tensor in pair]
+        totals = [(torch.zeros_like(weight), torch.zeros_like(bias)) for weight, bias in ctx.numbers]
         touched = (grad != 0).any(1)
         for part, kept in zip(ctx.parts, ctx.kept, strict=True):
             rows = touched[part].nonzero().flatten()
@@ -187,12 +209,13 @@ class _Features(torch.autograd.Function):
                 kept = kept.select(rows)
             where = rows + part.start
             found = ctx.tower.pull(grad[where], kept, take_rows(ctx.numbers, where))
-            for total, piece in zip(totals, (tensor for pair in found for tensor in pair), strict=True):
-                if total.ndim == 1:
-                    total += piece
-                else:
-                    total[where] = piece
-        return None, None, *totals
+            for pair, pieces in zip(reversed(totals), found, strict=True):
+                for total, piece in zip(pair, pieces, strict=True):
+                    if total.ndim == 1:
+                        total += piece
+                    else:
+                        total[where] = piece
+        return None, None, *(total for pair in totals for total in pair)
 
 
 def pair_up(flat: Sequence[Tensor]) -> list[Numbers]:

@@ -97,8 +97,11 @@ class Bench:
         text = TextSide(self.tower, lambda tower, part: tower(tokens[part], self.end[part]), classes)
         with self.bank.serve(self.rows):
             if chunked:
-                return differentiate(lambda unit: (self._judge(unit), None), self.rows, text, self.sizes.chunk)[2]
+                return differentiate(self._compare, lambda: self.images, self.rows, text, self.sizes.chunk)[2]
             return torch.autograd.grad(self._judge(text.prototypes(slice(0, classes))), self.rows)[0]
+
+    def _compare(self, images: Tensor, prototypes: Tensor) -> tuple[Tensor, None]:
+        return self._judge(prototypes), None
 
     def _judge(self, prototypes: Tensor) -> Tensor:
         logits = 100 * F.normalize(self.images, dim=-1) @ prototypes.T

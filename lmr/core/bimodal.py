@@ -61,15 +61,16 @@ class BimodalMethod(GradientMethod):
         [B, C], and gives its value and a by-product. The images are encoded once.
         """
         norms = self.leaf()
+
+        def judge(raw: Tensor, prototypes: Tensor) -> tuple[Tensor, tuple[Tensor, T]]:
+            logits = self.compare(raw, prototypes)
+            value, rest = objective(raw, prototypes, logits)
+            return value, (logits.detach(), rest)
+
         with torch.enable_grad(), self.bank.serve(norms):
-            raw = self.classifier.encode(images)
-
-            def judge(prototypes: Tensor) -> tuple[Tensor, tuple[Tensor, T]]:
-                logits = self.compare(raw, prototypes)
-                value, rest = objective(raw, prototypes, logits)
-                return value, (logits.detach(), rest)
-
-            value, (logits, rest), gradient = differentiate(judge, norms, self.text, self.chunk)
+            value, (logits, rest), gradient = differentiate(
+                judge, lambda: self.classifier.encode(images), norms, self.text, self.chunk
+            )
         return value, logits, rest, gradient
 
     def compare(self, raw: Tensor, prototypes: Tensor) -> Tensor:

@@ -53,32 +53,36 @@ class TextSide:
 
 
 def differentiate(
-    loss: Callable[[Tensor], tuple[Tensor, T]], rows: Tensor, text: TextSide, chunk: int
+    loss: Callable[[Tensor, Tensor], tuple[Tensor, T]],
+    encode: Callable[[], Tensor],
+    rows: Tensor,
+    text: TextSide,
+    chunk: int,
 ) -> tuple[Tensor, T, Tensor]:
-    """Value, by-product and gradient of ``loss(prototypes) -> (value, by-product)``, evaluated once.
+    """Value, by-product and gradient of ``loss(features, prototypes) -> (value, by-product)``, evaluated once.
 
-    The gradient is the exact one with respect to ``rows``, from which a NormBank serves the text tower (and whatever
-    else the loss was computed with). Peak memory does not grow with the number of classes: all chunks of prompts but
-    the last are encoded without gradient, the loss gives its gradient to the prototypes, and then those chunks are
-    encoded once more, each chunk's graph freed before the next. With no more classes than ``chunk`` nothing is encoded
-    twice.
+    ``encode`` gives the image features. The gradient is the exact one with respect to ``rows``, from which a NormBank
+    serves both towers. Peak memory does not grow with the number of classes, and what the images and the texts need is
+    never there at the same time: the images are encoded, the prompts without gradient, the loss gives its gradient to
+    features and prototypes, the images take theirs back, and then the prompts are encoded once more, chunk by chunk,
+    each chunk's graph freed before the next. Only where there is a single chunk it is encoded once.
     """
-    *early, last = text.chunks(chunk)
-    with torch.no_grad():
-        before = [text.prototypes(part) for part in early]
-    kept = text.prototypes(last)
-    prototypes = torch.cat([*before, kept.detach()]).requires_grad_()
-    value, rest = loss(prototypes)
-    gradient, to_text = torch.autograd.grad(value, (rows, prototypes), materialize_grads=True)
-    gradient = gradient + _pull_back(kept, rows, to_text[last])
-    del kept
-    for part in early:
-        gradient += _pull_back(text.prototypes(part), rows, to_text[part])
+    parts = list(text.chunks(chunk))
+    features = encode()
+    with torch.set_grad_enabled(len(parts) == 1):
+        kept = [text.prototypes(part) for part in parts]
+    seen, unit = features.detach().requires_grad_(), torch.cat([part.detach() for part in kept]).requires_grad_()
+    value, rest = loss(seen, unit)
+    to_features, to_text = torch.autograd.grad(value, (seen, unit), materialize_grads=True)
+    gradient = _pull_back(features, rows, to_features)
+    del features
+    for k, part in enumerate(parts):
+        gradient = gradient + _pull_back(kept[k] if len(parts) == 1 else text.prototypes(part), rows, to_text[part])
     return value.detach(), rest, gradient
 
 
-def _pull_back(prototypes: Tensor, rows: Tensor, to_text: Tensor) -> Tensor:
-    """The gradient that reaches ``rows`` through some prototypes; none where the text tower has no norms."""
-    if not prototypes.requires_grad:
+def _pull_back(encoded: Tensor, rows: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient that reaches ``rows`` through what a tower gave; none where the tower has no norms."""
+    if not encoded.requires_grad:
         return torch.zeros_like(rows)
-    return torch.autograd.grad(prototypes, rows, to_text)[0]
+    return torch.autograd.grad(encoded, rows, gradient)[0]

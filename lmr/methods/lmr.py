@@ -11,7 +11,7 @@ The state is one row per stream; a batch may mix streams and every stream gets w
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,18 @@ from lmr.core.method import Method, Mix, Prediction, Preset
 from lmr.core.norms import NormBank
 from lmr.core.optim import adam_step
 from lmr.core.registry import register
+
+
+class _Seen(NamedTuple):
+    """What a batch says before the step: logits [B, C], gate weights and sizes of the protected sets [B], class mass
+    [A, C], loss [A], and the gradient to the norms [A, P] unless nothing is reliable."""
+
+    logits: Tensor
+    weight: Tensor
+    protected: Tensor
+    mass: Tensor
+    loss: Tensor
+    gradient: Tensor | None
 
 
 @register("lmr")
@@ -125,7 +137,31 @@ class LMR(Method):
         self, images: Tensor, mix: Mix, old: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], Tensor]:
         """One step on the norms: emitted logits without bias, the new state, a report, which streams are sound [A]."""
-        norms = old["norms"].requires_grad_()
+        seen = self._differentiate(images, mix, old)
+        logits, sound = seen.logits, seen.loss.isfinite()
+        new, stepped = {"mass": seen.mass}, torch.zeros_like(sound)
+        if seen.gradient is not None:
+            moved = adam_step(old["norms"], seen.gradient, old["first"], old["second"], old["steps"], self.lr)
+            for value in moved[:3]:
+                sound &= value.isfinite().all(1)
+            stepped = (sum_by_stream(seen.weight, mix.index, mix.count) > 0) & sound
+            for key, value in zip(("norms", "first", "second", "steps"), moved, strict=True):
+                new[key] = _choose(stepped, value, old[key])
+            if self.emit == "after" and stepped.any():
+                logits, steady = self._forward_again(images, new["norms"], logits, stepped, mix)
+                sound &= steady
+                stepped &= steady
+        report = {
+            "gate_share": _mean_by_stream(seen.weight > 0, mix),
+            "protected_size": _mean_by_stream(seen.protected, mix),
+            "loss": seen.loss,
+            "stepped": stepped,
+        }
+        return logits, new, report, sound
+
+    def _differentiate(self, images: Tensor, mix: Mix, old: dict[str, Tensor]) -> _Seen:
+        """Loss and gradient at the present norms. Nothing of what autograd keeps outlives it: a forward may follow."""
+        norms = old["norms"].detach().requires_grad_()
         with torch.enable_grad():
             logits, cosines = self._forward(images, norms, mix.index)
             local = measure_margin(logits, cosines, self.delta, self.negatives, self.eps, self.positives)
@@ -136,30 +172,8 @@ class LMR(Method):
             if self.am:
                 target = adapt_margin(mass, weight, top, mix.index, self.gamma0, self.beta, self.eps)
             loss = restoration_loss(local.margin, target, weight, mix.index, mix.count, self.eps)
-            total = loss.sum()
-        old["norms"], logits = norms.detach(), logits.detach()
-        sound = loss.isfinite()
-        reliable = sum_by_stream(weight, mix.index, mix.count) > 0
-        new, stepped = {"mass": mass}, torch.zeros_like(sound)
-        if reliable.any():
-            (gradient,) = torch.autograd.grad(total, norms)
-            moved = adam_step(old["norms"], gradient, old["first"], old["second"], old["steps"], self.lr)
-            for value in moved[:3]:
-                sound &= value.isfinite().all(1)
-            stepped = reliable & sound
-            for key, value in zip(("norms", "first", "second", "steps"), moved, strict=True):
-                new[key] = _choose(stepped, value, old[key])
-            if self.emit == "after" and stepped.any():
-                logits, steady = self._forward_again(images, new["norms"], logits, stepped, mix)
-                sound &= steady
-                stepped &= steady
-        report = {
-            "gate_share": _mean_by_stream(weight > 0, mix),
-            "protected_size": _mean_by_stream(local.protected.sum(1), mix),
-            "loss": loss.detach(),
-            "stepped": stepped,
-        }
-        return logits, new, report, sound
+            gradient = torch.autograd.grad(loss.sum(), norms)[0] if bool((weight > 0).any()) else None
+        return _Seen(logits.detach(), weight, local.protected.sum(1), mass, loss.detach(), gradient)
 
     def _forward_again(
         self, images: Tensor, norms: Tensor, logits: Tensor, stepped: Tensor, mix: Mix

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import math
+import pickle
 import shutil
 import sys
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import lmr
 from lmr.backbones import steps, vit
+from lmr.backbones.room import Room
 from lmr.backbones.transformer import fold_activations
 from lmr.backbones.vit import VisionConfig, VisionTower
 from lmr.core.norms import NormBank, RowNorm
@@ -227,13 +230,15 @@ def count_kept(tower: VisionTower, images: Tensor) -> float:
     sizes: dict[int, int] = {}
 
     def visit(part: Any) -> None:
+        if isinstance(part, Room | None):
+            return
         if isinstance(part, Tensor):
             sizes[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes() // part.element_size()
         else:
             for piece in part:
                 visit(piece)
 
-    visit(kept)
+    visit((kept.blocks, kept.post))  # the images are the caller's
     return sum(sizes.values()) / (len(images) * 17 * tower.config.width)
 
 
@@ -314,6 +319,44 @@ def test_compiled_tower_answers_the_same() -> None:
             features = tower(images)
         found.append((features.detach(), torch.autograd.grad(features.sum(), row)[0]))
     torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=1e-4)
+
+
+def test_memory_is_used_again_and_belongs_to_one_tower() -> None:
+    """The second step allocates nothing large; a graph that lives keeps its memory to itself; copies have their own."""
+    tower, images = make_tower(), make_images(3)
+    fold_activations(tower)
+    bank = NormBank(tower)
+    row = bank.start.unsqueeze(0).requires_grad_()
+
+    def differentiate(model: VisionTower, graph: list[Tensor] | None = None) -> Tensor:
+        with NormBank(model).serve(row):
+            features = model(images)
+        (graph if graph is not None else []).append(features)
+        return torch.autograd.grad(features.sum(), row, retain_graph=graph is not None)[0]
+
+    first = differentiate(tower)
+    (stretch,) = tower._shelf._stretches
+    assert torch.equal(differentiate(tower), first)
+    assert tower._shelf._stretches == [stretch]
+    living: list[Tensor] = []
+    differentiate(tower, living)
+    assert torch.equal(differentiate(tower), first)
+    assert torch.equal(torch.autograd.grad(living[0].sum(), row)[0], first)
+    living.clear()
+    assert len(tower._shelf._stretches) == 2
+    other = copy.deepcopy(tower)
+    assert other._shelf._stretches == []
+    assert torch.equal(differentiate(other), first)
+    assert pickle.loads(pickle.dumps(tower))._shelf._stretches == []
+
+
+def test_memory_of_inference_mode_serves_gradients_too() -> None:
+    tower, images = make_tower(), make_images(3)
+    with torch.inference_mode():
+        tower(images)
+    row = NormBank(tower).start.unsqueeze(0).requires_grad_()
+    with NormBank(tower).serve(row):
+        assert torch.autograd.grad(tower(images).sum(), row)[0].isfinite().all()
 
 
 def test_images_without_a_number_meet_the_gradient_of_that() -> None:

@@ -127,8 +127,8 @@ def test_logit_bias_and_scale_are_the_classifiers() -> None:
 # Cost.
 
 
-@pytest.mark.parametrize(("chunk", "parts", "again"), [(7, 1, 0), (100, 1, 0), (3, 3, 2), (1, 7, 6)])
-def test_images_are_encoded_once_and_only_early_chunks_twice(chunk: int, parts: int, again: int) -> None:
+@pytest.mark.parametrize(("chunk", "parts", "again"), [(7, 1, 0), (100, 1, 0), (3, 3, 3), (1, 7, 7)])
+def test_images_are_encoded_once_and_texts_twice_if_in_chunks(chunk: int, parts: int, again: int) -> None:
     problem = book.make_problem()
     method = lmr.create(f"batclip(chunk={chunk})", problem.classifier)
     seen: dict[str, list[int]] = {"image": [], "text": []}

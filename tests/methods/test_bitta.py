@@ -193,7 +193,7 @@ def test_emission_is_after_the_step_unless_asked() -> None:
         assert torch.equal(after.state["norms"], before.state["norms"])
 
 
-@pytest.mark.parametrize(("emit", "images", "texts"), [("after", 2, 8), ("before", 1, 5)])
+@pytest.mark.parametrize(("emit", "images", "texts"), [("after", 2, 9), ("before", 1, 6)])
 def test_images_are_encoded_once_per_emission(emit: str, images: int, texts: int) -> None:
     problem = book.make_problem()
     method = lmr.create(f"bitta(chunk=3, emit={emit!r})", problem.classifier)

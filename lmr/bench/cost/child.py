@@ -24,6 +24,8 @@ def measure_here(source: Source, entry: Entry, batch_size: int, classes: int, th
     Bench(subject, 1, _FEW).build(dataclasses.replace(entry, streams=1)).run()
     contender = Bench(subject, batch_size, classes).build(entry)
     contender.reset()
+    if subject.tower is not None:
+        subject.tower.set_mode()  # memory that the warm-up left for the next step would hide some of the step's own
     return measure_peak(contender.run)
 
 

@@ -135,10 +135,11 @@ class Bench:
         tower = self.subject.tower
 
         def run() -> Outcome:
-            if tower is not None:
-                tower.set_mode("lean" if entry.lean else "fast")
-            answer = method.step(images)
-            if tower is not None:
+            if tower is None or not entry.lean:
+                answer = method.step(images)
+            else:
+                tower.set_mode("lean")
+                answer = method.step(images)
                 tower.set_mode("fast")
             return Outcome(answer.logits, answer.info.get("gate_share"))
 
