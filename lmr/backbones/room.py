@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_HELD = 2**30  # bytes that wait for the next step at most: what 16 images of ViT-B/16 keep
+
 
 class Shelf:
     """Stretches of memory that are not in use; a copy of its owner starts with none."""
@@ -29,8 +31,9 @@ class Shelf:
             return torch.empty(size, dtype=like.dtype, device=like.device)
 
     def give_back(self, stretch: Tensor) -> None:
-        """Keep a stretch for the next step."""
-        self._stretches.append(stretch)
+        """Keep a stretch for the next step, unless that would hold more than somebody else may want meanwhile."""
+        if sum(held.nbytes for held in (*self._stretches, stretch)) <= _HELD:
+            self._stretches.append(stretch)
 
     def __deepcopy__(self, memo: Any) -> Shelf:
         return Shelf()

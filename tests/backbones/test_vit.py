@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import lmr
-from lmr.backbones import steps, vit
+from lmr.backbones import room, steps, vit
 from lmr.backbones.room import Room
 from lmr.backbones.transformer import fold_activations
 from lmr.backbones.vit import VisionConfig, VisionTower
@@ -321,7 +321,7 @@ def test_compiled_tower_answers_the_same() -> None:
     torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=1e-4)
 
 
-def test_memory_is_used_again_and_belongs_to_one_tower() -> None:
+def test_memory_is_used_again_and_belongs_to_one_tower(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second step allocates nothing large; a graph that lives keeps its memory to itself; copies have their own."""
     tower, images = make_tower(), make_images(3)
     fold_activations(tower)
@@ -344,6 +344,12 @@ def test_memory_is_used_again_and_belongs_to_one_tower() -> None:
     assert torch.equal(torch.autograd.grad(living[0].sum(), row)[0], first)
     living.clear()
     assert len(tower._shelf._stretches) == 2
+    monkeypatch.setattr(room, "_HELD", stretch.nbytes)
+    tower.set_mode()
+    differentiate(tower, living)
+    differentiate(tower)
+    living.clear()
+    assert len(tower._shelf._stretches) == 1
     other = copy.deepcopy(tower)
     assert other._shelf._stretches == []
     assert torch.equal(differentiate(other), first)
