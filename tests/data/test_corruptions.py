@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,19 +33,33 @@ GROWING = (
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def frost_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Textures of our own in place of the package's, which need not be installed."""
-    folder = tmp_path / "imagecorruptions" / "frost"
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a package of our own textures."""
+    folder = tmp_path_factory.mktemp("packages") / "imagecorruptions" / "frost"
     folder.mkdir(parents=True)
     for k, name in enumerate(TEXTURES):
         texture = np.random.default_rng(k).integers(0, 256, (260 + k, 300, 3)).astype(np.uint8)
         Image.fromarray(texture).save(folder / name)
     (folder.parent / "__init__.py").write_text("raise ImportError('only the textures may be read')")
-    monkeypatch.syspath_prepend(tmp_path)
+    return folder.parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _textures(package: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """They stand in for the real ones, which need not be installed."""
+    monkeypatch.syspath_prepend(package)
     load_textures.cache_clear()
-    yield folder
+    yield
     load_textures.cache_clear()
+
+
+@pytest.fixture
+def frost_folder(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy that a test may damage."""
+    shutil.copytree(package, tmp_path / "copy")
+    monkeypatch.syspath_prepend(tmp_path / "copy")
+    return tmp_path / "copy" / "imagecorruptions" / "frost"
 
 
 def draw_pictures(count: int, height: int = 32, width: int | None = None, seed: int = 5) -> np.ndarray:
@@ -190,7 +205,7 @@ def test_any_picture_survives(name: str, data: st.DataObject) -> None:
     result = corrupt(picture, name, severity, seed=seed, index=index, constants=constants)
     assert result.shape == picture.shape
     if name in ("defocus_blur", "pixelate", "contrast", "gaussian_blur", "motion_blur", "zoom_blur", "glass_blur"):
-        assert result.max() <= high
+        assert result.max() <= 1.02 * high  # the disk of radius 8 ends at the border of its grid and sums to 1.01
         assert int(result.min()) >= low - 2  # truncated once or twice on the way
 
 
@@ -221,7 +236,6 @@ def test_a_picture_larger_than_the_textures_gets_frost_all_over() -> None:
 
 
 def test_missing_textures_say_what_to_install(frost_folder: Path) -> None:
-    load_textures.cache_clear()
     (frost_folder / TEXTURES[2]).unlink()
     with pytest.raises(
         ValueError, match=r"not installed: run pip install 'lmr\[frost\]', or, .*imagecorruptions-imaug"
@@ -230,14 +244,12 @@ def test_missing_textures_say_what_to_install(frost_folder: Path) -> None:
 
 
 def test_a_missing_package_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    load_textures.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'lmr\[frost\]'"):
         corrupt(draw_pictures(1)[0], "frost", 1)
 
 
 def test_a_damaged_texture_is_named(frost_folder: Path) -> None:
-    load_textures.cache_clear()
     (frost_folder / TEXTURES[4]).write_bytes(b"not a picture")
     with pytest.raises(ValueError, match=r"frost5\.jpg cannot be read as a picture: run pip install --force-reinstall"):
         corrupt(draw_pictures(1)[0], "frost", 1)

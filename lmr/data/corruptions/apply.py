@@ -18,7 +18,7 @@ from lmr.data.corruptions.checks import check_choice, check_indices, check_pictu
 from lmr.data.corruptions.constants import CONSTANTS
 from lmr.data.corruptions.kinds import Pictures
 
-_CHUNK = 400_000  # values at a time: their float64 copies stay near the processor's cache, whatever the batch
+_CHUNK = 100_000  # values at a time: their float64 copies stay near the processor's cache, whatever the batch
 _PIECES = 4  # per worker, so that none waits long for the last
 
 

@@ -28,8 +28,8 @@ def add_snow(
     The same flakes fall twice, the second time turned by half a circle, which makes them look denser.
     """
     height, width = pictures.shape[1:3]
-    layers = np.stack([generator.normal(mean, std, (height, width)) for generator in generators])
-    layers = enlarge_middle(layers[..., None], size)[..., 0]
+    layers = np.stack([generator.normal(mean, std, (height, width)) for generator in generators], axis=-1)
+    layers = enlarge_middle(layers, size).transpose(2, 0, 1)
     flakes = (np.clip(np.where(layers < threshold, 0, layers), 0, 1) * 255).astype(np.uint8)
     snowed = np.empty(pictures.shape)
     for k, generator in enumerate(generators):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +12,19 @@ from lmr.data.corruptions.kinds import Floats
 Places = npt.NDArray[np.int64]
 
 
-def enlarge_middle(x: npt.NDArray[np.floating[Any]], factor: float) -> Floats:
-    """Zoom into [N, H, W, C] by `factor` >= 1 -> float64 of the same shape."""
-    low, high, part = _place_pixels(x.shape[1], factor)
-    part = part[:, None, None]
-    rows = x[:, low] * (1 - part) + x[:, high] * part
-    low, high, part = _place_pixels(x.shape[2], factor)
-    part = part[:, None]
-    return rows[:, :, low] * (1 - part) + rows[:, :, high] * part
+def enlarge_middle(x: Floats, factor: float) -> Floats:
+    """Zoom into [H, W, K] by `factor` >= 1; pictures and channels side by side in K make it fast."""
+    return _interpolate(_interpolate(x, 0, factor), 1, factor)
+
+
+def _interpolate(x: Floats, axis: int, factor: float) -> Floats:
+    low, high, part = _place_pixels(x.shape[axis], factor)
+    part = np.expand_dims(part, [other for other in range(x.ndim) if other != axis])
+    near, far = x.take(low, axis), x.take(high, axis)
+    near *= 1 - part
+    far *= part
+    near += far
+    return near
 
 
 def _place_pixels(length: int, factor: float) -> tuple[Places, Places, Floats]:

@@ -1,0 +1,99 @@
+"""The contact sheet: one picture under every corruption at every severity.
+
+python -m lmr.data.corruptions.sheet corruptions.png [--picture FILE] [--constants cifar]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from lmr.data.corruptions.apply import corrupt
+from lmr.data.corruptions.constants import CONSTANTS, CORRUPTIONS, EXTRA
+from lmr.data.folder import open_image
+
+SIZES = {"imagenet": 224, "cifar": 32}
+_CELL = 112  # pixels a side of a picture on the sheet
+_GAP = 4
+_LABEL = 132  # width of the names
+_HEAD = 22  # height of the line of severities
+_INK, _PAPER = (30, 30, 30), (255, 255, 255)
+
+
+def draw_sheet(
+    picture: npt.NDArray[np.uint8], *, constants: str = "imagenet", seed: int = 0, columns: int = 2
+) -> Image.Image:
+    """All corruptions of one uint8 picture [H, W, 3], in the benchmark's order down each column, the clean one last."""
+    names = (*CORRUPTIONS, *EXTRA, "clean")
+    rows = -(-len(names) // columns)
+    step = _CELL + _GAP
+    width = _LABEL + 5 * step + _GAP
+    sheet = Image.new("RGB", (columns * width, _HEAD + rows * step), _PAPER)
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(13)
+    for column in range(columns):
+        for severity in range(1, 6):
+            centre = column * width + _LABEL + (severity - 1) * step + _CELL // 2
+            draw.text((centre, _HEAD // 2), str(severity), _INK, font, "mm")
+    for k, name in enumerate(names):
+        left, top = k // rows * width, _HEAD + k % rows * step
+        draw.text((left + _LABEL - 8, top + _CELL // 2), name.replace("_", " "), _INK, font, "rm")
+        for severity in range(1, 2 if name == "clean" else 6):
+            cell = picture if name == "clean" else corrupt(picture, name, severity, seed=seed, constants=constants)
+            sheet.paste(_fit(cell), (left + _LABEL + (severity - 1) * step, top))
+    return sheet
+
+
+def _fit(picture: npt.NDArray[np.uint8]) -> Image.Image:
+    enlarged = picture.shape[0] < _CELL
+    return Image.fromarray(picture).resize(
+        (_CELL, _CELL), Image.Resampling.NEAREST if enlarged else Image.Resampling.BOX
+    )
+
+
+def prepare_picture(path: str | os.PathLike[str] | None, size: int) -> npt.NDArray[np.uint8]:
+    """Resize the shorter side to `size` and crop the middle; without a file, the portrait that matplotlib carries.
+
+    That is Grace Hopper's by the US Navy, 1984, in the public domain.
+    """
+    if path is None:
+        from matplotlib import get_data_path
+
+        image = open_image(Path(get_data_path(), "sample_data", "grace_hopper.jpg"))
+        image = image.crop((56, 20, 456, 420))
+    else:
+        image = open_image(Path(path))
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    image = image.crop((left, top, left + side, top + side)).resize((size, size), Image.Resampling.LANCZOS)
+    return np.asarray(image)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command above; 2 and a sentence when something is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m lmr.data.corruptions.sheet", description="Draw a contact sheet.")
+    parser.add_argument("out", type=Path, help="the PNG file to write")
+    parser.add_argument("--picture", type=Path, help="any picture file (default: a portrait from matplotlib)")
+    parser.add_argument("--constants", choices=sorted(CONSTANTS), default="imagenet", help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="of the random corruptions (default: %(default)s)")
+    options = parser.parse_args(words)
+    try:
+        picture = prepare_picture(options.picture, SIZES[options.constants])
+        sheet = draw_sheet(picture, constants=options.constants, seed=options.seed)
+        sheet.quantize(256).save(options.out, "PNG", optimize=True)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"Wrote {options.out}: {len(CORRUPTIONS) + len(EXTRA)} corruptions at 5 severities.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
