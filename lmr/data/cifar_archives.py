@@ -80,7 +80,7 @@ class _Arrays(pickle.Unpickler):
         """What a name in the file stands for."""
         package = module.replace("numpy._core", "numpy.core")
         if (package, name) == ("numpy", "ndarray"):
-            return np.ndarray
+            return name  # only ever an argument of the next but one, which needs no class
         if (package, name) == ("numpy", "dtype"):
             return _make_dtype
         if (package, name) == ("numpy.core.multiarray", "_reconstruct"):

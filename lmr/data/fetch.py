@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lmr.data.checks import check_set
 from lmr.data.dataset import find_root
@@ -71,9 +72,8 @@ def find_source(name: str) -> Source:
 def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, say: Say = lambda line: None) -> None:
     """Fetch the archives of a set that are not there yet, and unpack them. Raises ValueError, a sentence."""
     source = find_source(name)
-    for place in {root / source.folder, *(root / archive.file.partition(".")[0] for archive in source.archives)}:
-        if read_note(place):
-            raise ValueError(f"The folder {str(place)!r} holds pictures that were made here; move it away first.")
+    for archive in source.archives:
+        _check_place(archive, source, root)
     for archive in source.archives:
         if _is_unpacked(archive, source, root):
             say(f"{archive.file} has been fetched and unpacked before.")
@@ -81,10 +81,12 @@ def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, 
         path = root / archive.file
         if not path.is_file():
             _check_space(archive, root)
+        _write_note(archive, source, root, None)
+        if not path.is_file():
             download_file(archive.urls, path, archive.checksum, size=archive.size, show=show)
         wanted = partial(_is_listed, frozenset(read_list("imagenet_c_5000"))) if source.listed else None
-        names = unpack_archive(path, root / source.folder, wanted=wanted, show=show)
-        _remember(archive, source, root, names)
+        names = unpack_archive(path, root / source.folder, replace=archive.brings, wanted=wanted, show=show)
+        _write_note(archive, source, root, names)
         if not keep:
             path.unlink()
     say(f"The set {name!r} is in {root / source.folder}.")
@@ -109,26 +111,43 @@ def _check_space(archive: Archive, root: Path) -> None:
         )
 
 
-def _find_note(archive: Archive, source: Source, root: Path) -> Path:
-    return root / ".fetched" / f"{archive.file}{'-listed' if source.listed else ''}.json"
+def _check_place(archive: Archive, source: Source, root: Path) -> None:
+    """Nothing that was not fetched here is ever replaced: it may be somebody's only copy, or hold more."""
+    folder = root / source.folder
+    places = [folder / name for name in archive.brings]
+    if made := next((place for place in (folder, *places) if read_note(place)), None):
+        raise ValueError(f"The folder {str(made)!r} holds pictures that lmr made; move it away first.")
+    there = next((place for place in places if place.exists()), None)
+    if there is not None and _read_note(archive, root) is None:
+        raise ValueError(
+            f"The folder {str(there)!r} is there already and was not fetched by lmr. See whether it is whole with "
+            f"--check, or move it away first."
+        )
 
 
-def _remember(archive: Archive, source: Source, root: Path, names: list[str]) -> None:
-    note = _find_note(archive, source, root)
-    note.parent.mkdir(exist_ok=True)
+def _write_note(archive: Archive, source: Source, root: Path, names: list[str] | None) -> None:
+    """What an archive brought, None while it is still on its way: from then on its folders are ours to replace."""
+    note = root / ".fetched" / f"{archive.file}.json"
+    note.parent.mkdir(parents=True, exist_ok=True)
     new = note.with_suffix(".new")
-    new.write_text(json.dumps({"checksum": archive.checksum, "names": names}))
+    new.write_text(json.dumps({"checksum": archive.checksum, "listed": source.listed, "names": names}))
     os.replace(new, note)
 
 
-def _is_unpacked(archive: Archive, source: Source, root: Path) -> bool:
-    """Whether this very archive was unpacked here, and what it brought still stands."""
+def _read_note(archive: Archive, root: Path) -> dict[str, Any] | None:
     try:
-        note = json.loads(_find_note(archive, source, root).read_text())
-        same = note["checksum"] == archive.checksum
-        return same and all((root / source.folder / name).exists() for name in note["names"])
-    except (OSError, ValueError, KeyError, TypeError):
+        note = json.loads((root / ".fetched" / f"{archive.file}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return note if isinstance(note, dict) and note.get("checksum") == archive.checksum else None
+
+
+def _is_unpacked(archive: Archive, source: Source, root: Path) -> bool:
+    """Whether this very archive was unpacked here, all of it or as much as is wanted, and its folders still stand."""
+    note = _read_note(archive, root)
+    if note is None or not note.get("names") or (note.get("listed") and not source.listed):
         return False
+    return all((root / source.folder / name).exists() for name in note["names"])
 
 
 def _report(name: str, folder: Path) -> str | None:

@@ -211,6 +211,11 @@ class ImageNetC(Dataset):
             parts += [domain, make_digest("\n".join(files)), str(sizes)]
         return make_digest(self.name, *parts)
 
+    def count(self, domain: str) -> int:
+        """How many pictures a corruption has."""
+        self.check(domain)
+        return self._clean.count(CLEAN) if domain == CLEAN else len(self.list_files(domain))
+
     def labels(self, domain: str) -> Labels:
         """The place of every picture's class among the 1,000."""
         self.check(domain)

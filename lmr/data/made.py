@@ -12,7 +12,7 @@ def read_note(folder: Path) -> str | None:
     """How the pictures in a folder were made, None if there is no note and they are the official ones."""
     try:
         return str(json.loads((folder / NOTE).read_text())["corruptions"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(

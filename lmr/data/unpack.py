@@ -6,19 +6,24 @@ import os
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 
 def unpack_archive(
-    archive: Path, folder: Path, *, wanted: Callable[[str], bool] | None = None, show: bool = False
+    archive: Path,
+    folder: Path,
+    *,
+    replace: Collection[str] = (),
+    wanted: Callable[[str], bool] | None = None,
+    show: bool = False,
 ) -> list[str]:
     """Unpack a .tar, .tar.gz or .zip into a folder -> the names it added there.
 
-    The files are written aside first and moved when all are there, so that a kill leaves nothing that looks whole; what
-    had the same name before is replaced. ``wanted`` chooses files by their names in the archive. Links, and names that
-    lead out of the folder, are refused. Raises ValueError, a sentence.
+    The files are written aside first and moved when all are there, so that a kill leaves nothing that looks whole. What
+    had the same name before is replaced if ``replace`` names it; otherwise nothing is touched. ``wanted`` chooses files
+    by their names in the archive. Links, and names that lead out of the folder, are refused. Raises ValueError.
     """
     aside = folder / f".unpacking-{archive.name}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -29,6 +34,10 @@ def unpack_archive(
         names = sorted(os.listdir(aside))
         if not names:
             raise ValueError(f"The archive {str(archive)!r} holds none of the files it should.")
+        if taken := [name for name in names if (folder / name).exists() and name not in replace]:
+            raise ValueError(
+                f"{str(folder / taken[0])!r} is there already, and {archive.name} brings another; move it."
+            )
         for name in names:
             _replace(aside / name, folder / name)
         return names

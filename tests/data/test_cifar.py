@@ -119,6 +119,24 @@ def test_no_function_can_be_called(function: Any, tmp_path: Path) -> None:
         read_archive(path, 10)
 
 
+def test_damaged_pickles_are_read_or_refused(tmp_path: Path) -> None:
+    """A few wrong bytes anywhere in the frame of a pickle: nothing but a sentence may come of them."""
+    images, labels = maker.make_cifar(1, 10)
+    whole, generator = maker.pickle_like_python_2(images, labels, b"labels"), np.random.default_rng(0)
+    frame = [*range(200), *range(len(whole) - 40, len(whole))]
+    refused = 0
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for place in generator.choice(frame, 2):
+            damaged[place] = generator.integers(256)
+        (tmp_path / "test_batch").write_bytes(damaged)
+        try:
+            read_archive(tmp_path / "test_batch", 10)
+        except ValueError:
+            refused += 1
+    assert refused > 200
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_truncated_file_is_a_sentence(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path, kind, 10, *maker.make_cifar(5, 10))

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 import lmr.data.checks
+import lmr.data.unpack
 from lmr.data.checks import check_set
 from lmr.data.datasets import NAMES
 from lmr.data.download import download_file
@@ -309,7 +310,10 @@ def test_unpacking(kind: str, tmp_path: Path) -> None:
     (folder / "set").mkdir(parents=True)
     (folder / "set" / "old").write_text("of an earlier try")
     (folder / "other").write_text("somebody's")
-    assert unpack_archive(archive, folder) == ["readme", "set"]
+    with pytest.raises(ValueError, match=r"out/set' is there already"):
+        unpack_archive(archive, folder)
+    assert list_files(folder) == {"set/old": b"of an earlier try", "other": b"somebody's"}
+    assert unpack_archive(archive, folder, replace=["set"]) == ["readme", "set"]
     assert list_files(folder) == FILES | {"other": b"somebody's"}
     assert sorted(os.listdir(folder)) == ["other", "readme", "set"]
     assert unpack_archive(archive, tmp_path / "some", wanted=lambda name: "/a/" in name) == ["set"]
@@ -361,8 +365,8 @@ def tiny(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     archives = [make_tar(FILES), make_tar({"more/5": b"five"})]
     server, url = serve({"/one": archives[0], "/two": archives[1]})
     made = tuple(
-        Archive(f"{name}.tar", (url.replace("/file", f"/{name}"),), "md5:" + hashlib.md5(content).hexdigest())
-        for name, content in zip(("one", "two"), archives, strict=True)
+        Archive(f"{name}.tar", (url.replace("/file", f"/{name}"),), "md5:" + hashlib.md5(content).hexdigest(), brings)
+        for name, content, brings in zip(("one", "two"), archives, (("set", "readme"), ("more",)), strict=True)
     )
     monkeypatch.setitem(SOURCES, "tiny", Source("a small set", made, "tiny"))
     return server
@@ -393,25 +397,67 @@ def test_fetching_goes_on_after_a_failure(tiny: Any, tmp_path: Path) -> None:
         fetch_set("tiny", tmp_path)
     tiny.files["/two"] = second
     tiny.asked.clear()
-    (tmp_path / ".fetched" / "two.tar.json").write_text("{damaged")
+    assert not (tmp_path / "tiny" / "more").exists()
     fetch_set("tiny", tmp_path)
     assert len(tiny.asked) == 1
+    assert list_files(tmp_path / "tiny") == FILES | {"more/5": b"five"}
+
+
+def test_what_lmr_did_not_fetch_is_never_replaced(tiny: Any, tmp_path: Path) -> None:
+    (tmp_path / "tiny" / "more").mkdir(parents=True)
+    (tmp_path / "tiny" / "more" / "mine").write_text("my only copy")
+    with pytest.raises(ValueError, match=r"more' is there already and was not fetched by lmr.*--check"):
+        fetch_set("tiny", tmp_path)
+    assert tiny.asked == []
+    assert list_files(tmp_path) == {"tiny/more/mine": b"my only copy"}
+    for damaged in ("{damaged", "[]", '{"checksum": "md5:other", "names": ["more"]}'):
+        (tmp_path / ".fetched").mkdir(exist_ok=True)
+        (tmp_path / ".fetched" / "two.tar.json").write_text(damaged)
+        with pytest.raises(ValueError, match="was not fetched by lmr"):
+            fetch_set("tiny", tmp_path)
+
+
+def test_kill_while_unpacking(tiny: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Stopped between the first folder and the second: the next call replaces what it had begun."""
+    rename, done = os.replace, []
+
+    def stop(old: Path, new: Path) -> None:
+        if Path(new).name == "readme":
+            done.append(rename(old, new))
+            raise KeyboardInterrupt
+        rename(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lmr.data.unpack.os, "replace", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fetch_set("tiny", tmp_path)
+    assert done
+    assert list_files(tmp_path / "tiny") == {"readme": b"four"}
+    tiny.asked.clear()
+    fetch_set("tiny", tmp_path)
+    assert len(tiny.asked) == 1  # the first archive had come
     assert list_files(tmp_path / "tiny") == FILES | {"more/5": b"five"}
 
 
 def test_only_listed_pictures_are_kept(serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     names = [f"fog/5/{LISTED[0]}", f"fog/5/{LISTED[1]}", "fog/5/n01440764/ILSVRC2012_val_99999999.JPEG"]
     content = make_tar(dict.fromkeys(names, b"x"))
-    _, url = serve({"/file": content})
-    archive = Archive("weather.tar", (url,), "md5:" + hashlib.md5(content).hexdigest(), len(content))
+    server, url = serve({"/file": content})
+    archive = Archive("weather.tar", (url,), "md5:" + hashlib.md5(content).hexdigest(), ("fog",), len(content))
     monkeypatch.setitem(SOURCES, "imagenet-c-5000", Source("listed", (archive,), "imagenet-c", True))
+    monkeypatch.setitem(SOURCES, "imagenet-c", Source("all", (archive,), "imagenet-c"))
     fetch_set("imagenet-c-5000", tmp_path)
     assert set(list_files(tmp_path / "imagenet-c")) == set(names[:2])
+    fetch_set("imagenet-c", tmp_path)  # the rest of what is there
+    assert set(list_files(tmp_path / "imagenet-c")) == set(names)
+    fetch_set("imagenet-c-5000", tmp_path)  # which has it all: nothing is fetched, and nothing taken away
+    assert set(list_files(tmp_path / "imagenet-c")) == set(names)
+    assert len(server.asked) == 2
 
 
 def test_full_disk_is_said_before(serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     server, url = serve()
-    archive = Archive("file.tar", (url,), MD5, 10**15)
+    archive = Archive("file.tar", (url,), MD5, ("set",), 10**15)
     monkeypatch.setitem(SOURCES, "huge", Source("a huge set", (archive,)))
     with pytest.raises(ValueError, match=r"takes 2000000\.0 GB, but .* GB free"):
         fetch_set("huge", tmp_path)
@@ -427,6 +473,7 @@ def test_sources_are_complete() -> None:
             algorithm, _, digits = archive.checksum.partition(":")
             assert len(digits) == lengths[algorithm]
             assert int(digits, 16) >= 0
+            assert archive.brings
             assert all(url.startswith("https://") and archive.file in url for url in archive.urls)
     for files in CIFAR_C_FILES.values():
         assert len(files) == len(set(files.values())) == 20
