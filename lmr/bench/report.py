@@ -1,0 +1,179 @@
+"""``lmr report``: folders of runs to tables, figures and one page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lmr.bench.gains import build_gains
+from lmr.bench.gather import Runs, Series, Setting, gather, read_runs
+from lmr.bench.page import build_page, collect_curves
+from lmr.bench.paper_figures import Drawing, draw_figures
+from lmr.bench.reference import describe_paper, find_published
+from lmr.bench.row import FOLDER
+from lmr.bench.sweeps import build_sweep_table, find_sweeps
+from lmr.bench.table import Table
+from lmr.bench.table_formats import format_csv, format_latex, format_markdown, format_terminal
+from lmr.bench.tables import (
+    VARIANTS,
+    build_corruptions,
+    build_costs,
+    build_measures,
+    build_severities,
+    choose_main,
+    with_base,
+)
+from lmr.bench.tables_by_dataset import build_components, build_variants
+from lmr.core.errors import LmrError
+from lmr.core.statefile import write_atomically
+
+FORMATS: dict[str, Callable[[Table], str]] = {
+    "txt": format_terminal,
+    "md": format_markdown,
+    "tex": format_latex,
+    "csv": format_csv,
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was made of the runs."""
+
+    tables: list[Table]
+    drawings: list[Drawing]
+    words: list[str]
+    page: Path
+
+
+def make_report(
+    folders: Sequence[str | Path], out: str | Path, beside: str | None = None, figures: bool = True
+) -> Report:
+    """Read runs, write ``out``/index.html, report.md, tables/ and figures/, and give what was made."""
+    runs = read_runs(folders)
+    settings = gather(runs.rows)
+    tables = build_tables(runs, settings, beside)
+    drawings, missing = draw_figures(runs, settings) if figures else ([], [])
+    words = [*runs.words, *missing, *_list_faults(tables)]
+    out = Path(out)
+    page = out / "index.html"
+    curves = collect_curves(_pick_curves(settings))
+    count = len(runs.rows)
+    summary = f"{count} runs from {', '.join(map(str, folders))}; published numbers: {describe_paper()['title']}, "
+    summary += f"{describe_paper()['venue']}, doi {describe_paper()['doi']}."
+    content = build_page("LMR: benchmark report", summary, tables, drawings, curves, runs.rows, words)
+    _make_folder(out)
+    for table in tables:
+        for form, write in FORMATS.items():
+            (out / "tables" / f"{table.name}.{form}").write_text(write(table), encoding="utf-8")
+    for drawing in drawings:
+        drawing.write(out / "figures")
+    write_atomically(out / "report.md", _join_markdown(summary, tables, drawings, words).encode())
+    write_atomically(page, content.encode())
+    return Report(tables, drawings, words, page)
+
+
+def build_tables(runs: Runs, settings: dict[Setting, list[Series]], beside: str | None = None) -> list[Table]:
+    """Every table the runs have numbers for; ``beside`` names a published table to stand beside other data too."""
+    published = find_published(beside) if beside else None
+    tables: list[Table | None] = [build_variants(settings)]
+    several = any(one.first.method != "zeroshot" for series in settings.values() for one in series)
+    for setting, series in settings.items():
+        main, parts = choose_main(series), [one for one in series if one.is_part]
+        alone = several and all(one.first.method == "zeroshot" for one in series)
+        if setting.dataset in VARIANTS or alone:
+            continue  # the variants have their table; so has zero-shot alone
+        tables.append(build_corruptions(setting, main, published, notes=_note_clean(setting, settings)))
+        if parts:
+            tables.append(build_corruptions(setting, with_base(parts, series), None, "parts"))
+        if len(main) > 1:
+            tables += [build_gains(runs, setting, main), build_measures(setting, main)]
+        tables.append(build_costs(setting, series))
+    tables += [*build_components(settings), *build_severities(settings)]
+    tables += [build_sweep_table(sweep) for sweep in find_sweeps(settings)]
+    return _name_apart([table for table in tables if table is not None])
+
+
+def _note_clean(setting: Setting, settings: dict[Setting, list[Series]]) -> list[str]:
+    """What zero-shot has on the clean pictures, if that was run."""
+    clean = settings.get(replace(setting, severity=0, reset="domain"), []) if setting.severity else []
+    found = [one.collect("clean") for one in clean if one.first.method == "zeroshot"]
+    return [f"On the clean pictures zero-shot has {next(iter(found[0].values())):.2f}."] if found and found[0] else []
+
+
+def _name_apart(tables: Sequence[Table]) -> list[Table]:
+    """No two tables may have the same files."""
+    named: list[Table] = []
+    for table in tables:
+        taken = {other.name for other in named}
+        number = next(
+            n for n in range(1, len(tables) + 1) if (table.name if n == 1 else f"{table.name}-{n}") not in taken
+        )
+        named.append(table if number == 1 else replace(table, name=f"{table.name}-{number}"))
+    return named
+
+
+def _pick_curves(settings: dict[Setting, list[Series]]) -> dict[str, list[Series]]:
+    """The series of the main tables, and of the parts of LMR, under their settings."""
+    found: dict[str, list[Series]] = {}
+    for setting, series in settings.items():
+        found.setdefault(setting.describe(), []).extend(choose_main(series))
+        if parts := [one for one in series if one.is_part]:
+            found.setdefault(f"{setting.describe()}, parts of LMR", []).extend(with_base(parts, series))
+    return found
+
+
+def _list_faults(tables: Sequence[Table]) -> list[str]:
+    """Where the paper disagrees with itself, if such numbers are shown."""
+    shown = " ".join(table.published for table in tables)
+    return [
+        f"In the paper's table {find_published(fault['table']).source} the row {fault['row']} of {fault['table']} has "
+        f"the average {fault['average']}, but its columns have the mean {fault['mean_of_columns']}. {fault['note']}"
+        for fault in describe_paper()["faults"]
+        if find_published(fault["table"]).title in shown
+    ]
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        (out / "tables").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LmrError(f"Cannot make the folder {str(out)!r} for the report: {error.strerror}.") from error
+
+
+def _join_markdown(summary: str, tables: Sequence[Table], drawings: Sequence[Drawing], words: Sequence[str]) -> str:
+    parts = ["# Benchmark report", summary, *(f"- {word}" for word in words), *map(format_markdown, tables)]
+    parts += [f"![Figure {d.number}](figures/{d.name}.svg)\n\n**Figure {d.number}.** {d.caption}" for d in drawings]
+    return "\n\n".join(parts) + "\n"
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the parser of the command."""
+    add = parser.add_argument
+    add("runs", nargs="*", default=[FOLDER], metavar="RUNS", help=f"folders that lmr bench filled (default: {FOLDER})")
+    add("--out", metavar="FOLDER", help="where the report goes (default: RUNS/report of the first folder)")
+    add(
+        "--beside", metavar="TABLE", help="put this published table beside runs on other data, with the difference said"
+    )
+    add("--no-figures", dest="figures", action="store_false", help="tables and the page alone")
+
+
+def run_report(options: argparse.Namespace) -> None:
+    """Make the report, show the tables and say where everything is."""
+    out = Path(options.out) if options.out else Path(options.runs[0]) / "report"
+    report = make_report(options.runs, out, options.beside, options.figures)
+    show_tables(report.tables)
+    for word in report.words:
+        print(f"- {word}")
+    print(
+        f"\nLook at {report.page} (tables also as .md, .tex, .csv in {out / 'tables'}; figures in {out / 'figures'})."
+    )
+
+
+def show_tables(tables: Sequence[Table]) -> None:
+    """Print tables; best is bold on a terminal and marked with a star elsewhere."""
+    style = sys.stdout.isatty()
+    for table in tables:
+        print(format_terminal(table, style=style))
