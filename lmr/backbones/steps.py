@@ -81,36 +81,36 @@ def normalise(x: Tensor, numbers: Numbers, eps: float, room: Room | None = None)
     """LayerNorm in the precision of its numbers, the answer in the precision of ``x``; and what its backward needs."""
     weight, bias = numbers
     wide = x.to(weight.dtype)
+    width = [x.shape[-1]]
     if weight.ndim == 1:
-        out, mean, inverse = torch.native_layer_norm(wide, [x.shape[-1]], weight, bias, eps)
-    else:
-        out, mean, inverse = torch.native_layer_norm(wide, [x.shape[-1]], None, None, eps)
-        out = torch.addcmul(_spread(bias, x), out, _spread(weight, x))
+        out, mean, inverse = torch.native_layer_norm(wide, width, weight, bias, eps)
+    else:  # one fused kernel per image: on a processor twice as fast as scaling and shifting all of them afterwards
+        out, mean = torch.empty_like(wide), wide.new_empty(*x.shape[:-1], 1)
+        inverse = torch.empty_like(mean)
+        for k in range(len(x)):
+            outs = {"out0": out[k : k + 1], "out1": mean[k : k + 1], "out2": inverse[k : k + 1]}
+            _aten.native_layer_norm.out(wide[k : k + 1], width, weight[k], bias[k], eps, **outs)
     if room is not None:
         mean, inverse = room.hold(mean), room.hold(inverse)
     return out.to(x.dtype), Normed(x, mean, inverse)
 
 
 def pull_norm(grad: Tensor, seen: Normed, numbers: Numbers, *, to_input: bool = True) -> tuple[Tensor, Numbers]:
-    """Gradient to what a norm saw (unless it is not wanted) and to its numbers, in the numbers' frozen."""
+    """Gradient to what a norm saw (unless it is not wanted) and to its numbers, in the numbers' shape."""
     weight, bias = numbers
     grad, x = grad.to(weight.dtype), seen.x.to(weight.dtype)
-    width = [x.shape[-1]]
+    width, mask = [x.shape[-1]], [to_input, True, True]
+    pull = _aten.native_layer_norm_backward
     if weight.ndim == 1:
-        mask = [to_input, True, True]
-        to_x, *to_numbers = _aten.native_layer_norm_backward(
-            grad, x, width, seen.mean, seen.inverse, weight, bias, mask
-        )
-        return to_x, (to_numbers[0], to_numbers[1])
-    unit = (x - seen.mean) * seen.inverse
-    tokens = tuple(range(1, x.ndim - 1))
-    to_weight = (grad * unit).sum(tokens) if tokens else grad * unit
-    to_bias = grad.sum(tokens) if tokens else grad.clone()
-    to_x = torch.empty(0)
-    if to_input:
-        scaled = grad * _spread(weight, x)
-        mask = [True, False, False]
-        to_x = _aten.native_layer_norm_backward(scaled, x, width, seen.mean, seen.inverse, None, None, mask)[0]
+        to_x, to_weight, to_bias = pull(grad, x, width, seen.mean, seen.inverse, weight, bias, mask)
+        return to_x, (to_weight, to_bias)
+    to_x, to_weight, to_bias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+    for k in range(len(x)):
+        one = slice(k, k + 1)
+        found = pull(grad[one], x[one], width, seen.mean[one], seen.inverse[one], weight[k], bias[k], mask)
+        for target, piece in zip((to_x[one], to_weight[k], to_bias[k]), found, strict=True):
+            if piece is not None:
+                target.copy_(piece)
     return to_x, (to_weight, to_bias)
 
 
@@ -247,8 +247,3 @@ def pull_activation(grad: Tensor, x: Tensor, name: Activation) -> Tensor:
         x = x if name == "silu" else 1.702 * x
         return cast(Tensor, _aten.silu_backward.grad_input(grad, x, grad_input=grad))
     return cast(Tensor, _aten.gelu_backward(grad, x, approximate="tanh" if name == "gelu_tanh" else "none"))
-
-
-def _spread(numbers: Tensor, x: Tensor) -> Tensor:
-    """[n, w] so that it meets x [n, ..., w]."""
-    return numbers.view(len(numbers), *[1] * (x.ndim - 2), -1)

@@ -105,7 +105,7 @@ class VisionTower(nn.Module):
             return features
         numbers = pair_up(flat)
         with torch.no_grad():
-            parts = self.split(len(images))
+            parts = self.split_batch(len(images))
             return torch.cat([self.run(images[part], take_rows(numbers, part), keep=False)[0] for part in parts])
 
     def run(self, images: Tensor, numbers: Sequence[Numbers], keep: bool) -> tuple[Tensor, Kept | None]:
@@ -146,7 +146,7 @@ class VisionTower(nn.Module):
         _, embedded = steps.normalise(self._embed(kept.images), numbers[0], self.config.eps)  # cheaper than to keep it
         yield steps.pull_norm(x, embedded, numbers[0], to_input=False)[1]
 
-    def split(self, count: int) -> Iterator[slice]:
+    def split_batch(self, count: int) -> Iterator[slice]:
         """Parts of a batch of ``count`` images that are best sent through at once."""
         size = count
         if self.positions.device.type == "cpu":
@@ -191,7 +191,7 @@ class _Features(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tower: VisionTower, images: Tensor, *flat: Tensor) -> Tensor:
         ctx.tower, ctx.numbers = tower, pair_up(flat)
-        ctx.parts = list(tower.split(len(images)))
+        ctx.parts = list(tower.split_batch(len(images)))
         runs = [tower.run(images[part], take_rows(ctx.numbers, part), keep=True) for part in ctx.parts]
         ctx.kept = [kept for _, kept in runs]
         return torch.cat([features for features, _ in runs])

@@ -99,6 +99,11 @@ class ZeroShot:
             )
         return raw.to(self.prototypes.dtype)
 
+    def split(self, count: int) -> list[slice]:
+        """Parts of a batch that are best encoded one after the other, as the encoder's ``split_batch`` says."""
+        split = getattr(self.encoder, "split_batch", None)
+        return list(split(count)) if callable(split) else [slice(0, count)]
+
     def cosines(self, features: Tensor) -> Tensor:
         """Cosine of every unit feature with every prototype: [B, C]."""
         return features @ self.prototypes.T

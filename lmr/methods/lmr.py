@@ -25,9 +25,18 @@ from lmr.core.optim import adam_step
 from lmr.core.registry import register
 
 
+class _Look(NamedTuple):
+    """What every sample of a batch says by itself, before the step."""
+
+    logits: Tensor  # [B, C]
+    margin: Tensor  # [B], as all that follow
+    weight: Tensor  # of the gate
+    protected: Tensor  # size of the set
+    top: Tensor  # predicted class
+
+
 class _Seen(NamedTuple):
-    """What a batch says before the step: logits [B, C], gate weights and sizes of the protected sets [B], class mass
-    [A, C], loss [A], and the gradient to the norms [A, P] unless nothing is reliable."""
+    """What the batch says as a whole: also class mass [A, C], loss [A], and the gradient [A, P] if there is one."""
 
     logits: Tensor
     weight: Tensor
@@ -160,20 +169,49 @@ class LMR(Method):
         return logits, new, report, sound
 
     def _differentiate(self, images: Tensor, mix: Mix, old: dict[str, Tensor]) -> _Seen:
-        """Loss and gradient at the present norms. Nothing of what autograd keeps outlives it: a forward may follow."""
-        norms = old["norms"].detach().requires_grad_()
+        """Loss and gradient at the present norms.
+
+        The gradient of a sample's loss is the slope of its margin times a number, and only the number depends on the
+        rest of the batch. So a batch that is encoded in parts is differentiated in parts, and what autograd keeps of
+        one of them is gone when the next one comes.
+        """
+        norms, parts = old["norms"].detach(), self.classifier.split(len(images))
+        if len(parts) == 1:
+            look = self._look(images, norms.requires_grad_(), mix.index)
+        else:
+            looks, slopes = zip(*(self._measure_slopes(images[p], norms[mix.index[p]]) for p in parts), strict=True)
+            look = _Look(*(torch.cat(pieces) for pieces in zip(*looks, strict=True)))
+        margin, weight = look.margin.detach().requires_grad_(), look.weight
+        mass = old["mass"] + count_mass(weight, look.top, self.classifier.classes, mix.index, mix.count)
+        target = torch.full_like(weight, self.gamma0)
+        if self.am:
+            target = adapt_margin(mass, weight, look.top, mix.index, self.gamma0, self.beta, self.eps)
         with torch.enable_grad():
-            logits, cosines = self._forward(images, norms, mix.index)
+            loss = restoration_loss(margin, target, weight, mix.index, mix.count, self.eps)
+            (pull,) = torch.autograd.grad(loss.sum(), margin)
+        gradient = None
+        if bool((weight > 0).any()):
+            if len(parts) == 1:
+                (gradient,) = torch.autograd.grad(look.margin, norms, pull)
+            else:
+                gradient = sum_by_stream(pull.unsqueeze(1) * torch.cat(slopes), mix.index, mix.count)
+        return _Seen(look.logits.detach(), weight, look.protected, mass, loss.detach(), gradient)
+
+    def _look(self, images: Tensor, norms: Tensor, index: Tensor) -> _Look:
+        """What every sample says by itself; gradient flows from its margin to the norms."""
+        with torch.enable_grad():
+            logits, cosines = self._forward(images, norms, index)
             local = measure_margin(logits, cosines, self.delta, self.negatives, self.eps, self.positives)
-            weight = gate(logits, self.tau) * local.negatives.any(1)
-            top = cosines.detach().argmax(1)
-            mass = old["mass"] + count_mass(weight, top, self.classifier.classes, mix.index, mix.count)
-            target = torch.full_like(weight, self.gamma0)
-            if self.am:
-                target = adapt_margin(mass, weight, top, mix.index, self.gamma0, self.beta, self.eps)
-            loss = restoration_loss(local.margin, target, weight, mix.index, mix.count, self.eps)
-            gradient = torch.autograd.grad(loss.sum(), norms)[0] if bool((weight > 0).any()) else None
-        return _Seen(logits.detach(), weight, local.protected.sum(1), mass, loss.detach(), gradient)
+        weight = gate(logits, self.tau) * local.negatives.any(1)
+        return _Look(logits, local.margin, weight, local.protected.sum(1), cosines.detach().argmax(1))
+
+    def _measure_slopes(self, images: Tensor, norms: Tensor) -> tuple[_Look, Tensor]:
+        """The same without gradient, and the slope of every sample's margin along its own norms [n, P]."""
+        look = self._look(images, norms.requires_grad_(), torch.arange(len(images), device=images.device))
+        slopes = torch.zeros_like(norms)
+        if bool((look.weight > 0).any()):
+            (slopes,) = torch.autograd.grad(look.margin, norms, (look.weight > 0).to(look.margin.dtype))
+        return _Look(*(value.detach() for value in look)), slopes
 
     def _forward_again(
         self, images: Tensor, norms: Tensor, logits: Tensor, stepped: Tensor, mix: Mix
