@@ -22,6 +22,8 @@ from lmr.bench.workers import Crew
 from lmr.core.errors import LmrError
 from lmr.core.statefile import write_atomically
 
+LOCK_SECONDS = 5.0  # for a bench that was just ended to let go of its folder
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -71,7 +73,7 @@ def run_bench(
         tasks = list_tasks(plans, root)
         rows = _find_rows(target, tasks, screen or sys.stderr)
         left = [task for task in tasks if task.run not in rows]
-        workers = min(workers or _choose_workers(left), max(1, len(left)))
+        workers = workers or _choose_workers(tasks)
         started = time.monotonic()
         failures = _run_all(left, rows, target, workers, save_seconds, len(tasks) - len(left), screen)
         ordered = [rows[task.run] for task in tasks if task.run in rows]
@@ -87,7 +89,11 @@ def _open_folder(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise LmrError(f"Cannot use the folder {str(folder)!r} for runs: {error.strerror}.") from error
     with lock:
-        lock_file(lock.fileno(), 5.0, f"Another bench is at work in {str(folder)!r}; let it end or give another --out.")
+        lock_file(
+            lock.fileno(),
+            LOCK_SECONDS,
+            f"Another bench is at work in {str(folder)!r}; let it end or give another --out.",
+        )
         yield
 
 
@@ -120,9 +126,12 @@ def _run_all(
     finished: int,
     screen: TextIO | None,
 ) -> list[Failure]:
+    # Not of the workers that have something to do: the last digits of a run depend on its threads, and a run that goes
+    # on must have as many as it began with.
+    threads = max(1, count_cores() // workers)
+    workers = max(1, min(workers, len(tasks)))
     view = View(tasks, finished, workers, screen)
     failures = []
-    threads = max(1, count_cores() // workers)
     try:
         with Crew(workers, threads, folder, save_seconds) as crew:
             for event in crew.run(tasks):

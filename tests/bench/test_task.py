@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import argparse
+import itertools
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmr
+from lmr.bench.options import add_bench_options, read_plans
+from lmr.bench.plan import parse_plan, read_plan
+from lmr.bench.task import Task, list_tasks
+from lmr.data.corruptions import CORRUPTIONS
+
+
+def test_pocket_plan_is_nine_methods_on_fifteen_corruptions() -> None:
+    tasks = list_tasks([read_plan("pocket")])
+    shifted = [task for task in tasks if task.domain != "clean"]
+    assert {task.domain for task in shifted} == set(CORRUPTIONS)
+    assert len(shifted) == 9 * 15
+    assert [task.method for task in tasks if task.domain == "clean"] == ["zeroshot"]
+    assert {task.images for task in tasks} == {1000}
+    assert len({task.run for task in tasks}) == len(tasks)
+
+
+def test_plans_together_run_nothing_twice() -> None:
+    """LMR with its defaults is in both plans, under one hash."""
+    one, two = read_plan("pocket"), read_plan("pocket-ablation-components", {"forgetting": 200})
+    together = list_tasks([one, two])
+    assert len(together) == len(list_tasks([one])) + 4 * 15
+
+
+def test_tasks_of_one_group_follow_each_other() -> None:
+    tasks = list_tasks([read_plan("pocket"), read_plan("pocket-ablation-delta")])
+    groups = [task.group for task in tasks]
+    changes = sum(one != two for one, two in itertools.pairwise(groups))
+    assert changes == len(set(groups)) - 1
+
+
+def make_tasks(**table: Any) -> list[Task]:
+    given = {"methods": "lmr", "datasets": "pocket-c", "corruptions": "fog", "images": 10} | table
+    return list_tasks([parse_plan("test", "", Path(), given)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"methods": "lmr(lr=2e-3)"}, {"datasets": "pocket", "corruptions": "clean"}, {"corruptions": "snow"},
+        {"severities": 4}, {"prompts": "a picture of a {}."}, {"batch_sizes": 32}, {"seeds": 2}, {"images": 11},
+        {"order": "file"}, {"forgetting": 5}, {"recovery": True},
+    ],
+)  # fmt: skip
+def test_hash_changes_with_everything_that_decides_the_numbers(change: dict[str, Any]) -> None:
+    (before,), (after,) = make_tasks(), make_tasks(**change)
+    assert before.run != after.run
+    assert len(after.run) == 16
+
+
+def test_hash_does_not_change_with_names() -> None:
+    plain = make_tasks()
+    assert plain[0].run == make_tasks(methods={"Ours": "lmr(lr=1e-3)"}, preset="cifar100-c")[0].run
+    assert plain[0].run == make_tasks(batch_sizes=64)[0].run
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {},
+        {"methods": "tent(optimizer='sgd')", "seeds": 3, "severities": 2, "batch_sizes": 7},
+        {"corruptions": ["fog", "snow"], "reset": "never", "forgetting": 5},
+        {"corruptions": ["fog", "snow"], "mix": True, "order": "dirichlet", "concentration": 0.5},
+        {"prompts": [["a photo of a {}.", "a picture of a {}."]], "recovery": True},
+        {"order": "classes", "block": 3, "corruptions": "clean"},
+    ],
+)
+def test_command_of_a_task_makes_it_again(table: dict[str, Any]) -> None:
+    (task,) = make_tasks(**table)
+    parser = argparse.ArgumentParser()
+    add_bench_options(parser)
+    words = shlex.split(task.command)
+    assert words[:2] == ["lmr", "bench"]
+    (again,) = list_tasks(read_plans(parser.parse_args(words[2:])))
+    assert again.run == task.run
+
+
+def test_everything_is_combined_with_everything() -> None:
+    tasks = make_tasks(
+        methods=["lmr", "tent"], corruptions=["fog", "snow"], severities=[3, 5], seeds=[1, 2], batch_sizes=[8, 64],
+        prompts=["a photo of a {}.", "a picture of a {}."],
+    )  # fmt: skip
+    assert len(tasks) == len({task.run for task in tasks}) == 2**6
+    assert len(make_tasks(corruptions=["fog", "clean"], severities=[3, 5])) == 3  # clean has no severity
+
+
+def test_continual_stream_is_one_task() -> None:
+    (task,) = make_tasks(corruptions="all", reset="never")
+    assert task.domain == "continual"
+    assert task.domains == CORRUPTIONS
+    assert task.images == 150
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"datasets": "mnist-c"}, "no set 'mnist-c'"),
+        ({"datasets": "pocket", "corruptions": "fog"}, "'pocket' has no 'fog'"),
+        ({"backbones": "vit-of-nobody"}, "no model 'vit-of-nobody'"),
+    ],
+)
+def test_what_is_not_there_gets_a_sentence(table: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(lmr.LmrError, match=sentence):
+        make_tasks(**table)
+
+
+def test_missing_data_names_the_command_that_gets_it(tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match="lmr fetch cifar10-c"):
+        list_tasks([read_plan("cifar10-c", {"backbones": "pocket"})], str(tmp_path))
