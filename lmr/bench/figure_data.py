@@ -36,9 +36,9 @@ class Family:
         return max((s for s in self.settings if s.severity), key=lambda s: s.severity, default=None)
 
     def zero_shot(self, setting: Setting | None) -> Series | None:
-        """Zero-shot in a setting, the run with most images."""
+        """Zero-shot in a setting: the series with most domains, then most images."""
         found = [s for s in self.settings.get(setting, []) if s.first.method == "zeroshot"] if setting else []
-        return max(found, key=lambda s: s.first.images, default=None)
+        return max(found, key=lambda s: (len(s.domains), s.first.images), default=None)
 
     def shift_row(self, one: Series | None) -> Row | None:
         """The run on the representative shift, else on the first domain."""

@@ -23,7 +23,8 @@ from lmr.core.spec import parse_spec
 
 PARTS = ("pmr", "am", "bc")
 RENAMED = {"ZS", "Full", "0.03", "gap, 5"}  # what plans of ablations call zero-shot and LMR as it is
-SEVERAL = ("continual", "mixed")  # streams through more than one domain
+STREAMS = {"continual": "one stream through all domains", "mixed": "all domains mixed in one stream"}
+SEVERAL = tuple(STREAMS)  # streams through more than one domain
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Setting:
     prompts: str
     severity: int
     order: str
-    reset: str
+    reset: str  # "domain", or what kind of stream goes through all
 
     @property
     def family(self) -> tuple[str, str, str, str, str]:
@@ -81,7 +82,7 @@ class Setting:
         parts = [self.dataset, self.backbone]
         parts += [f"severity {self.severity}"] if self.severity else []
         parts += [f"prompts {self.prompts}"] if self.prompts != SINGLE_PROMPT else []
-        parts += ["one stream through all domains"] if self.reset == "never" else []
+        parts += [STREAMS[self.reset]] if self.reset in STREAMS else []
         parts += [f"order {self.order}"] if self.order != "shuffle" else []
         return ", ".join(parts)
 
@@ -124,9 +125,10 @@ class Series:
         """A metric on a domain by seed; accuracies in %."""
         found = {}
         for row in self.rows:
-            value = row.metrics.get(metric) if row.domain == domain else None
-            if metric == "accuracy" and row.domain in SEVERAL:
-                value = row.domains.get(domain)
+            whole = row.domain in SEVERAL and domain in row.domains  # what was measured over the stream holds for each
+            value = row.metrics.get(metric) if row.domain == domain or whole else None
+            if metric == "accuracy" and whole:
+                value = row.domains[domain]
             if value is not None:
                 found[row.seed] = 100 * value if metric in PERCENT else value
         return found
@@ -182,7 +184,7 @@ def gather(rows: Iterable[Row]) -> dict[Setting, list[Series]]:
             name_prompts(str(row.prompts.get("name", ""))),
             row.severity if row.domain != "clean" else 0,
             " ".join(str(value) for key, value in row.order.items() if key != "hash"),
-            row.reset,
+            row.domain if row.domain in SEVERAL else row.reset,
         )
         key = (row.spec, row.batch_size, row.images, row.emit, *_list_digests(row))
         found.setdefault(setting, {}).setdefault(key, []).append(row)

@@ -71,20 +71,28 @@ def draw_figures(runs: Runs, settings: dict[Setting, list[Series]]) -> tuple[lis
     if deltas := data.pick_sweeps(families, "delta"):
         found.append(("3c", "", _draw_deltas(deltas)))
     drawings = [_render(number, name, draw) for number, name, draw in _name_figures(found)]
-    missing = [f"Figure {n} is left out: {why}" for n, why in _NEEDS.items() if n not in {n for n, _, _ in found}]
+    drawn = {number for number, _, _ in found}
+    missing = [_explain_missing(number) for number in _NEEDS if number not in drawn]
     return sorted(drawings, key=lambda drawing: drawing.name), missing
 
 
-_NEEDS = {
-    "1a": "it needs zero-shot's answers to single pictures of a corruption; the plan 'failure-patterns' makes them.",
-    "1b": "it needs zero-shot's answers at several severities; the plan 'failure-patterns' makes them.",
-    "1c": "it needs zero-shot's answers to clean and to corrupted pictures; the plan 'failure-patterns' makes them.",
-    "1d": "it needs LMR with PMR alone and with PMR and AM; the plan 'failure-patterns' makes them.",
-    "3a": "it needs methods with several batch sizes; the plan 'ablation-batch-size' makes them.",
-    "3b": "it needs LMR with several numbers of negatives; the plan 'ablation-negatives' makes them.",
-    "3c": "it needs LMR with several values of delta; the plan 'ablation-delta' makes them.",
-    "3d": "it needs TENT, MINT and LMR with recovery measured; the plan 'margin-recovery' makes them.",
-}  # each of these plans has a pocket- form that needs no download
+_NEEDS = {  # what a figure is made of, and the plan that makes it; each has a pocket- form without download
+    "1a": ("zero-shot's answers to single pictures of a corruption", "failure-patterns"),
+    "1b": ("zero-shot's answers at several severities", "failure-patterns"),
+    "1c": ("zero-shot's answers to clean and to corrupted pictures", "failure-patterns"),
+    "1d": ("LMR with PMR alone and with PMR and AM", "failure-patterns"),
+    "3a": ("methods with several batch sizes", "ablation-batch-size"),
+    "3b": ("LMR with several numbers of negatives", "ablation-negatives"),
+    "3c": ("LMR with several values of delta", "ablation-delta"),
+    "3d": ("TENT, MINT and LMR with recovery measured", "margin-recovery"),
+}
+
+
+def _explain_missing(number: str) -> str:
+    what, plan = _NEEDS[number]
+    return (
+        f"Figure {number} is left out: it needs {what}. The plan {plan!r} makes them, 'pocket-{plan}' without download."
+    )
 
 
 def _name_figures(found: Sequence[tuple[str, str, Draw]]) -> list[tuple[str, str, Draw]]:

@@ -44,7 +44,7 @@ MEASURES: dict[str, Column] = {
         ("protected_size", "protected classes", 2, None),
         ("drift", "norm drift", 3, None),
         ("ms_per_image", "ms/image", 2, False),
-        ("peak_mb", "peak MB", 0, False),
+        ("peak_mb", "peak MB", 1, False),
         ("trainable", "trained numbers", 0, None),
     )
 }

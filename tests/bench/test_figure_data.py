@@ -31,6 +31,7 @@ def read(folder: Path) -> tuple[Runs, data.Family]:
 def test_gaps_are_those_of_errors_on_the_shift(tmp_path: Path) -> None:
     arrays = {"true": [0, 1, 2, 3, 0, 1], "predicted": [0, 2, 2, 0, 1, 0], "gap": [0, 0.04, 0, 0.01, np.nan, 0.02]}
     add(tmp_path, make_row("zero-shot", "zeroshot()", "fog", 0.5, **FIELDS))
+    add(tmp_path, make_row("zero-shot", "zeroshot()", "snow", 0.5, **FIELDS | {"images": 9}))  # a single longer run
     add(tmp_path, make_row("zero-shot", "zeroshot()", "frost", 0.5, **FIELDS), **arrays)
     add(tmp_path, make_row("LMR", complete("lmr"), "frost", 0.5, **FIELDS))
     found = data.collect_gaps(*read(tmp_path))

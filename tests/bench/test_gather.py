@@ -72,6 +72,9 @@ def test_seeds_share_a_series_and_nothing_else_does() -> None:
     ]  # fmt: skip
     for change in changes:
         assert len(gather_one([base, make_row("LMR", LMR, "frost", 0.6, **change)])) == 2
+    mixed = make_row("LMR", LMR, "mixed", 0.5, reset="never", domains={"frost": 0.5})
+    continual = make_row("LMR", LMR, "continual", 0.5, reset="never", domains={"frost": 0.5})
+    assert len(gather([base, mixed, continual])) == 3
     for change in ({"severity": 3}, {"dataset": "cifar100-c"}, {"order": {"kind": "sorted"}}, {"reset": "never"}):
         assert len(gather([base, make_row("LMR", LMR, "frost", 0.6, **change)])) == 2
 
@@ -107,8 +110,11 @@ def test_averages_need_every_domain() -> None:
 
 
 def test_a_stream_through_all_domains_has_a_number_for_each() -> None:
-    row = make_row("LMR", LMR, "continual", 0.55, reset="never", domains={"frost": 0.5, "fog": 0.6})
-    ((series,),) = gather([row]).values()
+    domains = {"frost": 0.5, "fog": 0.6}
+    row = make_row("LMR", LMR, "continual", 0.55, reset="never", domains=domains, nll=1.5)
+    ((setting, (series,)),) = gather([row]).items()
+    assert "one stream through all domains" in setting.describe()
+    assert series.average(["frost", "fog"], "nll") == {1: 1.5}
     assert series.domains == ["frost", "fog"]
     assert series.average(["frost", "fog"]) == {1: pytest.approx(55.0)}
     assert series.find("fog") is row

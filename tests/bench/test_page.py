@@ -171,7 +171,7 @@ out.title = document.title;
 out.paths = document.querySelectorAll("#plot path").length;
 out.legend = [...document.querySelectorAll("#legend button")].map((button) => button.textContent);
 const box = plot.getBoundingClientRect();
-const left = { clientX: box.left + box.width * 46 / 900, clientY: box.top + 50 };
+const left = { clientX: box.left + 38, clientY: box.top + 50 };
 plot.dispatchEvent(new PointerEvent("pointermove", left));
 out.hovered = [...document.querySelectorAll("#legend button")].map((button) => button.textContent);
 out.place = document.getElementById("place").textContent;
