@@ -54,6 +54,11 @@ def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
         found, dropped = read_rows(folder)
         words += dropped
         for row in found:
+            try:
+                parse_spec(row.spec)
+            except LmrError as error:
+                words.append(f"The run {row.run} in {str(folder)!r} was left out. {error}")
+                continue
             rows[row.run] = row
             places[row.run] = Path(folder)
     if not rows:

@@ -199,7 +199,7 @@ def _draw_recovery(axes: Axes, dataset: str, domains: list[str], lines: dict[str
 def _draw_sweep(sweep: Sweep) -> Draw:
     def draw(axes: Axes) -> str:
         ends = []
-        for name, style in _style_methods(list(sweep.lines)).items():
+        for name, style in _style_methods([name for name in sweep.lines if sweep.means(name)]).items():
             means = sweep.means(name)
             axes.plot(list(means), list(means.values()), **style)
             ends.append((_spell(name), list(means)[-1], list(means.values())[-1], str(style["color"])))

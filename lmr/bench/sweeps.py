@@ -48,8 +48,9 @@ def find_sweeps(settings: dict[Setting, list[Series]]) -> list[Sweep]:
             if lines:
                 members = [one for line in lines.values() for one in line.values()]
                 common = [d for d in order_domains(members) if all(d in one.domains for one in members)]
-                if common:
-                    found.append(Sweep(kind, setting, lines, tuple(common)))
+                sweep = Sweep(kind, setting, lines, tuple(common))
+                if any(sweep.means(line) for line in lines):
+                    found.append(sweep)
     return found
 
 

@@ -26,7 +26,7 @@ def complete(spec: str, preset: str | None = None) -> str:
     return format_spec(parse_spec(spec)[0], expand_spec(spec, preset))
 
 
-def make_row(label: str, spec: str, domain: str, accuracy: float, **changes: Any) -> Row:
+def make_row(label: str, spec: str, domain: str, accuracy: float | None, **changes: Any) -> Row:
     """A row of CIFAR-10-C as the paper ran it, but for the changes; unknown keys are metrics."""
     metrics: dict[str, float | None] = {"accuracy": accuracy, "ms_per_image": 2.0}
     fields: dict[str, Any] = {
@@ -42,7 +42,7 @@ def make_row(label: str, spec: str, domain: str, accuracy: float, **changes: Any
         "images": 10000,
         "emit": "after",
         "versions": {"lmr": "0", "torch": "0"},
-        "curve": {"images": [64.0, 128.0], "accuracy": [accuracy / 2, accuracy]},
+        "curve": {"images": [64.0, 128.0], "accuracy": [(accuracy or 0.0) / 2, accuracy or 0.0]},
         "command": f"lmr bench --methods '{spec}' --corruptions {domain}",
         "finished": "2026-01-01T00:00:00",
     }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,14 @@ def test_no_runs_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"half')
     with pytest.raises(lmr.LmrError, match="no finished run"):
         read_runs([tmp_path])
+
+
+def test_a_run_of_a_method_that_cannot_be_read_is_left_out_with_a_word(tmp_path: Path) -> None:
+    odd = dataclasses.replace(make_row("LMR", LMR, "fog", 0.5), run="f" * 16, spec="lmr(1 +")
+    write_runs(tmp_path, [make_row("LMR", LMR, "frost", 0.5), odd])
+    runs = read_runs([tmp_path])
+    assert [row.domain for row in runs.rows] == ["frost"]
+    assert "ffffffffffffffff" in runs.words[0]
 
 
 def test_missing_and_damaged_samples_are_said_once(tmp_path: Path) -> None:

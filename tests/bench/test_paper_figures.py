@@ -80,9 +80,11 @@ def test_the_share_of_recoverable_errors_is_counted(folder: Path, drawings: dict
     assert share in drawings["1a"].caption
 
 
-def test_the_same_runs_give_the_same_files(folder: Path, drawings: dict[str, Drawing], tmp_path: Path) -> None:
-    runs = read_runs([folder])
+def test_the_same_runs_give_the_same_files(drawings: dict[str, Drawing], tmp_path: Path) -> None:
+    write_runs(tmp_path, [row for row in make_world() if row.method == "zeroshot" and row.domain != "clean"])
+    runs = read_runs([tmp_path])
     again, _ = draw_figures(runs, gather(runs.rows))
+    assert [drawing.number for drawing in again] == ["1a", "1b"]
     for drawing in again:
         assert drawing == drawings[drawing.number]
         paths = drawing.write(tmp_path / "new")
@@ -112,11 +114,11 @@ def test_runs_without_samples_still_have_the_figures_of_rows(tmp_path: Path) -> 
 
 def test_two_datasets_have_figures_of_their_own_but_share_delta(tmp_path: Path) -> None:
     rows = make_world() + make_world("cifar10-c")
-    write_runs(tmp_path, [row for row in rows if row.domain in ("frost", "fog", "clean")])
+    write_runs(tmp_path, [row for row in rows if row.domain in ("frost", "fog")], samples=False)
     runs = read_runs([tmp_path])
     drawings, _ = draw_figures(runs, gather(runs.rows))
     names = [drawing.name for drawing in drawings]
-    assert len(names) == len(set(names)) == 15
+    assert len(names) == len(set(names)) == 7
     assert {"figure-3a-pocket-c", "figure-3a-cifar10-c", "figure-3c"} <= set(names)
     shared = next(drawing for drawing in drawings if drawing.number == "3c")
     assert {"pocket-c", "cifar10-c"} <= set(read_texts(shared))

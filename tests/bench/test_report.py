@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
 
 import lmr
+from lmr.bench import reproduce
+from lmr.bench.reference import read_reference
 from lmr.bench.report import add_report_options, make_report, run_report
 
 from .row_maker import complete, make_row, make_world, write_runs
@@ -98,6 +101,21 @@ def test_figures_are_written_and_named_in_the_markdown(tmp_path: Path) -> None:
     for drawing in report.drawings:
         assert f"(figures/{drawing.name}.svg)" in text
         assert (tmp_path / "out" / "figures" / f"{drawing.name}.png").stat().st_size > 10000
+
+
+def test_the_page_on_reports_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Python runs, and its tables and tolerances are those of the code."""
+    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    write_runs(tmp_path / "lmr-runs", ROWS[:4])
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, {})
+    assert (tmp_path / "report" / "index.html").exists()
+    listed = re.search(r"Tables: (.*?)\. The command", text, re.DOTALL)
+    assert listed is not None
+    assert re.findall(r"`(.*?)`", listed[1]) == list(read_reference())
+    assert f"| {reproduce.MEAN} points | {reproduce.CELL} points |" in text
+    assert f"| {reproduce.MEAN_ZERO_SHOT} | {reproduce.CELL_ZERO_SHOT} |" in text
 
 
 def test_what_is_not_there_or_not_writable_is_a_sentence(tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ def test_one_value_is_no_sweep() -> None:
     assert find_sweeps(gather(rows)) == []  # no domain in common
 
 
+def test_runs_without_an_accuracy_are_no_sweep() -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", None, batch_size=size) for size in (1, 2)]
+    assert find_sweeps(gather(rows)) == []
+
+
 def test_other_numbers_of_images_are_not_mixed_in() -> None:
     rows = [make_row("LMR", complete("lmr"), "frost", 0.5, images=9)]
     rows += [make_row("x", complete(f"lmr(delta={delta})"), "frost", 0.4, images=5) for delta in (0.1, 0.2)]
