@@ -7,6 +7,7 @@ its own, on 100 real pictures; equal in distribution is all that can be asked.
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def need_frost(name: str) -> None:
             pytest.skip(str(error))
 
 
+@functools.lru_cache(maxsize=2)
 def draw_pocket(constants: str) -> np.ndarray:
     """20 pictures of 32 pixels, or two sheets of 7 x 7 of them, which is 224."""
     if constants == "cifar":
