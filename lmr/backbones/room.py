@@ -51,7 +51,7 @@ class Room:
     def __init__(self, shelf: Shelf, size: int, like: Tensor) -> None:
         self._shelf = shelf
         self._stretch = shelf.take(size, like)
-        self._used = self._turns = 0
+        self._used = 0
         self._passing = like.new_empty(0)
 
     def take(self, *shape: int) -> Tensor:
@@ -72,10 +72,9 @@ class Room:
             self._passing = like.new_empty(like.numel())
         return self._passing[: like.numel()].view(like.shape)
 
-    def turn(self) -> None:
-        """Forget all tensors but those cut since the last turn: the two halves of the stretch are used in turns."""
-        self._turns += 1
-        self._used = self._turns % 2 * (len(self._stretch) // 2)
+    def restart(self) -> None:
+        """Nobody needs what was cut so far: cut from the beginning again."""
+        self._used = 0
 
     def close(self) -> None:
         """Nothing is lent any more; what was cut stays."""

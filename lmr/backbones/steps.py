@@ -188,15 +188,19 @@ def run_block(
 ) -> tuple[Tensor, Trace | None]:
     """A whole block [n, L, w] to [n, T, w], T = L or the class token alone; with its trace if that is kept.
 
-    What the next block would keep, its input, goes to the room too.
+    What the next block would keep, its input, goes to the room too. What is not kept is overwritten: ``x`` itself.
     """
     middle, trace = push_block(x, frozen, first, second, class_only, room)
     if keep:
         active = activate_into(room, trace.hidden, frozen.activation)
         return project(active, frozen.down, room).add_(middle), trace
-    hidden = trace.hidden
-    del trace, x
-    return project(activate_in_place(hidden, frozen.activation), frozen.down, room).add_(middle), None
+    active = activate_in_place(trace.hidden, frozen.activation)
+    if class_only:
+        return project(active, frozen.down, room).add_(middle), None
+    weight, bias = frozen.down
+    flat = torch.add(middle, bias, out=x).flatten(0, 1)
+    torch.addmm(flat, active.flatten(0, 1), weight.T, out=flat)
+    return x, None
 
 
 def pull_block(grad: Tensor, trace: Trace, frozen: Frozen, first: Numbers, second: Numbers) -> Gradient:

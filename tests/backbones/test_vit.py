@@ -108,6 +108,7 @@ def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Every way to compute a step: all images at once, in parts, one by one; keeping much and keeping little."""
     memory, part, scores = request.param
     monkeypatch.setattr(vit, "_PART", part)
+    monkeypatch.setattr(vit, "_FORWARD_PART", part)
     monkeypatch.setattr(steps, "_SCORES", scores)
     return str(memory)
 

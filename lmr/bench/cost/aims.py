@@ -64,7 +64,7 @@ def judge_aims(rows: Sequence[Row], model: str = "") -> list[Verdict]:
         found.setdefault(row.entry.key, row)
     verdicts = []
     for aim in AIMS:
-        top, bottom = found.get(aim.top), found.get(aim.bottom or "")
+        top, bottom = found.get(aim.top), found.get(aim.bottom) if aim.bottom else None
         if top is None or (aim.bottom and bottom is None):
             continue
         other = f"for {model}" if model else _compare_setting(aim, top)
