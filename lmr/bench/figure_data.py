@@ -41,11 +41,12 @@ class Family:
         return max(found, key=lambda s: (len(s.domains), s.first.images), default=None)
 
     def shift_row(self, one: Series | None) -> Row | None:
-        """The run on the representative shift, else on the first domain."""
+        """The run on the representative shift, else on the first domain; of several seeds the first."""
         if one is None:
             return None
         names = [row.domain for row in one.rows if row.domain not in SEVERAL]
-        return one.find(SHIFT if SHIFT in names else names[0]) if names else None
+        name = SHIFT if SHIFT in names else names[0] if names else ""
+        return one.find(name, one.seeds[0]) or one.find(name)
 
 
 def find_families(settings: dict[Setting, list[Series]]) -> list[Family]:
@@ -129,7 +130,8 @@ def collect_recovery(runs: Runs, family: Family) -> tuple[list[str], dict[str, F
     series: dict[str, dict[str, Floats]] = {}
     for one in family.settings.get(family.shifted, []) if family.shifted else []:
         if one.first.method in ("zeroshot", "tent", "mint", "lmr") and not one.changes:
-            pairs = [(row.domain, _read_recovery(runs, row)) for row in one.rows if row.domain not in SEVERAL]
+            rows = [row for row in one.rows if row.domain not in SEVERAL and row.seed == one.seeds[0]]
+            pairs = [(row.domain, _read_recovery(runs, row)) for row in rows]
             measured = {domain: values for domain, values in pairs if values is not None}
             if measured and len(measured) >= len(series.get(one.label, {})):
                 series[one.label] = measured

@@ -240,3 +240,23 @@ def _find_distinction(row: Row, same: list[Row]) -> str:
         if len({_list_digests(other)[read] for other in same}) > 1:
             added.append(f"{name} {str(_list_digests(row)[read])[:8]}")
     return f" ({', '.join(added)})" if added else ""
+
+
+def share_seeds(series: Sequence[Series], domains: Sequence[str] | None = None) -> tuple[list[Series], list[str]]:
+    """The series with the seeds they all have, and a note about others: means over other seeds are not comparable.
+
+    A seed counts for a series that has it on all of its domains (or all of the given ones). Another seed is another
+    order and, in short streams, other pictures.
+    """
+    whole = [_find_whole_seeds(one, one.domains if domains is None else domains) for one in series]
+    common = set.intersection(*whole) if whole else set()
+    if not common:
+        return list(series), ["No seed is complete in all lines; they are not strictly comparable."] if whole else []
+    dropped = sorted({seed for one in series for seed in one.seeds} - common)
+    kept = [replace(one, rows=tuple(row for row in one.rows if row.seed in common)) for one in series]
+    words = ", ".join(map(str, dropped))
+    return kept, [f"Left out, since not every line is complete for it: seed {words}."] if dropped else []
+
+
+def _find_whole_seeds(one: Series, domains: Sequence[str]) -> set[int]:
+    return {seed for seed in one.seeds if all(one.find(domain, seed) is not None for domain in domains)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lmr.bench.gather import Series, Setting, tell_apart
+from lmr.bench.gather import Series, Setting, share_seeds, tell_apart
 from lmr.bench.reference import expand_spec
 from lmr.bench.table import Cell, Column, Line, Table, make_cell
 from lmr.bench.tables import finish_line, list_runs, make_name, order_domains
@@ -21,6 +21,7 @@ class Sweep:
     setting: Setting
     lines: dict[str, dict[float, Series]]
     domains: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def means(self, line: str) -> dict[float, float]:
         """Mean accuracy in % over domains and seeds by value."""
@@ -48,7 +49,10 @@ def find_sweeps(settings: dict[Setting, list[Series]]) -> list[Sweep]:
             if lines:
                 members = [one for line in lines.values() for one in line.values()]
                 common = [d for d in order_domains(members) if all(d in one.domains for one in members)]
-                sweep = Sweep(kind, setting, lines, tuple(common))
+                kept, notes = share_seeds(members, common)
+                same = dict(zip(map(id, members), kept, strict=True))
+                lines = {name: {v: same[id(one)] for v, one in line.items()} for name, line in lines.items()}
+                sweep = Sweep(kind, setting, lines, tuple(common), tuple(notes))
                 if any(sweep.means(line) for line in lines):
                     found.append(sweep)
     return found
@@ -103,5 +107,5 @@ def build_sweep_table(sweep: Sweep) -> Table:
         columns,
         tuple(lines),
         corner,
-        notes=(f"Means over {domains}.",),
+        notes=(f"Means over {domains}.", *sweep.notes),
     )

@@ -113,9 +113,12 @@ def format_csv(table: Table) -> str:
 def list_notes(table: Table) -> list[str]:
     """What stands under a table: where published numbers are from, which lines differ and where, and notes."""
     notes = [f"Published: {table.published}."] if table.published else []
-    notes += [
-        f"{line.label} differs from the paper: {'; '.join(line.differs)}." for line in table.lines if line.differs
-    ]
+    beside = [line.differs for line in table.lines if line.has_published]
+    common = [text for text in beside[0] if all(text in other for other in beside)] if len(beside) > 1 else []
+    notes += [f"All lines differ from the paper: {'; '.join(common)}."] if common else []
+    for line in table.lines:
+        if own := [text for text in line.differs if text not in common]:
+            notes.append(f"{line.label} differs from the paper: {'; '.join(own)}.")
     return notes + list(table.notes)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from lmr.bench.gather import Series, Setting, tell_apart
+from lmr.bench.gather import Series, Setting, share_seeds, tell_apart
 from lmr.bench.reference import (
     AVERAGE,
     PRESETS,
@@ -108,15 +108,16 @@ def build_corruptions(
     notes: Sequence[str] = (),
 ) -> Table | None:
     """Accuracies on every domain and their average."""
-    domains = order_domains(series)
     if not series:
         return None
+    series, seeds = share_seeds(series)
+    domains = order_domains(series)
     if published is None and not kind:
         published = match_corruption_table(setting.dataset, setting.backbone, setting.prompts)
     columns = tuple(Column(d, HEADS.get(d, d)) for d in [*domains, *([AVERAGE] if len(domains) > 1 else [])])
     lines = [_make_line(one, columns, domains, published) for one in series]
     what = "The parts of LMR, accuracy (%)" if kind == "parts" else "Accuracy (%)"
-    notes = list(notes)
+    notes = [*notes, *seeds]
     if not published and not kind:
         notes.append(f"The paper has no numbers for {setting.dataset}; none stand beside these.")
     if len(counts := {one.first.images for one in series}) > 1:
@@ -216,6 +217,7 @@ def _build_metrics(
     published: PublishedTable | None = None,
 ) -> Table | None:
     lines = []
+    series, seeds = share_seeds(series)
     for one in series:
         theirs = published.find(one.first.spec) if published else None
         cells = []
@@ -233,7 +235,7 @@ def _build_metrics(
         tuple(columns[j] for j in kept),
         tuple(replace(line, cells=tuple(line.cells[j] for j in kept)) for line in lines),
         published=cite(published),
-        notes=("Means over the domains.",) if len(domains) > 1 else (),
+        notes=(*seeds, *(["Means over the domains."] if len(domains) > 1 else [])),
     )
 
 
@@ -264,14 +266,18 @@ def build_severities(settings: dict[Setting, list[Series]]) -> list[Table]:
     for members in families.values():
         if len(members) < 2:
             continue
+        shared = [d for d in order_domains(list(members.values())) if sum(d in s.domains for s in members.values()) > 1]
+        kept, seeds = share_seeds(
+            list(members.values()), [d for d in shared if all(d in s.domains for s in members.values())]
+        )
+        members = dict(zip(members, kept, strict=True))
         first = members[max(members)]
         lines = []
-        shared = [d for d in order_domains(list(members.values())) if sum(d in s.domains for s in members.values()) > 1]
         for domain in shared:
             pairs = [(members[s].collect(domain), list_runs(members[s], [domain])) for s in sorted(members)]
             lines.append(finish_line(first, [make_cell(values, None, found) for values, found in pairs], label=domain))
         setting = replace(first.setting, severity=0)
         columns = tuple(Column(str(s), f"severity {s}", 2, None) for s in sorted(members))
         name, title = make_name("severities", setting), f"Zero-shot accuracy (%): {setting.describe()}"
-        tables.append(Table(name, title, columns, tuple(lines), "corruption"))
+        tables.append(Table(name, title, columns, tuple(lines), "corruption", notes=tuple(seeds)))
     return tables

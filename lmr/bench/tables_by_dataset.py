@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from lmr.bench.gather import Series, Setting
+from lmr.bench.gather import Series, Setting, share_seeds
 from lmr.bench.reference import AVERAGE, PublishedRow, find_published
 from lmr.bench.table import Cell, Column, Table, make_cell
 from lmr.bench.tables import (
@@ -50,6 +50,8 @@ def build_by_dataset(
     if not found:
         return None
     published = find_published(re.sub(r"-\d$", "", name))
+    shared = {setting: share_seeds(series) for setting, series in found.items()}
+    found = {setting: series for setting, (series, _) in shared.items()}
     columns = tuple(Column(d, HEADS.get(d, d)) for d in [*sets, *([AVERAGE] if average else [])])
     by_label: dict[str, dict[str, Series]] = {}
     for setting, series in found.items():
@@ -76,10 +78,11 @@ def build_by_dataset(
         if average:
             cells.append(_average_cells(cells, theirs))
         lines.append(finish_line(one, cells, list(dict.fromkeys(differs)), label))
-    counts = [f"{d}: mean over {len(found)} domains" for d, found in covered.items() if len(found) > 1]
+    notes = list(dict.fromkeys(note for _, words in shared.values() for note in words))
+    notes += [f"{d}: mean over {len(found)} domains" for d, found in covered.items() if len(found) > 1]
     has_published = any(line.has_published for line in lines)
     return Table(
-        name, title, columns, tuple(lines), published=cite(published) if has_published else "", notes=tuple(counts)
+        name, title, columns, tuple(lines), published=cite(published) if has_published else "", notes=tuple(notes)
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lmr
-from lmr.bench.gather import find_changes, gather, read_runs, tell_apart
+from lmr.bench.gather import find_changes, gather, read_runs, share_seeds, tell_apart
 from lmr.bench.row import Row
 
 from .row_maker import complete, make_row, make_samples, write_runs
@@ -134,3 +134,25 @@ def test_changes_are_counted_from_the_nearest_preset() -> None:
     assert find_changes(complete("lmr(am=False)", "cifar10-c")) == {"am": False}
     assert find_changes(complete("tent(lr=0.5)", "imagenet")) == {"lr": 0.5}
     assert find_changes("somebody_elses(x=1)") == {}
+
+
+def test_lines_are_compared_on_the_seeds_they_share() -> None:
+    """Another seed is another order: three seeds of one method beside one of another would compare the orders."""
+    rows = [make_row("LMR", LMR, d, 0.5, seed=s) for d in ("frost", "fog") for s in (1, 2, 3)]
+    rows += [make_row("TENT", complete("tent"), d, 0.5, seed=s) for d, s in (("frost", 1), ("fog", 1), ("frost", 2))]
+    (series,) = gather(rows).values()
+    kept, (note,) = share_seeds(series)
+    assert [one.seeds for one in kept] == [[1], [1]]
+    assert note == "Left out, since not every line is complete for it: seed 2, 3."
+    kept, (note,) = share_seeds(series, ["frost"])
+    assert [one.seeds for one in kept] == [[1, 2], [1, 2]]
+    assert share_seeds(series[:1]) == (series[:1], [])
+    assert share_seeds([]) == ([], [])
+
+
+def test_no_seed_in_common_is_said() -> None:
+    rows = [make_row("LMR", LMR, "frost", 0.5, seed=1), make_row("TENT", complete("tent"), "frost", 0.5, seed=2)]
+    (series,) = gather(rows).values()
+    kept, (note,) = share_seeds(series)
+    assert kept == series
+    assert "not strictly comparable" in note

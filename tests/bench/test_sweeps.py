@@ -45,6 +45,14 @@ def test_runs_without_an_accuracy_are_no_sweep() -> None:
     assert find_sweeps(gather(rows)) == []
 
 
+def test_more_seeds_of_one_value_do_not_count() -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5 + seed / 10, seed=seed) for seed in (1, 2, 3)]
+    rows.append(make_row("wide", complete("lmr(delta=0.3)"), "frost", 0.4))
+    (sweep,) = find_sweeps(gather(rows))
+    assert sweep.means("cifar10-c") == pytest.approx({0.03: 60.0, 0.3: 40.0})
+    assert "seed 2, 3" in build_sweep_table(sweep).notes[1]
+
+
 def test_other_numbers_of_images_are_not_mixed_in() -> None:
     rows = [make_row("LMR", complete("lmr"), "frost", 0.5, images=9)]
     rows += [make_row("x", complete(f"lmr(delta={delta})"), "frost", 0.4, images=5) for delta in (0.1, 0.2)]

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from lmr.bench.table import Cell, Column, Line, Table, make_cell, show_number
-from lmr.bench.table_formats import escape_latex, format_csv, format_latex, format_markdown, format_terminal
+from lmr.bench.table_formats import escape_latex, format_csv, format_latex, format_markdown, format_terminal, list_notes
 
 ODD = "x_1 & 50% #{a}$ \\b ~^ <b>|*`[δ]\x1b[31m"
 TABLE = Table(
@@ -139,6 +139,13 @@ def test_names_cannot_leave_their_cell() -> None:
     cell = next(line for line in markdown.splitlines() if " 1.00 " in line)
     assert len(re.findall(r"(?<!\\)\|", cell)) == 6
     assert "<b>" not in markdown
+
+
+def test_what_differs_in_all_lines_is_said_once() -> None:
+    lines = [Line(name, (Cell(1.0, published=2.0),), differs) for name, differs in (("a", ("x", "y")), ("b", ("x",)))]
+    table = Table("t", "t", (Column("c", "c"),), (*lines, Line("mine", (Cell(1.0),))))
+    assert list_notes(table) == ["All lines differ from the paper: x.", "a differs from the paper: y."]
+    assert list_notes(Table("t", "t", table.columns, (lines[1],))) == ["b differs from the paper: x."]
 
 
 def test_equal_numbers_share_a_place() -> None:

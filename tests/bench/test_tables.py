@@ -100,6 +100,13 @@ def test_seeds_become_mean_and_deviation() -> None:
         assert line.cells[-1].sd == pytest.approx(statistics.stdev(shifts.values()))
 
 
+def test_seeds_of_some_methods_alone_are_left_out() -> None:
+    rows = [*make_paper_rows(), *(row for row in make_paper_rows(1.0, seed=2) if row.label == "LMR")]
+    table = build(rows)
+    assert table.lines[-1].cells[-1].value == pytest.approx(77.91, abs=0.006)
+    assert "Left out, since not every line is complete for it: seed 2." in table.notes
+
+
 def test_a_missing_domain_leaves_a_gap_and_no_average() -> None:
     rows = [row for row in make_paper_rows() if (row.label, row.domain) != ("TENT", "frost")]
     lines = {line.label: line for line in build(rows).lines}
