@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,32 @@ def test_wrong_model_options_are_refused(words: list[str], capsys: pytest.Captur
         main(["doctor", "pocket", *words])
     assert stop.value.code == 2
     assert words[-2] in capsys.readouterr().err
+
+
+# Benchmarks: the commands are wired; what they do is tested beside the functions they call.
+
+
+def test_plans_and_sets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--list"]) == 0
+    assert "cifar10-c" in capsys.readouterr().out
+    assert main(["fetch"]) == 0
+    assert "imagenet-v2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["fetch", "cifar11"], "There is no set 'cifar11' to fetch. Did you mean"),
+        (["bench", "pockets"], "pocket"),
+        (["bench"], "Say what to run"),
+        (["report", "nowhere"], "nowhere"),
+        (["reproduce", "table-9"], "table-9"),
+    ],
+)
+def test_benchmark_commands_say_what_is_wrong(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

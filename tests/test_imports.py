@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "jobs": {"jobs", "methods", "backbones", "data", "core", "version"},
 }
 HEAVY = {"matplotlib", "PIL", "transformers", "tokenizers", "huggingface_hub", "sentencepiece", "ftfy", "safetensors"}
-HEAVY |= {"torchvision", "pandas", "scipy", "tqdm", "open_clip"}
+HEAVY |= {"torchvision", "pandas", "scipy", "cv2", "pyarrow", "tqdm", "open_clip"}
 
 
 def name_module(path: Path, root: Path) -> str:

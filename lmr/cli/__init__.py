@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from lmr.cli.bench import add_bench
 from lmr.cli.cost import add_cost
 from lmr.cli.doctor import add_doctor
 from lmr.cli.options import Subparsers, add_command
@@ -21,7 +22,7 @@ from lmr.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. 0: done; 1: doctor found something; 2: a sentence says why not; 130: interrupted."""
+    """Run one command. 0: done; 1: done, with a complaint; 2: a sentence says why not; 130: interrupted."""
     options = _build_parser().parse_args(argv)
     try:
         with _stop_politely():
@@ -48,6 +49,7 @@ def _build_parser() -> argparse.ArgumentParser:
     add_predict(subparsers)
     add_doctor(subparsers)
     add_cost(subparsers)
+    add_bench(subparsers)
     _add_list(subparsers)
     return parser
 
@@ -59,6 +61,7 @@ examples:
   lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --out photos.jsonl
   lmr doctor openai/clip-vit-base-patch16                     what was loaded, and whether it works
   lmr cost --random ViT-B-16 --batch-size 16                  what a step costs on this machine
+  lmr bench pocket && lmr report                              nine methods on 15 corruptions, then tables and figures
   lmr list                                                    methods, their arguments and presets, models
   lmr COMMAND --help                                          more about a command"""
 
