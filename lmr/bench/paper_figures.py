@@ -208,6 +208,7 @@ def _draw_sweep(sweep: Sweep) -> Draw:
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()
         axes.set(xlabel={"batch-size": "batch size"}.get(sweep.kind, "hard negatives"), ylabel="mean accuracy, %")
+        _widen(axes)
         _label_ends(axes, ends)
         what = "the batch size" if sweep.kind == "batch-size" else "the number of hard negatives"
         domains = ", ".join(sweep.domains) if len(sweep.domains) < 4 else f"mean of {len(sweep.domains)} domains"
@@ -227,10 +228,19 @@ def _draw_deltas(sweeps: Sequence[Sweep]) -> Draw:
         axes.axvline(DELTA, color=OURS["color"], linewidth=0.9, linestyle=":")
         axes.text(DELTA, 0.02, f" δ = {DELTA}", color=OURS["color"], transform=axes.get_xaxis_transform(), va="bottom")
         axes.set(xlabel="δ, width of the protected set (cosine)", ylabel="mean accuracy, %")
+        _widen(axes)
         _label_ends(axes, ends)
         return "Accuracy against δ; the dotted line is the paper's choice."
 
     return draw
+
+
+def _widen(axes: Axes, least: float = 2.0) -> None:
+    """Show at least two points of accuracy: a tenth must not look like a cliff."""
+    low, high = axes.get_ylim()
+    if high - low < least:
+        middle = (low + high) / 2
+        axes.set_ylim(middle - least / 2, middle + least / 2)
 
 
 def _spell(name: str) -> str:
