@@ -89,12 +89,19 @@ def _open_folder(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise LmrError(f"Cannot use the folder {str(folder)!r} for runs: {error.strerror}.") from error
     with lock:
-        lock_file(
-            lock.fileno(),
-            LOCK_SECONDS,
-            f"Another bench is at work in {str(folder)!r}; let it end or give another --out.",
-        )
-        yield
+        sentence = f"Another bench is at work in {str(folder)!r}; let it end or give another --out."
+        lock_file(lock.fileno(), LOCK_SECONDS, sentence)
+        try:
+            yield
+        finally:
+            _sweep(folder)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove files that a kill left half-written; nobody else writes here now."""
+    for place in ("checkpoints", "samples"):
+        for path in (folder / place).glob(".*.part"):
+            path.unlink(missing_ok=True)
 
 
 def _find_rows(folder: Path, tasks: Sequence[Task], screen: TextIO) -> dict[str, Row]:

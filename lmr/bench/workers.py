@@ -106,7 +106,7 @@ class Crew:
         process = context.Process(
             target=serve, args=(theirs, self.folder, self.threads, self.save_seconds), name=f"worker {number}"
         )
-        with _limit_threads(self.threads):
+        with _limit_threads(self.threads), _ignore_interrupts():
             process.start()
         theirs.close()  # so that the end of the worker is the end of the pipe
         self.workers[number] = _Worker(process, ours)
@@ -159,6 +159,20 @@ def _limit_threads(threads: int) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _ignore_interrupts() -> Iterator[None]:
+    """A process that is started now does not hear Ctrl-C, not even before it has loaded anything."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread: the worker says so itself, a little later
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def serve(connection: Connection, folder: Path, threads: int, save_seconds: float) -> None:
