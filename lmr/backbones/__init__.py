@@ -60,13 +60,13 @@ def load(
     if not isinstance(name_or_path, str | os.PathLike):
         raise LmrError(f"Expected the name or the path of a model, got {name_or_path!r}.")
     name = os.fspath(name_or_path)
-    _check_device(device)
     with leave_inference_mode():
         if name == "pocket":
             from lmr.backbones.pocket import load_pocket
 
             _refuse_options(name, architecture, device, dtype)
             return load_pocket()
+        _check_device(device)
         from lmr.backbones.hub import SIGLIP, find_model
 
         files = find_model(name_or_path)
@@ -105,5 +105,5 @@ def _check_device(device: str | torch.device) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).partition("\n")[0][:200]
-        raise LmrError(f"The device {device!r} cannot be used here: {reason} Use 'cpu'.") from error
+        reason = str(error).partition("\n")[0][:200].rstrip(".")
+        raise LmrError(f"The device {device!r} cannot be used here: {reason}. Use 'cpu'.") from error

@@ -58,7 +58,7 @@ def test_predict_with_a_checkpoint_and_a_prompt_set(here: Path, tmp_path: Path, 
     words += ["--prompts", str(here / "prompts.json"), "--dtype", dtype, "--memory", "lean", "--out", str(out)]
     assert main(["predict", *words]) == 0
 
-    backbone = lmr.load(here / "model", dtype=getattr(torch, dtype))
+    backbone = lmr.load(here / "model", dtype=getattr(torch, dtype), memory="lean")
     method = lmr.create("lmr", backbone.classifier(NAMES, here / "prompts.json", cache=False))
     pictures = [backbone.preprocess(Image.open(here / "photos" / f"{number}.png")) for number in range(6)]
     shares = [method.step(torch.stack(part)).probabilities for part in (pictures[:4], pictures[4:])]
