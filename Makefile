@@ -30,4 +30,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) lmr-demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) lmr-demo lmr-cost lmr-runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
