@@ -28,6 +28,7 @@ Memory = Literal["fast", "lean"]
 # Numbers in the widest activation of images that are sent through at once, measured on two cores: with a backward in
 # sight eight images of ViT-B/16, without one sixteen.
 _PART, _FORWARD_PART = 5_000_000, 10_000_000
+_KEPT = 800_000_000  # numbers kept at once for a backward: of about 50 images of ViT-B/16, 3.2 GB
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,12 @@ class VisionTower(nn.Module):
         _, embedded = steps.normalise(self._embed(kept.images), numbers[0], self.config.eps)  # cheaper than to keep it
         yield steps.pull_norm(x, embedded, numbers[0], to_input=False)[1]
 
+    def count_kept(self) -> int:
+        """Numbers that one image leaves behind for its backward."""
+        config = self.config
+        lean = config.depth * len(self.positions) * config.width
+        return lean if self.memory == "lean" else self._count_numbers(keep_all=True)
+
     def split_batch(self, count: int) -> Iterator[slice]:
         """Parts of a batch of ``count`` images that are best differentiated at once."""
         return self._cut(count, _PART)
@@ -165,10 +172,13 @@ class VisionTower(nn.Module):
         """Memory for the blocks of so many images: for all that is kept, or for one block after the other."""
         if self.compiled:
             return None
+        return Room(self._shelf, count * self._count_numbers(keep_all), self.positions)
+
+    def _count_numbers(self, keep_all: bool) -> int:
+        """Numbers in the traces of one image: of all its blocks, or of one."""
         config = self.config
         block = 5 * config.width + config.hidden + 4  # q, k, v, middle, answer, hidden, and of two norms the statistics
-        numbers = block * (config.depth - 1) + 2 * config.width + 4 if keep_all else block  # the last keeps k, v
-        return Room(self._shelf, count * len(self.positions) * numbers, self.positions)
+        return len(self.positions) * (block * (config.depth - 1) + 2 * config.width + 4 if keep_all else block)
 
     def _embed(self, images: Tensor) -> Tensor:
         """Patches as one matrix product (they do not overlap), the class token before them, positions: [n, L, w]."""
@@ -194,13 +204,17 @@ class VisionTower(nn.Module):
 
 
 class _Features(torch.autograd.Function):
-    """Features of a batch whose backward gives gradients to norm numbers and to nothing else."""
+    """Features of a batch whose backward gives gradients to norm numbers and to nothing else.
+
+    Of a large batch only the first parts are kept; the others are sent through once more when their turn has come.
+    """
 
     @staticmethod
     def forward(ctx: Any, tower: VisionTower, images: Tensor, *flat: Tensor) -> Tensor:
         ctx.tower, ctx.numbers = tower, pair_up(flat)
-        ctx.parts = list(tower.split_batch(len(images)))
-        runs = [tower.run(images[part], take_rows(ctx.numbers, part), keep=True) for part in ctx.parts]
+        ctx.images, ctx.parts = images, list(tower.split_batch(len(images)))
+        most = len(images) if len(ctx.parts) == 1 else _KEPT // tower.count_kept()
+        runs = [tower.run(images[part], take_rows(ctx.numbers, part), part.stop <= most) for part in ctx.parts]
         ctx.kept = [kept for _, kept in runs]
         return torch.cat([features for features, _ in runs])
 
@@ -213,10 +227,13 @@ class _Features(torch.autograd.Function):
             rows = touched[part].nonzero().flatten()
             if not len(rows):
                 continue
-            if len(rows) < part.stop - part.start:
-                kept = kept.select(rows)
             where = rows + part.start
-            found = ctx.tower.pull(grad[where], kept, take_rows(ctx.numbers, where))
+            numbers = take_rows(ctx.numbers, where)
+            if kept is None:
+                kept = ctx.tower.run(ctx.images[where], numbers, keep=True)[1]
+            elif len(rows) < part.stop - part.start:
+                kept = kept.select(rows)
+            found = ctx.tower.pull(grad[where], kept, numbers)
             for pair, pieces in zip(reversed(totals), found, strict=True):
                 for total, piece in zip(pair, pieces, strict=True):
                     if total.ndim == 1:

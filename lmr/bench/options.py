@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from lmr.data.orders import ORDERS
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """Add the options to the parser of the command."""
     add = parser.add_argument
-    add("plans", nargs="*", metavar="PLAN", help="a plan of the package (see --list), or a file PLAN.toml")
+    add("plans", nargs="*", metavar="PLAN", help="a plan of the package (see --list; 'pocket*' is all "
+        "that begin so), or a file PLAN.toml")  # fmt: skip
     add("--list", action="store_true", help="show the plans that come with lmr")
     add("--dry-run", action="store_true", help="show what would be run and run nothing")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples go (default: %(default)s)")
@@ -73,7 +75,8 @@ def read_plans(options: argparse.Namespace) -> list[Plan]:
         if not given:
             raise LmrError("Say what to run: a plan ('lmr bench --list' shows them) or --methods and --datasets.")
         return [parse_plan("command line", "", Path.cwd(), given)]
-    return [read_plan(plan, given) for plan in options.plans]
+    names = [name for plan in options.plans for name in fnmatch.filter(list_plans(), plan) or [plan]]
+    return [read_plan(name, given) for name in dict.fromkeys(names)]
 
 
 def run_bench_command(options: argparse.Namespace) -> str | None:

@@ -31,6 +31,7 @@ _BENCH_EXAMPLES = """\
 examples:
   lmr bench --list                                   the plans that come with lmr
   lmr bench pocket                                   nine methods, 15 corruptions, no download
+  lmr bench 'pocket*'                                the ablations too: all that the figures need
   lmr bench cifar10-c --root ~/data --workers 2      a table of the paper
   lmr bench pocket --methods lmr --seeds 1 2 3       a plan with other values
   lmr bench --methods lmr "tent(lr=1e-3)" --datasets folder:photos --backbones ViT-B-16"""

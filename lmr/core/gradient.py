@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +70,25 @@ class GradientMethod(Method):
         """Logits [B, C] with the given norm numbers and the frozen prototypes."""
         with self.bank.serve(norms):
             return self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
+
+    def sum_slopes(self, images: Tensor, judge: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """The gradient [1, P] of a sum of losses, the logits [B, C], and all that ``judge`` says of each sample [B].
+
+        ``judge`` maps logits to the loss of every sample, and more if it likes, without a look at the other samples.
+        So a batch that is encoded in parts is differentiated in parts, and what one of them keeps is gone when the
+        next one comes.
+        """
+        norms = self.leaf()
+        gradient, seen = torch.zeros_like(norms), []
+        for part in self.classifier.split(len(images)):
+            with torch.enable_grad():
+                logits = self.logits(images[part], norms)
+                losses, *rest = judge(logits)
+            if bool(losses.any()):
+                gradient += torch.autograd.grad(losses.sum(), norms)[0]
+            seen.append((logits.detach(), losses.detach(), *rest))
+            del logits, losses
+        return gradient, *(torch.cat(pieces) for pieces in zip(*seen, strict=True))
 
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
         """Logits with the adapted norms and the frozen prototypes."""

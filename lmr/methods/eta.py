@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -53,23 +52,25 @@ class ETA(GradientMethod):
         return super().begin(streams) | {"average": average}
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        norms, limit = self.leaf(), self.margin * math.log(self.classifier.classes)
-        with torch.enable_grad():
-            logits = self.logits(images, norms)
-            uncertainty = entropy(logits)
-        probabilities = logits.detach().softmax(1)
         average, begun = self.state["average"], bool(self.state["steps"] > 0)  # each step accepts, nothing else does
-        certain = diverse = uncertainty.detach() < limit
-        if begun:
-            diverse = certain & (F.cosine_similarity(average, probabilities).abs() < self.diversity)
-        loss, stepped = uncertainty.new_zeros(()), False
-        if diverse.any():
-            with torch.enable_grad():
-                kept = uncertainty[diverse]
-                loss = ((limit - kept.detach()).exp() * kept).mean()
-            stepped = self.descend(torch.autograd.grad(loss, norms)[0])
+        limit = self.margin * math.log(self.classifier.classes)
+
+        def judge(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            uncertainty = entropy(logits)
+            certain = diverse = uncertainty.detach() < limit
+            if begun:
+                likeness = F.cosine_similarity(average, logits.detach().softmax(1))
+                diverse = certain & (likeness.abs() < self.diversity)
+            weighted = (limit - uncertainty.detach()).exp() * uncertainty
+            return weighted.where(diverse, 0), certain, diverse
+
+        gradient, logits, losses, certain, diverse = self.sum_slopes(images, judge)
+        count, stepped = int(diverse.sum()), False
+        if count:
+            stepped = self.descend(gradient / count)
             if stepped:
-                fresh = probabilities[diverse].mean(0, keepdim=True)
+                fresh = logits[diverse].softmax(1).mean(0, keepdim=True)
                 average.copy_(_KEPT * average + (1 - _KEPT) * fresh if begun else fresh)
-        counts = {"certain": int(certain.sum()), "diverse": int(diverse.sum())}
-        return Prediction(logits.detach(), counts | {"loss": loss.item(), "stepped": stepped, "drift": self.drift()})
+        loss = losses.sum().item() / max(1, count)
+        info = {"certain": int(certain.sum()), "diverse": count, "loss": loss}
+        return Prediction(logits, info | {"stepped": stepped, "drift": self.drift()})

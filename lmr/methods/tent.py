@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from lmr.core.gradient import GradientMethod
@@ -32,9 +31,6 @@ class TENT(GradientMethod):
     lr: float = 2.5e-4
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        norms = self.leaf()
-        with torch.enable_grad():
-            logits = self.logits(images, norms)
-            loss = entropy(logits).mean()
-        stepped = self.descend(torch.autograd.grad(loss, norms)[0])
-        return Prediction(logits.detach(), {"loss": loss.item(), "stepped": stepped, "drift": self.drift()})
+        gradient, logits, uncertainty = self.sum_slopes(images, lambda logits: (entropy(logits),))
+        stepped = self.descend(gradient / len(images))
+        return Prediction(logits, {"loss": uncertainty.mean().item(), "stepped": stepped, "drift": self.drift()})

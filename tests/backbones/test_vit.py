@@ -137,7 +137,11 @@ def test_features_and_gradient_are_those_of_the_definition(mode: str, activation
     torch.testing.assert_close(found, wanted, atol=1e-11, rtol=1e-11)
 
 
-def test_every_image_may_have_its_own_norms(mode: str) -> None:
+@pytest.mark.parametrize("looping", [("cpu",), ()])
+def test_every_image_may_have_its_own_norms(
+    mode: str, looping: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "_LOOPING", looping)
     tower = make_tower()
     encode, images = write_out(tower), make_images(7)
     fold_activations(tower)
@@ -198,6 +202,39 @@ def test_images_without_gradient_cost_no_backward() -> None:
         costs.append(count_flops(lambda pull=pull: torch.autograd.grad(features, row, pull, retain_graph=True)))
     assert costs[0] == 2 * costs[1] == 8 * costs[2] > 0
     assert costs[3] == 0
+
+
+def test_large_batches_keep_what_has_room_and_run_the_rest_again(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eleven images in parts of one and two, with room for six: five are kept; the result is that of keeping all."""
+    tower, images = make_tower(), make_images(11)
+    fold_activations(tower)
+    tower.set_mode(memory=mode)
+    bank = NormBank(tower)
+    rows, index = bank.start.repeat(3, 1).requires_grad_(), torch.arange(11) % 3
+    pull = torch.randn(11, tower.config.features, dtype=images.dtype)
+    pull[[1, 6, 10]] = 0
+
+    def differentiate() -> tuple[Tensor, Tensor, int]:
+        with bank.serve(rows, index):
+            features = tower(images)
+        again: list[int] = []
+
+        def run(images: Tensor, *rest: Any, **named: Any) -> Any:
+            again.append(len(images))
+            return VisionTower.run(tower, images, *rest, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tower, "run", run)
+            gradient = torch.autograd.grad(features, rows, pull)[0]
+        return features.detach(), gradient, sum(again)
+
+    wanted = differentiate()
+    monkeypatch.setattr(vit, "_PART", 2 * 17 * tower.config.hidden)
+    monkeypatch.setattr(vit, "_KEPT", 6 * tower.count_kept())
+    found = differentiate()
+    torch.testing.assert_close(found[:2], wanted[:2], atol=1e-12, rtol=1e-12)
+    assert wanted[2] == 0
+    assert found[2] == 4  # of the six that were not kept, two have no gradient
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])

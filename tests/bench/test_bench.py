@@ -205,6 +205,17 @@ def test_command_shows_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_pattern_names_several_plans_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def list_runs(*plans: str) -> list[str]:
+        assert run_command(*plans, "--dry-run") is None
+        return capsys.readouterr().out.splitlines()
+
+    names = ["pocket-ablation-delta", "pocket-ablation-negatives"]
+    assert list_runs("pocket-ablation-[dn]*", names[0]) == list_runs(*names)
+    with pytest.raises(lmr.LmrError, match="no plan 'picket\\*'"):
+        list_runs("picket*")
+
+
 def test_command_runs_and_complains_of_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--methods", "batclip", "--datasets", "pocket-c", "--corruptions", "fog", "--images", "8"]
     prompts = ["--prompts", '["a photo of a {}.", "a picture of a {}."]', "--out", str(tmp_path)]
