@@ -188,7 +188,7 @@ def gather(rows: Iterable[Row]) -> dict[Setting, list[Series]]:
             name_backbone(str(row.backbone.get("name", "?"))),
             name_prompts(str(row.prompts.get("name", ""))),
             row.severity if row.domain != "clean" else 0,
-            " ".join(str(value) for key, value in row.order.items() if key != "hash"),
+            row.order_words,
             row.domain if row.domain in SEVERAL else row.reset,
         )
         key = (row.spec, row.batch_size, row.images, row.emit, *_list_digests(row))

@@ -14,6 +14,7 @@ from lmr.bench.paper_figures import Drawing
 from lmr.bench.row import Row
 from lmr.bench.table import Cell, Line, Table, show_number
 from lmr.bench.table_formats import DIFFERENCE, PUBLISHED, SPREAD, list_notes
+from lmr.bench.tables import CORRUPTIONS
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -52,7 +53,12 @@ def collect_curves(groups: Mapping[str, Sequence[Series]]) -> dict[str, dict[str
                 row = next((r for r in reversed(one.rows) if (r.domain, r.seed) == (domain, one.seeds[0])), None)
                 if row is not None and _is_curve(row.curve):
                     found.setdefault(name, {}).setdefault(domain, []).append(_make_curve(one, row))
-    return found
+    return {name: dict(sorted(curves.items(), key=_place_domain)) for name, curves in found.items()}
+
+
+def _place_domain(item: tuple[str, Any]) -> int:
+    """Where the benchmark has a domain; those it does not know stay behind it as they came."""
+    return CORRUPTIONS.index(item[0]) if item[0] in CORRUPTIONS else len(CORRUPTIONS)
 
 
 def _make_curve(one: Series, row: Row) -> dict[str, Any]:
@@ -178,7 +184,7 @@ def describe_row(row: Row) -> dict[str, str]:
         "backbone": ", ".join(f"{key} {value}" for key, value in row.backbone.items()),
         "data": f"{row.dataset}, {where}, severity {row.severity}, {row.images} images, digest {row.data_digest}",
         "prompts": ", ".join(f"{key} {value}" for key, value in row.prompts.items()),
-        "stream": f"batches of {row.batch_size}, order {row.order.get('kind')} with seed {row.seed} "
+        "stream": f"batches of {row.batch_size}, order {row.order_words} with seed {row.seed} "
         f"(hash {row.order.get('hash')}), reset: {row.reset}, answers {row.emit} the batch's own update",
         "versions": ", ".join(f"{key} {value}" for key, value in row.versions.items()),
         "finished": row.finished,

@@ -52,7 +52,7 @@ class Row:
     prompts: dict[str, Any]  # name, count (sentences of all classes), digest
     batch_size: int
     seed: int  # of the order
-    order: dict[str, str]  # kind, hash
+    order: dict[str, str]  # kind, what it depends on, hash
     reset: str  # "domain": afresh for every domain; "never": one stream through all
     images: int
     emit: str  # answers are those "before" or "after" the batch's own update
@@ -90,6 +90,11 @@ class Row:
                 raise ValueError(f"its {key} is {value!r:.40}")
         content["metrics"] = {key: content["metrics"].get(key) for key in METRICS}
         return cls(**{f.name: content[f.name] for f in fields if f.name in content})
+
+    @property
+    def order_words(self) -> str:
+        """The order in words: its kind and what that depends on."""
+        return " ".join(str(value) for key, value in self.order.items() if key != "hash")
 
     def compare(self) -> dict[str, Any]:
         """What must be equal when the run is made again: everything but times, memory and the machine's words."""

@@ -128,7 +128,7 @@ def _make_row(task: Task, method: Method, stream: Stream, records: answers.Recor
         prompts=task.prompt_facts,
         batch_size=task.batch_size,
         seed=task.seed,
-        order={"kind": task.order, "hash": task.order_hash},
+        order=task.order_facts,
         reset=task.reset,
         images=len(records),
         emit=getattr(method, "emit", EMITS.get(method.name, "before")),

@@ -162,7 +162,7 @@ def finish_line(one: Series, cells: Sequence[Cell], differs: Sequence[str] = (),
         "prompts": f"{row.prompts.get('name')} ({row.prompts.get('count')} sentences)",
         "batch size": str(row.batch_size),
         "images": str(row.images),
-        "order": f"{row.order.get('kind')}, seeds {', '.join(map(str, one.seeds))}",
+        "order": f"{row.order_words}, seeds {', '.join(map(str, one.seeds))}",
         "reset": row.reset,
         "answers": f"{row.emit} the batch's own update",
     }

@@ -62,6 +62,16 @@ class Task:
         return self.domains[0] if len(self.domains) == 1 else "mixed" if self.mix else "continual"
 
     @property
+    def order_facts(self) -> dict[str, str]:
+        """What the row says of the order: its kind, what that depends on, and the hash of what came out."""
+        facts = {"kind": self.order}
+        if self.order == "dirichlet":
+            facts["concentration"] = f"{self.concentration:g}"
+        if self.order == "classes" and self.block:
+            facts["block"] = str(self.block)
+        return facts | {"hash": self.order_hash}
+
+    @property
     def group(self) -> tuple[str, ...]:
         """Tasks of one group share the model and the pictures: a worker does them one after the other."""
         return (self.backbone, self.dtype, self.prompts.name, self.dataset, *self.domains, str(self.severity))

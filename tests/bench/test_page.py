@@ -151,6 +151,13 @@ def test_curves_are_of_the_first_seed_and_damaged_ones_are_left_out() -> None:
     }
 
 
+def test_curves_stand_in_the_order_of_the_benchmark() -> None:
+    domains = ("clean", "jpeg_compression", "shot_noise", "gaussian_noise")
+    (series,) = gather(make_row("LMR", complete("lmr"), domain, 0.5, severity=0) for domain in domains).values()
+    found = collect_curves({"here": series})
+    assert list(found["here"]) == ["gaussian_noise", "shot_noise", "jpeg_compression", "clean"]
+
+
 def test_a_figure_brings_no_prologue_and_no_foreign_ids() -> None:
     svg = '<?xml version="1.0"?>\n<!DOCTYPE svg PUBLIC "x" "http://x/y.dtd">\n<svg width="9pt" height="8pt">'
     svg += '<metadata><a href="http://purl.org"/></metadata><g id="a"/><use xlink:href="#a" clip-path="url(#a)"/></svg>'

@@ -85,6 +85,15 @@ def test_command_of_a_task_makes_it_again(table: dict[str, Any]) -> None:
     assert again.run == task.run
 
 
+def test_a_row_can_say_what_its_order_depends_on() -> None:
+    (strong,) = make_tasks(order="dirichlet", concentration=0.05)
+    assert strong.order_facts == {"kind": "dirichlet", "concentration": "0.05", "hash": strong.order_hash}
+    (blocks,) = make_tasks(order="classes", block=3)
+    assert blocks.order_facts == {"kind": "classes", "block": "3", "hash": blocks.order_hash}
+    (plain,) = make_tasks()
+    assert plain.order_facts == {"kind": "shuffle", "hash": plain.order_hash}
+
+
 def test_everything_is_combined_with_everything() -> None:
     tasks = make_tasks(
         methods=["lmr", "tent"], corruptions=["fog", "snow"], severities=[3, 5], seeds=[1, 2], batch_sizes=[8, 64],
