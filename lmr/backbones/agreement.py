@@ -17,12 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.backbones.backbone import Backbone
-from lmr.backbones.keys import HUGGINGFACE, Side
 from lmr.backbones.text import TextTower
-from lmr.backbones.transformer import Perceptron
+from lmr.backbones.to_transformers import build_transformers_clip
 from lmr.backbones.vit import VisionTower
-
-_ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 
 
 @dataclass(frozen=True)
@@ -87,52 +84,6 @@ def find_folder(backbone: Backbone) -> Path | None:
     path = Path(facts.get("files", ""))
     folder = path if path.is_dir() else path.parent
     return folder if (folder / "config.json").is_file() else None
-
-
-def build_transformers_clip(image: VisionTower, text: TextTower) -> Any:
-    """A transformers CLIPModel in float32 with the weights of our towers."""
-    from transformers import CLIPConfig, CLIPModel
-
-    seen, read = image.config, text.config
-    config = CLIPConfig(
-        projection_dim=seen.features,
-        vision_config=_describe(seen) | {"image_size": seen.resolution, "patch_size": seen.patch},
-        text_config=_describe(read) | {"vocab_size": read.vocabulary, "max_position_embeddings": read.context},
-    )
-    model: Any = CLIPModel(config)
-    model.eval()
-    missing, odd = model.load_state_dict(_rename(image, "image") | _rename(text, "text"), strict=False)
-    if odd or [key for key in missing if key != "logit_scale" and not key.endswith("position_ids")]:
-        raise RuntimeError(f"Our towers and transformers' CLIPModel differ in {[*missing, *odd][:4]}.")
-    return model
-
-
-def _describe(config: Any) -> dict[str, Any]:
-    """What both towers have, in transformers' words."""
-    return {
-        "hidden_size": config.width,
-        "intermediate_size": config.hidden,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads,
-        "projection_dim": config.features,
-        "hidden_act": _ACTIVATIONS[config.activation],
-        "layer_norm_eps": config.eps,
-    }
-
-
-def _rename(tower: nn.Module, side: Side) -> dict[str, Tensor]:
-    """The weights under transformers' names, with QuickGELU's constants taken out of the perceptrons again."""
-    weights = {key: value.detach().float().cpu() for key, value in tower.state_dict().items()}
-    for name, module in tower.named_modules():
-        if isinstance(module, Perceptron) and module.activation == "silu":
-            for key, factor in (("up.weight", 1 / 1.702), ("up.bias", 1 / 1.702), ("down.weight", 1.702)):
-                weights[f"{name}.{key}"] = weights[f"{name}.{key}"] * factor
-    renamed: dict[str, Tensor] = {}
-    for key, value in weights.items():
-        names = HUGGINGFACE.find_sources(side, key)
-        parts = [value.T] if key == "projection" else value.chunk(len(names))
-        renamed |= zip(names, parts, strict=True)
-    return renamed
 
 
 def _read_folder(folder: Path) -> Any:

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lmr
+from lmr.backbones.to_transformers import build_transformers_vision
 from lmr.backbones.transformer import fold_activations
 from lmr.backbones.vit import VisionConfig, VisionTower
-from lmr.bench.cost.plain import PlainLMR, PlainTENT, build_transformers
+from lmr.bench.cost.plain import PlainLMR, PlainTENT
 
 TINY = VisionConfig(resolution=16, patch=4, width=32, depth=3, heads=4, features=24, hidden=64)
 
@@ -46,7 +47,7 @@ def test_transformers_model_has_the_features_of_the_tower(activation: str, fold:
     tower = make_tower(dataclasses.replace(TINY, activation=activation), fold)
     images = torch.randn(3, 3, 16, 16)
     with torch.no_grad():
-        expected = build_transformers(tower)(pixel_values=images).image_embeds
+        expected = build_transformers_vision(tower)(pixel_values=images).image_embeds
         torch.testing.assert_close(tower(images), expected, atol=2e-5, rtol=1e-5)
 
 
@@ -54,7 +55,7 @@ def test_plain_lmr_and_ours_answer_alike_over_a_stream() -> None:
     tower = make_tower()
     prototypes, batches = make_stream(tower)
     method = lmr.create("lmr", lmr.ZeroShot(tower, prototypes))
-    loop = PlainLMR(build_transformers(tower), method.classifier.prototypes)
+    loop = PlainLMR(build_transformers_vision(tower), method.classifier.prototypes)
     shares = []
     for images in batches:
         answer, (logits, info) = method.step(images), loop.step(images)
@@ -70,7 +71,7 @@ def test_plain_lmr_and_ours_answer_alike_over_a_stream() -> None:
 def test_plain_lmr_takes_no_step_where_nothing_is_past_the_gate() -> None:
     tower = make_tower()
     prototypes = F.normalize(torch.randn(1, 24), dim=-1).expand(12, -1)
-    loop = PlainLMR(build_transformers(tower), prototypes)
+    loop = PlainLMR(build_transformers_vision(tower), prototypes)
     images = torch.randn(4, 3, 16, 16)
     logits, info = loop.step(images)
     assert info["gate_share"] == 0
@@ -83,7 +84,7 @@ def test_plain_tent_and_ours_answer_alike_and_reset_forgets() -> None:
     tower = make_tower()
     prototypes, batches = make_stream(tower)
     method = lmr.create("tent", lmr.ZeroShot(tower, prototypes))
-    loop = PlainTENT(build_transformers(tower), method.classifier.prototypes)
+    loop = PlainTENT(build_transformers_vision(tower), method.classifier.prototypes)
     first = loop.forward(batches[0])
     for _ in range(2):
         for images in batches[:4]:
@@ -98,7 +99,7 @@ def test_loops_train_norms_and_leave_the_tower_as_it_was() -> None:
     tower = make_tower()
     before = {name: value.clone() for name, value in tower.state_dict().items()}
     prototypes, batches = make_stream(tower)
-    loop = PlainLMR(build_transformers(tower), prototypes)
+    loop = PlainLMR(build_transformers_vision(tower), prototypes)
     loop.step(batches[0])
     assert sum(number.numel() for number in loop.parameters) == lmr.NormBank(tower).size
     assert all(torch.equal(value, before[name]) for name, value in tower.state_dict().items())

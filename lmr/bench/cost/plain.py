@@ -13,62 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.backbones.vit import VisionTower
-
 _EPS = 1e-6
-
-
-def build_transformers(tower: VisionTower) -> nn.Module:
-    """A ``CLIPVisionModelWithProjection`` with the sizes and weights of a tower, in transformers' default attention.
-
-    Frozen weights share their memory with the tower's where the layout allows it; norms are copies, for loops to train.
-    """
-    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
-
-    sizes = tower.config
-    config = CLIPVisionConfig(
-        image_size=sizes.resolution,
-        patch_size=sizes.patch,
-        hidden_size=sizes.width,
-        num_hidden_layers=sizes.depth,
-        num_attention_heads=sizes.heads,
-        intermediate_size=sizes.hidden,
-        projection_dim=sizes.features,
-        hidden_act={"gelu_tanh": "gelu_pytorch_tanh"}.get(sizes.activation, sizes.activation),
-        layer_norm_eps=sizes.eps,
-    )
-    model: nn.Module = CLIPVisionModelWithProjection(config)
-    model.load_state_dict(translate_weights(tower), assign=True)
-    model.eval().requires_grad_(False)
-    return model
-
-
-def translate_weights(tower: VisionTower) -> dict[str, Tensor]:
-    """The weights of a tower under transformers' names, with QuickGELU's constants taken out of them again."""
-    own = {name: value.detach() for name, value in tower.state_dict().items()}
-    folded = tower.config.activation == "quick_gelu" and tower.blocks[0].get_submodule("mlp").activation == "silu"
-    constant = 1.702 if folded else 1.0
-    new = {
-        "vision_model.embeddings.class_embedding": own["class_token"],
-        "vision_model.embeddings.patch_embedding.weight": own["patches.weight"],
-        "vision_model.embeddings.position_embedding.weight": own["positions"],
-        "visual_projection.weight": own["projection"].T.contiguous(),
-    }
-    norms = {"ln_pre": "vision_model.pre_layrnorm", "ln_post": "vision_model.post_layernorm"}
-    for number in range(tower.config.depth):
-        block, layer = f"blocks.{number}", f"vision_model.encoder.layers.{number}"
-        norms |= {f"{block}.ln_1": f"{layer}.layer_norm1", f"{block}.ln_2": f"{layer}.layer_norm2"}
-        for part in ("weight", "bias"):
-            q, k, v = own[f"{block}.qkv.{part}"].chunk(3)
-            new |= {
-                f"{layer}.self_attn.{name}_proj.{part}": value for name, value in zip("qkv", (q, k, v), strict=True)
-            }
-            new[f"{layer}.self_attn.out_proj.{part}"] = own[f"{block}.out.{part}"]
-            new[f"{layer}.mlp.fc1.{part}"] = own[f"{block}.mlp.up.{part}"] / constant
-        new[f"{layer}.mlp.fc2.weight"] = own[f"{block}.mlp.down.weight"] * constant
-        new[f"{layer}.mlp.fc2.bias"] = own[f"{block}.mlp.down.bias"]
-    new |= {f"{norms[n]}.{part}": own[f"{n}.{part}"].clone() for n in norms for part in ("weight", "bias")}
-    return new
 
 
 class PlainLoop:

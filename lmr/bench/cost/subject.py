@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from lmr.backbones import Backbone, load
 from lmr.backbones.text import TextConfig, TextTower
+from lmr.backbones.to_transformers import build_transformers_vision
 from lmr.backbones.transformer import fold_activations
 from lmr.backbones.vit import VisionConfig, VisionTower
-from lmr.bench.cost.plain import build_transformers
 from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
 
@@ -62,7 +62,7 @@ class Subject:
         """The same image tower in transformers, built once; for our own tower only."""
         if self._twin is None:
             assert self.tower is not None
-            self._twin = build_transformers(self.tower)
+            self._twin = build_transformers_vision(self.tower)
         return self._twin
 
     def draw_images(self, count: int) -> Tensor:
