@@ -21,6 +21,7 @@ from tqdm import tqdm
 from lmr.backbones.backbone import DEFAULT_TEMPLATES
 from lmr.backbones.pocket import Pocket, load_pocket
 from lmr.bench.demo_run import Run, run_stream
+from lmr.bench.output import align, check_folder
 from lmr.bench.subject import count_cores
 from lmr.core.errors import LmrError
 from lmr.core.registry import create, find_method, list_methods
@@ -71,7 +72,7 @@ def run_demo(out: Path, images: int = 1280, batch_size: int = 64, severity: int 
     """Run every contender on every corrupted stream, print the table, and write rows and pictures to ``out``."""
     if images < 1 or batch_size < 1 or severity not in range(1, 6):
         raise LmrError("Expected at least one image, a batch size of at least 1 and a severity from 1 to 5.")
-    _check_folder(out)
+    check_folder(out, ("demo.jsonl", "demo.png", "ablation.png", "world.png"))
     from lmr.bench.figures import draw_demo, draw_world  # matplotlib takes a second to import
 
     print(f"The pocket model knows {len(CLASSES)} classes, such as {CLASSES[0]!r} or {CLASSES[-1]!r}.")
@@ -94,19 +95,6 @@ def run_demo(out: Path, images: int = 1280, batch_size: int = 64, severity: int 
     if images < 5000:
         print("\nMethods need a longer stream to differ: lmr demo --images 5000 takes a few minutes.")
     return demo
-
-
-def _check_folder(out: Path) -> None:
-    """Make the folder and see that the files can be written there, before minutes go into what they are to hold."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LmrError(f"Cannot make the folder {str(out)!r}: {error.strerror}.") from error
-    write_atomically(out / ".probe", b"")
-    (out / ".probe").unlink()
-    for name in ("demo.jsonl", "demo.png", "ablation.png", "world.png"):
-        if (out / name).is_dir():
-            raise LmrError(f"{str(out / name)!r} is a folder where a file is to go; give another --out.")
 
 
 def _run_all(images: int, batch_size: int, severity: int) -> Demo:
@@ -178,13 +166,7 @@ def format_table(demo: Demo, labels: Sequence[str]) -> str:
         cost = sum(run.ms_per_image for run in runs) / len(runs)
         numbers = [*(f"{100 * run.accuracy:.1f}" for run in runs), f"{100 * mean:.1f}", f"{100 * share:.1f}"]
         lines.append([label, *numbers, f"{cost:.2f}"])
-    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
-    text = []
-    for first, *rest in lines:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        text.append("  ".join([first.ljust(widths[0]), *cells]))
-    text.insert(1, "-" * len(text[0]))
-    return "\n".join(text)
+    return align(lines)
 
 
 def _write_rows(path: Path, demo: Demo, batch_size: int, severity: int) -> None:

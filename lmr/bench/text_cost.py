@@ -28,7 +28,7 @@ from tqdm import tqdm
 from lmr.backbones.text import TextConfig, TextTower
 from lmr.backbones.transformer import fold_activations
 from lmr.bench.cost.memory import estimate_prompt, measure_peak
-from lmr.bench.cost.report import align
+from lmr.bench.output import align
 from lmr.core.losses import bimodal_loss
 from lmr.core.norms import NormBank
 from lmr.core.text import TextSide, differentiate

@@ -22,10 +22,11 @@ from lmr.bench.cost.contenders import Bench, Contender, Outcome
 from lmr.bench.cost.gemm import MatrixRate
 from lmr.bench.cost.machine import count_cores, describe_machine
 from lmr.bench.cost.plan import METHODS, plan_entries
-from lmr.bench.cost.report import Report, Table, check_folder
+from lmr.bench.cost.report import FILES, Report, Table
 from lmr.bench.cost.row import Row
 from lmr.bench.cost.subject import LONGEST, SHORTEST, Source, Subject, find_subject
 from lmr.bench.cost.timing import choose_rounds, take_turns, warm_up
+from lmr.bench.output import check_folder
 from lmr.core.errors import LmrError
 from lmr.core.zeroshot import digest_tensors
 
@@ -92,7 +93,7 @@ def measure_cost(
     """Time, memory and arithmetic of a step of each method on a model, beside plain loops on transformers.
 
     ``model`` is what ``lmr.load`` takes, ``random`` an architecture to fill with random weights ("ViT-B-16", or "small"
-    to see the table in seconds). ``rounds`` is chosen to end within ``minutes`` per batch size, but at least 3.
+    to see the table in a minute). ``rounds`` is chosen to end within ``minutes`` per batch size, but at least 3.
     ``streams`` is how many streams of one image share a batch (the batch size by default). ``lean`` and
     ``full_context`` add LMR in its lean mode and BATCLIP with uncut prompts in one graph. With ``out`` the report is
     written to that folder.
@@ -104,7 +105,7 @@ def measure_cost(
     extras = {"memory": memory, "lean": lean, "full_context": full_context}
     wish = Wish(Source(model, random), sizes, tuple(methods), rounds, minutes, count, classes, streams, **extras)
     if out is not None:
-        check_folder(Path(out))
+        check_folder(Path(out), FILES)
     before = torch.get_num_threads()
     torch.set_num_threads(wish.threads)
     try:

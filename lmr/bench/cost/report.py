@@ -11,7 +11,7 @@ from typing import Any
 
 from lmr.bench.cost.aims import MODEL, SETTING, Verdict, judge_aims
 from lmr.bench.cost.row import Row
-from lmr.core.errors import LmrError
+from lmr.bench.output import align
 from lmr.core.statefile import write_atomically
 
 FILES = ("cost.txt", "cost.md", "cost.json")
@@ -82,30 +82,6 @@ class Report:
         contents = self.to_text(), self.to_markdown(), json.dumps(self.to_json(), indent=1) + "\n"
         for name, content in zip(FILES, contents, strict=True):
             write_atomically(folder / name, content.encode())
-
-
-def check_folder(folder: Path) -> None:
-    """See that the files can be written, before minutes go into what they are to hold."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LmrError(f"Cannot make the folder {str(folder)!r}: {error.strerror}.") from error
-    write_atomically(folder / ".probe", b"")
-    (folder / ".probe").unlink()
-    for name in FILES:
-        if (folder / name).is_dir():
-            raise LmrError(f"{str(folder / name)!r} is a folder where a file is to go; give another --out.")
-
-
-def align(lines: Sequence[Sequence[str]]) -> str:
-    """Cells in columns, the first to the left and the others to the right, with a rule under the head."""
-    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
-    text = []
-    for first, *rest in lines:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        text.append("  ".join([first.ljust(widths[0]), *cells]))
-    text.insert(1, "-" * len(text[0]))
-    return "\n".join(text)
 
 
 def _mark(lines: Sequence[Sequence[str]]) -> str:
