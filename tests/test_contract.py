@@ -218,6 +218,15 @@ def test_step_is_the_same_in_inference_mode(method_name: str, batches: list[Tens
     assert are_equal([answer.clone() for answer in answers], reference[0])
 
 
+def test_step_is_the_same_under_autocast(method_name: str, batches: list[Tensor], reference: Reference) -> None:
+    """The precision is that of the model: half of it would round margins away."""
+    with torch.autocast("cpu", torch.bfloat16):
+        method = lmr.create(method_name, sharpen(lmr.load("pocket").classifier(NAMES)))
+        answers = flow(method, batches)
+        assert torch.equal(method.predict(batches[0]).logits, method.predict(batches[0]).logits.float())
+    assert are_equal(answers, reference[0])
+
+
 def test_images_with_gradient_are_taken_as_images(
     method: lmr.Method, batches: list[Tensor], reference: Reference
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,15 +13,15 @@ from lmr.backbones.preprocessing import Preprocessing
 from lmr.backbones.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
 from lmr.backbones.prototypes import (
     Cache,
-    TowerDigest,
     average_prompts,
+    digest_tower,
     find_cache,
     keep_prototypes,
     name_prototypes,
     read_prototypes,
 )
 from lmr.core.text import TextSide
-from lmr.core.zeroshot import ZeroShot, leave_inference_mode
+from lmr.core.zeroshot import ZeroShot, leave_autocast, leave_inference_mode
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -42,10 +42,13 @@ class Backbone(ABC):
     facts: dict[str, str]  # what was loaded, in plain words: format, files, architecture, activation, tokenizer
     keeps_prototypes: bool = True  # False where computing prototypes is cheaper than looking them up
     _text: nn.Module  # the text tower
-    _digest: TowerDigest | None = None
 
     def preprocess(self, image: Image) -> Tensor:
-        """A PIL picture of any size and mode to what the encoder takes: [*input_shape], on the CPU."""
+        """A PIL picture of any size and mode to what the encoder takes: [*input_shape], on the CPU.
+
+        Transparency is dropped and a rotation that a file only notes is not applied. For what ``lmr predict`` and the
+        benchmarks see of a file, open it with ``lmr.data.folder.open_image``, which settles both.
+        """
         return self.preprocessing.picture(image).to(self.dtype)
 
     def preprocess_pixels(self, pixels: Tensor) -> Tensor:
@@ -62,8 +65,7 @@ class Backbone(ABC):
 
     def text_digest(self) -> str:
         """A digest of everything but the text itself that decides what ``encode_text`` gives."""
-        self._digest = self._digest or TowerDigest()
-        return self._digest.read(self._text)
+        return digest_tower(self._text)
 
     def classifier(
         self, names: Sequence[str], templates: Templates = DEFAULT_TEMPLATES, *, cache: Cache = True
@@ -77,10 +79,11 @@ class Backbone(ABC):
         What comes out is kept on disk under a digest of the text tower and the prompts (``$LMR_CACHE``, or
         ``~/.cache/lmr``), so that a large set is encoded once; ``cache`` may be False, or another folder.
         """
-        names = names if isinstance(names, str) else list(names)
+        names = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else names
         prompts = write_prompts(names, templates)
-        with leave_inference_mode():
-            prototypes = self._find_prototypes(prompts, cache)
+        with leave_inference_mode(), leave_autocast(next(self._text.parameters()).device):
+            identity = name_prototypes(self.text_digest(), prompts)
+            prototypes = self._find_prototypes(identity, prompts, cache)
             single = all(len(own) == 1 for own in prompts)
             text = self.text_side([own[0] for own in prompts]) if single else None
         return ZeroShot(
@@ -91,14 +94,15 @@ class Backbone(ABC):
             names=names,
             input_shape=self.input_shape,
             text=text,
+            identity=identity,
         )
 
-    def _find_prototypes(self, prompts: list[list[str]], cache: Cache) -> Tensor:
+    def _find_prototypes(self, identity: str, prompts: list[list[str]], cache: Cache) -> Tensor:
         """Unit features [C, D], kept from an earlier time or computed and kept."""
         folder = find_cache(cache if self.keeps_prototypes or cache is not True else False)
         if folder is None:
             return average_prompts(self.encode_text, prompts)
-        path = folder / name_prototypes(self.text_digest(), prompts)
+        path = folder / f"{identity}.safetensors"
         kept = read_prototypes(path, len(prompts))
         if kept is not None:
             return kept.to(next(self._text.parameters()).device)

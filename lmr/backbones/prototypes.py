@@ -50,8 +50,10 @@ def find_cache(cache: Cache) -> Path | None:
     """The folder of kept prototypes: the one given, or ``$LMR_CACHE/prototypes``, or ``~/.cache/lmr/prototypes``."""
     if cache is False:
         return None
-    if cache is not True:
+    if isinstance(cache, str | os.PathLike):
         return Path(cache)
+    if cache is not True:
+        raise LmrError(f"Expected True, False or a folder as the cache of prototypes, got {cache!r}.")
     try:
         return Path(os.environ.get("LMR_CACHE") or Path.home() / ".cache" / "lmr") / "prototypes"
     except RuntimeError:  # nobody's home is known
@@ -59,9 +61,9 @@ def find_cache(cache: Cache) -> Path | None:
 
 
 def name_prototypes(tower_digest: str, prompts: Sequence[Sequence[str]]) -> str:
-    """The file name for the prototypes of these prompts under this text tower."""
+    """What tells the prototypes of these prompts under this text tower from any others."""
     content = json.dumps([VERSION, tower_digest, [list(own) for own in prompts]])
-    return f"{hashlib.sha256(content.encode()).hexdigest()}.safetensors"
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def read_prototypes(path: Path, classes: int) -> Tensor | None:
@@ -88,21 +90,7 @@ def keep_prototypes(path: Path, prototypes: Tensor) -> None:
         write_atomically(path, save(content, metadata={"digest": digest_tensors(content)}))
 
 
-class TowerDigest:
-    """The digest of a text tower's weights and settings, computed once, and again only after the weights changed."""
-
-    def __init__(self) -> None:
-        self._seen: tuple[tuple[object, ...], ...] | None = None
-        self._digest = ""
-
-    def read(self, tower: nn.Module) -> str:
-        """The digest as of now; a look at addresses and version counters tells whether it is known."""
-        state = tower.state_dict()
-        seen = tuple((key, t.data_ptr(), t.dtype, -1 if t.is_inference() else t._version) for key, t in state.items())
-        if seen != self._seen:
-            settings = (
-                f"{type(tower).__name__} {getattr(tower, 'config', None)!r}"  # heads and activation are no weights
-            )
-            self._digest = hashlib.sha256(f"{settings} {digest_tensors(state)}".encode()).hexdigest()
-            self._seen = seen
-        return self._digest
+def digest_tower(tower: nn.Module) -> str:
+    """The digest of a text tower's weights and settings. Computed anew each time: weights can change unseen."""
+    settings = f"{type(tower).__name__} {getattr(tower, 'config', None)!r}"  # heads and activation are no weights
+    return hashlib.sha256(f"{settings} {digest_tensors(tower.state_dict())}".encode()).hexdigest()

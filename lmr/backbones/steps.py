@@ -22,9 +22,8 @@ Numbers = tuple[Tensor, Tensor]  # weight and bias of a norm
 Layer = tuple[Tensor, Tensor]  # weight [out, in] and bias [out] of a linear layer
 
 _aten = torch.ops.aten
-_LOOPING = (
-    "cpu",
-)  # devices on which one fused kernel per image beats one for all and scaling afterwards: twice as fast
+# Devices on which a fused kernel per image beats one for all of them and scaling afterwards; twice as fast.
+_LOOPING = ("cpu",)
 _SCORES = 500_000  # attention scores worked on at once: those of one image of ViT-B/16; measured on two cores
 
 
@@ -87,7 +86,7 @@ def normalise(x: Tensor, numbers: Numbers, eps: float, room: Room | None = None)
     width = [x.shape[-1]]
     if weight.ndim == 1:
         out, mean, inverse = torch.native_layer_norm(wide, width, weight, bias, eps)
-    elif x.device.type not in _LOOPING:
+    elif not _goes_one_by_one(x):
         out, mean, inverse = torch.native_layer_norm(wide, width, None, None, eps)
         out = torch.addcmul(_spread(bias, x), out, _spread(weight, x))
     else:
@@ -110,7 +109,7 @@ def pull_norm(grad: Tensor, seen: Normed, numbers: Numbers, *, to_input: bool = 
     if weight.ndim == 1:
         to_x, to_weight, to_bias = pull(grad, x, width, seen.mean, seen.inverse, weight, bias, mask)
         return to_x, (to_weight, to_bias)
-    if x.device.type not in _LOOPING:
+    if not _goes_one_by_one(x):
         to_weight = ((x - seen.mean) * seen.inverse).mul_(grad).view(len(x), -1, *width).sum(1)
         to_bias = grad.view(len(x), -1, *width).sum(1)
         scaled = grad * _spread(weight, x)
@@ -124,6 +123,11 @@ def pull_norm(grad: Tensor, seen: Normed, numbers: Numbers, *, to_input: bool = 
             if piece is not None:
                 target.copy_(piece)
     return to_x, (to_weight, to_bias)
+
+
+def _goes_one_by_one(x: Tensor) -> bool:
+    """Whether images are best worked on in turns. A compiler would write such a loop out for each number of them."""
+    return x.device.type in _LOOPING and not torch.compiler.is_compiling()
 
 
 def _spread(numbers: Tensor, x: Tensor) -> Tensor:
@@ -143,10 +147,11 @@ def pull_attention(grad: Tensor, q: Tensor, kv: Tensor, heads: int, to_q: Tensor
     Worked out by hand because a fused backward wants the forward's answers too, which would have to be kept. On a
     processor a few images at a time, so that their tables of scores stay in its cache.
     """
-    n, tokens, _ = q.shape
-    group = max(1, _SCORES // (heads * tokens * kv.shape[1])) if q.device.type == "cpu" else n
-    for first in range(0, n, group):
-        part = slice(first, first + group)
+    parts = [slice(None)]
+    if _goes_one_by_one(q):
+        group = max(1, _SCORES // (heads * q.shape[1] * kv.shape[1]))
+        parts = [slice(first, first + group) for first in range(0, len(q), group)]
+    for part in parts:
         k, v = kv[part].chunk(2, dim=-1)
         found = _pull_scores(*(_split_heads(x, heads) for x in (grad[part], q[part], k, v)))
         targets = (to_q[part], *to_kv[part].chunk(2, dim=-1))

@@ -91,7 +91,8 @@ class VisionTower(nn.Module):
         self._shelf = Shelf()  # memory of an earlier mode is given back
         self._run_block = torch.compile(steps.run_block) if compile else steps.run_block
         self._push_block = torch.compile(steps.push_block) if compile else steps.push_block
-        self._pull_block = torch.compile(steps.pull_block) if compile else steps.pull_block
+        # As many images go backwards as passed the gate: the number is another one at every step.
+        self._pull_block = torch.compile(steps.pull_block, dynamic=True) if compile else steps.pull_block
 
     def forward(self, images: Tensor) -> Tensor:
         """Features as the projection gives them. Gradient goes to whatever wants it, fastest to the norms alone."""

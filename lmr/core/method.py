@@ -21,7 +21,7 @@ from torch import Tensor
 from lmr.core.errors import LmrError
 from lmr.core.spec import convert, format_spec
 from lmr.core.statefile import read_state, write_state
-from lmr.core.zeroshot import ZeroShot, leave_inference_mode
+from lmr.core.zeroshot import ZeroShot, leave_autocast, leave_inference_mode
 
 Streams = Sequence[int] | Tensor | int | None
 
@@ -116,7 +116,7 @@ class Method:
 
     def step(self, images: Tensor, streams: Streams = None) -> Prediction:
         """Adapt on this batch and answer it. ``streams`` [B] names the stream of each image where there are several."""
-        with leave_inference_mode():
+        with leave_inference_mode(), leave_autocast(self.classifier.device):
             images, mix = self._check(images, streams)
             prediction = self.adapt(images, mix)
             sound = prediction.logits.isfinite().all(1)
@@ -127,7 +127,7 @@ class Method:
 
     def predict(self, images: Tensor, streams: Streams = None) -> Prediction:
         """Answer with the present state and change nothing."""
-        with leave_inference_mode(), torch.no_grad():
+        with leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
             return Prediction(self.answer(*self._check(images, streams)))
 
     def reset(self, streams: Streams = None) -> None:

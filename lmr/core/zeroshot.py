@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 
 import torch
@@ -21,7 +21,9 @@ class ZeroShot:
     ``encoder`` is any module that maps images [B, ...] to features [B, D]; it is put in evaluation mode and frozen.
     ``prototypes`` [C, D] are normalised here and never below float32. ``names`` (C of them) and ``input_shape`` (of one
     image) are optional; with them, answers can be named and a wrong image gets a better sentence. ``text`` is needed
-    only by methods that adapt the text tower too.
+    only by methods that adapt the text tower too. ``identity`` says what the prototypes were made from (model, prompts)
+    where that is known: a saved state is then recognised by it, and not by numbers whose last digits depend on the
+    machine that computed them.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class ZeroShot:
         names: Sequence[str] | None = None,
         input_shape: Sequence[int] | None = None,
         text: TextSide | None = None,
+        identity: str | None = None,
     ) -> None:
         if not isinstance(encoder, nn.Module):
             raise LmrError(f"Expected an nn.Module that maps images to features, got {type(encoder).__name__}.")
@@ -54,7 +57,7 @@ class ZeroShot:
         self.logit_scale, self.logit_bias = scale, bias
         self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
         self.input_shape = tuple(input_shape) if input_shape is not None else None
-        self.text = text
+        self.text, self.identity = text, identity
 
     @property
     def classes(self) -> int:
@@ -75,9 +78,12 @@ class ZeroShot:
     @cached_property
     def fingerprint(self) -> dict[str, str]:
         """Digests of the frozen encoder and of the classes: a saved state fits only where both are equal."""
+        encoder = digest_tensors(self.encoder.state_dict())
+        if self.identity is not None:
+            facts = f"{self.identity} {self.logit_scale:.6g} {self.logit_bias:.6g}"
+            return {"backbone": encoder, "classes": hashlib.sha256(facts.encode()).hexdigest()}
         scale = torch.tensor([self.logit_scale, self.logit_bias], dtype=torch.float64)
-        classes = {"prototypes": self.prototypes, "scale": scale}
-        return {"backbone": digest_tensors(self.encoder.state_dict()), "classes": digest_tensors(classes)}
+        return {"backbone": encoder, "classes": digest_tensors({"prototypes": self.prototypes, "scale": scale})}
 
     def features(self, images: Tensor) -> Tensor:
         """Unit features [B, D] in the prototypes' precision."""
@@ -136,6 +142,12 @@ class ZeroShot:
 def leave_inference_mode() -> AbstractContextManager[None]:
     """What is made within can take part in gradients later, also inside a caller's torch.inference_mode()."""
     return torch.inference_mode(False)
+
+
+def leave_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Arithmetic in the precision of the tensors, also inside a caller's torch.autocast: a margin needs every digit."""
+    on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 def digest_tensors(tensors: dict[str, Tensor]) -> str:

@@ -321,6 +321,25 @@ def test_fingerprint_changes_with_prototypes_scale_and_bias(encoder: nn.Module, 
     assert {other.fingerprint["backbone"] for other in others} == {first["backbone"]}
 
 
+def test_where_it_is_known_what_prototypes_were_made_from_that_counts(encoder: nn.Module, prototypes: Tensor) -> None:
+    """Another machine computes other last digits; the state of an adapted model is the same there."""
+    first = lmr.ZeroShot(encoder, prototypes, 30.0, identity="tower and prompts")
+    nearly = lmr.ZeroShot(
+        encoder, prototypes * (1 + 1e-6 * torch.rand_like(prototypes)), 30.0000001, identity="tower and prompts"
+    )
+    assert not torch.equal(first.prototypes, nearly.prototypes)
+    method = lmr.create("lmr", nearly)
+    method.load_state_dict(lmr.create("lmr", first).state_dict())
+    for other in (
+        lmr.ZeroShot(encoder, prototypes, 30.0, identity="tower and other prompts"),
+        lmr.ZeroShot(encoder, prototypes, 31.0, identity="tower and prompts"),
+        lmr.ZeroShot(encoder, prototypes, 30.0, logit_bias=1.0, identity="tower and prompts"),
+        lmr.ZeroShot(encoder, prototypes, 30.0),
+    ):
+        with pytest.raises(lmr.LmrError, match="other classes or prompts"):
+            method.load_state_dict(lmr.create("lmr", other).state_dict())
+
+
 def test_fingerprint_does_not_depend_on_settings_of_the_process(encoder: nn.Module, prototypes: Tensor) -> None:
     first = lmr.ZeroShot(encoder, prototypes).fingerprint
     torch.set_default_dtype(torch.float64)
