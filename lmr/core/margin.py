@@ -87,7 +87,7 @@ def adapt_margin(
 
 def restoration_loss(margin: Tensor, target: Tensor, weight: Tensor, index: Tensor, streams: int, eps: float) -> Tensor:
     """[6] Softplus of the missing margin, averaged with the gate weights inside every stream: [A]."""
-    lost = weight * F.softplus(target - margin)
+    lost = -weight * F.logsigmoid(margin - target)  # a softplus; torch's own is a straight line beyond 20
     return sum_by_stream(lost, index, streams) / (sum_by_stream(weight, index, streams) + eps)
 
 
