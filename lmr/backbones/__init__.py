@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import get_args
 
 import torch
 
 from lmr.backbones.backbone import Backbone
+from lmr.backbones.checkpoints import choose_dtype
 from lmr.backbones.vit import Memory
 from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
@@ -55,20 +57,25 @@ def load(
     models ("ViT-B-16") or a hub id ("openai/clip-vit-base-patch16"). What is on this machine is never fetched.
     ``architecture`` is needed only where weights do not tell it, in open_clip's names ("ViT-B-32-quickgelu").
     ``dtype`` is that of the frozen weights; norms are never below float32. ``memory`` and ``compile`` choose how a step
-    is computed, see ``VisionTower.set_mode``; they matter to CLIP's own tower only.
+    is computed, see ``VisionTower.set_mode``; they matter to CLIP's towers only. A path object is never a short name,
+    and a short name beside a folder of that name with a model in it is refused, as it could mean either.
     """
     if not isinstance(name_or_path, str | os.PathLike):
         raise LmrError(f"Expected the name or the path of a model, got {name_or_path!r}.")
+    if memory not in get_args(Memory):  # the options come first, before anything large is read
+        raise LmrError(f"Expected memory 'fast' or 'lean', got {memory!r}.")
+    choose_dtype(dtype)
+    from lmr.backbones.hub import SIGLIP, find_model, refuse_twin
+
     name = os.fspath(name_or_path)
     with leave_inference_mode():
-        if name == "pocket":
+        if name_or_path == "pocket":
             from lmr.backbones.pocket import load_pocket
 
+            refuse_twin(name)
             _refuse_options(name, architecture, device, dtype)
-            return load_pocket()
+            return load_pocket(memory, compile)
         _check_device(device)
-        from lmr.backbones.hub import SIGLIP, find_model
-
         files = find_model(name_or_path)
         if files is None:
             raise LmrError(
@@ -80,7 +87,7 @@ def load(
 
             if architecture is not None:
                 raise LmrError(f"{name!r} is a SigLIP model, whose config names its architecture; leave it away.")
-            return load_siglip(files.folder, name, device=device, dtype=dtype)
+            return load_siglip(files.weights, name, device=device, dtype=dtype)
         from lmr.backbones.clip import load_clip
 
         return load_clip(

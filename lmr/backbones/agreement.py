@@ -1,7 +1,7 @@
 """The same pictures and texts through transformers: an implementation we did not write must give our features.
 
 A folder in Hugging Face's form is read again by transformers itself, so that the reading is compared as well. Weights
-of other forms are handed over to a transformers model as we loaded them, which compares the arithmetic only.
+that it would not read, or not as they were meant, are handed over as we loaded them; that compares the arithmetic only.
 """
 
 from __future__ import annotations
@@ -20,6 +20,14 @@ from lmr.backbones.backbone import Backbone
 from lmr.backbones.text import TextTower
 from lmr.backbones.to_transformers import build_transformers_clip
 from lmr.backbones.vit import VisionTower
+
+# The weights that transformers takes from a folder: the first of these that is there.
+_CHOICE = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,8 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
             model, reader = build_transformers_clip(backbone.encoder, tower), "with the weights as loaded here"
             words = model.text_model(input_ids=tokens).last_hidden_state
             text = model.text_projection(words[torch.arange(len(words)), end])
+        elif getattr(backbone, "facts", {}).get("format", "").startswith("Hugging Face"):
+            return Agreement(reason="its towers are transformers' own, which would not read these weights by itself")
         else:
             return Agreement(reason="transformers has no model of this kind")
         image = _take_features(model.get_image_features(images.float().cpu()))
@@ -77,13 +87,13 @@ def _encode_texts(
 
 
 def find_folder(backbone: Backbone) -> Path | None:
-    """The folder in Hugging Face's form that the model came from, if it came from one."""
+    """The folder in Hugging Face's form from which transformers would read the very weights that we loaded, if any."""
     facts = getattr(backbone, "facts", {})
-    if not facts.get("format", "").startswith("Hugging Face"):
+    if not facts.get("format", "").startswith("Hugging Face") or "taken off" in facts:
         return None
     path = Path(facts.get("files", ""))
-    folder = path if path.is_dir() else path.parent
-    return folder if (folder / "config.json").is_file() else None
+    chosen = next((name for name in _CHOICE if (path.parent / name).is_file()), None)
+    return path.parent if path.name == chosen and (path.parent / "config.json").is_file() else None
 
 
 def _read_folder(folder: Path) -> Any:

@@ -27,10 +27,11 @@ _PREFIXES = ("module.", "_orig_mod.", "model.", "clip_model.", "clip.")  # DataP
 
 @dataclass(frozen=True)
 class Weights:
-    """What a weights file holds: tensors by the names the file gives them, and the container it is."""
+    """What a weights file holds: tensors by the names the model gives them, the container, and what was around them."""
 
     tensors: dict[str, Tensor]
     container: str
+    wrapping: str = ""  # tables and prefixes that were taken off, such as "state_dict, module."
 
 
 def read_weights(path: Path) -> Weights:
@@ -39,14 +40,11 @@ def read_weights(path: Path) -> Weights:
         raise LmrError(f"Expected a weights file at {str(path)!r}, found {'a folder' if path.is_dir() else 'nothing'}.")
     if path.stat().st_size == 0:
         raise LmrError(f"{str(path)!r} is empty; it may be a download that failed. Fetch the file again.")
-    if path.name.endswith(".index.json"):
-        tensors, container = _read_shards(path)
-    else:
-        tensors, container = _read_one(path)
-    tensors = _strip_prefixes(tensors)
+    whole = _read_shards(path) if path.name.endswith(".index.json") else _read_one(path)
+    tensors, prefixes = _strip_prefixes(whole.tensors)
     if not tensors:
         raise LmrError(f"{str(path)!r} holds no weights: there is no table of named tensors in it.")
-    return Weights(tensors, container)
+    return Weights(tensors, whole.container, ", ".join(filter(None, [whole.wrapping, *prefixes])))
 
 
 def list_shards(index: Path) -> list[Path]:
@@ -63,7 +61,7 @@ def list_shards(index: Path) -> list[Path]:
     return [index.parent / name for name in names]
 
 
-def _read_shards(index: Path) -> tuple[dict[str, Tensor], str]:
+def _read_shards(index: Path) -> Weights:
     shards = list_shards(index)
     missing = [shard.name for shard in shards if not shard.is_file()]
     if missing:
@@ -71,20 +69,17 @@ def _read_shards(index: Path) -> tuple[dict[str, Tensor], str]:
             f"{str(index)!r} names {len(shards)} files, of which {len(missing)} are missing: {', '.join(missing[:5])}. "
             "Put them beside it."
         )
-    tensors: dict[str, Tensor] = {}
-    container = ""
-    for shard in shards:
-        part, container = _read_one(shard)
-        tensors.update(part)
-    return tensors, f"{container} in {len(shards)} files"
+    parts = [_read_one(shard) for shard in shards]
+    tensors = {key: tensor for part in parts for key, tensor in part.tensors.items()}
+    return Weights(tensors, f"{parts[0].container} in {len(shards)} files", parts[0].wrapping)
 
 
-def _read_one(path: Path) -> tuple[dict[str, Tensor], str]:
+def _read_one(path: Path) -> Weights:
     if path.suffix == ".safetensors":
-        return _read_safetensors(path), "safetensors"
+        return Weights(_read_safetensors(path), "safetensors")
     try:
         if is_torchscript(path):
-            return read_torchscript(path), "TorchScript"
+            return Weights(read_torchscript(path), "TorchScript")
     except ForeignContent as error:
         raise LmrError(
             f"{str(path)!r} holds {error}, which weights do not need, so it was not loaded. Use a file that holds the "
@@ -92,7 +87,7 @@ def _read_one(path: Path) -> tuple[dict[str, Tensor], str]:
         ) from error
     except Exception as error:
         raise _describe_damage(path, error) from error
-    return _unwrap(_read_pickle(path), path), "pickle"
+    return _unwrap(_read_pickle(path), path)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -122,30 +117,35 @@ def _read_pickle(path: Path) -> Any:
         raise _describe_damage(path, error) from error
 
 
-def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
-    """The table of tensors in what a training script saved; a few containers deep at most."""
+def _unwrap(content: Any, path: Path) -> Weights:
+    """The table of tensors in what a training script saved, as plain tensors; a few containers deep at most."""
+    opened: list[str] = []
     for _ in range(4):
         if not isinstance(content, Mapping):
             break
-        tensors = {key: value for key, value in content.items() if isinstance(key, str) and isinstance(value, Tensor)}
-        inner = [content[key] for key in _CONTAINERS if isinstance(content.get(key), Mapping)]
-        if not inner:
-            return tensors
-        content = inner[0]
+        inner = next((key for key in _CONTAINERS if isinstance(content.get(key), Mapping)), None)
+        if inner is None:
+            named = ((key, value) for key, value in content.items() if isinstance(key, str))
+            tensors = {key: value.detach() for key, value in named if isinstance(value, Tensor)}
+            return Weights(tensors, "pickle", ", ".join(opened))
+        opened.append(inner)
+        content = content[inner]
     raise LmrError(
         f"Expected a table of named tensors in {str(path)!r}, found {type(content).__name__}. Save the weights as "
         "torch.save(model.state_dict(), ...)."
     )
 
 
-def _strip_prefixes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Take off what wrappers put before every name."""
+def _strip_prefixes(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """Take off what wrappers put before every name, and say what that was."""
+    stripped: list[str] = []
     while tensors:
         prefix = next((p for p in _PREFIXES if all(key.startswith(p) for key in tensors)), None)
         if prefix is None:
             break
         tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
-    return tensors
+        stripped.append(prefix)
+    return tensors, stripped
 
 
 def _describe_damage(path: Path, error: Exception) -> LmrError:

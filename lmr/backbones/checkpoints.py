@@ -18,6 +18,7 @@ from lmr.core.errors import LmrError
 
 Sizes = tuple[VisionConfig, TextConfig]
 _SHOWN = 4  # how many keys a sentence names before it counts the rest
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ def convert_checkpoint(
     tensors: Mapping[str, Tensor], naming: Naming, sizes: Sizes, origin: str, dtype: torch.dtype = torch.float32
 ) -> Checkpoint:
     """The weights of both towers in ``dtype``, copied out of the file's tensors; every key must fit."""
+    check_depth(tensors, max(sizes[0].depth, sizes[1].depth), origin)
     slots = _list_slots(naming, sizes)
     _check_keys(tensors, slots, origin)
     _check_numbers(tensors, slots, origin)
@@ -58,6 +60,15 @@ def convert_checkpoint(
     scale = math.exp(_read_scalar(tensors, "logit_scale", origin))
     bias = _read_scalar(tensors, "logit_bias", origin) if "logit_bias" in tensors else 0.0
     return Checkpoint(sides["image"], sides["text"], scale, bias)
+
+
+def check_depth(tensors: Mapping[str, Tensor], depth: int, origin: str) -> None:
+    """Every block has weights of its own; asked before towers are built, as a mistyped number would take long."""
+    if depth > len(tensors):
+        raise LmrError(
+            f"A tower of {depth} blocks cannot be filled from {origin!r}, which holds {len(tensors)} tensors. Check "
+            "the number of blocks in its config or in its names. Nothing was loaded."
+        )
 
 
 def is_openai(tensors: Mapping[str, Tensor], file_name: str) -> bool:
@@ -122,6 +133,24 @@ def fill_tower(tower: nn.Module, weights: dict[str, Tensor]) -> None:
     """Make these tensors the tower's own."""
     tower.load_state_dict(weights, assign=True)
     tower.eval().requires_grad_(False)
+
+
+def choose_dtype(dtype: torch.dtype | None) -> torch.dtype:
+    """The type of the frozen weights, float32 if none is named."""
+    if dtype is not None and dtype not in _DTYPES:
+        raise LmrError(f"Expected one of {', '.join(map(str, _DTYPES))} for the weights, got {dtype!r}.")
+    return dtype or torch.float32
+
+
+def convert_tower(tower: nn.Module, device: str | torch.device, dtype: torch.dtype) -> None:
+    """Freeze and move a tower; only its norms are adapted, so their numbers never lose precision."""
+    tower.eval().requires_grad_(False)
+    wide = torch.promote_types(dtype, torch.float32)
+    for module in tower.modules():
+        own = wide if isinstance(module, nn.LayerNorm) else dtype
+        for parameter in module.parameters(recurse=False):
+            parameter.data = parameter.data.to(own)
+    tower.to(device)
 
 
 def _forget_depth(config: VisionConfig | TextConfig) -> VisionConfig | TextConfig:

@@ -16,7 +16,9 @@ from lmr.backbones.archives import Weights, read_weights
 from lmr.backbones.backbone import Backbone
 from lmr.backbones.checkpoints import (
     Sizes,
+    choose_dtype,
     convert_checkpoint,
+    convert_tower,
     fill_tower,
     infer_sizes,
     is_openai,
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from lmr.backbones.tokenizer import ClipTokenizer
 
 VOCABULARY = 49408  # of CLIP's tokenizer
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 class Clip(Backbone):
@@ -58,12 +59,10 @@ class Clip(Backbone):
         device: str | torch.device = "cpu",
         dtype: torch.dtype | None = None,
     ) -> None:
-        dtype = torch.float32 if dtype is None else dtype
-        if dtype not in _DTYPES:
-            raise LmrError(f"Expected one of {', '.join(map(str, _DTYPES))} for the weights, got {dtype!r}.")
+        dtype = choose_dtype(dtype)
         for tower in (image, text):
             fold_activations(tower)  # before the weights lose precision
-            _convert_tower(tower, device, dtype)
+            convert_tower(tower, device, dtype)
         self.name, self.encoder, self._text = name, image, text
         self.preprocessing = preprocessing
         self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
@@ -155,6 +154,7 @@ def load_clip(
         "tokenizer": "CLIP's byte-pair encoding" if sizes[1].vocabulary == VOCABULARY else "none (own vocabulary)",
         "context": str(sizes[1].context),
     }
+    facts |= {"taken off": weights.wrapping} if weights.wrapping else {}
     return Clip(
         name,
         image,
@@ -236,14 +236,6 @@ def _find_sizes(
 def _describe_activation(sizes: Sizes) -> str:
     image, text = sizes[0].activation, sizes[1].activation
     return image if image == text else f"{image} (image), {text} (text)"
-
-
-def _convert_tower(tower: nn.Module, device: str | torch.device, dtype: torch.dtype) -> None:
-    """Move a tower; its norms are adapted in steps that half precision would lose, so they stay wide."""
-    tower.eval().requires_grad_(False).to(device=device, dtype=dtype)
-    for module in tower.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.to(torch.promote_types(dtype, torch.float32))
 
 
 def _draw(key: str, like: Tensor, width: int, depth: int, generator: torch.Generator) -> Tensor:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
-from collections.abc import Callable, Iterable
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +32,8 @@ _OPEN_CLIP_WEIGHTS = (
     "open_clip_pytorch_model.safetensors",
     "open_clip_pytorch_model.bin",
 )
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "spiece.model", "tokenizer.model")
+_VOCABULARIES = ("tokenizer.json", "spiece.model", "tokenizer.model")
+_TOKENIZER = (*_VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json")
 _HUB_ID = re.compile(r"(?:hf-hub:)?([\w.-]+/[\w.-]+)")
 
 # OpenAI's models: the names open_clip and OpenAI give them, their hub ids, and their files in OpenAI's own cache.
@@ -65,7 +69,8 @@ def find_model(name: str | os.PathLike[str]) -> Files | None:
     """The files of a model by path, by OpenAI's short name or by hub id; None where the name is none of these."""
     text = os.fspath(name)
     short = _SPELLINGS.get(text, text)
-    if short in OPENAI_MODELS:
+    if isinstance(name, str) and short in OPENAI_MODELS:
+        refuse_twin(name)
         return _find_openai(short)
     path = Path(text).expanduser()
     if path.exists():
@@ -78,6 +83,16 @@ def find_model(name: str | os.PathLike[str]) -> Files | None:
     return None
 
 
+def refuse_twin(name: str) -> None:
+    """A short name is refused where a folder of the same name holds a model: it could mean either."""
+    folder = Path(name)
+    if folder.is_dir() and any(path.suffix in SUFFIXES for path in folder.iterdir()):
+        raise LmrError(
+            f"{name!r} is the name of a model and of a folder with weights here. For the folder give './{name}' (in "
+            "Python also a Path); for the model rename the folder or work in another one."
+        )
+
+
 def find_in_folder(folder: Path) -> Files:
     """The files of a model in a folder: Hugging Face's layout, open_clip's, or a single weights file."""
 
@@ -87,6 +102,9 @@ def find_in_folder(folder: Path) -> Files:
     found = _pick(get, str(folder))
     if found:
         return found
+    index = _get_first(get, (name for name in _HF_WEIGHTS if name.endswith(".index.json")))
+    if index:
+        return _find_file(index)  # some of the files it names are missing; who reads it says which
     weights = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
     if len(weights) == 1:
         return _find_file(weights[0])
@@ -99,11 +117,12 @@ def find_in_folder(folder: Path) -> Files:
 
 
 def _find_file(path: Path) -> Files:
-    """A weights file; one of Hugging Face's names belongs to the config.json beside it."""
+    """A weights file of any name: config.json beside it tells a SigLIP, and the kind of a file of Hugging Face's."""
     config = path.parent / HF_CONFIG
-    if path.name in _HF_WEIGHTS and config.is_file():
-        return Files(path, _check_type(read_json(config).get("model_type", "clip"), str(config)))
-    return Files(path)
+    model_type = read_json(config).get("model_type", "clip") if config.is_file() else "clip"
+    if path.name in _HF_WEIGHTS:
+        _check_type(model_type, str(config))
+    return Files(path, model_type if model_type in SIGLIP else "clip")
 
 
 def _pick(get: Get, origin: str) -> Files | None:
@@ -154,25 +173,33 @@ def _find_openai(short: str) -> Files:
 
 def _find_in_cache(hub_id: str) -> Files | None:
     """The model in Hugging Face's cache, if everything it needs is there."""
-    cached = _import_hub().try_to_load_from_cache
+    hub = _import_hub()
     unsure: list[str] = []
 
     def get(name: str) -> Path | None:
-        path = cached(hub_id, name)  # a path, None, or a mark that the hub has no such file
+        path = hub.try_to_load_from_cache(hub_id, name)  # a path, None, or a mark that the hub has no such file
         if path is None:
             unsure.append(name)
         return Path(path) if isinstance(path, str) else None
 
-    found = _pick(get, hub_id)
-    if found is None or hub_id.startswith("openai/"):  # whose preprocessing is known without its file
+    try:
+        found = _pick(get, hub_id)
+    except hub.errors.HFValidationError:  # the hub can have no model of that name, nor can its cache
+        return None
+    if found is None or _has_known_preprocessing(hub_id):
         return found
     return None if _lacks_settings(found, unsure) else found
 
 
+def _has_known_preprocessing(hub_id: str) -> bool:
+    """Whether what the model sees is known without its file."""
+    return hub_id.startswith("openai/")
+
+
 def _lacks_settings(found: Files, unsure: list[str]) -> bool:
     """Whether a file that decides what the model sees or reads was perhaps never fetched."""
-    has_tokenizer = any((found.folder / name).is_file() for name in _TOKENIZER if name not in unsure)
-    if found.model_type in SIGLIP and not has_tokenizer:
+    has_vocabulary = any((found.folder / name).is_file() for name in _VOCABULARIES if name not in unsure)
+    if found.model_type in SIGLIP and not has_vocabulary:
         return True
     has_settings = any((found.folder / name).is_file() for name in (PREPROCESSOR, PROCESSOR, OPEN_CLIP_CONFIG))
     return not has_settings and PREPROCESSOR in unsure
@@ -182,11 +209,8 @@ def _fetch(hub_id: str) -> Files:
     """Fetch what is needed from the hub; where it cannot be reached, say what is missing and where it may be put."""
     hub = _import_hub()
     errors = hub.errors
-    wanted: list[str] = []
 
     def get(name: str) -> Path | None:
-        if wanted[-1:] != [name]:
-            wanted.append(name)
         try:
             return Path(hub.hf_hub_download(hub_id, name))
         except errors.LocalEntryNotFoundError:  # the hub did not answer; it is a kind of the next one
@@ -195,7 +219,10 @@ def _fetch(hub_id: str) -> Files:
             return None
 
     try:
-        found = _pick(get, hub_id)
+        with _quiet_hub():
+            with contextlib.suppress(errors.EntryNotFoundError):  # ask once: a download would try again for long
+                hub.get_hf_file_metadata(hub.hf_hub_url(hub_id, HF_CONFIG))
+            found = _pick(get, hub_id)
     except LmrError:
         raise
     except (errors.RepositoryNotFoundError, errors.GatedRepoError, errors.HFValidationError) as error:
@@ -204,7 +231,14 @@ def _fetch(hub_id: str) -> Files:
             "here. Check the name; for a private or gated model log in with `hf auth login` first."
         ) from error
     except Exception as error:  # whatever the network, its library or the disk comes up with
-        raise _describe_missing(hub_id, wanted[-1], error) from error
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 160, placeholder=" ...")
+        missing = ", ".join(_list_missing(hub_id))
+        raise LmrError(
+            f"The model {hub_id!r} is not on this machine, there is no folder of that name here, and the Hugging Face "
+            f"hub cannot be reached ({reason}). Missing: {missing}. Put the model's files into a folder and give its "
+            f"path, or run `hf download {hub_id}` on a machine with a connection and copy its cache "
+            "(~/.cache/huggingface, or HF_HOME) here."
+        ) from error
     if found is None:
         raise LmrError(
             f"The model {hub_id!r} has no weights that can be loaded: neither {HF_CONFIG} with {_HF_WEIGHTS[0]} or "
@@ -213,19 +247,41 @@ def _fetch(hub_id: str) -> Files:
     return found
 
 
-def _describe_missing(hub_id: str, wanted: str, error: Exception) -> LmrError:
-    """Name the files that are still missing when the file ``wanted`` could not be had."""
-    groups = [HF_CONFIG, f"{_HF_WEIGHTS[0]} (or {_HF_WEIGHTS[2]})", PREPROCESSOR]
-    if wanted in _HF_WEIGHTS:
-        groups = groups[1:]
-    elif wanted != HF_CONFIG:
-        groups = [wanted]
-    reason = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
-    return LmrError(
-        f"The model {hub_id!r} is not on this machine and the Hugging Face hub cannot be reached ({reason}). Missing: "
-        f"{', '.join(groups)}. Put these files into a folder and give its path, or run `hf download {hub_id}` on a "
-        "machine with a connection and copy its cache (~/.cache/huggingface, or HF_HOME) here."
-    )
+def _list_missing(hub_id: str) -> list[str]:
+    """The files of a model that its cache lacks, as far as the files in the cache and the name tell its kind."""
+    load = _import_hub().try_to_load_from_cache
+
+    def get(name: str) -> Path | None:
+        path = load(hub_id, name)
+        return Path(path) if isinstance(path, str) else None
+
+    config = get(HF_CONFIG)
+    model_type = read_json(config).get("model_type") if config else None
+    if model_type is None and _get_first(get, (OPEN_CLIP_CONFIG, *_OPEN_CLIP_WEIGHTS)):
+        weights = _get_first(get, _OPEN_CLIP_WEIGHTS)
+        needs = {OPEN_CLIP_CONFIG: get(OPEN_CLIP_CONFIG), " or ".join(_OPEN_CLIP_WEIGHTS[::2]): weights}
+    else:
+        weights = _get_first(get, _HF_WEIGHTS)
+        needs = {HF_CONFIG: config, " or ".join(_HF_WEIGHTS[::2]): weights}
+        if not _has_known_preprocessing(hub_id):
+            needs[PREPROCESSOR] = _get_first(get, (PREPROCESSOR, PROCESSOR))
+        if model_type in SIGLIP or (model_type is None and "siglip" in hub_id.lower()):
+            needs[f"{' or '.join(_VOCABULARIES[:2])} with tokenizer_config.json"] = _get_first(get, _VOCABULARIES)
+    if weights and weights.name.endswith(".index.json"):
+        needs |= {shard.name: get(shard.name) for shard in list_shards(weights)}
+    return [name for name, path in needs.items() if path is None]
+
+
+@contextlib.contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """Keep the hub's notices and retries off the screen, but not its progress bars; what matters we say ourselves."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _import_hub() -> ModuleType:

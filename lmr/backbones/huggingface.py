@@ -17,15 +17,15 @@ from torch.nn import functional as F
 
 from lmr.backbones.archives import read_weights
 from lmr.backbones.backbone import Backbone
-from lmr.backbones.hub import find_in_folder
+from lmr.backbones.checkpoints import check_depth, choose_dtype, convert_tower
 from lmr.backbones.preprocessing import Preprocessing
-from lmr.backbones.preprocessing_configs import PREPROCESSOR, PROCESSOR, read_preprocessing
+from lmr.backbones.preprocessing_configs import read_preprocessing
 from lmr.backbones.tokenizer import check_texts
 from lmr.core.errors import LmrError
+from lmr.core.norms import RowNorm
 from lmr.core.text import TextSide
 from lmr.core.zeroshot import digest_tensors
 
-_HALF = (0.5, 0.5, 0.5)  # SigLIP's mean and deviation (Zhai et al. 2023): pixels from -1 to 1
 _TOKENIZER_FILES = ("spiece.model", "tokenizer.model", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -44,7 +44,10 @@ class Pooled(nn.Module):
 
 
 class Siglip(Backbone):
-    """A SigLIP model. Its text tower sees the whole context, padding included, so prompts are never cut."""
+    """A SigLIP model. Its text tower sees the whole context, padding included, so prompts are never cut.
+
+    Frozen weights are in ``dtype`` (float32 if none is named), the norms never below float32.
+    """
 
     def __init__(
         self,
@@ -56,10 +59,15 @@ class Siglip(Backbone):
         logit_bias: float,
         facts: Mapping[str, str],
         tokenizer_digest: str,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | None = None,
     ) -> None:
-        vision, text = (Pooled(part).eval().requires_grad_(False) for part in (model.vision_model, model.text_model))
+        self.dtype = choose_dtype(dtype)
+        vision, text = (Pooled(part) for part in (model.vision_model, model.text_model))
+        for tower in (vision, text):
+            convert_tower(tower, device, self.dtype)
         self.name, self.encoder, self._text = name, vision, text
-        self.dtype = next(vision.parameters()).dtype
         self.preprocessing = preprocessing
         self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
         self.logit_scale, self.logit_bias = logit_scale, logit_bias
@@ -114,9 +122,10 @@ class _Prompts:
 
 
 def load_siglip(
-    folder: Path, name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+    path: Path, name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
 ) -> Siglip:
-    """SigLIP, or SigLIP 2 of a fixed resolution, from a folder in Hugging Face's form; nothing is fetched."""
+    """SigLIP, or SigLIP 2 of a fixed resolution, from its weights file; what belongs to it lies in the same folder."""
+    folder = path.parent
     try:
         import transformers  # noqa: F401
     except ImportError as error:
@@ -124,14 +133,13 @@ def load_siglip(
     with quiet_transformers():
         config = _read_config(folder)
         tokenizer = _read_tokenizer(folder)
-        path = find_in_folder(folder).weights
         weights = read_weights(path)
-        model = _build_model(config, weights.tensors, path, dtype or torch.float32)
+        model = _build_model(config, weights.tensors, path)
     scale, bias = (float(weights.tensors[key].double()) for key in ("logit_scale", "logit_bias"))
     if not all(map(math.isfinite, (scale, bias))) or abs(scale) > 20:
         raise LmrError(f"{str(path)!r} has the logit scale exp({scale}) and the logit bias {bias}; it is damaged.")
     vision, text = config.vision_config, config.text_config
-    preprocessing, source = _read_preprocessing(folder, vision.image_size)
+    preprocessing, source = read_preprocessing(folder, "siglip", vision.image_size)
     files = {
         file.name: torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8) for file in _list_files(folder)
     }
@@ -146,7 +154,19 @@ def load_siglip(
         "tokenizer": f"{type(tokenizer).__name__}, {text.vocab_size} tokens",
         "context": str(text.max_position_embeddings),
     }
-    return Siglip(name, model.to(device), tokenizer, preprocessing, math.exp(scale), bias, facts, digest_tensors(files))
+    facts |= {"taken off": weights.wrapping} if weights.wrapping else {}
+    return Siglip(
+        name,
+        model,
+        tokenizer,
+        preprocessing,
+        math.exp(scale),
+        bias,
+        facts,
+        digest_tensors(files),
+        device=device,
+        dtype=dtype,
+    )
 
 
 @contextmanager
@@ -207,13 +227,15 @@ def _list_files(folder: Path) -> list[Path]:
     return [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
 
 
-def _build_model(config: Any, tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> Any:
+def _build_model(config: Any, tensors: Mapping[str, Tensor], path: Path) -> Any:
     """The model with these weights, all of them and no others; transformers itself would fill gaps with chance."""
     from transformers import SiglipModel
 
+    check_depth(tensors, max(part.num_hidden_layers for part in (config.vision_config, config.text_config)), str(path))
     try:
         with torch.device("meta"):  # no memory and no random numbers for what is replaced anyway
             model: Any = SiglipModel(config)
+            _replace_norms(model)
     except Exception as error:  # sizes that do not fit together
         raise LmrError(f"The configuration beside {str(path)!r} describes no model: {_shorten(error)}") from error
     expected = model.state_dict()
@@ -227,11 +249,20 @@ def _build_model(config: Any, tensors: Mapping[str, Tensor], path: Path, dtype: 
     found = [f"{len(keys)} {what} ({', '.join(keys[:3])})" for what, keys in faults.items() if keys]
     if found:
         raise LmrError(f"The weights in {str(path)!r} do not fit the model: {'; '.join(found)}. Nothing was loaded.")
-    model.load_state_dict({key: value.to(dtype) for key, value in given.items()}, assign=True)
+    # Copied: the file's tensors may be a map of the file, which somebody could overwrite.
+    model.load_state_dict({key: value.clone() for key, value in given.items()}, assign=True)
     parts: list[Any] = [model.vision_model.embeddings, model.text_model.embeddings]
     for part in parts:  # the one thing that is counted, not read from the file
         part.position_ids = torch.arange(part.position_ids.shape[-1]).expand(1, -1)
     return model
+
+
+def _replace_norms(model: nn.Module) -> None:
+    """Give the model norms that are computed in the precision of their own numbers, whatever comes in."""
+    for parent in list(model.modules()):
+        for name, norm in parent.named_children():
+            if type(norm) is nn.LayerNorm:
+                setattr(parent, name, RowNorm(norm.normalized_shape, eps=norm.eps))
 
 
 def _is_sound(weights: Tensor) -> bool:
@@ -239,12 +270,6 @@ def _is_sound(weights: Tensor) -> bool:
     if not weights.is_floating_point() or weights.dtype.itemsize < 2:
         return False
     return bool(torch.stack(weights.aminmax()).isfinite().all()) if weights.numel() else True
-
-
-def _read_preprocessing(folder: Path, resolution: int) -> tuple[Preprocessing, str]:
-    if any((folder / name).is_file() for name in (PREPROCESSOR, PROCESSOR)):
-        return read_preprocessing(folder, "huggingface", resolution)
-    return Preprocessing(resolution, _HALF, _HALF, resize="squash"), "SigLIP's own constants"
 
 
 def _shorten(error: Exception) -> str:

@@ -105,6 +105,7 @@ HUGGINGFACE = Naming(
 
 SCALARS = frozenset({"input_resolution", "context_length", "vocab_size"})  # only OpenAI's own files carry them
 _IGNORED = re.compile(r"(.*\.)?(position_ids|attn_mask)")  # buffers that hold no weights
+_INSIDE = re.compile(r"(.+?\.)(?:visual|vision_model)\.")  # a CLIP model within something else
 
 # A beginning of a name, and what it shows about the model.
 _UNSUPPORTED = {
@@ -116,7 +117,7 @@ _UNSUPPORTED = {
     "text.transformer.embeddings.": "its text tower is a Hugging Face language model",
     "text.transformer.encoder.": "its text tower is a Hugging Face language model",
     "text.transformer.shared.": "its text tower is a Hugging Face language model",
-    "vision_model.head.": "it is a SigLIP model, which is loaded from a folder with its config.json and tokenizer",
+    "vision_model.head.": "it is a SigLIP model, which needs its config.json and its tokenizer beside it",
     "visual.blocks.": "its image tower is an EVA model",
 }
 
@@ -131,6 +132,15 @@ def detect_naming(keys: Iterable[str], origin: str) -> Naming:
         return HUGGINGFACE
     if any(key.startswith("visual.") for key in keys):
         return CUSTOM_TEXT if any(key.startswith("text.") for key in keys) else OPENAI
+    inside = next(filter(None, map(_INSIDE.match, keys)), None)
+    if inside:
+        begin = inside[1]
+        others = [key for key in keys if not key.startswith(begin)]
+        beside = f", but not those of {len(others)} other tensors ({', '.join(others[:4])})" if others else ""
+        raise LmrError(
+            f"The names of a CLIP model in {origin!r} begin with {begin!r}{beside}. Save the model's weights alone: "
+            "torch.save(model.state_dict(), ...)."
+        )
     raise LmrError(
         f"Expected the weights of a CLIP model in {origin!r}, in OpenAI's, open_clip's or Hugging Face's names; its "
         f"first names are {', '.join(keys[:4])}. {ANYTHING}"

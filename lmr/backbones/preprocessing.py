@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -53,15 +54,20 @@ class Preprocessing:
 
     def picture(self, image: Image) -> Tensor:
         """A PIL picture of any size and mode: float32 [3, resolution, resolution]."""
-        from PIL.Image import Resampling
+        from PIL.Image import Image, Resampling
 
+        if not isinstance(image, Image):
+            raise LmrError(
+                f"Expected a PIL picture, got {type(image).__name__}; open a file with lmr.data.folder.open_image, and "
+                "give uint8 tensors ['N', 'h', 'w', 3] to backbone.preprocess_pixels."
+            )
         if min(image.size) == 0:
             raise LmrError(f"Expected a picture with pixels, got one of size {image.size}.")
         x, y = self._trim(image.width, image.height)
         if x or y:
             image = image.crop((x, y, image.width - x, image.height - y))
         width, height = self._scale(image.width, image.height)
-        image = image.convert("RGB")
+        image = _convert_to_rgb(image)
         for size in _list_passes(image.size, (width, height)):
             image = image.resize(size, Resampling[self.interpolation.upper()])
         left, top = self._centre(width), self._centre(height)
@@ -125,6 +131,21 @@ class Preprocessing:
         scaled = pixels.permute(0, 3, 1, 2).float() / 255
         channels = zip(scaled.unbind(1), self.mean, self.std, strict=True)
         return torch.stack([(channel - mean) / std for channel, mean, std in channels], dim=1)
+
+
+def _convert_to_rgb(image: Image) -> Image:
+    """8-bit RGB. 16 bits are scaled as they are for files (lmr.data.folder); Pillow would cut all above 255."""
+    from PIL.Image import fromarray
+
+    if not image.mode.startswith(("I", "F")):
+        return image.convert("RGB")
+    values = np.asarray(image)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise LmrError(
+            f"Expected a picture of 8 or 16 bits, got one of mode {image.mode!r} with values from {values.min()} to "
+            f"{values.max()}, whose range is unknown; convert it to 8 bits first."
+        )
+    return fromarray(((values.astype(np.int64) + 128) // 257).astype(np.uint8)).convert("RGB")
 
 
 def _list_passes(before: tuple[int, int], after: tuple[int, int]) -> list[tuple[int, int]]:

@@ -12,6 +12,28 @@ from lmr.core.errors import LmrError
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 _RESAMPLE = {2: "bilinear", 3: "bicubic"}  # PIL's numbers of its filters
+_HALF = (0.5, 0.5, 0.5)  # SigLIP's mean and deviation (Zhai et al. 2023): pixels from -1 to 1
+
+# What an entry that is missing means, by the beginning of the processor's name; as transformers has it.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "CLIP": {
+        "size": {"shortest_edge": 224},
+        "resample": 3,
+        "do_center_crop": True,
+        "image_mean": OPENAI_MEAN,
+        "image_std": OPENAI_STD,
+        "default_to_square": False,
+    },
+    "Siglip": {
+        "size": {"height": 224, "width": 224},
+        "resample": 3,
+        "do_center_crop": False,
+        "image_mean": _HALF,
+        "image_std": _HALF,
+        "default_to_square": False,
+    },
+}
+_DEMANDED = ("size", "resample", "image_mean", "image_std")  # of a processor whose defaults are not known here
 
 # Entries of preprocessor_config.json that say who wrote it or how tensors are handed over, not what they hold.
 _HARMLESS = {
@@ -37,25 +59,28 @@ def openai_preprocessing(resolution: int) -> Preprocessing:
 
 def read_preprocessing(folder: Path, family: str, resolution: int) -> tuple[Preprocessing, str]:
     """The preprocessing of a ``family`` of files in this folder, and where it comes from in a few words."""
-    if family == "huggingface":
+    if family in ("huggingface", "siglip"):
+        model = "Siglip" if family == "siglip" else "CLIP"
         for name in (PREPROCESSOR, PROCESSOR):
             if (folder / name).is_file():
                 config = read_json(folder / name)
                 if name == PROCESSOR and "image_processor" not in config:
                     continue
                 part = config["image_processor"] if name == PROCESSOR else config
-                return _read_hf(part, repr(str(folder / name)), resolution), name
+                return _read_hf(part, repr(str(folder / name)), resolution, model), name
     if family == "open_clip" and (folder / OPEN_CLIP_CONFIG).is_file():
         path = folder / OPEN_CLIP_CONFIG
         config = read_json(path)
         if config.get("preprocess_cfg"):
             return _read_open_clip(config["preprocess_cfg"], repr(str(path)), resolution), OPEN_CLIP_CONFIG
+    if family == "siglip":
+        return Preprocessing(resolution, _HALF, _HALF, resize="squash"), "SigLIP's own constants"
     return openai_preprocessing(resolution), "CLIP's own constants"
 
 
-def _read_hf(config: Any, where: str, resolution: int) -> Preprocessing:
-    """Hugging Face's image processor; missing entries have the defaults of CLIPImageProcessor."""
-    config = _check_object(config, where)
+def _read_hf(config: Any, where: str, resolution: int, model: str) -> Preprocessing:
+    """Hugging Face's image processor; missing entries have the defaults of its type, or of the model's own."""
+    config = _fill_in(_check_object(config, where), where, model)
     known = {"do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor"}
     known |= {"do_normalize", "image_mean", "image_std"}
     _refuse_unknown(config, known | _HARMLESS, where)
@@ -65,30 +90,37 @@ def _read_hf(config: Any, where: str, resolution: int) -> Preprocessing:
     factor = config.get("rescale_factor", 1 / 255)
     if not isinstance(factor, float) or abs(factor * 255 - 1) > 1e-3:
         raise LmrError(f"Expected 1/255 as rescale_factor in {where}, got {factor!r}.")
-    if config.get("resample", 3) not in _RESAMPLE:
+    if config["resample"] not in tuple(_RESAMPLE):
         raise LmrError(f"Expected resample 3 (bicubic) or 2 (bilinear) in {where}, got {config['resample']!r}.")
-    size = config.get("size", {"shortest_edge": 224})
-    short = size.get("shortest_edge") if isinstance(size, dict) else size
-    square = None if isinstance(size, int) and not config.get("default_to_square") else _read_square(size)
-    crop = config.get("crop_size", resolution)
-    if short == resolution and config.get("do_center_crop", True) is True and _read_square(crop) == resolution:
+    size, cut, crop = config["size"], config["do_center_crop"] is True, config.get("crop_size", resolution)
+    one_side = isinstance(size, int) and not config["default_to_square"]
+    short = size if one_side else size.get("shortest_edge") if isinstance(size, dict) else None
+    if short == resolution and cut and _read_square(crop) == resolution:
         resize = "short"
-    elif square == resolution and (config.get("do_center_crop") is not True or _read_square(crop) == resolution):
+    elif not one_side and _read_square(size) == resolution and (not cut or _read_square(crop) == resolution):
         resize = "squash"
     else:
         raise LmrError(
             f"Expected {where} to scale the short side to {resolution} pixels and cut out the centre, or to scale both "
             f"sides to {resolution}, as the model's resolution asks; got size {size!r}, do_center_crop "
-            f"{config.get('do_center_crop', True)!r} and crop_size {crop!r}."
+            f"{config['do_center_crop']!r} and crop_size {crop!r}."
         )
-    return _build(
-        resolution,
-        config.get("image_mean", OPENAI_MEAN),
-        config.get("image_std", OPENAI_STD),
-        resize,
-        _RESAMPLE[config.get("resample", 3)],
-        where,
-    )
+    return _build(resolution, config["image_mean"], config["image_std"], resize, _RESAMPLE[config["resample"]], where)
+
+
+def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
+    """The settings with what is missing; a processor of a type that is not known here must say everything itself."""
+    kind = config.get("image_processor_type") or config.get("feature_extractor_type") or model
+    for begin, defaults in _DEFAULTS.items():
+        if isinstance(kind, str) and kind.startswith(begin):
+            return defaults | config
+    missing = [key for key in _DEMANDED if key not in config]
+    if missing:
+        raise LmrError(
+            f"{where} is written for {kind!r}, whose defaults are not known here, and it does not say "
+            f"{', '.join(missing)}. Write these into it."
+        )
+    return {"do_center_crop": False, "default_to_square": True} | config
 
 
 def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,10 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
     """
     if isinstance(names, str) or (isinstance(templates, str) and "{}" in templates):
         raise LmrError("Expected lists of class names and of templates, got a single text; put it in a list.")
+    if not isinstance(names, Iterable):
+        raise LmrError(f"Expected a list of class names, got {names!r}.")
+    if not isinstance(templates, Iterable | os.PathLike):
+        raise LmrError(f"Expected a list of templates, got {templates!r}; for {DEFAULT_TEMPLATES[0]!r} leave it away.")
     names = list(names)
     if len(names) < 2 or not all(isinstance(name, str) and name.strip(" _") for name in names):
         raise LmrError(f"Expected at least two class names, none of them empty, got {names[:10]}.")
@@ -42,7 +46,7 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
 def read_sentences(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The object class -> sentences in a JSON file."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise LmrError(
             f"There is no prompt file {os.fspath(path)!r}. Expected a list of templates like 'a photo of a {{}}.', or "

@@ -25,7 +25,7 @@ _EXAMPLES = """\
 examples:
   lmr doctor pocket
   lmr doctor openai/clip-vit-base-patch16
-  lmr doctor tuned.pt --architecture ViT-B-16
+  lmr doctor tuned.pt --architecture ViT-B-16-quickgelu
   accuracy on a folder with one sub-folder per class, named by its class:
     lmr doctor openai/clip-vit-base-patch16 --data pets
   ImageNet, whose sub-folders are codes: one name per line in their order, or n01440764<TAB>tench lines;

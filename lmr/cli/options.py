@@ -50,7 +50,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """How the model is loaded and run."""
     group = parser.add_argument_group("about the model")
     group.add_argument(
-        "--architecture", metavar="NAME", help="for a file that does not say what it holds, for example ViT-B-16"
+        "--architecture",
+        metavar="NAME",
+        help="for a file that does not say what it holds: ViT-B-16-quickgelu for weights tuned from OpenAI's, whose "
+        "activation is QuickGELU, ViT-B-16 for those with GELU (LAION, DataComp)",
     )
     group.add_argument("--device", metavar="NAME", help="where it runs, for example cuda (default: cpu)")
     group.add_argument(

@@ -31,7 +31,8 @@ examples:
   label a folder of drawings, three best classes each:
     lmr predict drawings --labels "red circle,blue star,green ring" --top 3 --out drawings.jsonl
   your own fine-tuned checkpoint, with a prompt set of your own:
-    lmr predict photos --labels names.txt --model tuned.pt --architecture ViT-B-16 --prompts prompts.json --out t.jsonl
+    lmr predict photos --labels names.txt --model tuned.pt --architecture ViT-B-16-quickgelu \\
+        --prompts prompts.json --out tuned.jsonl
   a table for a spreadsheet:
     lmr predict photos --labels names.txt --out photos.csv
   it was interrupted; continue:
@@ -56,7 +57,12 @@ def add_predict(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "predict", "label a folder of pictures while adapting to it", _PREDICT, _EXAMPLES)
     add = parser.add_argument
     add("sources", nargs="+", metavar="FOLDER|FILE", help="folders (searched to the bottom) and picture files")
-    add("--labels", required=True, metavar="FILE|A,B,C", help="the class names: a text file, one per line, or a,b,c")
+    add(
+        "--labels",
+        required=True,
+        metavar="FILE|A,B,C",
+        help="the class names: a file with one per line, with code<TAB>name lines or with JSON of either; or a,b,c",
+    )
     add("--model", default="pocket", metavar="MODEL", help=f"{MODEL_HELP} (default: %(default)s, which comes with lmr)")
     add("--method", default="lmr", metavar="SPEC", help='how to adapt, as in "lmr(lr=5e-4)" (default: %(default)s)')
     add_prompt_options(parser)

@@ -14,16 +14,17 @@ from torch import nn
 
 from lmr.backbones import Backbone
 from lmr.backbones.agreement import compare_with_transformers
+from lmr.backbones.hub import OPENAI_MODELS
 from lmr.backbones.published import find_published
 from lmr.backbones.text import TextTower
 from lmr.backbones.vit import VisionConfig, VisionTower
 from lmr.core.errors import LmrError
 from lmr.core.norms import NormBank
 from lmr.core.zeroshot import digest_tensors
-from lmr.data.labelled import AnyPath, Labelled, list_labelled, read_class_names
+from lmr.data.labelled import AnyPath, Labelled, list_labelled
 from lmr.jobs.accuracy import Accuracy, measure_accuracy
-from lmr.jobs.checks import TOLERANCES, Check, choose_texts, draw_pictures, find_place, run_checks
-from lmr.jobs.models import ModelOptions, Prompts, choose_prompts, make_classifier
+from lmr.jobs.checks import NO_TOKENIZER, TOLERANCES, Check, choose_texts, draw_pictures, find_place, run_checks
+from lmr.jobs.models import ModelOptions, Prompts, choose_prompts, make_classifier, read_names
 
 _WIDTH = 110
 _FIRST = ("format", "files", "architecture", "sizes from", "activation", "preprocessing", "tokenizer", "context")
@@ -91,7 +92,7 @@ def examine(
         raise LmrError(f"To compare with the published accuracy on {dataset!r}, give its pictures with --data.")
     options = ModelOptions(architecture, device, dtype, memory, compile)
     wording = choose_prompts(templates, prompts)
-    names = _read_names(labels)
+    names = None if labels is None else read_names(labels)
     pictures = None if data is None else _list_pictures(data, names, images)
     backbone = model if isinstance(model, Backbone) else options.load(model)
     texts = choose_texts(backbone, list(names.values()) if isinstance(names, Mapping) else names)
@@ -102,13 +103,18 @@ def examine(
 
 def describe(backbone: Backbone, texts: Sequence[str]) -> dict[str, str]:
     """What was loaded, in plain texts: what the backbone says of itself, and what can be counted."""
-    side = backbone.text_side(list(texts))
+    side = backbone.text_side(list(texts)) if texts else None
     device, dtype = find_place(backbone.encoder)
     towers = {"image": backbone.encoder} | ({} if side is None else {"text": side.tower})
     counts = {name: sum(p.numel() for p in tower.parameters()) for name, tower in towers.items()}
     digests = {name: digest_tensors(tower.state_dict())[:12] for name, tower in towers.items()}
     facts = getattr(backbone, "facts", {})
     own = {key.replace("_", " "): facts[key] for key in sorted(facts, key=_find_place_on_screen) if key not in _HIDDEN}
+    if _follows_name_alone(facts):
+        own["activation"] += (
+            f", as the name {facts['architecture']} says; weights tuned from OpenAI's need "
+            f"--architecture {facts['architecture']}-quickgelu"
+        )
     bias = getattr(backbone, "logit_bias", 0.0)
     try:
         adapted = f"{NormBank(backbone.encoder).size:,}, the numbers of its layer norms"
@@ -124,6 +130,12 @@ def describe(backbone: Backbone, texts: Sequence[str]) -> dict[str, str]:
         "logit scale": f"{backbone.logit_scale:.4g}" + (f", bias {bias:.4g}" if bias else ""),
         "weights": ", ".join(f"{name} {digest}" for name, digest in digests.items()) + " (SHA-256, first 12 digits)",
     }
+
+
+def _follows_name_alone(facts: Mapping[str, str]) -> bool:
+    """Whether nothing but a named architecture made the activation GELU, in sizes that OpenAI's QuickGELU has too."""
+    name = facts.get("architecture")
+    return name in OPENAI_MODELS and facts.get("sizes from") == f"the named architecture {name}"
 
 
 def _find_place_on_screen(fact: str) -> tuple[int, str]:
@@ -148,6 +160,8 @@ def _describe_towers(towers: Iterable[nn.Module]) -> dict[str, str]:
 def _check_agreement(backbone: Backbone, texts: Sequence[str]) -> Check:
     """Common words, as unusual ones are cleaned differently before they are tokenised."""
     name = "agreement with transformers"
+    if not texts:
+        return Check(name, None, f"not compared, {NO_TOKENIZER}")
     device, dtype = find_place(backbone.encoder)
     images = torch.stack([backbone.preprocess(picture) for picture in draw_pictures(4)])
     with contextlib.suppress(LmrError):
@@ -162,18 +176,6 @@ def _check_agreement(backbone: Backbone, texts: Sequence[str]) -> Check:
     fits = found.image <= tolerance and found.text <= tolerance
     measured = f"image {found.image:.1e}, text {found.text:.1e} apart ({tolerance:g}), {found.reader}"
     return Check(name, fits, measured)
-
-
-def _read_names(labels: AnyPath | Sequence[str] | None) -> list[str] | dict[str, str] | None:
-    """Class names from a file, from a text "a,b,c", or as they are."""
-    if labels is None or not isinstance(labels, (str, os.PathLike)):
-        return None if labels is None else list(labels)
-    if "," in os.fspath(labels) and not os.path.exists(labels):
-        return [name.strip() for name in os.fspath(labels).split(",") if name.strip()]
-    try:
-        return read_class_names(labels)
-    except ValueError as error:
-        raise LmrError(str(error)) from error
 
 
 def _list_pictures(data: AnyPath, names: list[str] | dict[str, str] | None, images: int | None) -> Labelled:

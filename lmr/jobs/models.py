@@ -1,4 +1,4 @@
-"""The model and the prompts of a job, as the options of a command give them."""
+"""The model, the class names and the prompts of a job, as the options of a command give them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from lmr.backbones import Backbone, load
 from lmr.core.errors import LmrError
 from lmr.core.zeroshot import ZeroShot
+from lmr.data.labelled import read_class_names
 
 AnyPath = str | os.PathLike[str]
 Prompts = Sequence[str] | Mapping[str, Sequence[str]] | AnyPath
@@ -50,6 +51,27 @@ class ModelOptions:
         return DTYPES[self.dtype]
 
 
+def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
+    """Class names, or sub-folder to name: from a file, from a text "a,b,c" if there is no such file, or from a list."""
+    if not isinstance(labels, (str, os.PathLike)):
+        names = list(labels)
+        if not all(isinstance(name, str) for name in names):
+            raise LmrError(f"Expected class names as texts, got {names[:5]}.")
+        return names
+    came = repr(os.fspath(labels))
+    if os.path.isfile(labels):
+        try:
+            return read_class_names(labels)
+        except RecursionError as error:
+            raise LmrError(f"Expected class names in {came}, found JSON that is nested too deeply.") from error
+        except ValueError as error:
+            raise LmrError(str(error)) from error
+    names = [name.strip() for name in os.fspath(labels).split(",") if name.strip()]
+    if len(names) < 2:
+        raise LmrError(f"Expected at least two class names, in a file or as a,b,c; got {came}, which is no file here.")
+    return names
+
+
 def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> Prompts | None:
     """The templates, or the prompt set of a file: templates if it holds a list, otherwise the file itself.
 
@@ -63,7 +85,7 @@ def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> 
         raise LmrError(f"There is no file of prompts {os.fspath(prompts)!r}; check the spelling.")
     try:
         content = json.loads(Path(prompts).read_text("utf-8-sig"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LmrError(f"Cannot read the prompts in {os.fspath(prompts)!r}: {error}.") from error
     return content if isinstance(content, list) else prompts
 

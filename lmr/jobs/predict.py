@@ -20,7 +20,7 @@ import torch
 from lmr.core.errors import LmrError
 from lmr.core.registry import create
 from lmr.data.folder import list_images
-from lmr.jobs.models import ModelOptions, choose_prompts, make_classifier
+from lmr.jobs.models import ModelOptions, choose_prompts, make_classifier, read_names
 from lmr.jobs.results import ResultFile
 from lmr.jobs.run import Run
 
@@ -131,25 +131,12 @@ def predict_images(
 
 
 def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:
-    """Class names from a file with one per line, from a text "a,b,c" if there is no such file, or from a list."""
-    if isinstance(labels, (str, os.PathLike)):
-        came = f"{os.fspath(labels)!r}"
-        if os.path.isfile(labels):
-            came = f"the file {came}"
-            try:
-                names = Path(labels).read_text("utf-8-sig").split("\n")
-            except (OSError, UnicodeDecodeError) as error:
-                raise LmrError(f"Cannot read the class names in {came}: {error}; save it as UTF-8 text.") from error
-        else:
-            came = f"{came} (there is no file of that name)"
-            names = os.fspath(labels).split(",")
-    else:
-        names, came = list(labels), "the list"
-        if not all(isinstance(name, str) for name in names):
-            raise LmrError(f"Expected class names as texts, got {names[:5]}.")
-    names = [name.strip() for name in names if name.strip()]
+    """Class names from a file, from a text "a,b,c" if there is no such file, or from a list; each of them once."""
+    found = read_names(labels)
+    names = [name.strip() for name in (found.values() if isinstance(found, dict) else found) if name.strip()]
+    came = f"{os.fspath(labels)!r}" if isinstance(labels, (str, os.PathLike)) else "the list"
     if len(names) < 2:
-        raise LmrError(f"Expected at least two class names, in a file with one per line or as a,b,c; got {came}.")
+        raise LmrError(f"Expected at least two class names, in a file or as a,b,c; got {len(names)} in {came}.")
     counts = Counter(name.replace("_", " ").casefold() for name in names)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise LmrError(f"Name every class once; {', '.join(map(repr, twice[:5]))} came more than once in {came}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import lmr
 from lmr.backbones.agreement import Agreement, compare_with_transformers, find_folder
@@ -98,6 +100,32 @@ def test_siglip_passes_every_check(save: Any, tmp_path: Path, capsys: pytest.Cap
     assert "logit scale    12.18, bias -4.25\n" in text
     assert "  ok      agreement with transformers: image " in text
     assert "which read the files itself" in text
+
+
+@pytest.mark.parametrize("kind", ["tuned", "prefix", "table"])
+def test_weights_that_transformers_would_not_read_are_handed_over(
+    kind: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """A tuned file beside the original, and a file whose names or table only we take the wrapping off."""
+    folder = shutil.copytree(folders["huggingface"], tmp_path / "copy")
+    state = {name: 1.1 * t if t.ndim else t for name, t in load_file(folder / "model.safetensors").items()}
+    if kind == "tuned":
+        path = folder / "tuned.safetensors"
+        save_file(state, path)
+    else:
+        (folder / "model.safetensors").unlink()
+        path = folder / "pytorch_model.bin"
+        torch.save({"state_dict": state} if kind == "table" else {f"module.{n}": t for n, t in state.items()}, path)
+    found = compare(lmr.load(path))
+    assert found.reader == "with the weights as loaded here"
+    assert found.image < 1e-5
+    assert found.text < 1e-5
+
+
+def test_siglip_that_transformers_would_not_read_is_not_compared(tmp_path: Path) -> None:
+    siglip.save_siglip(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "tuned.safetensors")
+    assert compare(lmr.load(tmp_path)).reason.startswith("its towers are transformers' own")
 
 
 def test_siglip_without_its_tokenizer_is_not_compared(tmp_path: Path) -> None:

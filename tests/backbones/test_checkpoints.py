@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -187,6 +188,29 @@ def test_other_models_say_which_part_is_not_supported(keys: list[str], words: st
     save_file({key: torch.ones(2) for key in keys}, tmp_path / "other.safetensors")
     with pytest.raises(lmr.LmrError, match=rf"other\.safetensors'.*{words}.*lmr\.ZeroShot\(encoder, prototypes\)"):
         lmr.load(tmp_path / "other.safetensors")
+
+
+def test_names_in_the_way_of_a_wrapper_are_told(model: Any, tmp_path: Path) -> None:
+    """As Lightning saves a module with the model and something else in it."""
+    state = {f"model.{name}": tensor for name, tensor in maker.rename_to_openai(model).items()}
+    foreign = {"criterion.weight": torch.ones(3), "accuracy.total": torch.zeros(1)}
+    torch.save({"state_dict": state | foreign, "epoch": 3}, tmp_path / "last.ckpt")
+    words = r"begin with 'model\.', but not those of 2 other tensors \(criterion\.weight, accuracy\.total\)\. Save the"
+    with pytest.raises(lmr.LmrError, match=words):
+        lmr.load(tmp_path / "last.ckpt")
+    torch.save({name.replace("model", "net"): tensor for name, tensor in state.items()}, tmp_path / "net.pt")
+    with pytest.raises(lmr.LmrError, match=r"net\.pt' begin with 'net\.'\. Save the model's weights alone"):
+        lmr.load(tmp_path / "net.pt")
+
+
+@pytest.mark.parametrize("side", ["vision_config", "text_config"])
+def test_depth_no_file_can_fill_is_refused_at_once(side: str, model: Any, tmp_path: Path) -> None:
+    folder = maker.write_huggingface(model, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config[side]["num_hidden_layers"] = 10_000_000
+    maker.write_json(config, folder / "config.json")
+    with pytest.raises(lmr.LmrError, match=r"A tower of 10000000 blocks .* holds \d\d tensors.*Nothing was loaded"):
+        lmr.load(folder)
 
 
 def test_names_tell_the_family() -> None:

@@ -280,8 +280,11 @@ def test_precision_of_frozen_weights(dtype: torch.dtype, whole: Path) -> None:
     exact = lmr.load(whole)
     backbone = lmr.load(whole, dtype=dtype)
     wide = torch.promote_types(dtype, torch.float32)
-    for key, value in [*backbone.encoder.state_dict().items(), *backbone.text.state_dict().items()]:
-        assert value.dtype == (wide if "ln_" in key else dtype), key
+    for ours, full in ((backbone.encoder, exact.encoder), (backbone.text, exact.text)):
+        for key, value in ours.state_dict().items():
+            kept = wide if "ln_" in key else dtype
+            assert value.dtype == kept, key
+            torch.testing.assert_close(value, full.state_dict()[key].to(kept), atol=0, rtol=0 if "ln_" in key else 1e-6)
     picture = backbone.preprocess(Image.new("RGB", (50, 40), (200, 30, 90)))
     assert picture.dtype == dtype
     assert backbone.preprocess_pixels(torch.zeros(2, 9, 9, 3, dtype=torch.uint8)).dtype == dtype
@@ -305,6 +308,20 @@ def test_modes_reach_the_tower(whole: Path) -> None:
     assert lmr.load(whole).encoder.memory == "fast"
     with pytest.raises(lmr.LmrError, match="'fast' or 'lean'"):
         lmr.load(whole, memory="tight")  # type: ignore[arg-type]
+
+
+def test_weights_saved_as_parameters_are_the_same(model: Any, tmp_path: Path) -> None:
+    folder = maker.write_huggingface(model, tmp_path, "bin")
+    torch.save({key: torch.nn.Parameter(value) for key, value in model.state_dict().items()}, folder / "tuned.pt")
+    compare(lmr.load(folder / "tuned.pt"), model)
+
+
+def test_what_was_taken_off_is_told(model: Any, tmp_path: Path) -> None:
+    folder = maker.write_huggingface(model, tmp_path)
+    state = {f"module.clip_model.{name}": tensor for name, tensor in model.state_dict().items()}
+    torch.save({"state_dict": state, "epoch": 3}, folder / "epoch.pt")
+    assert lmr.load(folder / "epoch.pt").facts["taken off"] == "state_dict, module., clip_model."
+    assert "taken off" not in lmr.load(folder).facts
 
 
 def test_weights_belong_to_the_model_not_to_the_file(whole: Path, tmp_path: Path) -> None:

@@ -41,6 +41,15 @@ class Hub:
         self.keep(hub_id, name)
         return str(self.snapshot(hub_id) / name)
 
+    def answer(self, url: str) -> None:
+        """The one question before anything is fetched."""
+        from huggingface_hub.errors import EntryNotFoundError
+
+        if self.error is not None:
+            raise self.error
+        if not (self.folder / Path(url).name).is_file():
+            raise EntryNotFoundError(f"404: {url}")
+
     def snapshot(self, hub_id: str) -> Path:
         return self.cache / f"models--{hub_id.replace('/', '--')}" / "snapshots" / ("a" * 40)
 
@@ -71,6 +80,7 @@ def hub(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     own = Hub(folder, tmp_path / "cache")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(own.cache))
     monkeypatch.setattr("huggingface_hub.hf_hub_download", own.serve)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", own.answer)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     return own
@@ -127,9 +137,14 @@ def test_folder_without_weights_gets_a_sentence(folders: dict[str, Path], tmp_pa
     shutil.copy(folders["safetensors"] / "config.json", tmp_path)
     with pytest.raises(lmr.LmrError, match="found none"):
         find_model(tmp_path)
-    shutil.copy(folders["shards"] / "model.safetensors.index.json", tmp_path)
-    with pytest.raises(lmr.LmrError, match="found none"):
-        find_model(tmp_path)
+
+
+def test_missing_shard_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["shards"], tmp_path / "copy")
+    missing = sorted(folder.glob("model-*.safetensors"))[1]
+    missing.unlink()
+    with pytest.raises(lmr.LmrError, match=rf"of which 1 are missing: {missing.name}\. Put them beside"):
+        lmr.load(folder)
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/no/where", "~/nowhere", "nowhere/model.pt", "a/b/c", "model.pt"])
@@ -156,6 +171,10 @@ def test_siglip_is_told_by_its_config(folders: dict[str, Path], tmp_path: Path) 
     for model_type in ("siglip", "siglip2"):
         maker.write_json({"model_type": model_type}, tmp_path / "config.json")
         assert find_model(tmp_path) == find_model(weights) == Files(weights, model_type)
+        tuned = shutil.copy(weights, tmp_path / "tuned.safetensors")
+        assert find_model(tuned) == Files(tuned, model_type)
+    maker.write_json({"model_type": "gpt2"}, tmp_path / "config.json")  # not of a file that has another name
+    assert find_model(tuned) == Files(tuned)
 
 
 # Hub ids.
@@ -217,27 +236,104 @@ UNREACHABLE = [OSError("no route to host"), RuntimeError("broken pipe"), Permiss
 @pytest.mark.parametrize("error", UNREACHABLE, ids=lambda error: type(error).__name__)
 def test_unreachable_hub_names_what_is_missing(error: Exception, hub: Hub) -> None:
     hub.error = error
-    everything = r"Missing: config\.json, model\.safetensors \(or pytorch_model\.bin\), preprocessor_config\.json"
-    with pytest.raises(lmr.LmrError, match=rf"{error}.*{everything}\. Put these .* `hf download {ID}`.*HF_HOME"):
+    everything = r"Missing: config\.json, model\.safetensors or pytorch_model\.bin, preprocessor_config\.json"
+    no_folder = "there is no folder of that name here"
+    with pytest.raises(lmr.LmrError, match=rf"{no_folder}.*{error}.*{everything}\. Put .* `hf download {ID}`.*HF_HOME"):
+        find_model(ID)
+    assert hub.asked == []
+
+
+def test_long_reason_is_cut_between_words(hub: Hub) -> None:
+    hub.error = OSError(f"{'word ' * 40}\nsecond line")
+    with pytest.raises(lmr.LmrError, match=r"\(OSError: (word )+\.\.\.\)\. Missing"):
         find_model(ID)
 
 
-def test_unreachable_hub_with_a_part_in_the_cache(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real download function, told to stay offline: what the cache has is not missing."""
+@pytest.fixture
+def offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The real functions of the hub, told to stay offline."""
     from huggingface_hub import file_download
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", file_download.hf_hub_download)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", file_download.get_hf_file_metadata)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(lmr.LmrError, match=r"cannot be reached .* Missing: config\.json, model\.safetensors"):
+    return hub
+
+
+def list_missing(hub_id: str) -> list[str]:
+    """What the sentence says is missing."""
+    with pytest.raises(lmr.LmrError, match=r"cannot be reached .* Missing: .*\. Put ") as caught:
+        find_model(hub_id)
+    return str(caught.value).partition("Missing: ")[2].partition(". Put ")[0].split(", ")
+
+
+def test_what_the_cache_has_is_not_missing(offline: Hub) -> None:
+    weights = "model.safetensors or pytorch_model.bin"
+    assert list_missing(ID) == ["config.json", weights, "preprocessor_config.json"]
+    offline.keep(ID, "preprocessor_config.json")
+    assert list_missing(ID) == ["config.json", weights]
+    offline.keep(ID, "config.json")
+    assert list_missing(ID) == [weights]
+    offline.keep(ID, "model.safetensors")
+    assert find_model(ID) == Files(offline.snapshot(ID) / "model.safetensors")
+    (offline.snapshot(ID) / "preprocessor_config.json").unlink()
+    assert list_missing(ID) == ["preprocessor_config.json"]
+    assert list_missing("openai/clip-vit-base-patch16") == ["config.json", weights]  # whose preprocessing is known
+
+
+def test_missing_shards_are_named(offline: Hub, folders: dict[str, Path]) -> None:
+    offline.folder = folders["shards"]
+    first, *others = sorted(path.name for path in offline.folder.glob("model-*.safetensors"))
+    offline.keep(ID, "config.json", "preprocessor_config.json", "model.safetensors.index.json", first)
+    assert list_missing(ID) == others
+
+
+def test_missing_files_of_open_clip_and_siglip(offline: Hub, folders: dict[str, Path]) -> None:
+    offline.folder = folders["open_clip"]
+    offline.keep(ID, "open_clip_config.json")
+    assert list_missing(ID) == ["open_clip_model.safetensors or open_clip_pytorch_model.bin"]
+    tokenizer = "tokenizer.json or spiece.model with tokenizer_config.json"
+    assert list_missing("google/siglip-base-patch16-224")[-1] == tokenizer
+    offline.folder = folders["safetensors"]
+    names = ["config.json", "model.safetensors", "preprocessor_config.json"]
+    offline.keep("some/model", *names)
+    snapshot = offline.snapshot("some/model")
+    maker.write_json({"model_type": "siglip"}, snapshot / "config.json")
+    maker.write_json({}, snapshot / "tokenizer_config.json")  # which says how to read a vocabulary, and holds none
+    assert list_missing("some/model") == [tokenizer]
+    (snapshot / "spiece.model").write_bytes(b"x")
+    assert find_model("some/model") == Files(snapshot / "model.safetensors", "siglip")
+
+
+def test_hub_out_of_reach_is_asked_once_and_says_nothing_itself(
+    offline: Hub, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The hub's own download asks six times, half a minute long, and reports every time."""
+    from huggingface_hub.utils import get_session, logging
+
+    network = sys.modules[type(get_session()).__module__.partition(".")[0]]
+    error = getattr(network, "ConnectError", None) or network.ConnectionError  # in httpx or, earlier, in requests
+    asked: list[str] = []
+
+    def refuse(*args: Any, **options: Any) -> None:
+        asked.append(str(args or options))
+        logging.get_logger("huggingface_hub.utils._http").warning("Retrying in 8s")
+        raise error("Name or service not known")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(type(get_session()), "request", refuse)
+    level = logging.get_verbosity()
+    with pytest.raises(lmr.LmrError, match=rf"cannot be reached \({error.__name__}: Name or service not known\)"):
         find_model(ID)
-    hub.keep(ID, "config.json")
-    with pytest.raises(lmr.LmrError, match=r"Missing: model\.safetensors \(or pytorch_model\.bin\), preprocessor"):
-        find_model(ID)
-    hub.keep(ID, "model.safetensors")
-    with pytest.raises(lmr.LmrError, match=r"Missing: preprocessor_config\.json\. Put"):
-        find_model(ID)
-    hub.keep(ID, "preprocessor_config.json")
-    assert find_model(ID) == Files(hub.snapshot(ID) / "model.safetensors")
+    assert len(asked) == 1
+    assert capfd.readouterr().err == ""
+    assert logging.get_verbosity() == level
+
+
+@pytest.mark.parametrize("name", ["runs/exp--1", "runs/-exp", "runs/exp."])
+def test_names_the_hub_does_not_allow_get_a_sentence(name: str, offline: Hub) -> None:
+    with pytest.raises(lmr.LmrError, match=rf"There is no model '{name}' .* no folder of that name here"):
+        lmr.load(name)
 
 
 def test_unknown_repository_gets_a_sentence(hub: Hub) -> None:
@@ -298,4 +394,5 @@ def test_no_network_is_left_in_these_tests(hub: Hub) -> None:
 
     used: Any = huggingface_hub.hf_hub_download
     assert used == hub.serve
+    assert huggingface_hub.get_hf_file_metadata == hub.answer
     assert os.path.expanduser("~") == os.environ["HOME"]

@@ -32,6 +32,7 @@ assert _spec.loader is not None
 maker = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(maker)
 CONTEXT, SIDE, WIDTH = maker.CONTEXT, maker.SIDE, maker.WIDTH
+WEIGHTS = "model.safetensors"
 
 TEXTS = ["a photo of a cat", "A Photo, of a RED bird!", "", "dog " * 30, "the blue star on the left  of a house"]
 NAMES = ["cat", "red_bird", "blue star"]
@@ -53,7 +54,7 @@ class Case:
         ).input_ids  # type: ignore[no-any-return]
 
     def load(self, **options: Any) -> Siglip:
-        return load_siglip(self.folder, "tiny", **options)
+        return load_siglip(self.folder / WEIGHTS, "tiny", **options)
 
 
 @pytest.fixture(scope="module", params=[maker.save_siglip, maker.save_siglip2], ids=["siglip", "siglip2"])
@@ -141,7 +142,57 @@ def test_pickled_weights_are_the_same(case: Case, images: Tensor, tmp_path: Path
     (copied / "model.safetensors").unlink()
     weights["text_model.embeddings.position_ids"] = torch.arange(CONTEXT)[None]  # older versions saved these too
     torch.save(weights, copied / "pytorch_model.bin")
-    assert torch.equal(load_siglip(copied, "tiny").encoder(images), case.load().encoder(images))
+    assert torch.equal(load_siglip(copied / "pytorch_model.bin", "tiny").encoder(images), case.load().encoder(images))
+
+
+def test_weights_file_is_the_one_that_was_named(siglip: Case, images: Tensor, tmp_path: Path) -> None:
+    """Beside another one, and under a name of the user's own."""
+    folder = shutil.copytree(siglip.folder, tmp_path / "copy")
+    other = {key: value * 1.1 if value.ndim > 1 else value for key, value in load_file(folder / WEIGHTS).items()}
+    torch.save(other, folder / "pytorch_model.bin")
+    named = lmr.load(folder / "pytorch_model.bin")
+    assert named.facts["files"] == str(folder / "pytorch_model.bin")
+    assert not torch.equal(named.encoder(images), siglip.load().encoder(images))
+    (folder / "pytorch_model.bin").rename(folder / "tuned.pt")
+    assert torch.equal(lmr.load(folder / "tuned.pt").encoder(images), named.encoder(images))
+    (folder / WEIGHTS).unlink()
+    assert torch.equal(lmr.load(folder).encoder(images), named.encoder(images))
+
+
+def test_weights_saved_as_parameters_are_the_same(siglip: Case, images: Tensor, tmp_path: Path) -> None:
+    folder = shutil.copytree(siglip.folder, tmp_path / "copy")
+    weights = {key: torch.nn.Parameter(value) for key, value in load_file(folder / WEIGHTS).items()}
+    torch.save(weights, folder / "tuned.pt")
+    backbone = lmr.load(folder / "tuned.pt")
+    assert torch.equal(backbone.encoder(images), siglip.load().encoder(images))
+    assert not any(parameter.requires_grad for parameter in backbone.encoder.parameters())
+
+
+def test_weights_belong_to_the_model_not_to_the_file(siglip: Case, images: Tensor, tmp_path: Path) -> None:
+    folder = shutil.copytree(siglip.folder, tmp_path / "copy")
+    backbone = lmr.load(folder)
+    with (folder / WEIGHTS).open("r+b") as file:
+        file.seek(20_000)
+        file.write(b"\x77" * ((folder / WEIGHTS).stat().st_size - 20_000))
+    assert torch.equal(backbone.encoder(images), siglip.load().encoder(images))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_norms_keep_the_numbers_of_the_file(dtype: torch.dtype, siglip: Case, images: Tensor) -> None:
+    backbone = siglip.load(dtype=dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    parts = ((backbone.encoder, siglip.model.vision_model), (backbone.text_side(NAMES).tower, siglip.model.text_model))
+    for tower, own in parts:
+        expected = own.state_dict()
+        for name, parameter in tower.model.named_parameters():
+            kept = wide if "norm" in name else dtype
+            assert parameter.dtype == kept, name
+            assert torch.equal(parameter, expected[name].to(kept)), name
+    with torch.no_grad():
+        exact = siglip.model.get_image_features(images).pooler_output
+    features = backbone.encoder(images.to(dtype))  # not served by any method
+    assert features.dtype == dtype
+    torch.testing.assert_close(features.float(), exact, rtol=0, atol=0.05)
 
 
 def test_halved_weights_stay_near(siglip: Case, images: Tensor) -> None:
@@ -224,10 +275,10 @@ def test_text_side_gives_the_prototypes(case: Case) -> None:
 
 def test_tokenizer_is_part_of_the_digest(siglip: Case, tmp_path: Path) -> None:
     copied = shutil.copytree(siglip.folder, tmp_path / "copy")
-    assert load_siglip(copied, "tiny").text_digest() == siglip.load().text_digest()
+    assert load_siglip(copied / WEIGHTS, "tiny").text_digest() == siglip.load().text_digest()
     settings = json.loads((copied / "tokenizer_config.json").read_text())
     (copied / "tokenizer_config.json").write_text(json.dumps({**settings, "do_lower_case": False}))
-    assert load_siglip(copied, "tiny").text_digest() != siglip.load().text_digest()
+    assert load_siglip(copied / WEIGHTS, "tiny").text_digest() != siglip.load().text_digest()
 
 
 def test_screen_stays_clean(case: Case, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -244,7 +295,7 @@ def test_screen_stays_clean(case: Case, capfd: pytest.CaptureFixture[str], tmp_p
     logging.set_verbosity_info()
     try:
         capfd.readouterr()
-        load_siglip(folder, "tiny").classifier(NAMES)
+        load_siglip(folder / WEIGHTS, "tiny").classifier(NAMES)
         assert capfd.readouterr() == ("", "")
         assert remarks.getvalue() == ""
         assert logging.get_verbosity() == logging.INFO
@@ -270,6 +321,12 @@ def change_json(path: Path, **changes: Any) -> None:
 def narrow(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["vision_config"]["hidden_size"] = 33
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def deepen(folder: Path, depth: int) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["num_hidden_layers"] = depth
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -302,11 +359,12 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:5000]),
         "not a whole weights file",
     ),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), "Expected one model in the folder"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "Expected a weights file at .* found nothing"),
     "no config": (lambda f: (f / "config.json").unlink(), "not a configuration of SigLIP"),
     "broken config": (lambda f: (f / "config.json").write_text("{"), "not a configuration of SigLIP"),
     "other config": (lambda f: change_json(f / "config.json", model_type="clip"), "of type 'clip'"),
     "any shape": (lambda f: change_json(f / "config.json", model_type="siglip2"), r"'siglip2'.*\(NaFlex\) cannot"),
+    "endless": (lambda f: deepen(f, 100_000), "A tower of 100000 blocks cannot be filled from .* holds 88 tensors"),
     "odd sizes": (narrow, "do not fit|describes no model"),
     "no tokenizer": (
         lambda f: [(f / name).unlink() for name in ("spiece.model", "tokenizer_config.json")],
@@ -325,7 +383,7 @@ def test_folder_that_is_not_whole_gets_a_sentence(fault: str, siglip: Case, tmp_
     spoil, words = FAULTS[fault]
     spoil(folder)
     with pytest.raises(lmr.LmrError, match=words):
-        load_siglip(folder, "tiny")
+        load_siglip(folder / WEIGHTS, "tiny")
 
 
 def test_pickle_that_runs_code_is_refused(siglip: Case, tmp_path: Path) -> None:
@@ -333,7 +391,7 @@ def test_pickle_that_runs_code_is_refused(siglip: Case, tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({"logit_scale": Trap(tmp_path / "sprung")}, folder / "pytorch_model.bin")
     with pytest.raises(lmr.LmrError, match="holds Python objects"):
-        load_siglip(folder, "tiny")
+        load_siglip(folder / "pytorch_model.bin", "tiny")
     assert not (tmp_path / "sprung").exists()
 
 
@@ -350,9 +408,19 @@ class Trap:
 def test_folder_without_preprocessing_gets_siglips(siglip: Case, tmp_path: Path) -> None:
     folder = shutil.copytree(siglip.folder, tmp_path / "copy")
     (folder / "preprocessor_config.json").unlink()
-    backbone = load_siglip(folder, "tiny")
+    backbone = load_siglip(folder / WEIGHTS, "tiny")
     assert backbone.preprocessing == siglip.load().preprocessing
     assert "SigLIP's own" in backbone.facts["preprocessing"]
+    (folder / "processor_config.json").write_text('{"processor_class": "SiglipProcessor"}')
+    assert lmr.load(folder).preprocessing == siglip.load().preprocessing
+
+
+def test_settings_that_are_missing_are_siglips(siglip: Case, tmp_path: Path) -> None:
+    folder = shutil.copytree(siglip.folder, tmp_path / "copy")
+    for settings in ({"image_processor_type": "SiglipImageProcessor"}, {}):
+        size = {"size": {"height": SIDE, "width": SIDE}}
+        (folder / "preprocessor_config.json").write_text(json.dumps(settings | size))
+        assert lmr.load(folder).preprocessing == siglip.load().preprocessing
 
 
 def test_tokenizer_of_another_model_gets_a_sentence(siglip: Case, tmp_path: Path) -> None:
@@ -365,7 +433,7 @@ def test_tokenizer_of_another_model_gets_a_sentence(siglip: Case, tmp_path: Path
     config["text_config"]["vocab_size"] = 3
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(lmr.LmrError, match="but the model knows only 3 tokens"):
-        load_siglip(folder, "tiny").encode_text(["a photo of a cat"])
+        load_siglip(folder / WEIGHTS, "tiny").encode_text(["a photo of a cat"])
 
 
 @pytest.mark.parametrize("texts", ["a cat", [], [None]], ids=str)

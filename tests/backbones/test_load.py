@@ -55,6 +55,34 @@ def test_embedded_model_takes_no_options() -> None:
             lmr.load("pocket", **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("memory", ["fast", "lean"])
+def test_embedded_model_follows_its_mode(memory: Any) -> None:
+    assert lmr.load("pocket", memory=memory).encoder.memory == memory
+
+
+@pytest.mark.parametrize("options", [{"memory": "bogus"}, {"dtype": "bfloat16"}, {"dtype": torch.complex64}], ids=str)
+def test_odd_options_get_a_sentence_before_anything_is_read(options: Any, tmp_path: Path) -> None:
+    for name in ("pocket", tmp_path / "nowhere"):
+        with pytest.raises(lmr.LmrError, match=r"Expected memory 'fast' or 'lean'|Expected one of torch\.float32"):
+            lmr.load(name, **options)
+
+
+def test_path_is_never_a_short_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("pocket", "ViT-B-16", "ViT-B/16"):
+        shutil.copytree(folder, tmp_path / name)
+        for path in (Path(name), f"./{name}"):
+            assert lmr.load(path).facts["files"] == str(Path(name) / "model.safetensors")
+        with pytest.raises(lmr.LmrError, match=rf"{name!r} is the name of a model and of a folder .* give '\./{name}'"):
+            lmr.load(name)
+    shutil.rmtree("pocket")
+    with pytest.raises(lmr.LmrError, match="There is no file or folder 'pocket'"):
+        lmr.load(Path("pocket"))
+    Path("pocket").mkdir()
+    Path("pocket", "notes.txt").write_text("no model")
+    assert lmr.load("pocket").name == "pocket"
+
+
 def test_model_made_in_inference_mode_can_adapt(folder: Path) -> None:
     with torch.inference_mode():
         backbone = lmr.load(folder)
@@ -108,6 +136,6 @@ def test_siglip_goes_to_its_own_reader(folder: Path, tmp_path: Path, monkeypatch
     maker.write_json({"model_type": "siglip2"}, tmp_path / "config.json")
     shutil.copy(folder / "model.safetensors", tmp_path)
     assert lmr.load(tmp_path, device="cpu", dtype=torch.float16) == "model"
-    assert seen == [((tmp_path, str(tmp_path)), {"device": "cpu", "dtype": torch.float16})]
+    assert seen == [((tmp_path / "model.safetensors", str(tmp_path)), {"device": "cpu", "dtype": torch.float16})]
     with pytest.raises(lmr.LmrError, match="is a SigLIP model, whose config names its architecture"):
         lmr.load(tmp_path, architecture="ViT-B-16")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 import lmr
 from lmr.backbones.preprocessing import OPENAI_MEAN, OPENAI_STD, Preprocessing
+from lmr.data.folder import open_image
 
 CLIP = Preprocessing(24, OPENAI_MEAN, OPENAI_STD)
 SIGLIP = Preprocessing(24, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), resize="squash")
@@ -223,7 +225,41 @@ def test_strip_costs_no_memory(preprocessing: Preprocessing, turned: bool) -> No
         assert (to_levels(values, CLIP)[1:] < 1).all()
 
 
+# Modes of more than 8 bits, and what files are opened as.
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I;16B", "I"])
+def test_16_bits_are_scaled_as_in_files(mode: str, tmp_path: Path) -> None:
+    """Pillow's own conversion makes all above 255 white."""
+    values = np.linspace(0, 65535, 30 * 40).reshape(30, 40).round()
+    kind = {"I;16": "<u2", "I;16B": ">u2", "I": "<i4"}[mode]
+    picture = Image.frombytes(mode, (40, 30), values.astype(kind).tobytes())
+    grey = np.rint(values / 257).astype(np.uint8)
+    expected = CLIP.picture(Image.fromarray(grey).convert("RGB"))
+    assert torch.equal(CLIP.picture(picture), expected)
+    Image.frombytes("I;16", (40, 30), values.astype("<u2").tobytes()).save(tmp_path / "deep.png")
+    assert torch.equal(CLIP.picture(open_image(tmp_path / "deep.png")), expected)
+    with Image.open(tmp_path / "deep.png") as opened:
+        assert torch.equal(CLIP.picture(opened), expected)
+
+
+@pytest.mark.parametrize(("mode", "value"), [("F", 0.5), ("I", -1), ("I", 65536)])
+def test_values_of_unknown_range_are_refused(mode: str, value: float) -> None:
+    with pytest.raises(lmr.LmrError, match=rf"mode '{mode}' with values from {value}.*convert it to 8 bits first"):
+        CLIP.picture(Image.new(mode, (5, 5), value))
+
+
 # What is not a picture.
+
+
+@pytest.mark.parametrize(
+    "given", [np.zeros((5, 5, 3), np.uint8), torch.zeros(3, 5, 5), "photo.jpg", Path("photo.jpg"), None], ids=type
+)
+def test_what_is_not_a_picture_gets_a_sentence(given: Any) -> None:
+    with pytest.raises(
+        lmr.LmrError, match=rf"PIL picture, got {type(given).__name__}; .*open_image.*preprocess_pixels"
+    ):
+        lmr.load("pocket").preprocess(given)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_preprocessing_that_transformers_writes_is_read(tmp_path: Path) -> None:
         ({"do_normalize": False}, "do_normalize to be true"),
         ({"rescale_factor": 1.0}, "1/255 as rescale_factor"),
         ({"resample": 1}, "resample 3"),
+        ({"resample": [3]}, "resample 3"),
         ({"size": 256}, "to scale the short side to 32 pixels .* got size 256"),
         ({"crop_size": 64}, "crop_size 64"),
         ({"do_center_crop": False}, "do_center_crop False"),
@@ -78,6 +79,39 @@ def test_odd_preprocessing_gets_a_sentence(change: dict[str, Any], words: str, t
     maker.write_json(maker.PREPROCESSOR | change, tmp_path / "preprocessor_config.json")
     with pytest.raises(lmr.LmrError, match=words):
         read_preprocessing(tmp_path, "huggingface", 32)
+
+
+def write_without(path: Path, kind: str, *missing: str) -> None:
+    config = {key: value for key, value in maker.PREPROCESSOR.items() if key not in missing}
+    del config["feature_extractor_type"]
+    maker.write_json(config | {"image_processor_type": kind}, path / "preprocessor_config.json")
+
+
+@pytest.mark.parametrize("kind", ["CLIPImageProcessor", "CLIPImageProcessorFast", "SiglipImageProcessor"])
+def test_missing_entries_are_those_of_the_type(kind: str, tmp_path: Path) -> None:
+    """What the file leaves out is what transformers' class of that name says, whatever the model is."""
+    import transformers
+
+    write_without(tmp_path, kind, "image_mean", "image_std", "resample")
+    own = getattr(transformers, kind.removesuffix("Fast"))
+    for family in ("huggingface", "siglip"):
+        found, _ = read_preprocessing(tmp_path, family, 32)
+        assert found == Preprocessing(32, tuple(own.image_mean), tuple(own.image_std))
+        assert found.interpolation == own.resample.name.lower()
+
+
+def test_processor_of_another_type_must_say_everything(tmp_path: Path) -> None:
+    write_without(tmp_path, "ViTImageProcessor", "image_mean", "resample")
+    with pytest.raises(lmr.LmrError, match=r"'ViTImageProcessor', whose defaults .* does not say resample, image_mean"):
+        read_preprocessing(tmp_path, "huggingface", 32)
+    for missing, resize in (("crop_size", "short"), ("do_center_crop", "squash")):
+        write_without(tmp_path, "ViTImageProcessor", missing)
+        settings = json.loads((tmp_path / "preprocessor_config.json").read_text())
+        maker.write_json(settings | {"default_to_square": resize == "squash"}, tmp_path / "preprocessor_config.json")
+        found, _ = read_preprocessing(tmp_path, "huggingface", 32)
+        assert found == Preprocessing(32, OPENAI_MEAN, OPENAI_STD, resize)  # type: ignore[arg-type]
+    write_without(tmp_path, "ViTImageProcessor")  # whose one size means both sides
+    assert read_preprocessing(tmp_path, "huggingface", 32)[0].resize == "squash"
 
 
 def test_preprocessing_of_open_clip_files(tmp_path: Path) -> None:

@@ -111,3 +111,18 @@ def test_missing_file_gets_a_sentence(tmp_path: Path) -> None:
 def test_single_template_is_not_taken_for_a_file() -> None:
     with pytest.raises(lmr.LmrError, match="single text; put it in a list"):
         write_prompts(NAMES, "a photo of a {}.")
+
+
+def test_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    path = tmp_path / "cupl.json"
+    path.write_text(json.dumps(SENTENCES), encoding="utf-8-sig")
+    assert write_prompts(NAMES, path) == EXPECTED
+
+
+@pytest.mark.parametrize("given", [None, 3])
+def test_what_is_no_list_gets_a_sentence(given: Any) -> None:
+    with pytest.raises(lmr.LmrError, match=rf"list of templates, got {given}; for 'a photo of a {{}}\.' leave it away"):
+        write_prompts(NAMES, given)
+    with pytest.raises(lmr.LmrError, match=f"list of class names, got {given}"):
+        lmr.load("pocket").classifier(given)
+    assert write_prompts((name for name in NAMES), (text for text in ["{}"])) == write_prompts(NAMES, ["{}"])

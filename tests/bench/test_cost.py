@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmr.backbones.clip import Clip
+from lmr.backbones.preprocessing_configs import openai_preprocessing
 from lmr.bench.cost import add_cost_options, measure_cost, run_cost
 from lmr.bench.cost.aims import AIMS, judge_aims
 from lmr.bench.cost.apart import measure_apart
@@ -27,7 +29,15 @@ from lmr.core.errors import LmrError
 
 SMALL = {"random": "small", "batch_size": 4, "classes": 16, "threads": 1}
 ALL = ["forward", "transformers forward", "zeroshot", "lmr, all past", "lmr, half past", "lmr, none past", "tent"]
-ALL += ["batclip", "lmr, all past, lean", "batclip, full context", "plain LMR", "plain TENT"]
+ALL += [
+    "batclip",
+    "lmr, all past, lean",
+    "tent, lean",
+    "batclip, lean",
+    "batclip, full context",
+    "plain LMR",
+    "plain TENT",
+]
 ALL += ["4 streams x 1", "4 single steps"]
 
 
@@ -273,10 +283,29 @@ def test_embedded_model_can_be_measured() -> None:
     assert {verdict.word for verdict in report.tables[0].verdicts} == {"for ViT-B/16"}
 
 
+def test_model_without_a_tokenizer_is_measured_without_its_text_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = find_subject(Source(random="small"))
+    assert small.tower is not None
+    assert small.text is not None
+    own = Clip("own", small.tower, small.text, openai_preprocessing(32), 100.0)
+    monkeypatch.setattr("lmr.bench.cost.subject.load", lambda model: own)
+    subject = find_subject(Source(model="own"))
+    assert subject.encoder is own.encoder
+    assert subject.write_prompts(3) is None
+
+
 def test_plan_leaves_out_what_a_model_cannot_have() -> None:
     entries = plan_entries(["lmr", "batclip"], 8, 1, transformers=False, text=False)
     assert [entry.name for entry in entries] == ["forward", "lmr, all past", "lmr, half past", "lmr, none past"]
     assert len({dataclasses.astuple(entry) for entry in entries}) == 4
+
+
+def test_plain_loops_may_be_left_out() -> None:
+    report = measure_cost(**SMALL, methods=["zeroshot", "lmr"], rounds=1, streams=1, memory=False, plain=False)
+    names = [row.entry.name for row in report.tables[0].rows]
+    assert names == ["forward", "zeroshot", "lmr, all past", "lmr, half past", "lmr, none past"]
+    assert "not installed" not in report.to_text()
+    assert report.protocol["command"].endswith(" --no-plain")
 
 
 def test_without_transformers_the_table_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

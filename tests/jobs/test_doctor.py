@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lmr
+from lmr.backbones.architectures import ARCHITECTURES
 from lmr.backbones.published import Published
 from lmr.cli import main
 from lmr.core.zeroshot import digest_tensors
@@ -22,6 +25,12 @@ from lmr.jobs.accuracy import Accuracy
 from lmr.jobs.checks import choose_texts
 from lmr.jobs.doctor import Report, examine
 from lmr.jobs.models import ModelOptions
+
+_file = Path(__file__).parents[1] / "backbones" / "checkpoint_maker.py"
+_spec = importlib.util.spec_from_file_location("checkpoint_maker", _file)
+maker = importlib.util.module_from_spec(_spec)
+sys.modules["checkpoint_maker"] = maker
+_spec.loader.exec_module(maker)
 
 CIFAR = Path(__file__).parents[3] / "shared" / "data" / "cifar10_test.npz"
 NAMES = ["red star", "blue ring", "green circle"]
@@ -48,6 +57,7 @@ class Whole(lmr.Backbone):
 
     def __init__(self) -> None:
         self.encoder = Tower()
+        self._text = nn.Linear(1, 1)
 
     def preprocess(self, image: Image.Image) -> Tensor:
         square = image.convert("RGB").resize((32, 32))
@@ -190,7 +200,36 @@ def test_class_names_that_read_alike_are_one_text() -> None:
     assert len(choose_texts(backbone, CLASSES)) == 8
 
 
+def test_model_without_a_tokenizer_is_checked_as_far_as_possible(tmp_path: Path) -> None:
+    """A CLIP with a vocabulary of its own works with text features of its owner's."""
+    maker.write_huggingface(maker.make_model(), tmp_path)
+    for labels in (None, ["cat", "dog"]):
+        report = examine(str(tmp_path), labels=labels)
+        assert report.ok, str(report)
+        skipped = [check.name for check in report.checks if check.ok is None]
+        assert skipped == ["text features", "agreement with transformers"]
+        assert "a gradient step adapts" in [check.name for check in report.checks if check.ok]
+    assert "  -       text features: not checked, the model comes without a tokenizer" in str(report)
+
+
 # ---------------------------------------------------------------------------------------------------------- the screen
+
+
+def test_activation_that_only_a_name_tells_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In OpenAI's sizes, a named architecture is GELU, and OpenAI's weights want QuickGELU."""
+    from safetensors.torch import save_file
+
+    model = maker.make_model("gelu", words=49408)
+    whole = lmr.load(maker.write_huggingface(model, tmp_path / "whole"))
+    bare = tmp_path / "bare.safetensors"
+    save_file(maker.rename_to_openai(model), bare)
+    monkeypatch.setitem(ARCHITECTURES, "ViT-B-16", (whole.encoder.config, whole.text.config))  # type: ignore[attr-defined]
+    said = {}
+    for name in ("ViT-B-16", "ViT-B-16-quickgelu"):
+        said[name] = doctor_file.describe(lmr.load(bare, architecture=name), ["cat", "dog"])["activation"]
+    advice = "as the name ViT-B-16 says; weights tuned from OpenAI's need --architecture ViT-B-16-quickgelu"
+    assert said == {"ViT-B-16": f"gelu, {advice}", "ViT-B-16-quickgelu": "quick_gelu"}
+    assert doctor_file.describe(whole, ["cat", "dog"])["activation"] == "gelu"  # its config says so
 
 
 def test_screen_of_the_embedded_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,7 +264,7 @@ def test_failed_check_is_exit_code_one(capsys: pytest.CaptureFixture[str], monke
         (["pocket", "--data", "nowhere"], "'nowhere' does not exist"),
         (["pocket", "--images", "0"], "number of images of at least 1, got 0"),
         (["pocket", "--batch-size", "0"], "batch size of at least 1, got 0"),
-        (["pocket", "--labels", "nowhere.txt"], "Cannot read the class names in 'nowhere.txt'"),
+        (["pocket", "--labels", "nowhere.txt"], "got 'nowhere.txt', which is no file here"),
         (["pocket", "--labels", "cat,dog"], "give --labels with words it knows"),
         (["pocket", "--prompts", "nowhere.json"], "no file of prompts 'nowhere.json'"),
     ],

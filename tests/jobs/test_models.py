@@ -102,9 +102,10 @@ def test_prompts_and_templates_exclude_each_other(tmp_path: Path) -> None:
     assert choose_prompts(None, path) == path
     with pytest.raises(lmr.LmrError, match="Choose between"):
         choose_prompts(["a {}."], path)
-    path.write_text('{"cat": ')
-    with pytest.raises(lmr.LmrError, match="Cannot read the prompts"):
-        choose_prompts(None, path)
+    for content in ('{"cat": ', "[" * 100_000):
+        path.write_text(content)
+        with pytest.raises(lmr.LmrError, match="Cannot read the prompts"):
+            choose_prompts(None, path)
 
 
 def test_options_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from lmr.backbones.pocket.towers import PocketConfig, PocketModel
 from lmr.backbones.pocket.words import WORDS, tokenize
 from lmr.backbones.preprocessing import Preprocessing
 from lmr.backbones.transformer import fold_activations
+from lmr.backbones.vit import Memory, VisionTower
 from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
 
@@ -27,6 +28,7 @@ class Pocket(Backbone):
 
     name = "pocket"
     keeps_prototypes = False
+    encoder: VisionTower
 
     def __init__(self, path: Path = WEIGHTS) -> None:
         from safetensors import SafetensorError, safe_open
@@ -75,6 +77,8 @@ class _Prompts:
         return features
 
 
-def load_pocket() -> Pocket:
-    """The model that comes with the package."""
-    return Pocket()
+def load_pocket(memory: Memory = "fast", compile: bool = False) -> Pocket:
+    """The model that comes with the package; the options are those of ``VisionTower.set_mode``."""
+    pocket = Pocket()
+    pocket.encoder.set_mode(memory, compile)
+    return pocket

@@ -49,6 +49,7 @@ class Wish:
     memory: bool = True
     lean: bool = False
     full_context: bool = False
+    plain: bool = True
 
     def __post_init__(self) -> None:
         if not self.batch_sizes:
@@ -71,6 +72,7 @@ class Wish:
         words += ["--rounds", str(self.rounds)] if self.rounds else ["--minutes", f"{self.minutes:g}"]
         words += ["--streams", str(self.streams)] * (self.streams is not None)
         flags = {"--no-memory": not self.memory, "--lean": self.lean, "--full-context": self.full_context}
+        flags["--no-plain"] = not self.plain
         return shlex.join([str(word) for word in words] + [flag for flag, wanted in flags.items() if wanted])
 
 
@@ -88,6 +90,7 @@ def measure_cost(
     memory: bool = True,
     lean: bool = False,
     full_context: bool = False,
+    plain: bool = True,
     out: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Time, memory and arithmetic of a step of each method on a model, beside plain loops on transformers.
@@ -95,14 +98,14 @@ def measure_cost(
     ``model`` is what ``lmr.load`` takes, ``random`` an architecture to fill with random weights ("ViT-B-16", or "small"
     to see the table in a minute). ``rounds`` is chosen to end within ``minutes`` per batch size, but at least 3.
     ``streams`` is how many streams of one image share a batch (the batch size by default). ``lean`` and
-    ``full_context`` add LMR in its lean mode and BATCLIP with uncut prompts in one graph. With ``out`` the report is
-    written to that folder.
+    ``full_context`` add the methods in their lean mode and BATCLIP with uncut prompts in one graph; ``plain=False``
+    leaves out transformers, whose loops take much memory. With ``out`` the report is written to that folder.
     """
     if isinstance(methods, str):
         raise LmrError(f"Expected a list of methods such as ['lmr', 'tent'], got the single text {methods!r}.")
     sizes = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
     count = count_cores() if threads is None else threads
-    extras = {"memory": memory, "lean": lean, "full_context": full_context}
+    extras = {"memory": memory, "lean": lean, "full_context": full_context, "plain": plain}
     wish = Wish(Source(model, random), sizes, tuple(methods), rounds, minutes, count, classes, streams, **extras)
     if out is not None:
         check_folder(Path(out), FILES)
@@ -141,14 +144,14 @@ def _fill_table(wish: Wish, subject: Subject, batch_size: int) -> Table:
     from tqdm import tqdm
 
     started = time.perf_counter()
-    transformers = importlib.util.find_spec("transformers") is not None
+    transformers = not wish.plain or importlib.util.find_spec("transformers") is not None
     text = subject.write_prompts(2) is not None
     notes = _say_missing(subject, transformers, text)
     entries = plan_entries(
         wish.methods,
         batch_size,
         batch_size if wish.streams is None else wish.streams,
-        transformers=transformers and subject.tower is not None,
+        transformers=wish.plain and transformers and subject.tower is not None,
         text=text,
         lean=wish.lean and subject.tower is not None,
         full_context=wish.full_context and subject.text is not None,

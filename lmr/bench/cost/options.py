@@ -32,8 +32,10 @@ def add_cost_options(parser: argparse.ArgumentParser) -> None:
     add("--minutes", type=float, default=8.0, metavar="M", help="time to spend on each batch size; three rounds are "
         "made in any case (default: %(default)g)")  # fmt: skip
     add("--threads", type=int, metavar="N", help="threads of torch (default: all cores)")
-    add("--lean", action="store_true", help="also LMR in its lean mode, which recomputes instead of keeping")
+    add("--lean", action="store_true", help="also the methods in their lean mode, which recomputes instead of keeping")
     add("--full-context", action="store_true", help="also BATCLIP with prompts of the full context in one graph")
+    add("--no-plain", dest="plain", action="store_false", help="leave out the loops on transformers, which for large "
+        "models and batches need tens of gigabytes")  # fmt: skip
     add("--no-memory", dest="memory", action="store_false", help="leave out peak memory: no processes of their own")
     add("--out", default="lmr-cost", metavar="FOLDER", help="where cost.txt, .md and .json go (default: %(default)s)")
 
@@ -54,6 +56,7 @@ def run_cost(options: argparse.Namespace) -> None:
         streams=options.streams,
         lean=options.lean,
         full_context=options.full_context,
+        plain=options.plain,
         memory=options.memory,
         out=options.out,
     )

@@ -14,6 +14,7 @@ Kind = Literal["forward", "transformers", "method", "plain", "streams", "singles
 
 TWO_TOWERS = ("batclip", "bitta")  # methods that encode all prompts with gradient at every batch
 METHODS = ("zeroshot", "lmr", "tent", "batclip")
+FROZEN = ("zeroshot", "tda", "ecalp")  # methods that have no backward
 SHARES = {"all": 1.0, "half": 0.5, "none": 0.0}
 
 
@@ -83,7 +84,7 @@ def plan_entries(
     for spec in methods:
         entries += _expand(spec, batch_size)
     if lean:
-        entries.append(Entry("method", "lmr", lean=True))
+        entries += [Entry("method", spec, lean=True) for spec in methods if parse_spec(spec)[0] not in FROZEN]
     if full_context and text:
         entries.append(Entry("method", "batclip", whole=True))
     if transformers:

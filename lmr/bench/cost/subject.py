@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -111,7 +112,8 @@ def find_subject(source: Source) -> Subject:
     backbone = load(source.model) if source.model is not None else _fill_randomly(str(source.random))
     side = None
     if isinstance(backbone.encoder, VisionTower):
-        side = backbone.text_side(["red circle", "blue star"])  # words that every vocabulary here has
+        with suppress(LmrError):  # a model without a tokenizer
+            side = backbone.text_side(["red circle", "blue star"])  # words that every vocabulary here has
     text = side.tower if side is not None and isinstance(side.tower, TextTower) else None
     bias = float(getattr(backbone, "logit_bias", 0.0))
     return Subject(source.name, backbone.encoder, backbone.input_shape, backbone.logit_scale, bias, text, backbone)
