@@ -69,6 +69,9 @@ def record(
     records["predicted"] = step.answer.labels.cpu().numpy()
     records["confidence"] = certain.amax(1).exp().numpy()
     records["nll"] = -certain.gather(1, places.unsqueeze(1)).squeeze(1).numpy()
+    if method.name == "ecalp":  # its logits have a floor where they stand for no probability at all
+        floor = math.log(torch.finfo(step.answer.logits.dtype).tiny) + 1e-3  # more than the logarithm's rounding
+        records["nll"][(logits.gather(1, places.unsqueeze(1)).squeeze(1) < floor).numpy()] = np.inf
     scores = compute_scores(method, logits, step.bias)
     if scores is not None:
         own = scores.gather(1, places.unsqueeze(1)).squeeze(1)

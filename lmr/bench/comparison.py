@@ -25,12 +25,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of accuracies and the interval it lies in at ``level``."""
+    """A difference of accuracies, the interval it lies in at ``level``, and how many pictures it rests on."""
 
     mean: float
     low: float
     high: float
     level: float
+    pictures: int
 
 
 def summarise(values: Sequence[float]) -> Spread:
@@ -45,33 +46,40 @@ def summarise(values: Sequence[float]) -> Spread:
 def bootstrap_difference(
     ours: NDArray[np.bool_],
     other: NDArray[np.bool_],
+    pictures: NDArray[np.int64] | None = None,
+    weights: NDArray[np.float64] | None = None,
     *,
     resamples: int = 2000,
     level: float = 0.95,
     seed: int = 0,
 ) -> Difference:
-    """The paired bootstrap of "ours - other": right answers [N], or [streams, N] of the same N pictures each.
+    """The paired bootstrap of "ours - other": right answers [M] of both, and which picture each is about [M].
 
-    Pictures are drawn with replacement and each is taken with both methods' answers to it in all streams, so that hard
-    pictures are hard for both and a picture under fifteen corruptions counts as one. The interval holds the middle
-    ``level`` of the resampled differences.
+    Without ``pictures`` every answer is about another one. Pictures are drawn with replacement and each is taken with
+    all answers of both methods to it, so that hard pictures are hard for both and a picture under fifteen corruptions
+    counts as one; it need not be met under all of them. ``weights`` [M] say how much an answer counts in the mean. The
+    interval holds the middle ``level`` of the resampled differences.
     """
-    if ours.shape != other.shape or ours.ndim not in (1, 2) or not ours.size:
+    sizes = {part.shape for part in (ours, other, pictures, weights) if part is not None}
+    if len(sizes) > 1 or ours.ndim != 1 or not ours.size:
         raise LmrError(
-            f"Expected answers of both methods to the same pictures, got shapes {list(ours.shape)} and "
-            f"{list(other.shape)}; bring them into one order by their index."
+            f"Expected answers of both methods to the same pictures, [M] each, got shapes "
+            f"{' and '.join(str(list(size)) for size in sorted(sizes))}; bring them into one order by their index."
         )
     if resamples < 1 or not 0 < level < 1:
         raise LmrError(f"Expected at least one resample and a level between 0 and 1, got {resamples} and {level}.")
-    each = np.atleast_2d(ours.astype(np.float64) - other.astype(np.float64)).mean(0)
-    random, size = np.random.default_rng(seed), len(each)
+    weights = np.ones(len(ours)) if weights is None else weights
+    _, place = np.unique(np.arange(len(ours)) if pictures is None else pictures, return_inverse=True)
+    total = np.bincount(place, weights * (ours.astype(np.float64) - other))
+    weight = np.bincount(place, weights)
+    random, size = np.random.default_rng(seed), len(total)
     rows = max(1, _CHUNK // size)
-    means = [
-        each[random.integers(0, size, (min(rows, resamples - start), size))].mean(1)
-        for start in range(0, resamples, rows)
-    ]
+    means = []
+    for start in range(0, resamples, rows):
+        drawn = random.integers(0, size, (min(rows, resamples - start), size))
+        means.append(total[drawn].sum(1) / weight[drawn].sum(1))
     low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
-    return Difference(float(each.mean()), float(low), float(high), level)
+    return Difference(float(total.sum() / weight.sum()), float(low), float(high), level, size)
 
 
 def align_by_index(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmr.bench.comparison import align_by_index
 from lmr.bench.gather import SEVERAL, Runs, Series, Setting
 from lmr.bench.row import Row
 from lmr.bench.sweeps import Sweep, find_sweeps
@@ -57,47 +59,69 @@ def find_families(settings: dict[Setting, list[Series]]) -> list[Family]:
     return [Family(group) for group in groups.values()]
 
 
+def _describe(setting: Setting, row: Row) -> str:
+    """Where an answer was given, for a caption."""
+    return f"{setting.describe()}, {row.domain}, {row.images} images, seed {row.seed}"
+
+
+def _span(counts: set[int]) -> str:
+    return f"{min(counts)} images" if len(counts) == 1 else f"{min(counts)} to {max(counts)} images"
+
+
 def collect_gaps(runs: Runs, family: Family) -> tuple[str, Floats] | None:
-    """1a: by how much the top class beats the true one where zero-shot errs: the domain, and the gaps, sorted."""
+    """1a: by how much the top class beats the true one where zero-shot errs: where that was, and the gaps, sorted."""
     row = family.shift_row(family.zero_shot(family.shifted))
     samples = runs.samples(row) if row else None
-    if row is None or samples is None:
+    if row is None or samples is None or family.shifted is None:
         return None
     gaps = samples["gap"][samples["predicted"] != samples["true"]].astype(np.float64)
     gaps = np.sort(gaps[np.isfinite(gaps)])
-    return (row.domain, gaps) if len(gaps) else None
+    return (_describe(family.shifted, row), gaps) if len(gaps) else None
 
 
-def collect_margins(runs: Runs, family: Family) -> dict[str, dict[int, float]] | None:
+def collect_margins(runs: Runs, family: Family) -> tuple[str, dict[str, dict[int, float]]] | None:
     """1b: median local margin of zero-shot by domain and severity, for at least two severities."""
     found: dict[str, dict[int, float]] = {}
+    counts = set()
     for setting in sorted(family.settings):
         one = family.zero_shot(setting) if setting.severity else None
         for domain in one.domains if one else ():
             row = one.find(domain) if one else None
             samples = runs.samples(row) if row and row.domain == domain else None
-            if samples is not None and np.isfinite(samples["margin"]).any():
+            if row and samples is not None and np.isfinite(samples["margin"]).any():
                 found.setdefault(domain, {})[setting.severity] = float(np.nanmedian(samples["margin"]))
+                counts.add(row.images)
     several = {domain: line for domain, line in found.items() if len(line) > 1}
     longest = max(map(len, several.values()), default=0)
     full = {domain: line for domain, line in several.items() if len(line) == longest}
     chosen = [d for d in REPRESENTATIVE if d in full] + [d for d in full if d not in REPRESENTATIVE]
-    return {domain: full[domain] for domain in chosen[:4]} or None
+    if not chosen:
+        return None
+    where = replace(next(iter(family.settings)), severity=0).describe()
+    return f"{where}, {_span(counts)}", {domain: full[domain] for domain in chosen[:4]}
 
 
 def collect_mass(runs: Runs, family: Family) -> tuple[str, dict[str, Floats]] | None:
-    """1c: cumulative share of classes, largest first, of shifted predictions, clean predictions and true labels."""
+    """1c: cumulative share of classes, largest first, of shifted predictions, clean predictions and true labels.
+
+    All on the same pictures: few of them look more concentrated than many.
+    """
     shifted = family.shift_row(family.zero_shot(family.shifted))
-    clean_setting = next((s for s in family.settings if not s.severity), None)
-    clean = family.zero_shot(clean_setting)
-    pair = (runs.samples(shifted) if shifted else None, runs.samples(clean.first) if clean else None)
-    if shifted is None or pair[0] is None or pair[1] is None:
+    clean = family.zero_shot(next((s for s in family.settings if not s.severity), None))
+    one, two = runs.samples(shifted) if shifted else None, runs.samples(clean.first) if clean else None
+    if shifted is None or one is None or two is None or family.shifted is None:
         return None
-    classes = 1 + max(int(samples[key].max()) for samples in pair if samples for key in ("true", "predicted"))
-    return shifted.domain, {
-        "shifted predictions": accumulate_classes(pair[0]["predicted"], classes),
-        "clean predictions": accumulate_classes(pair[1]["predicted"], classes),
-        "labels": accumulate_classes(pair[0]["true"], classes),
+    mine, theirs = align_by_index(one["index"], two["index"])
+    if not len(mine):
+        return None
+    said = shifted.protocol.get("classes", "")
+    seen = 1 + max(int(samples[key].max()) for samples in (one, two) for key in ("true", "predicted"))
+    classes = max(int(said), seen) if said.isdecimal() else seen
+    where = f"{family.shifted.describe()}, {shifted.domain}, {len(mine)} images clean and shifted"
+    return where, {
+        "shifted predictions": accumulate_classes(one["predicted"][mine], classes),
+        "clean predictions": accumulate_classes(two["predicted"][theirs], classes),
+        "labels": accumulate_classes(one["true"][mine], classes),
     }
 
 
@@ -108,38 +132,45 @@ def accumulate_classes(labels: NDArray[np.int64], classes: int) -> Floats:
 
 
 def collect_late_shares(family: Family) -> tuple[str, dict[str, float]] | None:
-    """1d: share in % of the most predicted class late in the stream, for PMR without and with AM."""
+    """1d: share in % of the most predicted class late in the stream, for PMR without and with AM, alike in all else."""
     if family.shifted is None:
         return None
-    found: dict[str, float] = {}
-    domain = ""
+    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
     for name, changes in (("PMR only", {"am": False, "bc": False}), ("PMR + AM", {"bc": False})):
         for one in family.settings[family.shifted]:
             row = family.shift_row(one) if one.first.method == "lmr" and one.changes == changes else None
-            value = row.metrics.get("late_top_share") if row else None
-            if row and value is not None and (not domain or row.domain == domain):
-                found[name], domain = 100 * value, row.domain
-    return (domain, found) if len(found) == 2 else None
+            if row and row.metrics.get("late_top_share") is not None:
+                alike = (row.images, row.batch_size, row.domain, row.seed, *one.ground)
+                groups.setdefault(alike, {})[name] = row
+    pair = max((group for group in groups.values() if len(group) == 2), key=lambda g: g["PMR only"].images, default={})
+    if not pair:
+        return None
+    where = f"{_describe(family.shifted, pair['PMR only'])}, batch {pair['PMR only'].batch_size}"
+    return where, {name: 100 * float(row.metrics["late_top_share"] or 0) for name, row in pair.items()}
 
 
-def collect_recovery(runs: Runs, family: Family) -> tuple[list[str], dict[str, Floats]] | None:
+def collect_recovery(runs: Runs, family: Family) -> tuple[str, dict[str, Floats]] | None:
     """3d: percentiles of the true class's score above zero-shot's wrong answer, over zero-shot's errors, by method.
 
-    Over all domains that every one of the methods was measured on.
+    Over all domains that every one of the methods was measured on, with the same number of images.
     """
-    series: dict[str, dict[str, Floats]] = {}
+    groups: dict[tuple[Any, ...], dict[str, dict[str, Floats]]] = {}
     for one in family.settings.get(family.shifted, []) if family.shifted else []:
         if one.first.method in ("zeroshot", "tent", "mint", "lmr") and not one.changes:
             rows = [row for row in one.rows if row.domain not in SEVERAL and row.seed == one.seeds[0]]
             pairs = [(row.domain, _read_recovery(runs, row)) for row in rows]
             measured = {domain: values for domain, values in pairs if values is not None}
+            series = groups.setdefault((one.first.images, *one.ground), {})
             if measured and len(measured) >= len(series.get(one.label, {})):
                 series[one.label] = measured
+    images = max(groups, key=lambda key: (len(groups[key]), key[0]), default=())
+    series = groups.get(images, {})
     common = set.intersection(*map(set, series.values())) if series else set()
-    if len(series) < 2 or not common:
+    if len(series) < 2 or not common or family.shifted is None:
         return None
     order = sorted(common)
-    return order, {
+    domains = ", ".join(order) if len(order) < 4 else f"{len(order)} corruptions"
+    return f"{family.shifted.describe()}, {domains}, {images[0]} images each", {
         label: np.percentile(np.concatenate([lines[d] for d in order]), PERCENTILES) for label, lines in series.items()
     }
 

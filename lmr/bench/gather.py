@@ -82,9 +82,14 @@ class Setting:
         """All but the severity."""
         return self.dataset, self.backbone, self.prompts, self.order, self.reset
 
-    def describe(self) -> str:
+    @property
+    def protocol(self) -> tuple[str, str, int, str, str]:
+        """All but the dataset."""
+        return self.backbone, self.prompts, self.severity, self.order, self.reset
+
+    def describe(self, dataset: bool = True) -> str:
         """A phrase for the head of a table: what is not as in the paper's main tables is said."""
-        parts = [self.dataset, self.backbone]
+        parts = [*([self.dataset] if dataset else []), self.backbone]
         parts += [f"severity {self.severity}"] if self.severity else []
         parts += [f"prompts {self.prompts}"] if self.prompts != SINGLE_PROMPT else []
         parts += [STREAMS[self.reset]] if self.reset in STREAMS else []
@@ -99,6 +104,7 @@ class Series:
     label: str
     setting: Setting
     rows: tuple[Row, ...]
+    data: str = ""  # words for the pictures, where other runs of the setting have other ones
 
     @property
     def first(self) -> Row:
@@ -144,6 +150,17 @@ class Series:
         seeds = set(columns[0]).intersection(*columns[1:]) if columns else set()
         return {seed: float(np.mean([column[seed] for column in columns])) for seed in sorted(seeds)}
 
+    @property
+    def ground(self) -> tuple[Any, ...]:
+        """What two series must share to differ in spec, batch size and images alone."""
+        row = self.first
+        return row.backbone.get("weights"), row.backbone.get("dtype"), self.data, row.prompts.get("digest"), self.stream
+
+    @property
+    def stream(self) -> tuple[str, ...]:
+        """The domains of a stream through several, in their order: another order is another stream."""
+        return tuple(self.first.domains) if self.first.domain in SEVERAL else ()
+
     @cached_property
     def changes(self) -> dict[str, Any]:
         """The arguments in which the spec differs from the nearest preset of its method."""
@@ -181,7 +198,7 @@ def find_changes(spec: str) -> dict[str, Any]:
 
 def gather(rows: Iterable[Row]) -> dict[Setting, list[Series]]:
     """Rows as series, by setting."""
-    found: dict[Setting, dict[tuple[Any, ...], list[Row]]] = {}
+    found: dict[Setting, list[Row]] = {}
     for row in rows:
         setting = Setting(
             row.dataset,
@@ -191,12 +208,47 @@ def gather(rows: Iterable[Row]) -> dict[Setting, list[Series]]:
             row.order_words,
             row.domain if row.domain in SEVERAL else row.reset,
         )
-        key = (row.spec, row.batch_size, row.images, row.emit, *_list_digests(row))
-        found.setdefault(setting, {}).setdefault(key, []).append(row)
-    return {
-        setting: [Series(_find_label(rows), setting, tuple(rows)) for rows in groups.values()]
-        for setting, groups in found.items()
-    }
+        found.setdefault(setting, []).append(row)
+    return {setting: _join_rows(setting, members) for setting, members in found.items()}
+
+
+def _join_rows(setting: Setting, rows: Sequence[Row]) -> list[Series]:
+    """The rows of a setting as series: only domain and seed differ inside one."""
+    data = _describe_data(rows)
+    groups: dict[tuple[Any, ...], Series] = {}
+    for row in rows:
+        one = Series("", setting, (row,), data[row.run])
+        key = (row.spec, row.batch_size, row.images, row.emit, *one.ground)
+        groups[key] = replace(one, rows=(*groups[key].rows, row)) if key in groups else one
+    return [replace(one, label=_find_label(one.rows)) for one in groups.values()]
+
+
+def _describe_data(rows: Sequence[Row]) -> dict[str, str]:
+    """Run -> words for its pictures, empty unless runs on one domain have other pictures.
+
+    Digests of two domains say nothing about each other: each may be of its own files alone.
+    """
+    if not _find_clashes(rows):
+        return {row.run: "" for row in rows}
+    keys = [key for key in rows[0].protocol if all(key in row.protocol for row in rows)]
+    keys = [key for key in keys if len({row.protocol[key] for row in rows}) > 1]
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault("; ".join(row.protocol[key] for key in keys), []).append(row)
+    found = {}
+    for words, members in groups.items():
+        clashes = _find_clashes(members)
+        for row in members:
+            found[row.run] = f"data {row.data_digest[:8]}" if row.data_digest in clashes else words
+    return found
+
+
+def _find_clashes(rows: Sequence[Row]) -> set[str]:
+    """Digests of pictures of which one domain has several."""
+    by_domain: dict[tuple[str, ...], set[str]] = {}
+    for row in rows:
+        by_domain.setdefault((row.domain, *row.domains), set()).add(row.data_digest)
+    return {digest for digests in by_domain.values() if len(digests) > 1 for digest in digests}
 
 
 def _find_label(rows: Sequence[Row]) -> str:
@@ -207,39 +259,6 @@ def _find_label(rows: Sequence[Row]) -> str:
     name, changes = rows[0].method, find_changes(rows[0].spec)
     known = "zero-shot" if name == "zeroshot" else name.upper()
     return f"{known} ({', '.join(f'{key}={value}' for key, value in changes.items())})" if changes else known
-
-
-def _list_digests(row: Row) -> tuple[Any, ...]:
-    return row.backbone.get("weights"), row.backbone.get("dtype"), row.data_digest, row.prompts.get("digest")
-
-
-def tell_apart(series: Iterable[Series]) -> list[Series]:
-    """The series of one table; where one label names several, what differs is added to it."""
-    every = list(series)
-    named = []
-    for one in every:
-        same = [other.first for other in every if other.label == one.label]
-        named.append(replace(one, label=one.label + _find_distinction(one.first, same)))
-    return named
-
-
-def _find_distinction(row: Row, same: list[Row]) -> str:
-    """What distinguishes a row from others with its label, as an addition to the label."""
-    added = []
-    if len({other.spec for other in same}) > 1:
-        every = [parse_spec(other.spec)[1] for other in same]
-        own = parse_spec(row.spec)[1]
-        added += [f"{key}={value}" for key, value in own.items() if any(o.get(key) != value for o in every)]
-    if len({other.batch_size for other in same}) > 1:
-        added.append(f"batch {row.batch_size}")
-    if len({other.images for other in same}) > 1:
-        added.append(f"{row.images} images")
-    if len({other.emit for other in same}) > 1:
-        added.append(row.emit)
-    for name, read in (("weights", 0), ("dtype", 1), ("data", 2), ("prompts", 3)):
-        if len({_list_digests(other)[read] for other in same}) > 1:
-            added.append(f"{name} {str(_list_digests(row)[read])[:8]}")
-    return f" ({', '.join(added)})" if added else ""
 
 
 def share_seeds(series: Sequence[Series], domains: Sequence[str] | None = None) -> tuple[list[Series], list[str]]:

@@ -94,5 +94,6 @@ def run_bench_command(options: argparse.Namespace) -> str | None:
         return None
     outcome = run_bench(plans, options.out, workers=options.workers, root=options.root)
     print(outcome.describe(), file=sys.stderr)
-    print(f"Rows are in {options.out}; 'lmr report {options.out}' makes tables and figures of them.")
+    if outcome.rows:
+        print(f"Rows are in {options.out}; 'lmr report {options.out}' makes tables and figures of them.")
     return f"{len(outcome.failures)} runs failed." if outcome.failures else None

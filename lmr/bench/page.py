@@ -14,7 +14,7 @@ from lmr.bench.paper_figures import Drawing
 from lmr.bench.row import Row
 from lmr.bench.table import Cell, Line, Table, show_number
 from lmr.bench.table_formats import DIFFERENCE, PUBLISHED, SPREAD, list_notes
-from lmr.bench.tables import CORRUPTIONS
+from lmr.bench.tables import CORRUPTIONS, describe_data
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -182,7 +182,8 @@ def describe_row(row: Row) -> dict[str, str]:
         "run": row.run,
         "method": row.spec,
         "backbone": ", ".join(f"{key} {value}" for key, value in row.backbone.items()),
-        "data": f"{row.dataset}, {where}, severity {row.severity}, {row.images} images, digest {row.data_digest}",
+        "data": f"{row.dataset}, {where}, severity {row.severity}, {row.images} images, digest {row.data_digest}"
+        + (f" ({describe_data(row)})" if row.protocol else ""),
         "prompts": ", ".join(f"{key} {value}" for key, value in row.prompts.items()),
         "stream": f"batches of {row.batch_size}, order {row.order_words} with seed {row.seed} "
         f"(hash {row.order.get('hash')}), reset: {row.reset}, answers {row.emit} the batch's own update",

@@ -79,7 +79,7 @@ def draw_figures(runs: Runs, settings: dict[Setting, list[Series]]) -> tuple[lis
 _NEEDS = {  # what a figure is made of, and the plan that makes it; each has a pocket- form without download
     "1a": ("zero-shot's answers to single pictures of a corruption", "failure-patterns"),
     "1b": ("zero-shot's answers at several severities", "failure-patterns"),
-    "1c": ("zero-shot's answers to clean and to corrupted pictures", "failure-patterns"),
+    "1c": ("zero-shot's answers to the same pictures clean and corrupted", "failure-patterns"),
     "1d": ("LMR with PMR alone and with PMR and AM", "failure-patterns"),
     "3a": ("methods with several batch sizes", "ablation-batch-size"),
     "3b": ("LMR with several numbers of negatives", "ablation-negatives"),
@@ -115,19 +115,19 @@ def _make_safe(text: str) -> str:
 def _list_of_family(runs: Runs, family: data.Family) -> list[tuple[str, Draw]]:
     found: list[tuple[str, Draw]] = []
     if gaps := data.collect_gaps(runs, family):
-        found.append(("1a", lambda axes: _draw_gaps(axes, family.dataset, *gaps)))
+        found.append(("1a", lambda axes: _draw_gaps(axes, *gaps)))
     if margins := data.collect_margins(runs, family):
-        found.append(("1b", lambda axes: _draw_margins(axes, family.dataset, margins)))
+        found.append(("1b", lambda axes: _draw_margins(axes, *margins)))
     if mass := data.collect_mass(runs, family):
-        found.append(("1c", lambda axes: _draw_mass(axes, family.dataset, *mass)))
+        found.append(("1c", lambda axes: _draw_mass(axes, *mass)))
     if shares := data.collect_late_shares(family):
-        found.append(("1d", lambda axes: _draw_shares(axes, family.dataset, *shares)))
+        found.append(("1d", lambda axes: _draw_shares(axes, *shares)))
     if recovery := data.collect_recovery(runs, family):
-        found.append(("3d", lambda axes: _draw_recovery(axes, family.dataset, *recovery)))
+        found.append(("3d", lambda axes: _draw_recovery(axes, *recovery)))
     return found
 
 
-def _draw_gaps(axes: Axes, dataset: str, domain: str, gaps: data.Floats) -> str:
+def _draw_gaps(axes: Axes, where: str, gaps: data.Floats) -> str:
     below = float((gaps <= DELTA).mean())
     shares = np.arange(1, len(gaps) + 1) / len(gaps)
     axes.axvspan(0, DELTA, color="#56B4E9", alpha=0.18, linewidth=0)
@@ -137,12 +137,12 @@ def _draw_gaps(axes: Axes, dataset: str, domain: str, gaps: data.Floats) -> str:
     axes.set(xlabel="cosine of top class − cosine of true class", ylabel="errors with a gap up to this, %")
     axes.set(xlim=(0, float(np.quantile(gaps, 0.995)) * 1.05 or 1), ylim=(0, 102))
     return (
-        f"Top-1/ground-truth gap of the {len(gaps)} errors of zero-shot on {dataset}, {domain}: "
+        f"Top-1/ground-truth gap of the {len(gaps)} errors of zero-shot on {where}: "
         f"{100 * below:.1f} % lie within δ = {DELTA}."
     )
 
 
-def _draw_margins(axes: Axes, dataset: str, margins: dict[str, dict[int, float]]) -> str:
+def _draw_margins(axes: Axes, where: str, margins: dict[str, dict[int, float]]) -> str:
     ends = []
     for k, (domain, line) in enumerate(margins.items()):
         style: dict[str, Any] = {"color": PALETTE[k], "linestyle": DASHES[k], "marker": MARKERS[k]}
@@ -152,10 +152,10 @@ def _draw_margins(axes: Axes, dataset: str, margins: dict[str, dict[int, float]]
     axes.set(xlabel="severity", ylabel="median local margin (cosine)", xticks=severities)
     axes.set_ylim(0, None)
     _label_ends(axes, ends)
-    return f"Median local margin of zero-shot against the severity on {dataset}."
+    return f"Median local margin of zero-shot against the severity on {where}."
 
 
-def _draw_mass(axes: Axes, dataset: str, domain: str, mass: dict[str, data.Floats]) -> str:
+def _draw_mass(axes: Axes, where: str, mass: dict[str, data.Floats]) -> str:
     styles: tuple[dict[str, Any], ...] = (OURS, PLAIN, {"color": PALETTE[0], "linestyle": ":"})
     for (name, line), style in zip(mass.items(), styles, strict=True):
         shown = {key: value for key, value in style.items() if key != "marker"}
@@ -166,10 +166,10 @@ def _draw_mass(axes: Axes, dataset: str, domain: str, mass: dict[str, data.Float
     axes.set(xlabel="most frequent classes", ylabel="cumulative share, %", xlim=(1, classes), ylim=(0, 102))
     axes.legend(loc="lower right", frameon=False)
     shares = "; ".join(f"{name} {100 * line[top - 1]:.1f} %" for name, line in mass.items())
-    return f"Cumulative class mass on {dataset}, {domain}. The {top} most frequent of {classes} classes hold: {shares}."
+    return f"Cumulative class mass on {where}. The {top} most frequent of {classes} classes hold: {shares}."
 
 
-def _draw_shares(axes: Axes, dataset: str, domain: str, shares: dict[str, float]) -> str:
+def _draw_shares(axes: Axes, where: str, shares: dict[str, float]) -> str:
     colours = (PALETTE[4], OURS["color"])
     bars = axes.bar(list(shares), list(shares.values()), width=0.55, color=colours, edgecolor="black", linewidth=0.6)
     bars.patches[0].set_hatch("//")
@@ -178,12 +178,12 @@ def _draw_shares(axes: Axes, dataset: str, domain: str, shares: dict[str, float]
     axes.grid(axis="x", visible=False)
     first, second = shares.values()
     return (
-        f"Share of the most predicted class at the end of the stream, {dataset}, {domain}: {first:.1f} % without the "
+        f"Share of the most predicted class at the end of the stream, {where}: {first:.1f} % without the "
         f"adaptive margin, {second:.1f} % with it."
     )
 
 
-def _draw_recovery(axes: Axes, dataset: str, domains: list[str], lines: dict[str, data.Floats]) -> str:
+def _draw_recovery(axes: Axes, where: str, lines: dict[str, data.Floats]) -> str:
     ends = []
     for name, style in _style_methods(list(lines)).items():
         shown = {key: value for key, value in style.items() if key != "marker"}
@@ -192,8 +192,7 @@ def _draw_recovery(axes: Axes, dataset: str, domains: list[str], lines: dict[str
     axes.axhline(0, color="#999999", linewidth=0.7)
     axes.set(xlabel="percentile of zero-shot's errors", ylabel="true class − zero-shot's answer", xlim=(1, 99))
     _label_ends(axes, ends)
-    where = ", ".join(domains) if len(domains) < 4 else f"{len(domains)} corruptions"
-    return f"Local margin recovery on what zero-shot gets wrong, {dataset}, {where}; above 0 the error is undone."
+    return f"Local margin recovery on what zero-shot gets wrong, {where}; above 0 the error is undone."
 
 
 def _draw_sweep(sweep: Sweep) -> Draw:
@@ -211,8 +210,7 @@ def _draw_sweep(sweep: Sweep) -> Draw:
         _widen(axes)
         _label_ends(axes, ends)
         what = "the batch size" if sweep.kind == "batch-size" else "the number of hard negatives"
-        domains = ", ".join(sweep.domains) if len(sweep.domains) < 4 else f"mean of {len(sweep.domains)} domains"
-        return f"Accuracy against {what} on {sweep.setting.dataset} ({domains})."
+        return f"Accuracy against {what} on {sweep.describe()}."
 
     return draw
 
@@ -220,17 +218,19 @@ def _draw_sweep(sweep: Sweep) -> Draw:
 def _draw_deltas(sweeps: Sequence[Sweep]) -> Draw:
     def draw(axes: Axes) -> str:
         ends = []
+        sets = [sweep.setting.dataset for sweep in sweeps]
+        marks = [f" ({k})" if sets.count(name) > 1 else "" for k, name in enumerate(sets, 1)]  # other backbones, say
         for k, sweep in enumerate(sweeps):
-            means = next(sweep.means(name) for name in sweep.lines)
-            colour = PALETTE[k % len(PALETTE)]
+            means, colour = next(sweep.means(name) for name in sweep.lines), PALETTE[k % len(PALETTE)]
             axes.plot(list(means), list(means.values()), color=colour, linestyle=DASHES[k % 6], marker=MARKERS[k % 6])
-            ends.append((sweep.setting.dataset, list(means)[-1], list(means.values())[-1], colour))
+            ends.append((sets[k] + marks[k], list(means)[-1], list(means.values())[-1], colour))
         axes.axvline(DELTA, color=OURS["color"], linewidth=0.9, linestyle=":")
         axes.text(DELTA, 0.02, f" δ = {DELTA}", color=OURS["color"], transform=axes.get_xaxis_transform(), va="bottom")
         axes.set(xlabel="δ, width of the protected set (cosine)", ylabel="mean accuracy, %")
         _widen(axes)
         _label_ends(axes, ends)
-        return "Accuracy against δ; the dotted line is the paper's choice."
+        where = "; ".join(sweep.describe() + mark for sweep, mark in zip(sweeps, marks, strict=True))
+        return f"Accuracy against δ on {where}. The dotted line is the paper's choice."
 
     return draw
 

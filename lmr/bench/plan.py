@@ -16,6 +16,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lmr.backbones.backbone import DEFAULT_TEMPLATES
 from lmr.bench.prompts import PromptSet, read_prompt_set
 from lmr.core.errors import LmrError
@@ -29,6 +31,7 @@ PAPER_ORDER = ("zeroshot", "tda", "ecalp", "tent", "eta", "batclip", "mint", "bi
 DOMAINS = (*CORRUPTIONS, *EXTRA, "clean")
 RESETS = ("domain", "never")
 DTYPES = ("float32", "bfloat16", "float16")
+OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order has a use for
 
 
 @dataclass(frozen=True)
@@ -82,11 +85,8 @@ KEYS = (
 def list_plans() -> dict[str, str]:
     """The plans that come with the package, each with its title."""
     files = (item for item in resources.files("lmr.bench").joinpath("plans").iterdir() if item.name.endswith(".toml"))
-    return {item.name[:-5]: tomllib.loads(item.read_text("utf-8"))["title"] for item in sorted(files, key=_get_name)}
-
-
-def _get_name(item: Any) -> str:
-    return str(item.name)
+    ordered = sorted(files, key=lambda item: item.name)
+    return {item.name[:-5]: tomllib.loads(item.read_text("utf-8"))["title"] for item in ordered}
 
 
 def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> Plan:
@@ -118,7 +118,13 @@ def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] 
     if not isinstance(title, str) or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
         raise LmrError(f"The plan {name!r} should have a title (a text) and its runs as [[runs]] tables.")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    return Plan(name, title, tuple(_read_part(name, content | table | given, folder) for table in tables))
+    return Plan(name, title, tuple(_read_part(name, _combine(content | table, given), folder) for table in tables))
+
+
+def _combine(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plan says and what wins over it; another order has no use for what belongs to the plan's own."""
+    dropped = {key for key, order in OF_ORDERS.items() if given.get("order", order) != order}
+    return {key: value for key, value in table.items() if key not in dropped} | dict(given)
 
 
 def _read_part(plan: str, table: Mapping[str, Any], folder: Path) -> Part:
@@ -135,9 +141,20 @@ def _read_part(plan: str, table: Mapping[str, Any], folder: Path) -> Part:
         if "prompts" in table:
             values["prompts"] = tuple(read_prompt_set(entry, folder) for entry in _wrap(table["prompts"]))
         values["methods"] = _read_methods(table["methods"], tuple(_wrap(table.get("preset", []))))
+        _check_order(values)
     except LmrError as error:
         raise LmrError(f"In the plan {plan!r}: {error}") from error
     return Part(**values)
+
+
+def _check_order(values: Mapping[str, Any]) -> None:
+    """Refuse what the order has no use for: it would be another run of the same numbers."""
+    kind = values.get("order", Part.order)
+    for key, order in OF_ORDERS.items():
+        if key in values and kind != order:
+            raise LmrError(f"The order {kind!r} has no {key}; leave it away or give order = {order!r}.")
+    if kind == "file" and values.get("seeds", Part.seeds) != Part.seeds:
+        raise LmrError("The order 'file' is the same for every seed; leave the seeds away or give seeds = 1.")
 
 
 def _read_methods(given: Any, presets: tuple[Any, ...]) -> tuple[Contender, ...]:
@@ -254,6 +271,13 @@ def _positive(key: str, value: Any) -> float:
     return float(value)
 
 
+def _device(key: str, value: Any) -> str:
+    try:
+        return str(torch.device(value))
+    except (RuntimeError, TypeError) as error:
+        raise LmrError(f"There is no {key} {value!r}; give cpu, cuda or cuda:0, for example.") from error
+
+
 _READ: dict[str, Callable[[str, Any], Any]] = {
     "datasets": _texts(),
     "corruptions": _texts(DOMAINS),
@@ -270,5 +294,5 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "forgetting": _one(_numbers(0)),
     "recovery": _truth,
     "dtype": _one(_texts(DTYPES)),
-    "device": _one(_texts()),
+    "device": _device,
 }

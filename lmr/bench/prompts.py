@@ -52,7 +52,9 @@ def read_prompt_set(entry: Any, folder: Path) -> PromptSet:
     if isinstance(entry, str) and "{}" in entry:
         return PromptSet(entry, (entry,))
     if isinstance(entry, list):
-        return _read_templates(entry, f"{len(entry)} templates")
+        # Its digest tells it from other sets of as many.
+        digest = hashlib.sha256(json.dumps(entry).encode()).hexdigest()[:8]
+        return _read_templates(entry, f"{len(entry)} templates {digest}")
     if not isinstance(entry, str) or not entry:
         raise LmrError(f"Expected prompts as a template with {{}}, a list of templates or a file, got {entry!r}.")
     path = next((place for place in (folder / entry, Path(entry)) if place.is_file()), None)

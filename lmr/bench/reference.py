@@ -1,7 +1,8 @@
 """The paper's numbers: every cell of its six tables, as printed, each with the protocol it was made under.
 
 ``reference.json`` keeps what is printed; its ``protocol`` holds for a whole table, a row's ``batch_size`` for the row.
-``None`` is what the paper does not say; what it implies without saying it is listed in ``IMPLIED``.
+``None`` is what the paper does not say; what it implies without saying it is listed under ``implied``. Where columns
+are datasets, ``images`` is given for each of them.
 """
 
 from __future__ import annotations
@@ -62,6 +63,14 @@ class PublishedTable:
     protocol: dict[str, Any]
     columns: tuple[str, ...]
     rows: tuple[PublishedRow, ...]
+
+    def describe(self, column: str | None = None) -> dict[str, Any]:
+        """The protocol of a column: its dataset, and how many images that has."""
+        if self.protocol["dataset"] is not None:
+            return dict(self.protocol)
+        if column == AVERAGE:
+            return {**self.protocol, "dataset": list(self.columns[:-1])}
+        return {**self.protocol, "dataset": column, "images": self.protocol["images"].get(column)}
 
     def find(self, spec: str) -> PublishedRow | None:
         """The row of a method, or, for the parts of LMR, of the same parts."""
@@ -125,9 +134,7 @@ def list_numbers() -> Iterator[PublishedNumber]:
     for table in read_reference().values():
         for row in table.rows:
             for column, printed in row.cells.items():
-                protocol = {**table.protocol, "batch_size": row.batch_size}
-                if table.protocol["dataset"] is None:  # the columns are datasets
-                    protocol["dataset"] = list(table.columns[:-1]) if column == AVERAGE else column
+                protocol = {**table.describe(column), "batch_size": row.batch_size}
                 yield PublishedNumber(
                     table.name, table.source, row.printed, column, printed, read_number(printed), protocol
                 )
@@ -156,7 +163,6 @@ def match_corruption_table(dataset: str, backbone: str, prompts: str) -> Publish
 def find_differences(row: Row, table: PublishedTable, published: PublishedRow, column: str | None = None) -> list[str]:
     """Where the protocol of a run differs from that of the published number beside it, each as a phrase."""
     implied = describe_paper()["implied"]
-    dataset = table.protocol["dataset"] or column
     ours: dict[str, Any] = {
         "dataset": row.dataset,
         "backbone": name_backbone(row.backbone.get("name", "")),
@@ -167,13 +173,21 @@ def find_differences(row: Row, table: PublishedTable, published: PublishedRow, c
         "order": row.order.get("kind"),
         "reset": row.reset,
     }
-    theirs = {**table.protocol, "dataset": dataset, "batch_size": published.batch_size}
+    theirs = {**table.describe(column), "batch_size": published.batch_size}
     found = []
     for key, value in ours.items():
         if theirs.get(key) is not None and value != theirs[key]:
             note = ", implied" if key in implied else ""
             found.append(f"{key.replace('_', ' ')} {value} (paper: {theirs[key]}{note})")
-    return found + _compare_arguments(row.spec, published.spec, str(dataset))
+    return found + _compare_data(row.protocol) + _compare_arguments(row.spec, published.spec, str(theirs["dataset"]))
+
+
+def _compare_data(protocol: Mapping[str, str]) -> list[str]:
+    """Pictures that are known to be others than the paper's; what nobody could check is no difference."""
+    corruptions, pictures = (str(protocol.get(key, "")) for key in ("corruptions", "pictures"))
+    found = ["data made by lmr (paper: official files)"] if corruptions.startswith("made by lmr") else []
+    found += ["not the official files"] if corruptions.startswith("not the official") else []
+    return found + (["not the official test set"] if pictures.startswith("not the official") else [])
 
 
 def _compare_arguments(spec: str, published: str, dataset: str) -> list[str]:

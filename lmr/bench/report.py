@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from lmr.bench.page import build_page, collect_curves
 from lmr.bench.paper_figures import Drawing, draw_figures
 from lmr.bench.reference import describe_paper, find_published
 from lmr.bench.row import FOLDER
+from lmr.bench.severities import build_severities
 from lmr.bench.sweeps import build_sweep_table, find_sweeps
 from lmr.bench.table import Table
 from lmr.bench.table_formats import format_csv, format_latex, format_markdown, format_terminal
@@ -22,11 +24,11 @@ from lmr.bench.tables import (
     build_corruptions,
     build_costs,
     build_measures,
-    build_severities,
     choose_main,
+    note_main,
     with_base,
 )
-from lmr.bench.tables_by_dataset import build_components, build_variants
+from lmr.bench.tables_by_dataset import build_components, list_variants
 from lmr.core.errors import LmrError
 from lmr.core.statefile import write_atomically
 
@@ -35,6 +37,17 @@ FORMATS: dict[str, Callable[[Table], str]] = {
     "md": format_markdown,
     "tex": format_latex,
     "csv": format_csv,
+}
+# How the files of a report are called and in which forms each comes, by their folder.
+OWN: dict[str, tuple[re.Pattern[str], tuple[str, ...]]] = {
+    "tables": (
+        re.compile(
+            r"(accuracy|parts|gains|measures|efficiency|severities|sweep|imagenet-variants|ablation-components)"
+            r"(-[a-z0-9-]+)?"
+        ),
+        tuple(FORMATS),
+    ),
+    "figures": (re.compile(r"figure-[13][a-d](-.+)?"), ("svg", "png")),
 }
 
 
@@ -70,6 +83,8 @@ def make_report(
             (out / "tables" / f"{table.name}.{form}").write_text(write(table), encoding="utf-8")
     for drawing in drawings:
         drawing.write(out / "figures")
+    _remove_old(out / "tables", {table.name for table in tables})
+    _remove_old(out / "figures", {drawing.name for drawing in drawings})
     write_atomically(out / "report.md", _join_markdown(summary, tables, drawings, words).encode())
     write_atomically(page, content.encode())
     return Report(tables, drawings, words, page)
@@ -78,14 +93,15 @@ def make_report(
 def build_tables(runs: Runs, settings: dict[Setting, list[Series]], beside: str | None = None) -> list[Table]:
     """Every table the runs have numbers for; ``beside`` names a published table to stand beside other data too."""
     published = find_published(beside) if beside else None
-    tables: list[Table | None] = [build_variants(settings)]
-    several = any(one.first.method != "zeroshot" for series in settings.values() for one in series)
+    tables: list[Table | None] = [*list_variants(settings)]
+    adapted = {s.family for s, series in settings.items() if any(one.first.method != "zeroshot" for one in series)}
     for setting, series in settings.items():
         main, parts = choose_main(series), [one for one in series if one.is_part]
-        alone = several and all(one.first.method == "zeroshot" for one in series)
+        alone = setting.family in adapted and all(one.first.method == "zeroshot" for one in series)
         if setting.dataset in VARIANTS or alone:
-            continue  # the variants have their table; so has zero-shot alone
-        tables.append(build_corruptions(setting, main, published, notes=_note_clean(setting, settings)))
+            continue  # the variants have their table; so has zero-shot alone beside other severities
+        notes = [*_note_clean(setting, settings), *note_main(main, series)]
+        tables.append(build_corruptions(setting, main, published, notes=notes))
         if parts:
             tables.append(build_corruptions(setting, with_base(parts, series), None, "parts"))
         if len(main) > 1:
@@ -141,6 +157,15 @@ def _make_folder(out: Path) -> None:
         (out / "tables").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LmrError(f"Cannot make the folder {str(out)!r} for the report: {error.strerror}.") from error
+
+
+def _remove_old(folder: Path, kept: set[str]) -> None:
+    """Delete what an earlier report left in a folder: files with our names in all of our forms, nobody else's."""
+    pattern, forms = OWN[folder.name]
+    for name in {path.stem for path in folder.glob("*") if pattern.fullmatch(path.stem)} - kept:
+        paths = [folder / f"{name}.{form}" for form in forms]
+        for path in paths if all(path.is_file() for path in paths) else ():
+            path.unlink()
 
 
 def _join_markdown(summary: str, tables: Sequence[Table], drawings: Sequence[Drawing], words: Sequence[str]) -> str:

@@ -38,6 +38,7 @@ CELL_ZERO_SHOT, MEAN_ZERO_SHOT = 0.25, 0.1
 COUNT = 0.05  # share
 NOT_JUDGED = ("ms_per_image", "peak_mb")
 REPRODUCED, MISSED, DIFFERENT, ABSENT = "reproduced", "not reproduced", "not comparable", "not run"
+COUNTED = "trained numbers agree"  # of a row whose other numbers are not judged
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,14 @@ def _judge_line(name: str, line: Line, table: Table, published: PublishedTable) 
         return Judgement(name, MISSED, ", ".join(outside))
     if not count:
         return Judgement(name, DIFFERENT, "nothing in it can be judged")
+    if _is_half_judged(published):
+        return Judgement(name, COUNTED, "time and memory are not judged")
     return Judgement(name, REPRODUCED, f"{count} numbers, largest difference {largest:.2f}")
+
+
+def _is_half_judged(published: PublishedTable) -> bool:
+    """Whether a table has columns that are the machine's."""
+    return any(column in NOT_JUDGED for column in published.columns)
 
 
 def _find_tolerance(column: str, published: PublishedTable, plain: bool, value: float) -> float:
@@ -127,8 +135,12 @@ def format_verdict(published: PublishedTable, judgements: Sequence[Judgement]) -
     width = max(len(judgement.row) for judgement in judgements)
     words = max(len(judgement.verdict) for judgement in judgements)
     lines = [f"{j.row:{width}}  {j.verdict:{words}}  {j.reason}" for j in judgements]
-    right = sum(judgement.verdict == REPRODUCED for judgement in judgements)
-    head = f"{published.title} ({published.source}): {right} of {len(judgements)} rows reproduced."
+    right = sum(judgement.verdict in (REPRODUCED, COUNTED) for judgement in judgements)
+    rows = f"{right} of {len(judgements)} rows"
+    what = f"{rows} reproduced"
+    if _is_half_judged(published):
+        what = f"the trained numbers of {rows} agree; time and memory are not judged"
+    head = f"{published.title} ({published.source}): {what}."
     rule = (
         f"Tolerance: {MEAN} points for an average, {CELL} for a cell; zero-shot {MEAN_ZERO_SHOT} and {CELL_ZERO_SHOT}; "
         f"trained numbers {100 * COUNT:.0f} %; times and memory are not judged."
@@ -173,5 +185,5 @@ def run_reproduce(options: argparse.Namespace) -> str | None:
     judgements = reproduce(
         options.table, options.out, workers=options.workers, root=options.root, prompts=options.prompts
     )
-    left = [judgement.row for judgement in judgements if judgement.verdict != REPRODUCED]
+    left = [judgement.row for judgement in judgements if judgement.verdict not in (REPRODUCED, COUNTED)]
     return f"Not reproduced: {', '.join(left)}." if left else None

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -85,9 +86,10 @@ class Row:
         for name, kind in _KINDS.items():
             if name in content and (not isinstance(content[name], kind) or isinstance(content[name], bool)):
                 raise ValueError(f"its {name} is {content[name]!r:.40}")
-        for key, value in content["metrics"].items():
-            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
-                raise ValueError(f"its {key} is {value!r:.40}")
+        for name, kinds in _VALUES.items():
+            for key, value in content.get(name, {}).items():
+                if not isinstance(value, kinds) or isinstance(value, bool):
+                    raise ValueError(f"its {name}, {key:.40}, is {value!r:.40}")
         content["metrics"] = {key: content["metrics"].get(key) for key in METRICS}
         return cls(**{f.name: content[f.name] for f in fields if f.name in content})
 
@@ -106,6 +108,10 @@ class Row:
 _KINDS: dict[str, type] = {
     f.name: {"str": str, "int": int}.get(str(f.type), dict) for f in dataclasses.fields(Row)
 }  # the annotations above are texts
+_VALUES: dict[str, tuple[type, ...]] = {
+    "backbone": (str,), "order": (str,), "versions": (str,), "protocol": (str,), "prompts": (str, int),
+    "domains": (int, float), "metrics": (int, float, NoneType),
+}  # fmt: skip
 
 
 def _is_finite(value: float | None) -> bool:

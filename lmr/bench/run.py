@@ -96,7 +96,7 @@ def measure_forgetting(task: Task, method: Method) -> float:
     classifier = method.classifier
     backbone = load_backbone(task.backbone, task.dtype, task.device)
     with answer_in_sentences():
-        clean = find_clean_dataset(task.dataset, task.root, classifier.names)
+        clean = find_clean_dataset(task.dataset, task.root)
         stream = make_stream(clean, "clean", seed=task.seed, limit=task.forgetting)
         right = [
             method.predict(preprocess(backbone, batch.pictures, classifier.device)).labels.cpu().numpy() == batch.labels
@@ -138,6 +138,6 @@ def _make_row(task: Task, method: Method, stream: Stream, records: answers.Recor
         | {"python": platform.python_version(), "machine": platform.machine(), "threads": str(torch.get_num_threads())},
         command=task.command,
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        protocol=dict(stream.dataset.protocol),
+        protocol=stream.dataset.describe_part(task.domains) | {"classes": str(method.classifier.classes)},
         domains=several,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,7 +15,7 @@ from torch import Tensor
 from lmr.backbones import Backbone, load
 from lmr.core.errors import LmrError
 from lmr.core.zeroshot import ZeroShot, digest_tensors
-from lmr.data.dataset import Dataset, Labels, Picture
+from lmr.data.dataset import CLEAN, Dataset, Labels, Picture
 from lmr.data.datasets import open_dataset
 from lmr.data.stream import Stream, make_stream
 
@@ -42,12 +42,19 @@ class KeptPictures(Dataset):
         self.source = dataset
         self.name, self.classes, self.protocol = dataset.name, dataset.classes, dataset.protocol
         self.domains, self.others, self.severities = dataset.domains, dataset.others, dataset.severities
-        self._digest = dataset.digest
 
     @property
     def digest(self) -> str:
-        """The digest of the set when it was opened."""
-        return self._digest
+        """The digest of the set."""
+        return self.source.digest
+
+    def digest_part(self, domains: Sequence[str], severity: int) -> str:
+        """The digest of a part of the set."""
+        return self.source.digest_part(domains, severity)
+
+    def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
+        """The protocol of a part of the set."""
+        return self.source.describe_part(domains)
 
     def labels(self, domain: str) -> Labels:
         """The labels of the set."""
@@ -84,13 +91,18 @@ def find_dataset(name: str, root: str | None = None) -> KeptPictures:
         return KeptPictures(open_dataset(name, root))
 
 
-def find_clean_dataset(name: str, root: str | None, classes: tuple[str, ...]) -> Dataset:
+def find_clean_dataset(name: str, root: str | None) -> Dataset:
     """Clean pictures of the same classes: the set's own, or those it was corrupted from."""
     dataset = find_dataset(name, root)
-    if "clean" in (*dataset.domains, *dataset.others):
+    if CLEAN in dataset.domains:
+        raise LmrError(
+            f"The pictures of {name!r} are the test themselves, and it has no clean ones to ask for afterwards; leave "
+            "'forgetting' away there."
+        )
+    if CLEAN in dataset.others:
         return dataset.source
     clean = find_dataset(CLEAN_SETS.get(name, name.removesuffix("-c")), root)
-    if clean.classes != classes or "clean" not in clean.domains:
+    if clean.classes != dataset.classes or CLEAN not in clean.domains:
         raise LmrError(f"There are no clean pictures of the classes of {name!r}; leave 'forgetting' away.")
     return clean.source
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from lmr.bench.gather import Series, Setting, share_seeds, tell_apart
+from lmr.bench.distinction import note_left_out, tell_apart
+from lmr.bench.gather import Series, Setting, share_seeds
 from lmr.bench.reference import expand_spec
 from lmr.bench.table import Cell, Column, Line, Table, make_cell
-from lmr.bench.tables import finish_line, list_runs, make_name, order_domains
+from lmr.bench.tables import find_common, finish_line, list_runs, make_name
 
 DELTA = 0.03  # the paper's
 
@@ -22,6 +24,15 @@ class Sweep:
     lines: dict[str, dict[float, Series]]
     domains: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Where the numbers are from, for a caption."""
+        every = [one for line in self.lines.values() for one in line.values()]
+        counts = sorted({one.first.images for one in every})
+        images = f"{counts[0]} images" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} images"
+        seeds = ", ".join(map(str, sorted({seed for one in every for seed in one.seeds})))
+        domains = ", ".join(self.domains) if len(self.domains) < 4 else f"mean of {len(self.domains)} domains"
+        return f"{self.setting.describe()}, {domains}, {images} each, {'seeds' if ',' in seeds else 'seed'} {seeds}"
 
     def means(self, line: str) -> dict[float, float]:
         """Mean accuracy in % over domains and seeds by value."""
@@ -41,15 +52,14 @@ def find_sweeps(settings: dict[Setting, list[Series]]) -> list[Sweep]:
     found = []
     for setting, series in settings.items():
         plain = [s for s in series if not s.is_part]
-        for kind, lines in (
-            ("batch-size", _by_batch_size(plain)),
-            ("delta", _by_argument(plain, "delta", setting)),
-            ("negatives", _by_argument(plain, "negatives", setting)),
-        ):
+        for kind in TITLES:
+            lines = _by_batch_size(plain) if kind == "batch-size" else _by_argument(plain, kind, setting)
             if lines:
                 members = [one for line in lines.values() for one in line.values()]
-                common = [d for d in order_domains(members) if all(d in one.domains for one in members)]
+                common = find_common(members)
                 kept, notes = share_seeds(members, common)
+                if kind != "batch-size":
+                    notes += note_left_out(members, [s for s in series if s.sweep == kind])
                 same = dict(zip(map(id, members), kept, strict=True))
                 lines = {name: {v: same[id(one)] for v, one in line.items()} for name, line in lines.items()}
                 sweep = Sweep(kind, setting, lines, tuple(common), tuple(notes))
@@ -60,26 +70,28 @@ def find_sweeps(settings: dict[Setting, list[Series]]) -> list[Sweep]:
 
 def _by_batch_size(series: Sequence[Series]) -> dict[str, dict[float, Series]]:
     """Label -> batch size -> series, for what was run with more than one batch size."""
-    groups: dict[tuple[str, int], dict[float, Series]] = {}
+    groups: dict[tuple[Any, ...], dict[float, Series]] = {}
     for one in series:
         if one.sweep is None:
-            groups.setdefault((one.first.spec, one.first.images), {})[one.first.batch_size] = one
+            key = (one.first.spec, one.first.images, one.first.emit, *one.ground)
+            groups.setdefault(key, {})[one.first.batch_size] = one
     swept = [group for group in groups.values() if len(group) > 1]
     labels = tell_apart(next(iter(group.values())) for group in swept)
     return {one.label: group for one, group in zip(labels, swept, strict=True)}
 
 
 def _by_argument(series: Sequence[Series], kind: str, setting: Setting) -> dict[str, dict[float, Series]]:
-    """Line -> value of the argument -> series; the LMR that is varied stands in its place among them."""
-    varied = [s for s in series if s.sweep == kind]
-    if not varied:
-        return {}
-    like = varied[0].first
-    base = [s for s in series if s.first.method == "lmr" and not s.changes]
-    same = [s for s in [*base, *varied]
-            if (s.first.batch_size, s.first.images) == (like.batch_size, like.images)]  # fmt: skip
+    """Line -> value of the argument -> series; the LMR that is varied stands in its place among them.
+
+    Of several batch sizes, numbers of images and so on the one with most values is taken.
+    """
+    groups: dict[tuple[Any, ...], list[Series]] = {}
+    for one in series:
+        if one.sweep == kind or (one.first.method == "lmr" and not one.changes):
+            groups.setdefault((one.first.batch_size, one.first.images, one.first.emit, *one.ground), []).append(one)
+    varied = [group for group in groups.values() if any(one.sweep == kind for one in group)]
     lines: dict[str, dict[float, Series]] = {}
-    for one in same:
+    for one in max(varied, key=len, default=[]):
         values = expand_spec(one.first.spec)
         line = str(values["positives"]) if kind == "negatives" else setting.dataset
         lines.setdefault(line, {})[float(values[kind])] = one
@@ -99,7 +111,8 @@ def build_sweep_table(sweep: Sweep) -> Table:
             else Cell()
             for v in values
         ]
-        lines.append(finish_line(next(iter(members.values())), cells, label=label))
+        every = list(members.values())
+        lines.append(finish_line(every[0], cells, label=label, members=every))
     domains = ", ".join(sweep.domains) if len(sweep.domains) < 6 else f"{len(sweep.domains)} domains"
     return Table(
         make_name(f"sweep-{sweep.kind}", sweep.setting),

@@ -90,10 +90,14 @@ def format_latex(table: Table) -> str:
 
 
 def format_csv(table: Table) -> str:
-    """One line per method and kind of number (measured, sd, published, difference), all digits kept."""
+    """One line per method and kind of number (measured, sd, published, difference), all digits kept.
+
+    What a reader of the other forms finds in the notes has columns here: batch size, images, seeds, differences.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([table.corner, "kind", *(column.key for column in table.columns), "seeds", "differs"])
+    facts = ("batch size", "images")
+    writer.writerow([table.corner, "kind", *(column.key for column in table.columns), *facts, "seeds", "differs"])
     reads: list[tuple[str, Callable[[Cell], float | None]]] = [
         ("measured", lambda cell: cell.value),
         (SPREAD, lambda cell: cell.sd),
@@ -101,12 +105,13 @@ def format_csv(table: Table) -> str:
         (DIFFERENCE, lambda cell: cell.difference),
     ]
     for line in table.lines:
-        seeds = max((cell.seeds for cell in line.cells), default=0)
+        seeds, protocol = max((cell.seeds for cell in line.cells), default=0), dict(line.protocol)
         for kind, read in reads:
             values = [read(cell) for cell in line.cells]
             if kind == "measured" or any(value is not None for value in values):
                 numbers = ["" if value is None else f"{value:.6g}" for value in values]
-                writer.writerow([line.label, kind, *numbers, seeds, "; ".join(line.differs)])
+                own = [protocol.get(fact, "") for fact in facts]
+                writer.writerow([line.label, kind, *numbers, *own, seeds, "; ".join(line.differs)])
     return text.getvalue()
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from lmr.bench.gather import Series, Setting, share_seeds, tell_apart
+from lmr.bench.distinction import note_differences, note_left_out, tell_apart
+from lmr.bench.gather import Series, Setting, share_seeds
 from lmr.bench.reference import (
     AVERAGE,
     PRESETS,
@@ -16,6 +18,7 @@ from lmr.bench.reference import (
     find_published,
     match_corruption_table,
 )
+from lmr.bench.row import Row
 from lmr.bench.table import Cell, Column, Line, Table, make_cell
 from lmr.core.registry import find_method, list_methods
 
@@ -52,13 +55,27 @@ COSTS = ("ms_per_image", "peak_mb", "trainable")
 
 
 def choose_main(series: Sequence[Series]) -> list[Series]:
-    """The series of the main table: no switched-off parts, no sweeps, one run per configuration, in order."""
-    groups: dict[str, list[Series]] = {}
-    for one in series:
-        if not one.is_part and one.sweep is None:
-            groups.setdefault(one.first.spec, []).append(one)
-    chosen = [max(group, key=_weigh) for group in groups.values()]
+    """The series of the main table in order: no switched-off parts, no sweeps, one batch size per configuration.
+
+    Of several numbers of images the largest is shown, and any that another line has for its largest: like with like.
+    """
+    groups: dict[tuple[Any, ...], list[Series]] = {}
+    for one in sorted(filter(_is_main, series), key=_weigh):
+        groups.setdefault((one.first.spec, one.first.emit, *one.ground), []).append(one)
+    counts = {group[-1].first.images for group in groups.values()}
+    chosen = [
+        one for group in groups.values() for count, one in {s.first.images: s for s in group}.items() if count in counts
+    ]
     return tell_apart(sorted(chosen, key=_place))
+
+
+def note_main(shown: Sequence[Series], series: Sequence[Series]) -> list[str]:
+    """What might stand in the main table and does not."""
+    return note_left_out(shown, [one for one in series if _is_main(one)])
+
+
+def _is_main(one: Series) -> bool:
+    return not one.is_part and one.sweep is None
 
 
 def _weigh(series: Series) -> tuple[int, int, bool, int]:
@@ -83,21 +100,22 @@ def _place(series: Series) -> tuple[int, str]:
 
 
 def with_base(chosen: Sequence[Series], series: Sequence[Series]) -> list[Series]:
-    """Series that vary LMR, with zero-shot and the LMR they vary beside them: same batch size and images."""
-    like = chosen[0].first
-    zero = sorted(
-        (s for s in series if s.first.method == "zeroshot" and s.first.images == like.images),
-        key=lambda s: -len(s.domains),
-    )
-    full = [s for s in series if s.first.method == "lmr" and not s.changes and s.first.images == like.images
-            and s.first.batch_size == like.batch_size]  # fmt: skip
+    """Series that vary LMR, with zero-shot and the LMR they vary beside them: same batch size, images and the rest."""
+    plain: dict[tuple[Any, ...], Series] = {}
+    for one in sorted(series, key=lambda s: -len(s.domains)):
+        if one.first.method == "zeroshot":
+            plain.setdefault((one.first.images, *one.ground), one)
+    zero = [plain[key] for key in dict.fromkeys((s.first.images, *s.ground) for s in chosen) if key in plain]
+    contexts = {(s.first.images, s.first.batch_size, *s.ground) for s in chosen}
+    full = [s for s in series if s.first.method == "lmr" and not s.changes
+            and (s.first.images, s.first.batch_size, *s.ground) in contexts]  # fmt: skip
     table = find_published("ablation-components")
 
     def place(one: Series) -> int:
         row = table.find(one.first.spec)
         return table.rows.index(row) if row else len(table.rows)
 
-    return tell_apart([*zero[:1], *sorted(chosen, key=place), *full[:1]])
+    return tell_apart([*zero, *sorted(chosen, key=place), *full])
 
 
 def build_corruptions(
@@ -120,8 +138,7 @@ def build_corruptions(
     notes = [*notes, *seeds]
     if not published and not kind:
         notes.append(f"The paper has no numbers for {setting.dataset}; none stand beside these.")
-    if len(counts := {one.first.images for one in series}) > 1:
-        notes.append(f"The lines differ in their images per domain: {', '.join(map(str, sorted(counts)))}.")
+    notes += note_differences(series)
     return Table(
         make_name(kind or "accuracy", setting),
         f"{what}: {setting.describe()}",
@@ -151,23 +168,38 @@ def _make_line(
     return finish_line(one, cells, list_differences([one], published, theirs))
 
 
-def finish_line(one: Series, cells: Sequence[Cell], differs: Sequence[str] = (), label: str = "") -> Line:
-    """A line with the protocol and the command of its first run."""
-    row = one.first
-    protocol = {
-        "method": row.spec,
+def finish_line(
+    one: Series, cells: Sequence[Cell], differs: Sequence[str] = (), label: str = "", members: Sequence[Series] = ()
+) -> Line:
+    """A line with the protocol and the command of its first run; of several series all values are named."""
+    found: dict[str, dict[str, None]] = {"method": {one.first.spec: None}}
+    for member in members or (one,):
+        for row in member.rows:
+            for key, value in _describe_protocol(row, member.seeds).items():
+                found.setdefault(key, {})[value] = None
+    protocol = tuple((key, " | ".join(values)) for key, values in found.items())
+    ours = one.first.method == "lmr" and not one.changes
+    return Line(label or one.label, tuple(cells), tuple(differs), protocol, one.first.command, ours)
+
+
+def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
+    return {
         "backbone": ", ".join(f"{key} {value}" for key, value in row.backbone.items()),
         "dataset": row.dataset,
+        **({"data": describe_data(row)} if row.protocol else {}),
         "severity": str(row.severity),
         "prompts": f"{row.prompts.get('name')} ({row.prompts.get('count')} sentences)",
         "batch size": str(row.batch_size),
         "images": str(row.images),
-        "order": f"{row.order_words}, seeds {', '.join(map(str, one.seeds))}",
+        "order": f"{row.order_words}, seeds {', '.join(map(str, seeds))}",
         "reset": row.reset,
         "answers": f"{row.emit} the batch's own update",
     }
-    ours = row.method == "lmr" and not one.changes
-    return Line(label or one.label, tuple(cells), tuple(differs), tuple(protocol.items()), row.command, ours)
+
+
+def describe_data(row: Row) -> str:
+    """What the data say of themselves: whether they are the official ones, or made."""
+    return "; ".join(f"{key}: {value}" for key, value in row.protocol.items())
 
 
 def list_differences(
@@ -187,44 +219,42 @@ def list_runs(one: Series, domains: Iterable[str]) -> tuple[str, ...]:
 
 
 def build_measures(setting: Setting, series: Sequence[Series]) -> Table | None:
-    """Everything else that was measured, averaged over the domains."""
-    domains = order_domains(series)
-    return _build_metrics(setting, series, domains, tuple(MEASURES.values()), "measures", "What else was measured")
+    """Everything else that was measured, averaged over the domains that all have."""
+    return _build_metrics(setting, series, tuple(MEASURES.values()), "measures", "What else was measured")
 
 
 def build_costs(setting: Setting, series: Sequence[Series]) -> Table | None:
     """Cost of single images, as the paper's table of efficiency: only where a method was made to take one at a time."""
     single = [s for s in series if s.first.batch_size == 1 and not s.changes]
     counts = [s.first.images for s in single]
-    single = [s for s in single if s.first.images == max(counts, key=counts.count)]
-    if len(single) < 2 or not any(_usual_batch(s) != 1 for s in single):
+    shown = [s for s in single if s.first.images == max(counts, key=counts.count)]
+    if len(shown) < 2 or not any(_usual_batch(s) != 1 for s in shown):
         return None
     published = find_published("efficiency") if setting.dataset == "imagenet-c-5000" else None
     columns = tuple(MEASURES[key] for key in COSTS)
-    ordered = tell_apart(sorted(single, key=_place))
-    return _build_metrics(
-        setting, ordered, order_domains(single), columns, "efficiency", "Cost of single images", published
-    )
+    ordered = tell_apart(sorted(shown, key=_place))
+    left = note_left_out(ordered, single)
+    return _build_metrics(setting, ordered, columns, "efficiency", "Cost of single images", published, left)
 
 
 def _build_metrics(
     setting: Setting,
     series: Sequence[Series],
-    domains: Sequence[str],
     columns: Sequence[Column],
     name: str,
     what: str,
     published: PublishedTable | None = None,
+    notes: Sequence[str] = (),
 ) -> Table | None:
     lines = []
-    series, seeds = share_seeds(series)
+    domains = find_common(series)
+    series, seeds = share_seeds(series, domains)
     for one in series:
         theirs = published.find(one.first.spec) if published else None
         cells = []
         for column in columns:
-            known = [domain for domain in domains if one.collect(domain, column.key)]
             beside = theirs.value(column.key) if theirs else None
-            cells.append(make_cell(one.average(known, column.key), beside, list_runs(one, known)))
+            cells.append(make_cell(one.average(domains, column.key), beside, list_runs(one, domains)))
         lines.append(finish_line(one, cells, list_differences([one], published, theirs)))
     kept = [j for j in range(len(columns)) if any(line.cells[j].value is not None for line in lines)]
     if not kept:
@@ -235,8 +265,20 @@ def _build_metrics(
         tuple(columns[j] for j in kept),
         tuple(replace(line, cells=tuple(line.cells[j] for j in kept)) for line in lines),
         published=cite(published),
-        notes=(*seeds, *(["Means over the domains."] if len(domains) > 1 else [])),
+        notes=(*seeds, *_note_means(domains, series), *note_differences(series), *notes),
     )
+
+
+def find_common(series: Sequence[Series]) -> list[str]:
+    """The domains that all have: means over others are not comparable."""
+    return [domain for domain in order_domains(series) if all(domain in one.domains for one in series)]
+
+
+def _note_means(domains: Sequence[str], series: Sequence[Series]) -> list[str]:
+    every = len(order_domains(series))
+    if len(domains) < every:
+        return [f"Means over the {len(domains)} of {every} domains that all lines have: {', '.join(domains)}."]
+    return ["Means over the domains."] if every > 1 else []
 
 
 def cite(published: PublishedTable | None) -> str:
@@ -253,31 +295,3 @@ def make_name(kind: str, setting: Setting) -> str:
         setting.order.replace("shuffle", ""),
     ]
     return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-").lower()
-
-
-def build_severities(settings: dict[Setting, list[Series]]) -> list[Table]:
-    """Zero-shot accuracy against the severity, where there are several: one line per domain."""
-    families: dict[tuple[str, ...], dict[int, Series]] = {}
-    for setting, series in settings.items():
-        for one in series:
-            if one.first.method == "zeroshot" and setting.severity:
-                families.setdefault((*setting.family, str(one.first.images)), {})[setting.severity] = one
-    tables = []
-    for members in families.values():
-        if len(members) < 2:
-            continue
-        shared = [d for d in order_domains(list(members.values())) if sum(d in s.domains for s in members.values()) > 1]
-        kept, seeds = share_seeds(
-            list(members.values()), [d for d in shared if all(d in s.domains for s in members.values())]
-        )
-        members = dict(zip(members, kept, strict=True))
-        first = members[max(members)]
-        lines = []
-        for domain in shared:
-            pairs = [(members[s].collect(domain), list_runs(members[s], [domain])) for s in sorted(members)]
-            lines.append(finish_line(first, [make_cell(values, None, found) for values, found in pairs], label=domain))
-        setting = replace(first.setting, severity=0)
-        columns = tuple(Column(str(s), f"severity {s}", 2, None) for s in sorted(members))
-        name, title = make_name("severities", setting), f"Zero-shot accuracy (%): {setting.describe()}"
-        tables.append(Table(name, title, columns, tuple(lines), "corruption", notes=tuple(seeds)))
-    return tables

@@ -14,7 +14,13 @@ from typing import Any
 
 from lmr.bench.plan import Contender, Part, Plan
 from lmr.bench.prompts import PromptSet
-from lmr.bench.subject import describe_backbone, find_dataset, make_task_stream
+from lmr.bench.subject import (
+    answer_in_sentences,
+    describe_backbone,
+    find_clean_dataset,
+    find_dataset,
+    make_task_stream,
+)
 from lmr.core.errors import LmrError
 from lmr.core.spec import parse_spec
 from lmr.data.dataset import Dataset
@@ -113,6 +119,8 @@ def list_tasks(plans: Sequence[Plan], root: str | None = None) -> list[Task]:
 def _expand(part: Part, root: str | None) -> Iterator[Task]:
     for backbone, dataset, prompts in itertools.product(part.backbones, part.datasets, part.prompts):
         opened = find_dataset(dataset, root)
+        if part.forgetting:
+            find_clean_dataset(dataset, root)  # not only when the first stream is over
         streams = itertools.product(_choose_domains(part, opened), part.severities, part.seeds)
         for domains, severity, seed in streams:
             first = Task(
@@ -121,7 +129,7 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
                 backbone=backbone,
                 weights=describe_backbone(backbone, part.dtype, part.device),
                 dataset=dataset,
-                data_digest=opened.digest,
+                data_digest=_digest_data(opened, domains, severity),
                 domains=domains,
                 severity=0 if set(domains) == {"clean"} else severity,
                 prompts=prompts,
@@ -148,6 +156,12 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
                 for batch_size in part.batch_sizes or (contender.batch_size,):
                     task = dataclasses.replace(first, contender=contender, batch_size=batch_size)
                     yield dataclasses.replace(task, run=_hash(task))
+
+
+def _digest_data(dataset: Dataset, domains: tuple[str, ...], severity: int) -> str:
+    """Of the files that the task reads, and no others: a further corruption in the folder makes no run another."""
+    with answer_in_sentences():
+        return dataset.digest_part(domains, severity)
 
 
 @lru_cache

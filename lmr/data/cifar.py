@@ -1,12 +1,12 @@
 """CIFAR-10 and CIFAR-100, clean and corrupted (Hendrycks and Dietterich, 2019).
 
-The corrupted sets come from the official .npy files where these are there, memory mapped: 50,000 rows each, 10,000 for
-every severity. Otherwise they are made from the clean test set with the constants of the CIFAR files.
+The corrupted sets come from .npy files in the official layout where these are there, memory mapped: 50,000 rows each,
+10,000 for every severity. Otherwise they are made from the clean test set with the constants of the CIFAR files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,10 @@ from lmr.data.dataset import (
     find_first,
     make_digest,
 )
+from lmr.data.download import compute_checksum
 from lmr.data.made import read_note
 from lmr.data.names import read_list
+from lmr.data.sources import CIFAR_C_FILES
 
 COUNT = 10_000  # pictures of a test set, and rows per severity of a corrupted one
 
@@ -51,7 +53,7 @@ def list_places(classes: int) -> list[str]:
 
 
 def list_folders(classes: int) -> list[str]:
-    """Where the official corrupted files are looked for under the root."""
+    """Where the corrupted files are looked for under the root."""
     return [f"CIFAR-{classes}-C", f"cifar{classes}-c", f"cifar/CIFAR-{classes}-C"]
 
 
@@ -86,7 +88,7 @@ class Cifar(Dataset):
 
 
 class CifarC(Dataset):
-    """The official files, one per corruption; only the rows asked for are read.
+    """Files in the official layout, one per corruption; only the rows asked for are read.
 
     ``open_clean`` opens the clean test set when the domain "clean" is first asked for; without it there is none.
     """
@@ -99,10 +101,11 @@ class CifarC(Dataset):
         self.folder, self._open_clean = folder, open_clean
         self.others = (*EXTRA, CLEAN) if open_clean else EXTRA
         self._arrays: dict[str, NDArray[np.uint8]] = {}
+        self._published: dict[str, bool] = {}  # which of the files that were compared have the published checksum
         self._labels = self._read_labels()
         self.protocol = {
             "pictures": f"{COUNT} pictures of the test set",
-            "corruptions": read_note(folder) or f"the official files of CIFAR-{classes}-C",
+            "corruptions": read_note(folder) or f"files in the layout of CIFAR-{classes}-C, not checked",
         }
 
     def _read_labels(self) -> Labels:
@@ -147,12 +150,37 @@ class CifarC(Dataset):
 
     @cached_property
     def digest(self) -> str:
-        """Of the labels, and of 100 rows of every benchmark file that is there: reading 2 GB would take a minute."""
+        """Of every benchmark file that is there, at all severities."""
+        there = [domain for domain in self.domains if (self.folder / f"{domain}.npy").is_file()]
+        return make_digest(*(self.digest_part(there, severity) for severity in self.severities))
+
+    def digest_part(self, domains: Sequence[str], severity: int) -> str:
+        """Of the labels, and of 100 rows of each file: to read all of 2 GB would take a minute."""
         parts: list[str | bytes] = [self._labels.astype("<i8").tobytes()]
-        for domain in self.domains:
-            if (self.folder / f"{domain}.npy").is_file():
-                parts += [domain, self._get(domain)[:: 5 * COUNT // 100].tobytes()]
+        for domain in domains:
+            if domain == CLEAN:
+                parts += [domain, self._clean.digest]
+            else:
+                rows = self._get(domain)[(severity - 1) * COUNT : severity * COUNT : COUNT // 100]
+                parts += [domain, str(severity), rows.tobytes()]
         return make_digest(*parts)
+
+    def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
+        """Says whether the files are the published ones: they are read to the end once, in less than a second each."""
+        files = [domain for domain in domains if domain != CLEAN]
+        if not files or read_note(self.folder):
+            return super().describe_part(domains)
+        others = [name for name in ("labels", *files) if not self._is_published(name)]
+        words = f"the official files of CIFAR-{len(self.classes)}-C"
+        if others:
+            words = f"not {words}: {', '.join(f'{name}.npy' for name in others)} not of the published checksum"
+        return super().describe_part(domains) | {"corruptions": words}
+
+    def _is_published(self, name: str) -> bool:
+        if name not in self._published:
+            checksum = compute_checksum(self.folder / f"{name}.npy", "md5")
+            self._published[name] = checksum == CIFAR_C_FILES[len(self.classes)][name]
+        return self._published[name]
 
     def labels(self, domain: str) -> Labels:
         """The 10,000 labels, the same at every severity."""
@@ -178,7 +206,7 @@ def open_cifar(classes: int, root: Path) -> Cifar:
 
 
 def open_cifar_c(classes: int, root: Path, workers: int = 1) -> Dataset:
-    """The official corrupted files, or the clean test set corrupted on the fly."""
+    """The corrupted files, or the clean test set corrupted on the fly."""
     name, folder = f"cifar{classes}-c", find_first(root, list_folders(classes))
     has_clean = find_first(root, list_places(classes)) is not None
     if folder is not None:

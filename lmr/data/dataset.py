@@ -52,6 +52,14 @@ class Dataset(ABC):
         """How many pictures a domain has."""
         return len(self.labels(domain))
 
+    def digest_part(self, domains: Sequence[str], severity: int) -> str:
+        """The digest of what a stream through some domains reads: files of other domains may come and go."""
+        return self.digest
+
+    def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
+        """The protocol of a stream through some domains."""
+        return dict(self.protocol)
+
     def check(self, domain: str, severity: int | None = None, indices: Sequence[int] = ()) -> None:
         """Refuse what the set does not have, in a sentence."""
         if domain not in self.domains + self.others:

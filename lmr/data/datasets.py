@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 
 from lmr.data.cifar import open_cifar, open_cifar_c
@@ -29,7 +30,7 @@ class PocketWorld(Dataset):
         self._labels = list_labels(count, seed)
         self.protocol = {"pictures": f"the first {count} of the pocket world {seed}"}
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Of the world's number and of a few pictures, so that a change of its code shows."""
         pictures, _ = draw(range(0, len(self._labels), max(1, len(self._labels) // 16)), self.seed)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from typing import Any
 from lmr.data.checks import check_set
 from lmr.data.dataset import find_root
 from lmr.data.download import download_file
+from lmr.data.fetched import read_fetched, write_fetched
 from lmr.data.made import read_note
 from lmr.data.making import make_set
 from lmr.data.names import read_list
@@ -38,7 +37,11 @@ def add_fetch_options(parser: argparse.ArgumentParser) -> None:
 
 def run_fetch(options: argparse.Namespace) -> str | None:
     """Do what the options say -> None, or what is wrong with the set. Raises ValueError, a sentence."""
+    if options.check and options.make:
+        raise ValueError("--check looks at what is there and --make writes; give one of them.")
     if options.name is None:
+        if options.check or options.make:
+            raise ValueError(f"Say which set: lmr fetch NAME {'--check DIR' if options.check else '--make'}.")
         for name, source in SOURCES.items():
             print(f"{name:<18}{source.about}")
         return None
@@ -127,19 +130,12 @@ def _check_place(archive: Archive, source: Source, root: Path) -> None:
 
 def _write_note(archive: Archive, source: Source, root: Path, names: list[str] | None) -> None:
     """What an archive brought, None while it is still on its way: from then on its folders are ours to replace."""
-    note = root / ".fetched" / f"{archive.file}.json"
-    note.parent.mkdir(parents=True, exist_ok=True)
-    new = note.with_suffix(".new")
-    new.write_text(json.dumps({"checksum": archive.checksum, "listed": source.listed, "names": names}))
-    os.replace(new, note)
+    write_fetched(root, archive.file, {"checksum": archive.checksum, "listed": source.listed, "names": names})
 
 
 def _read_note(archive: Archive, root: Path) -> dict[str, Any] | None:
-    try:
-        note = json.loads((root / ".fetched" / f"{archive.file}.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return note if isinstance(note, dict) and note.get("checksum") == archive.checksum else None
+    note = read_fetched(root, archive.file)
+    return note if note and note.get("checksum") == archive.checksum else None
 
 
 def _is_unpacked(archive: Archive, source: Source, root: Path) -> bool:

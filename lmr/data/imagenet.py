@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from lmr.data.dataset import (
     find_first,
     make_digest,
 )
+from lmr.data.fetched import read_fetched
 from lmr.data.imagenet_truth import list_validation
 from lmr.data.made import read_note
 from lmr.data.names import read_imagenet, read_list
@@ -86,14 +87,14 @@ def open_folder(name: str, folder: Path) -> PictureFiles:
         files = list_classes(folder, keys)
         labels = [place_of[file.partition("/")[0]] for file in files]
     classes = f"{len(wnids)} classes" + (" of ImageNet's 1000, no others are candidates" if len(wnids) < 1000 else "")
-    protocol = {"pictures": f"{len(files)} of {COUNTS[name]} pictures", "classes": classes}
+    protocol = {"pictures": f"{len(files)} of {COUNTS[name]} pictures", "candidates": classes}
     return PictureFiles(name, folder, files, labels, [names[wnid] for wnid in wnids], protocol, advice=advice)
 
 
 def open_imagenet_c(name: str, root: Path, workers: int = 1) -> Dataset:
     """ImageNet-C, all of it or the 5,000 pictures of the usual list ("imagenet-c-5000").
 
-    From the official folders, or from the validation set corrupted on the fly.
+    From folders in the official layout, or from the validation set corrupted on the fly.
     """
     folder, clean = find_first(root, FOLDERS["imagenet-c"]), find_first(root, FOLDERS["imagenet"])
     if folder is not None:
@@ -134,11 +135,11 @@ def open_crops(name: str, folder: Path) -> PictureFiles:
 
 def _describe_list(small: bool, count: int) -> dict[str, str]:
     listed = "the 5,000-picture list in its own order" if small else f"{count} of 50000 pictures, by class and name"
-    return {"pictures": listed, "classes": "1000 classes"}
+    return {"pictures": listed, "candidates": "1000 classes"}
 
 
 class ImageNetC(Dataset):
-    """The official folders, corruption/severity/class/file.
+    """Folders in the official layout, corruption/severity/class/file.
 
     ``open_clean`` opens the clean crops when the domain "clean" is first asked for; without it there is none.
     """
@@ -159,15 +160,15 @@ class ImageNetC(Dataset):
                 f"Expected folders such as {self.domains[0]}/5/n01440764 in {str(folder)!r}, found none. {self._advice}"
             )
         protocol = _describe_list(self._small, self.count(first))
-        self.protocol = {**protocol, "corruptions": read_note(folder) or "the official files of ImageNet-C"}
+        words = read_note(folder) or "files in the layout of ImageNet-C, not checked"
+        self.protocol = {**protocol, "corruptions": words}
 
     def _has(self, domain: str) -> bool:
         return any((self.locate(domain) / str(severity)).is_dir() for severity in self.severities)
 
     def locate(self, domain: str) -> Path:
         """The folder of a corruption, by itself or inside that of its archive."""
-        group = next(group for group, members in GROUPS.items() if domain in members)
-        grouped = self.folder / group / domain
+        grouped = self.folder / find_group(domain) / domain
         return grouped if grouped.is_dir() else self.folder / domain
 
     def list_files(self, domain: str) -> tuple[str, ...]:
@@ -203,13 +204,29 @@ class ImageNetC(Dataset):
 
     @cached_property
     def digest(self) -> str:
-        """Of the list, and of the sizes of a few files of every benchmark corruption and severity that is there."""
+        """Of every benchmark corruption that is there, at all severities."""
+        there = list(filter(self._has, self.domains))
+        return make_digest(*(self.digest_part(there, severity) for severity in self.severities))
+
+    def digest_part(self, domains: Sequence[str], severity: int) -> str:
+        """Of the list, and of the sizes of a few files of each corruption."""
         parts = []
-        for domain in filter(self._has, self.domains):
-            files = self.list_files(domain)
-            sizes = [measure_some(self.locate(domain) / str(s), files, _SAMPLED) for s in self.severities]
-            parts += [domain, make_digest("\n".join(files)), str(sizes)]
+        for domain in domains:
+            if domain == CLEAN:
+                parts += [domain, self._clean.digest]
+            else:
+                files = self.list_files(domain)
+                sizes = measure_some(self.locate(domain) / str(severity), files, _SAMPLED)
+                parts += [domain, str(severity), make_digest("\n".join(files)), str(sizes)]
         return make_digest(self.name, *parts)
+
+    def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
+        """Official are files that `lmr fetch` took out of the published archives; single ones have no checksum."""
+        archives = {find_group(domain) for domain in domains if domain != CLEAN}
+        notes = [read_fetched(self.folder.parent, f"{archive}.tar") for archive in archives]
+        if not notes or read_note(self.folder) or not all(note and note.get("names") for note in notes):
+            return super().describe_part(domains)
+        return super().describe_part(domains) | {"corruptions": "the official files of ImageNet-C"}
 
     def count(self, domain: str) -> int:
         """How many pictures a corruption has."""
@@ -231,6 +248,11 @@ class ImageNetC(Dataset):
             return self._clean.read(CLEAN, 0, indices)
         folder, files = self.locate(domain) / str(severity), self.list_files(domain)
         return [np.array(open_file(folder / files[index], False, self._advice)) for index in indices]
+
+
+def find_group(domain: str) -> str:
+    """The archive a corruption is published in."""
+    return next(group for group, members in GROUPS.items() if domain in members)
 
 
 def crop_picture(picture: Image.Image) -> Image.Image:

@@ -9,7 +9,7 @@ NOTE = "made-by-lmr.json"
 
 
 def read_note(folder: Path) -> str | None:
-    """How the pictures in a folder were made, None if there is no note and they are the official ones."""
+    """How the pictures in a folder were made, None if there is no note: then lmr did not make them."""
     try:
         return str(json.loads((folder / NOTE).read_text())["corruptions"])
     except (FileNotFoundError, NotADirectoryError):

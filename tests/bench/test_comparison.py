@@ -53,8 +53,23 @@ def test_a_picture_under_many_corruptions_counts_once() -> None:
     """Fifteen copies of one stream are no more evidence than one."""
     ours, other = make_answers(5)
     one = bootstrap_difference(ours, other)
-    many = bootstrap_difference(np.tile(ours, (15, 1)), np.tile(other, (15, 1)))
+    many = bootstrap_difference(np.tile(ours, 15), np.tile(other, 15), np.tile(np.arange(len(ours)), 15))
     assert (many.mean, many.low, many.high) == pytest.approx((one.mean, one.low, one.high))
+    assert many.pictures == one.pictures == 400
+
+
+def test_pictures_may_have_different_numbers_of_answers() -> None:
+    """Two of three answers are to one picture: the mean is over answers, the draw over pictures."""
+    found = bootstrap_difference(np.array([1, 1, 0], bool), np.zeros(3, bool), np.array([7, 7, 9]))
+    assert found.mean == pytest.approx(2 / 3)
+    assert (found.low, found.high, found.pictures) == (0.0, 1.0, 2)
+
+
+def test_weights_say_how_much_an_answer_counts() -> None:
+    """A domain of one picture counts as much in an average of domains as one of three."""
+    ours, other = np.array([1, 0, 0, 0], bool), np.zeros(4, bool)
+    found = bootstrap_difference(ours, other, np.array([0, 0, 1, 2]), np.array([1, 1 / 3, 1 / 3, 1 / 3]))
+    assert found.mean == pytest.approx(0.5)
 
 
 def test_interval_is_the_same_every_time() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lmr.bench.distinction import tell_apart
 from lmr.bench.gains import build_gains, compare_series
 from lmr.bench.gather import Runs, Series, gather, read_runs
 from lmr.bench.row import Row, append_row, write_samples
@@ -51,7 +52,8 @@ def test_a_constant_difference_has_no_spread(tmp_path: Path) -> None:
     runs, series = read_series(tmp_path)
     table = build_gains(runs, series[0].setting, series)
     assert table is not None
-    cells = {line.label: [cell.value for cell in line.cells] for line in table.lines}
+    cells = {line.label: [cell.value for cell in line.cells[:3]] for line in table.lines}
+    assert [line.cells[3].value for line in table.lines] == [500, 500]  # pictures
     assert cells["LMR − TENT"] == pytest.approx([100, 100, 100])
     mean, low, high = cells["LMR − ETA"]
     assert mean is not None
@@ -84,5 +86,59 @@ def test_without_samples_nothing_is_claimed(tmp_path: Path) -> None:
     (tmp_path / "samples" / f"{gone.run}.npz").unlink()
     runs, series = read_series(tmp_path)
     assert [compare_series(runs, series[0], other) for other in series[1:]] == [None, None, None]
+    runs.words.clear()
     assert build_gains(runs, series[0].setting, series) is None
+    assert runs.words[-1].startswith("LMR minus others is left out for cifar10-c, ")
+    assert runs.words[-1].endswith("Not compared, no answers to the same pictures are there: TENT, ETA, TDA.")
+    runs.words.clear()
     assert build_gains(runs, series[0].setting, series[1:]) is None  # nobody to compare with
+    assert runs.words == []
+
+
+def test_short_streams_of_several_seeds_need_no_picture_in_common(tmp_path: Path) -> None:
+    """Every seed has other pictures; all of them count, and the mean is the difference of the accuracies."""
+    random = np.random.default_rng(0)
+    means: dict[str, list[float]] = {"LMR": [], "TENT": []}
+    for seed in (1, 2, 3):
+        for domain in ("frost", "fog"):
+            index = np.arange(50) + 45 * seed  # five of them are those of the seed before
+            for label, spec, share in (("LMR", OURS, 0.8), ("TENT", complete("tent"), 0.4)):
+                right = random.random(50) < share
+                means[label].append(float(right.mean()))
+                write_answers(tmp_path, make_row(label, spec, domain, right.mean(), seed=seed), index, right)
+    runs, series = read_series(tmp_path)
+    table = build_gains(runs, series[0].setting, series)
+    assert table is not None
+    mean, low, high, pictures = (cell.value for cell in table.lines[0].cells)
+    assert mean == pytest.approx(100 * (np.mean(means["LMR"]) - np.mean(means["TENT"])))
+    assert pictures == 140
+    assert low is not None
+    assert high is not None
+    assert 10 < high - low < 30  # some 300 answers of 140 pictures
+
+
+def test_ours_is_the_one_under_the_others_protocol(tmp_path: Path) -> None:
+    """Like is compared with like, and other pictures with nothing."""
+    index, right = np.arange(4), np.ones(4, bool)
+    for size, images in ((64, 9), (16, 4)):
+        write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0, batch_size=size, images=images), index, right)
+    tent = complete("tent")
+    write_answers(tmp_path, make_row("TENT", tent, "frost", 0.0, batch_size=16, images=4), index, ~right)
+    write_answers(tmp_path, make_row("ETA", complete("eta"), "frost", 0.0, images=7), index, ~right)
+    write_answers(tmp_path, make_row("made", tent, "frost", 0.0, data_digest="other"), index, ~right)
+    write_answers(tmp_path, make_row("TDA", complete("tda"), "fog", 0.5), index, right)
+    write_answers(tmp_path, make_row("LMR", OURS, "fog", 1.0, images=9), index, right)
+    runs, series = read_series(tmp_path)
+    table = build_gains(runs, series[0].setting, tell_apart(series))
+    assert table is not None
+    assert [line.label for line in table.lines] == [
+        "LMR (batch 16, 4 images) − TENT",
+        "LMR (batch 64, 9 images) − ETA",
+        "LMR (batch 64, 9 images) − TDA",
+    ]
+    assert table.notes[1:] == (
+        "Only over 1 of 2 domains: LMR (batch 16, 4 images) − TENT, LMR (batch 64, 9 images) − ETA, "
+        "LMR (batch 64, 9 images) − TDA.",
+        "Only over the pictures both have: LMR (batch 64, 9 images) − ETA, LMR (batch 64, 9 images) − TDA.",
+        "Not compared, no answers to the same pictures are there: made.",
+    )

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import lmr
-from lmr.bench.gather import find_changes, gather, read_runs, share_seeds, tell_apart
+from lmr.bench.distinction import tell_apart
+from lmr.bench.gather import find_changes, gather, read_runs, share_seeds
 from lmr.bench.row import Row
 
 from .row_maker import complete, make_row, make_samples, write_runs
@@ -88,14 +89,31 @@ def test_seeds_share_a_series_and_nothing_else_does() -> None:
         assert len(gather([base, make_row("LMR", LMR, "frost", 0.6, **change)])) == 2
 
 
-def test_labels_say_what_tells_series_apart() -> None:
-    def row(spec: str, **changes: object) -> Row:
-        return make_row("LMR", complete(spec, "cifar10-c"), "frost", 0.5, **changes)
+def test_domains_with_digests_of_their_own_are_one_series() -> None:
+    """A digest is of the files that a run reads; only two of the same domain say that the pictures are others."""
+    rows = [make_row("LMR", LMR, domain, 0.5, data_digest=domain) for domain in ("frost", "fog")]
+    assert gather_one(rows) == ["LMR"]
+    official, made = {"corruptions": "official", "classes": "10"}, {"corruptions": "made by lmr", "classes": "10"}
+    rows = [make_row("LMR", LMR, domain, 0.5, data_digest=domain, protocol=official) for domain in ("frost", "fog")]
+    rows += [make_row("LMR", LMR, "fog", 0.5, data_digest="other", protocol=made)]
+    (series,) = gather(rows).values()
+    assert [one.domains for one in series] == [["frost", "fog"], ["fog"]]
+    assert gather_one(rows) == ["LMR (official)", "LMR (made by lmr)"]
 
-    assert gather_one([row("lmr")]) == ["LMR"]
-    assert gather_one([row("lmr"), row("lmr", batch_size=1)]) == ["LMR (batch 64)", "LMR (batch 1)"]
-    assert gather_one([row("lmr(lr=0.5)"), row("lmr(lr=0.1)")]) == ["LMR (lr=0.5)", "LMR (lr=0.1)"]
-    assert gather_one([row("lmr", images=5), row("lmr", images=7)]) == ["LMR (5 images)", "LMR (7 images)"]
+
+def test_all_of_a_digest_stays_together_where_one_domain_has_two() -> None:
+    pairs = (("frost", "a" * 16), ("fog", "a" * 16), ("fog", "b" * 16), ("snow", "b" * 16))
+    (series,) = gather(make_row("LMR", LMR, domain, 0.5, data_digest=digest) for domain, digest in pairs).values()
+    assert [(one.data, one.domains) for one in series] == [
+        ("data aaaaaaaa", ["frost", "fog"]),
+        ("data bbbbbbbb", ["fog", "snow"]),
+    ]
+
+
+def test_streams_through_the_domains_in_another_order_are_others() -> None:
+    orders = (("frost", "fog"), ("fog", "frost"))
+    rows = [make_row("LMR", LMR, "continual", 0.5, reset="never", domains=dict.fromkeys(o, 0.5)) for o in orders]
+    assert gather_one(rows) == ["LMR (frost → fog)", "LMR (fog → frost)"]
 
 
 def test_labels_of_ablation_plans_do_not_rename_the_methods() -> None:

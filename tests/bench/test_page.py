@@ -75,6 +75,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     again = [make_row("LMR", complete("lmr"), d, 0.5, dataset="cifar100-c", seed=2) for d in ("frost", "fog")]
     make_report([write_runs(root / "runs", chosen + again)], root / "plain")
     make_report([write_runs(root / "bad", make_evil_rows())], root / "evil", figures=False)
+    short = {"curve": {"images": [64, 600], "accuracy": [0.1, 0.3]}, "images": 600}
+    made = {"protocol": {"corruptions": "made by lmr, <seed> 0", "classes": "100"}}
+    rows = [
+        make_row("LMR", complete("lmr"), "frost", 0.5, curve={"images": [64, 1000], "accuracy": [0.2, 0.5]}, **made)
+    ]
+    rows.append(make_row("TENT", complete("tent"), "frost", 0.3, **short, **made))
+    make_report([write_runs(root / "mixed", rows)], root / "short", figures=False)
     return root
 
 
@@ -182,6 +189,9 @@ const left = { clientX: box.left + 38, clientY: box.top + 50 };
 plot.dispatchEvent(new PointerEvent("pointermove", left));
 out.hovered = [...document.querySelectorAll("#legend button")].map((button) => button.textContent);
 out.place = document.getElementById("place").textContent;
+const right = { clientX: box.right, clientY: box.top + 50 };
+plot.dispatchEvent(new PointerEvent("pointermove", right));
+out.ended = [...document.querySelectorAll("#legend button")].map((button) => button.textContent);
 document.querySelector("#legend button").click();
 out.dim = document.querySelectorAll("#plot path.dim").length;
 const cell = document.querySelector("td[data-runs]");
@@ -230,6 +240,21 @@ def test_a_browser_shows_curves_numbers_and_commands(folder: Path, tmp_path: Pat
     assert out["closed"] is True
     assert (out["before"], out["after"]) == ("table-row", "none")
     assert out["wide"] is False
+
+
+def test_the_page_says_where_pictures_come_from(folder: Path) -> None:
+    page = (folder / "short" / "index.html").read_text(encoding="utf-8")
+    words = "corruptions: made by lmr, <seed> 0; classes: 100"
+    assert all(f"({words})" in facts["protocol"]["data"] for facts in read_data(page)["runs"].values())
+    assert f"<dt>data</dt><dd>{words.replace('<', '&lt;').replace('>', '&gt;')}</dd>" in page
+
+
+@BROWSER
+def test_a_shorter_stream_says_where_it_ended(folder: Path, tmp_path: Path) -> None:
+    out = browse(folder / "short" / "index.html", tmp_path / "profile")
+    assert "error" not in out
+    assert out["legend"] == out["ended"] == ["TENT30.0 (after its 600)", "LMR50.0"]
+    assert out["hovered"] == ["TENT10.0", "LMR20.0"]
 
 
 @BROWSER

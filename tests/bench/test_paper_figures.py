@@ -13,7 +13,7 @@ from lmr.bench.gather import gather, read_runs
 from lmr.bench.paper_figures import DPI, PALETTE, SIZE, Drawing, draw_figures
 from lmr.bench.plan import list_plans
 
-from .row_maker import complete, make_row, make_samples, make_world, write_runs
+from .row_maker import B16, L14, complete, make_row, make_samples, make_world, write_runs
 
 NUMBERS = ["1a", "1b", "1c", "1d", "3a", "3b", "3c", "3d"]
 
@@ -122,6 +122,20 @@ def test_two_datasets_have_figures_of_their_own_but_share_delta(tmp_path: Path) 
     assert {"figure-3a-pocket-c", "figure-3a-cifar10-c", "figure-3c"} <= set(names)
     shared = next(drawing for drawing in drawings if drawing.number == "3c")
     assert {"pocket-c", "cifar10-c"} <= set(read_texts(shared))
+
+
+def test_captions_say_where_the_numbers_are_from(tmp_path: Path, drawings: dict[str, Drawing]) -> None:
+    for drawing in drawings.values():
+        assert "pocket-c, openai/clip-vit-base-patch16, " in drawing.caption
+        assert re.search(r"\b\d+ images", drawing.caption)
+    other = {"backbone": {"name": L14, "weights": "v", "dtype": "float32"}}
+    rows = [r for r in [*make_world(), *make_world(**other)] if r.domain == "frost" and r.severity == 5]
+    runs = read_runs([write_runs(tmp_path, rows)])
+    found, _ = draw_figures(runs, gather(runs.rows))
+    assert len({drawing.caption for drawing in found}) == len(found)
+    shared = next(drawing for drawing in found if drawing.number == "3c")
+    assert {"pocket-c (1)", "pocket-c (2)"} <= set(read_texts(shared))
+    assert f"{B16}, severity 5, frost, 1000 images each, seed 1 (1); pocket-c, {L14}" in shared.caption
 
 
 def test_colours_are_distinct_without_hue() -> None:

@@ -24,3 +24,11 @@ def test_prompt_files(tmp_path: Path) -> None:
         read_prompt_set("broken.json", tmp_path)
     with pytest.raises(lmr.LmrError, match="CuPL_prompts_imagenet"):
         read_prompt_set("cupl.json", tmp_path / "elsewhere")
+
+
+def test_lists_of_as_many_templates_have_names_of_their_own(tmp_path: Path) -> None:
+    lists = [["a {}.", "the {}."], ["a {}.", "some {}."]]
+    names = [read_prompt_set(entry, tmp_path).name for entry in lists]
+    assert all(name.startswith("2 templates ") for name in names)
+    assert names[0] != names[1]
+    assert read_prompt_set(json.dumps(lists[0]), tmp_path).name == names[0]  # as the command line has it

@@ -192,6 +192,11 @@ def test_runs_find_their_published_table(dataset: str, backbone: str, prompts: s
         ({"order": {"kind": "sorted"}}, ["order sorted (paper: shuffle, implied)"]),
         ({"reset": "never"}, ["reset never (paper: domain)"]),
         ({"seed": 7, "emit": "before"}, []),
+        ({"protocol": {"corruptions": "the official files of CIFAR-10-C"}}, []),
+        ({"protocol": {"corruptions": "files in the layout of CIFAR-10-C, not checked"}}, []),
+        ({"protocol": {"corruptions": "made by lmr with x"}}, ["data made by lmr (paper: official files)"]),
+        ({"protocol": {"corruptions": "not the official files of CIFAR-10-C: …"}}, ["not the official files"]),
+        ({"protocol": {"pictures": "not the official test set, 9 pictures"}}, ["not the official test set"]),
     ],
 )
 def test_differences_of_protocol_are_named(change: dict[str, Any], phrase: list[str]) -> None:
@@ -213,6 +218,30 @@ def test_differences_of_arguments_are_named() -> None:
     assert find_differences(row, table, published) == phrases
     assert find_differences(row, parts, part, "cifar10-c") == phrases
     assert find_differences(row, parts, part, "cifar100-c")[1:] == [phrases[0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "images"),
+    [
+        ("imagenet-variants", "imagenet-a", 7500),
+        ("imagenet-variants", "imagenet-r", 30000),
+        ("imagenet-variants", "imagenet-sketch", 50889),
+        ("imagenet-variants", "imagenet-v2", 10000),
+        ("ablation-components", "cifar10-c", 10000),
+        ("ablation-components", "imagenet-c-5000", 5000),
+    ],
+)
+def test_a_column_that_is_a_dataset_has_its_number_of_images(name: str, column: str, images: int) -> None:
+    table = find_published(name)
+    published = table.find("zeroshot()")
+    assert published is not None
+
+    def compare(count: int) -> list[str]:
+        row = make_row("zero-shot", "zeroshot()", "clean", 0.5, dataset=column, images=count)
+        return find_differences(row, table, published, column)
+
+    assert compare(images) == []
+    assert compare(60) == [f"images 60 (paper: {images}, implied)"]
 
 
 def test_names_of_models_and_prompts() -> None:

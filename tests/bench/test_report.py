@@ -9,7 +9,7 @@ import pytest
 import lmr
 from lmr.bench import reproduce
 from lmr.bench.reference import read_reference
-from lmr.bench.report import add_report_options, make_report, run_report
+from lmr.bench.report import OWN, add_report_options, make_report, run_report
 
 from .row_maker import complete, make_row, make_world, write_runs
 
@@ -29,6 +29,7 @@ def test_a_report_has_every_table_in_four_forms_and_the_page(tmp_path: Path) -> 
         "accuracy", "parts", "gains", "measures", "efficiency", "ablation-components", "severities",
         "sweep-batch-size", "sweep-delta", "sweep-negatives",
     ]  # fmt: skip
+    assert all(OWN["tables"][0].fullmatch(table.name) for table in report.tables)  # or an old one would never go
     files = {path.name for path in (tmp_path / "out" / "tables").iterdir()}
     assert files == {f"{table.name}.{form}" for table in report.tables for form in ("txt", "md", "tex", "csv")}
     page, text = report.page.read_text(), (tmp_path / "out" / "report.md").read_text()
@@ -91,6 +92,38 @@ def test_zero_shot_alone_is_a_report_too(tmp_path: Path) -> None:
     report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out")
     assert [table.name.split("-")[0] for table in report.tables] == ["accuracy"]
     assert len([word for word in report.words if "left out" in word]) == 8
+
+
+def test_zero_shot_alone_on_other_data_has_its_table(tmp_path: Path) -> None:
+    rows = [
+        make_row("LMR", complete("lmr"), "frost", 0.5),
+        make_row("zero-shot", "zeroshot()", "fog", 0.5, dataset="x"),
+    ]
+    report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out", figures=False)
+    assert [table.title.split(",")[0] for table in report.tables] == ["Accuracy (%): cifar10-c", "Accuracy (%): x"]
+
+
+def test_what_is_not_in_the_main_table_is_named(tmp_path: Path) -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, batch_size=size) for size in (1, 16, 64)]
+    rows.append(make_row("LMR", complete("lmr"), "frost", 0.5, images=5))
+    report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out", figures=False)
+    assert "Also run, not shown here: LMR (batch 1; batch 16; 5 images)." in report.tables[0].notes
+
+
+def test_what_an_earlier_report_left_behind_goes(tmp_path: Path) -> None:
+    """And nothing else: neither other names nor a single file that only looks like ours."""
+    zero = [row for row in ROWS if row.method == "zeroshot" and row.severity in (0, 5)]
+    make_report([write_runs(tmp_path / "runs", zero)], tmp_path / "out")
+    mine = [
+        tmp_path / "out" / name for name in ("tables/notes.txt", "tables/accuracy-mine.txt", "figures/figure-9.png")
+    ]
+    for path in mine:
+        path.write_text("mine")
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5)]
+    report = make_report([write_runs(tmp_path / "other", rows, samples=False)], tmp_path / "out", figures=False)
+    files = {path.name for folder in ("tables", "figures") for path in (tmp_path / "out" / folder).iterdir()}
+    names = {f"{table.name}.{form}" for table in report.tables for form in ("txt", "md", "tex", "csv")}
+    assert files == names | {path.name for path in mine}
 
 
 def test_figures_are_written_and_named_in_the_markdown(tmp_path: Path) -> None:

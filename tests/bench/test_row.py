@@ -91,12 +91,23 @@ def damage(line: str, kind: str) -> str:
         content["severity"] = True
     elif kind == "metric":
         content["metrics"]["accuracy"] = "good"
+    elif kind == "weights":
+        content["backbone"]["weights"] = ["a"]
+    elif kind == "domains":
+        content["domains"] = {"frost": "good"}
+    elif kind == "prompts":
+        content["prompts"]["digest"] = None
+    elif kind == "protocol":
+        content["protocol"] = {"classes": 100}
     else:
         return {"list": "[1, 2]", "text": "not JSON", "deep": "[" * 100_000, "binary": "\x00\x01"}[kind]
     return json.dumps(content)
 
 
-@pytest.mark.parametrize("kind", ["field", "type", "truth", "metric", "list", "text", "deep", "binary"])
+@pytest.mark.parametrize(
+    "kind",
+    ["field", "type", "truth", "metric", "weights", "domains", "prompts", "protocol", "list", "text", "deep", "binary"],
+)
 def test_damaged_line_is_dropped_with_its_number(tmp_path: Path, kind: str) -> None:
     good = make_row("a" * 16).to_json()
     (tmp_path / "rows.jsonl").write_text(damage(make_row().to_json(), kind) + "\n\n" + good)

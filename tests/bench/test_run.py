@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import lmr
+from lmr.bench import answers
 from lmr.bench.plan import parse_plan
 from lmr.bench.row import Row, read_samples
 from lmr.bench.run import Stop, run_task
@@ -63,6 +64,7 @@ def test_row_says_what_the_method_answered(tmp_path: Path) -> None:
     assert row.curve["accuracy"][-1] == pytest.approx(right)
     assert (row.domain, row.severity, row.emit, row.reset) == ("jpeg_compression", 5, "after", "domain")
     assert row.run == task.run
+    assert row.protocol["classes"] == "100"
     assert (row.metrics["ms_per_image"] or 0) > 0
     assert (row.metrics["trainable"] or 0) > 1000
     samples = read_samples(tmp_path, row.run)
@@ -102,6 +104,21 @@ def test_answers_that_are_no_cosines_have_no_gap(tmp_path: Path) -> None:
     samples = read_samples(tmp_path, run_task(make_task("ecalp"), tmp_path).run)
     assert np.isnan(samples["gap"]).all()
     assert np.isfinite(samples["confidence"]).all()
+
+
+def test_a_class_without_any_probability_has_no_likelihood(tmp_path: Path) -> None:
+    """ECALP's graph gives most classes nothing; its logits have a floor there, whose height says nothing."""
+    task = make_task("ecalp")
+    logits, labels, _ = answer_by_hand("ecalp", task)
+    floor = np.log(np.finfo(np.float32).tiny)
+    assert (logits[range(60), labels] < floor + 1e-3).any()
+    assert run_task(task, tmp_path).metrics["nll"] is None
+    classifier = lmr.load("pocket").classifier(["red star", "blue ring"])
+    method = lmr.create("ecalp", classifier)
+    known = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log()
+    step = answers.Step(lmr.Prediction(known, {}), 1.0, 0, None)
+    records = answers.record(method, step, np.array([0, 1]), np.array([0, 1]), None)
+    assert records["nll"] == pytest.approx(-np.log([0.25, 0.5]))
 
 
 @pytest.mark.parametrize("method", ["lmr", "eta", "mint", "ecalp", "tda", "bitta"])

@@ -53,6 +53,29 @@ def test_more_seeds_of_one_value_do_not_count() -> None:
     assert "seed 2, 3" in build_sweep_table(sweep).notes[1]
 
 
+def test_batch_sizes_in_other_precisions_are_other_lines() -> None:
+    rows = [
+        make_row(
+            "LMR", complete("lmr"), "frost", 0.5, batch_size=size, backbone={"name": "x", "weights": d, "dtype": d}
+        )
+        for size in (1, 2)
+        for d in ("float32", "float16")
+    ]
+    (sweep,) = find_sweeps(gather(rows))
+    assert set(sweep.lines) == {"LMR (float32)", "LMR (float16)"}
+    protocols = [dict(line.protocol) for line in build_sweep_table(sweep).lines]
+    assert [protocol["batch size"] for protocol in protocols] == ["1 | 2", "1 | 2"]
+
+
+def test_what_is_left_out_of_a_sweep_is_named() -> None:
+    rows = [make_row("x", complete(f"lmr(delta={delta})"), "frost", 0.4) for delta in (0.1, 0.2)]
+    rows.append(make_row("x", complete("lmr(delta=0.2)"), "frost", 0.9, batch_size=8))
+    (sweep,) = find_sweeps(gather(rows))
+    assert sweep.means("cifar10-c") == pytest.approx({0.1: 40, 0.2: 40})
+    assert "Also run, not shown here: x (batch 8)." in build_sweep_table(sweep).notes
+    assert sweep.describe() == "cifar10-c, openai/clip-vit-base-patch16, severity 5, frost, 10000 images each, seed 1"
+
+
 def test_other_numbers_of_images_are_not_mixed_in() -> None:
     rows = [make_row("LMR", complete("lmr"), "frost", 0.5, images=9)]
     rows += [make_row("x", complete(f"lmr(delta={delta})"), "frost", 0.4, images=5) for delta in (0.1, 0.2)]

@@ -116,7 +116,7 @@ def test_latex_leaves_no_special_sign() -> None:
 @pytest.mark.parametrize("table", [TABLE, make_odd()], ids=["plain", "odd"])
 def test_csv_reads_back(table: Table) -> None:
     head, *rows = list(csv.reader(io.StringIO(format_csv(table))))
-    assert head == [table.corner, "kind", "frost", "fog", "average", "ms", "seeds", "differs"]
+    assert head == [table.corner, "kind", "frost", "fog", "average", "ms", "batch size", "images", "seeds", "differs"]
     assert {len(row) for row in rows} == {len(head)}
     for line in table.lines:
         found = {row[1]: row for row in rows if row[0] == line.label}
@@ -130,6 +130,12 @@ def test_csv_reads_back(table: Table) -> None:
             ["zero-shot", "difference", "-1.5"],
             ["TENT", "sd", "0.5"],
         ]
+
+
+def test_csv_has_what_others_have_in_notes() -> None:
+    line = Line("LMR", (Cell(1.0, seeds=2),), protocol=(("method", "lmr"), ("batch size", "16"), ("images", "600")))
+    rows = list(csv.DictReader(io.StringIO(format_csv(Table("t", "t", (Column("c", "c"),), (line,))))))
+    assert (rows[0]["batch size"], rows[0]["images"], rows[0]["seeds"]) == ("16", "600", "2")
 
 
 def test_names_cannot_leave_their_cell() -> None:

@@ -13,14 +13,14 @@ from lmr.bench.tables import (
     build_corruptions,
     build_costs,
     build_measures,
-    build_severities,
     choose_main,
     make_name,
+    note_main,
     with_base,
 )
-from lmr.bench.tables_by_dataset import build_components, build_variants
+from lmr.bench.tables_by_dataset import build_components, build_variants, list_variants
 
-from .row_maker import B16, CORRUPTIONS, complete, make_row, make_world
+from .row_maker import B16, CORRUPTIONS, L14, complete, make_row, make_world
 
 PUBLISHED = find_published("cifar10-c")
 
@@ -81,7 +81,11 @@ def test_other_data_has_nothing_beside_it_unless_asked() -> None:
     setting, series = gather_one(rows)
     table = build(rows)
     assert not any(line.has_published for line in table.lines)
-    assert table.notes == ("The paper has no numbers for pocket-c; none stand beside these.",)
+    assert table.notes == (
+        "The paper has no numbers for pocket-c; none stand beside these.",
+        "The lines differ in batch size: batch 200 (zero-shot, TENT, ETA, BATCLIP, BITTA), batch 1 (TDA, ECALP), "
+        "batch 64 (MINT, LMR).",
+    )
     beside = build_corruptions(setting, choose_main(series), PUBLISHED)
     assert beside is not None
     assert all("dataset pocket-c (paper: cifar10-c)" in line.differs for line in beside.lines)
@@ -147,7 +151,43 @@ def test_the_main_table_has_each_method_once_with_its_own_batch_size() -> None:
 def test_lines_with_other_numbers_of_images_are_noticed() -> None:
     rows = [make_row("zero-shot", "zeroshot()", "frost", 0.5, images=100)]
     rows.append(make_row("LMR", complete("lmr", "cifar10-c"), "frost", 0.5, images=200))
-    assert "The lines differ in their images per domain: 100, 200." in build(rows).notes
+    assert "The lines differ in images: 100 images (zero-shot), 200 images (LMR)." in build(rows).notes
+
+
+def test_a_short_run_stands_beside_another_methods_short_run() -> None:
+    """LMR on few pictures belongs beside TENT on as few."""
+    lmr, rows = complete("lmr", "cifar10-c"), [make_row("TENT", complete("tent"), "frost", 0.5, images=100)]
+    rows += [make_row("LMR", lmr, "frost", 0.5, images=images) for images in (100, 200, 300)]
+    _, series = gather_one(rows)
+    main = choose_main(series)
+    assert [one.label for one in main] == ["TENT", "LMR (100 images)", "LMR (300 images)"]
+    assert note_main(main, series) == ["Also run, not shown here: LMR (200 images)."]
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels"),
+    [
+        ({"backbone": {"name": B16, "weights": "v" * 16, "dtype": "float16"}}, ["LMR (float16)", "LMR (float32)"]),
+        ({"data_digest": "other"}, ["LMR (data dddddddd)", "LMR (data other)"]),
+        (
+            {"prompts": {"name": "a photo of a {}.", "count": 10, "digest": "q"}},
+            ["LMR (prompts pppppppp)", "LMR (prompts q)"],
+        ),
+    ],
+)
+def test_runs_on_other_ground_have_lines_of_their_own(changes: dict[str, Any], labels: list[str]) -> None:
+    rows = [make_row("LMR", complete("lmr", "cifar10-c"), "frost", 0.5, **fields) for fields in ({}, changes)]
+    assert sorted(line.label for line in build(rows).lines) == labels
+
+
+def test_a_line_shows_what_its_data_say_of_themselves() -> None:
+    made = {"pictures": "not the official test set", "corruptions": "made by lmr"}
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, protocol=made)]
+    rows.append(make_row("LMR", complete("lmr"), "fog", 0.5, protocol=made | {"corruptions": "not checked"}))
+    assert dict(build(rows).lines[0].protocol)["data"] == (
+        "pictures: not the official test set; corruptions: made by lmr | "
+        "pictures: not the official test set; corruptions: not checked"
+    )
 
 
 def test_parts_stand_between_zero_shot_and_the_whole() -> None:
@@ -181,7 +221,8 @@ def test_components_have_datasets_as_columns_and_published_means() -> None:
     ]  # fmt: skip
     for line in table.lines:
         assert [cell.difference for cell in line.cells] == pytest.approx([0, 0, 0], abs=1e-9)
-        assert line.differs == ()
+        assert line.differs == ("2 of 15 corruptions",)
+        assert dict(line.protocol)["dataset"] == "cifar10-c | cifar100-c | imagenet-c-5000"
     assert "cifar10-c: mean over 2 domains" in table.notes
 
 
@@ -190,7 +231,8 @@ def test_variants_have_their_average() -> None:
     rows = [
         make_row(
             row.printed.replace("Ours", "LMR"), complete(row.spec), "clean", float(row.cells[dataset]) / 100,
-            dataset=dataset, severity=0, batch_size=row.batch_size or 64, images=7500,
+            dataset=dataset, severity=0, batch_size=row.batch_size or 64,
+            images=published.describe(dataset)["images"],
         )
         for row in published.rows
         for dataset in published.columns[:-1]
@@ -202,7 +244,39 @@ def test_variants_have_their_average() -> None:
         assert all(abs(cell.difference or 0) < 0.00501 for cell in line.cells)
         assert line.differs == ()
     assert {line.label: ranks for line, ranks in zip(table.lines, table.rank(), strict=True)}["LMR"] == [1, 1, 2, 1, 1]
+    assert "The lines differ in batch size: batch 64 (" in table.notes[0]  # once, not for each dataset
     assert build_variants({}) is None
+
+
+def test_variants_of_two_backbones_are_two_tables() -> None:
+    rows = []
+    for name, sets, accuracy in ((B16, ("imagenet-a", "imagenet-r"), 0.5), (L14, ("imagenet-a",), 0.7)):
+        fields = {"severity": 0, "backbone": {"name": name, "weights": name, "dtype": "float32"}}
+        rows += [make_row("LMR", complete("lmr"), "clean", accuracy, dataset=dataset, **fields) for dataset in sets]
+    tables = list_variants(gather(rows))
+    assert [table.name for table in tables] == ["imagenet-variants", "imagenet-variants-2"]
+    assert [table.title.rpartition(": ")[2] for table in tables] == [B16, L14]
+    assert [[cell.value for cell in table.lines[0].cells[:2]] for table in tables] == [[50, 50], [70, None]]
+
+
+def test_datasets_run_in_other_precisions_are_not_one_line() -> None:
+    rows = []
+    for dataset, dtype in (("imagenet-a", "float32"), ("imagenet-r", "float16")):
+        fields = {"severity": 0, "dataset": dataset, "backbone": {"name": B16, "weights": "w", "dtype": dtype}}
+        rows.append(make_row("LMR", complete("lmr"), "clean", 0.5, **fields))
+    (table,) = list_variants(gather(rows))
+    assert [line.label for line in table.lines] == ["LMR (float32)", "LMR (float16)"]
+
+
+def test_many_settings_with_parts_have_many_tables() -> None:
+    rows = [
+        make_row("PMR only", complete("lmr(am=False, bc=False)"), "fog", 0.3, severity=severity,
+                 order={"kind": "dirichlet", "concentration": strength})
+        for severity in (1, 2, 3, 4, 5) for strength in ("0.1", "1", "10")
+    ]  # fmt: skip
+    tables = build_components(gather(rows))
+    assert [table.name for table in tables][-1] == "ablation-components-15"
+    assert len({table.title for table in tables}) == 15
 
 
 def test_costs_are_for_single_images_only() -> None:
@@ -237,12 +311,36 @@ def test_measures_leave_out_what_was_not_measured() -> None:
     }
 
 
-def test_severities_have_a_line_for_each_corruption() -> None:
-    (table,) = build_severities(gather(make_world()))
-    assert [line.label for line in table.lines] == ["gaussian_noise", "frost", "fog", "contrast"]
-    assert [column.key for column in table.columns] == ["1", "2", "3", "4", "5"]
-    assert [cell.value for cell in table.lines[0].cells] == pytest.approx([60, 60, 60, 60, 30])
-    assert build_severities(gather(make_paper_rows())) == []
+def test_measures_are_means_over_the_domains_that_all_have() -> None:
+    """A method that was run on the easy corruptions alone does not win by that."""
+    rows = [make_row("LMR", complete("lmr"), d, a, ece=0.1) for d, a in (("frost", 0.2), ("fog", 0.8))]
+    rows.append(make_row("TENT", complete("tent"), "fog", 0.7, ece=0.1))
+    table = build_measures(*gather_one(rows))
+    assert table is not None
+    assert [line.cells[0].value for line in table.lines] == pytest.approx([80, 70])
+    assert "Means over the 1 of 2 domains that all lines have: fog." in table.notes
+
+
+def test_costs_of_other_numbers_of_images_are_named() -> None:
+    rows = [make_row(n.upper(), complete(n), "frost", 0.1, batch_size=1, images=200) for n in ("lmr", "tent")]
+    rows.append(make_row("ETA", complete("eta"), "frost", 0.1, batch_size=1, images=7))
+    table = build_costs(*gather_one(rows))
+    assert table is not None
+    assert [line.label for line in table.lines] == ["TENT", "LMR"]
+    assert "Also run, not shown here: ETA." in table.notes
+
+
+def test_parts_have_a_base_for_each_protocol() -> None:
+    rows = []
+    for dtype in ("float32", "float16"):
+        fields = {"backbone": {"name": B16, "weights": dtype, "dtype": dtype}}
+        for label, spec in (("ZS", "zeroshot()"), ("PMR only", "lmr(am=False, bc=False)"), ("Full", "lmr")):
+            rows.append(make_row(label, complete(spec), "fog", 0.5, **fields))
+    _, series = gather_one(rows)
+    assert [one.label for one in with_base([one for one in series if one.is_part], series)] == [
+        "zero-shot (float32)", "zero-shot (float16)", "PMR only (float32)", "PMR only (float16)",
+        "LMR (float32)", "LMR (float16)",
+    ]  # fmt: skip
 
 
 def test_names_of_tables_are_safe_for_files() -> None:

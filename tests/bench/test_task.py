@@ -6,11 +6,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lmr
 from lmr.bench.options import add_bench_options, read_plans
 from lmr.bench.plan import parse_plan, read_plan
+from lmr.bench.subject import find_dataset
 from lmr.bench.task import Task, list_tasks
 from lmr.data.corruptions import CORRUPTIONS
 
@@ -92,6 +94,64 @@ def test_a_row_can_say_what_its_order_depends_on() -> None:
     assert blocks.order_facts == {"kind": "classes", "block": "3", "hash": blocks.order_hash}
     (plain,) = make_tasks()
     assert plain.order_facts == {"kind": "shuffle", "hash": plain.order_hash}
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"concentration": 0.5}, "The order 'shuffle' has no concentration; .*order = 'dirichlet'"),
+        ({"order": "dirichlet", "block": 3}, "The order 'dirichlet' has no block"),
+        ({"order": "classes", "concentration": 0.1}, "The order 'classes' has no concentration"),
+        ({"order": "file", "seeds": [1, 2, 3]}, "the same for every seed"),
+        ({"order": "file", "seeds": 2}, "the same for every seed"),
+        ({"device": "foo"}, "There is no device 'foo'"),
+        ({"device": 1.5}, "There is no device 1.5"),
+        ({"datasets": "pocket", "corruptions": "clean", "forgetting": 5}, "leave 'forgetting' away there"),
+    ],
+)
+def test_what_would_change_nothing_or_cannot_be_is_refused(table: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(lmr.LmrError, match=sentence):
+        make_tasks(**table)
+
+
+def test_another_order_has_no_use_for_what_belongs_to_the_plans_own() -> None:
+    text = "methods = 'lmr'\ndatasets = 'pocket-c'\norder = 'dirichlet'\nconcentration = 0.5"
+    (part,) = parse_plan("test", text, Path(), {"order": "shuffle"}).parts
+    assert (part.order, part.concentration) == ("shuffle", 0.1)
+    (part,) = parse_plan("test", text, Path(), {"order": "dirichlet"}).parts
+    assert (part.order, part.concentration) == ("dirichlet", 0.5)
+    with pytest.raises(lmr.LmrError, match="has no block"):
+        parse_plan("test", text, Path(), {"block": 3})
+
+
+def test_forgetting_asks_for_the_clean_set_before_anything_runs(tmp_path: Path) -> None:
+    write_corrupted_cifar(tmp_path, "fog")
+    plan = read_plan("cifar10-c", {"backbones": "pocket", "corruptions": "fog", "forgetting": 5})
+    with pytest.raises(lmr.LmrError, match="Run `lmr fetch cifar10`"):
+        list_tasks([plan], str(tmp_path))
+
+
+def write_corrupted_cifar(root: Path, domain: str) -> None:
+    """A sparse file of CIFAR-10-C, and its labels."""
+    folder = root / "CIFAR-10-C"
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "labels.npy", np.tile(np.arange(10_000) % 10, 5).astype(np.uint8))
+    np.lib.format.open_memmap(folder / f"{domain}.npy", "w+", np.uint8, (50_000, 32, 32, 3)).flush()
+
+
+def test_a_further_corruption_makes_no_run_another(tmp_path: Path) -> None:
+    def hash_runs(domain: str) -> list[str]:
+        find_dataset.cache_clear()
+        plan = read_plan("cifar10-c", {"backbones": "pocket", "methods": "lmr", "corruptions": domain, "images": 10})
+        return [task.run for task in list_tasks([plan], str(tmp_path))]
+
+    write_corrupted_cifar(tmp_path, "fog")
+    before = hash_runs("fog")
+    with pytest.raises(lmr.LmrError, match=r"no file .*snow\.npy.*lmr fetch cifar10-c"):
+        hash_runs("snow")
+    write_corrupted_cifar(tmp_path, "snow")
+    assert hash_runs("fog") == before
+    assert hash_runs("snow") != before
 
 
 def test_everything_is_combined_with_everything() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import json
+import os
 import pickle
 import sys
 import tarfile
@@ -18,6 +20,8 @@ from PIL import Image
 from lmr.data.cifar import OFFICIAL, Cifar, CifarC, open_cifar, open_cifar_c
 from lmr.data.cifar_archives import read_archive
 from lmr.data.corruptions import corrupt
+from lmr.data.made import NOTE
+from lmr.data.sources import CIFAR_C_FILES
 
 _spec = importlib.util.spec_from_file_location("set_maker", Path(__file__).with_name("set_maker.py"))
 maker = importlib.util.module_from_spec(_spec)
@@ -244,7 +248,7 @@ def test_official_files(official: Path) -> None:
             pictures = found.read(name, severity, [9_999, 0, 1, 5])
             assert [int(p[0, 0, 0]) for p in pictures] == [40 * value + 8 * severity + k for k in (4, 0, 1)] + [0]
             assert all(p.shape == (32, 32, 3) and p.dtype == np.uint8 and not np.ptp(p) for p in pictures)
-    assert found.protocol["corruptions"] == "the official files of CIFAR-10-C"
+    assert found.protocol["corruptions"] == "files in the layout of CIFAR-10-C, not checked"
     with pytest.raises(ValueError, match=r"snow\.npy.*lmr fetch cifar10-c"):
         found.read("snow", 5, [0])
     for severity in (0, 6):
@@ -264,6 +268,34 @@ def test_digest_of_official_files_follows_their_content(official: Path) -> None:
     labels[::10_000] = 3
     np.save(official / "labels.npy", labels)
     assert CifarC(official, 10).digest not in (first, changed)
+
+
+def test_digest_of_a_part_follows_its_own_files(official: Path) -> None:
+    def digest(domain: str, severity: int) -> str:
+        return CifarC(official, 10).digest_part((domain,), severity)
+
+    first, other = digest("fog", 5), digest("fog", 4)
+    assert len({first, other, digest("spatter", 5)}) == 3
+    os.link(official / "spatter.npy", official / "snow.npy")
+    assert digest("fog", 5) == first
+    rows = np.load(official / "fog.npy", mmap_mode="r+")
+    rows[40_000, 3, 3] = 77
+    rows.flush()
+    assert digest("fog", 5) != first
+    assert digest("fog", 4) == other
+
+
+def test_files_are_official_by_their_checksums(official: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("labels", "fog"):
+        checksum = hashlib.md5((official / f"{name}.npy").read_bytes()).hexdigest()
+        monkeypatch.setitem(CIFAR_C_FILES[10], name, checksum)
+    found = CifarC(official, 10)
+    assert found.describe_part(["fog"])["corruptions"] == "the official files of CIFAR-10-C"
+    others = found.describe_part(["fog", "spatter"])
+    assert others["corruptions"] == "not the official files of CIFAR-10-C: spatter.npy not of the published checksum"
+    assert others["pictures"] == found.protocol["pictures"]
+    (official / NOTE).write_text(json.dumps({"corruptions": "made by lmr"}))
+    assert CifarC(official, 10).describe_part(["fog"])["corruptions"] == "made by lmr"
 
 
 def test_damaged_official_files_are_sentences(official: Path) -> None:
@@ -307,6 +339,8 @@ def test_official_files_with_clean_pictures_beside_them(official: Path) -> None:
     assert isinstance(found, CifarC)
     np.testing.assert_array_equal(found.read("clean", 0, [4, 2]), images[[4, 2]])
     np.testing.assert_array_equal(found.labels("clean"), labels)
+    assert found.digest_part(["clean"], 0) != found.digest_part(["fog"], 5)
+    assert found.describe_part(["clean"]) == found.protocol
 
 
 def test_clean_pictures_are_corrupted_on_the_fly(tmp_path: Path) -> None:

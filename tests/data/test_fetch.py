@@ -491,6 +491,13 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in shown] == list(SOURCES)
     with pytest.raises(ValueError, match="Did you mean 'cifar10-c'"):
         run("cifar10c")
+    for words, sentence in (
+        (["--check", "."], "Say which set: lmr fetch NAME --check DIR."),
+        (["--make"], "Say which set: lmr fetch NAME --make."),
+        (["cifar10-c", "--make", "--check", "."], "give one of them"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            run(*words)
     with pytest.raises(ValueError, match="there is nothing to fetch"):
         find_source("pocket")
 

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from lmr.data.corruptions import corrupt
+from lmr.data.fetched import write_fetched
 from lmr.data.imagenet import (
     GROUPS,
     ImageNetC,
@@ -74,7 +75,7 @@ def test_thousand_classes(name: str, folder: str, tmp_path: Path) -> None:
     pictures = found.read("clean", 0, range(6))
     assert [maker.read_colour(picture) for picture in pictures] == [30, 30, 60, 60, 90, 90]
     assert [picture.shape[1] for picture in pictures] == [20, 21] * 3
-    assert found.protocol["classes"] == "1000 classes"
+    assert found.protocol["candidates"] == "1000 classes"
 
 
 @pytest.mark.parametrize("name", ["imagenet-a", "imagenet-r"])
@@ -85,7 +86,7 @@ def test_subsets_have_200_candidates(name: str, tmp_path: Path) -> None:
     assert found.classes == tuple(read_imagenet()[wnid] for wnid in subset)
     np.testing.assert_array_equal(found.labels("clean"), [3, 199])
     assert found.classes[199] == read_imagenet()[subset[199]]
-    assert "200 classes of ImageNet's 1000" in found.protocol["classes"]
+    assert "200 classes of ImageNet's 1000" in found.protocol["candidates"]
     outside = next(wnid for wnid in read_imagenet() if wnid not in subset)
     write_classes(tmp_path / name, {outside: 10}, 1)
     with pytest.raises(ValueError, match=f"'{outside}' is there and is no class of this set"):
@@ -180,7 +181,7 @@ def test_official_corrupted_folders(grouped: bool, tmp_path: Path) -> None:
         for severity in (4, 5):
             colours = [maker.read_colour(picture) for picture in found.read(domain, severity, [1, 0])]
             assert colours == [60 + shift + 4 * severity, 30 + shift + 4 * severity]
-    assert found.protocol["corruptions"] == "the official files of ImageNet-C"
+    assert found.protocol["corruptions"] == "files in the layout of ImageNet-C, not checked"
     with pytest.raises(ValueError, match=r"no such file.*lmr fetch imagenet-c"):
         found.read("fog", 1, [0])
     with pytest.raises(ValueError, match=r"There is no folder .*snow.*lmr fetch imagenet-c"):
@@ -189,6 +190,34 @@ def test_official_corrupted_folders(grouped: bool, tmp_path: Path) -> None:
     assert ImageNetC("imagenet-c", found.folder).digest == first
     maker.write_picture(found.locate("fog") / "5" / "n01440764/ILSVRC2012_val_00000293.JPEG", 30, (90, 90))
     assert ImageNetC("imagenet-c", found.folder).digest != first
+
+
+def test_digest_of_a_part_follows_its_own_files(tmp_path: Path) -> None:
+    file = "n01440764/ILSVRC2012_val_00000293.JPEG"
+    write_corrupted(tmp_path, {file: 30})
+
+    def digest(domain: str, severity: int) -> str:
+        return ImageNetC("imagenet-c", tmp_path).digest_part((domain,), severity)
+
+    first, other = digest("fog", 5), digest("fog", 4)
+    assert len({first, other, digest("zoom_blur", 5)}) == 3
+    maker.write_picture(tmp_path / "snow" / "5" / file, 30)
+    assert digest("fog", 5) == first
+    maker.write_picture(tmp_path / "fog" / "5" / file, 30, (90, 90))
+    assert digest("fog", 5) != first
+    assert digest("fog", 4) == other
+
+
+def test_files_are_official_if_they_were_fetched(tmp_path: Path) -> None:
+    folder = tmp_path / "imagenet-c"
+    write_corrupted(folder, {"n01440764/ILSVRC2012_val_00000293.JPEG": 30})
+    found = ImageNetC("imagenet-c", folder)
+    write_fetched(tmp_path, "weather.tar", {"checksum": "md5:0", "listed": False, "names": None})
+    assert found.describe_part(["fog"]) == found.protocol  # it is still on its way
+    write_fetched(tmp_path, "weather.tar", {"checksum": "md5:0", "listed": False, "names": ["fog"]})
+    assert found.describe_part(["fog"])["corruptions"] == "the official files of ImageNet-C"
+    assert found.describe_part(["fog", "zoom_blur"]) == found.protocol  # which is in another archive
+    assert found.describe_part(["clean"]) == found.protocol
 
 
 def test_list_of_5000_keeps_its_order(tmp_path: Path) -> None:

@@ -1,0 +1,28 @@
+"""The note about an archive that was fetched: its checksum, and what was taken out of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def read_fetched(root: Path, file: str) -> dict[str, Any] | None:
+    """What was noted about an archive: its "checksum", whether only the "listed" pictures were kept, and the "names" of
+    what it brought, None while it is still on its way.
+    """
+    try:
+        note = json.loads((root / ".fetched" / f"{file}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return note if isinstance(note, dict) else None
+
+
+def write_fetched(root: Path, file: str, note: dict[str, Any]) -> None:
+    """Write the note, all at once."""
+    path = root / ".fetched" / f"{file}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(note))
+    os.replace(new, path)
