@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -94,22 +94,31 @@ def build_tables(runs: Runs, settings: dict[Setting, list[Series]], beside: str 
     """Every table the runs have numbers for; ``beside`` names a published table to stand beside other data too."""
     published = find_published(beside) if beside else None
     tables: list[Table | None] = [*list_variants(settings)]
+    costs = {setting: build_costs(setting, series) for setting, series in settings.items()}
+    sweeps = [build_sweep_table(sweep) for sweep in find_sweeps(settings)]
+    elsewhere = _list_runs([*sweeps, *costs.values()])
     adapted = {s.family for s, series in settings.items() if any(one.first.method != "zeroshot" for one in series)}
     for setting, series in settings.items():
         main, parts = choose_main(series), [one for one in series if one.is_part]
         alone = setting.family in adapted and all(one.first.method == "zeroshot" for one in series)
         if setting.dataset in VARIANTS or alone:
             continue  # the variants have their table; so has zero-shot alone beside other severities
-        notes = [*_note_clean(setting, settings), *note_main(main, series)]
+        unseen = [one for one in series if one.first.run not in elsewhere]
+        notes = [*_note_clean(setting, settings), *note_main(main, unseen)]
         tables.append(build_corruptions(setting, main, published, notes=notes))
         if parts:
             tables.append(build_corruptions(setting, with_base(parts, series), None, "parts"))
         if len(main) > 1:
             tables += [build_gains(runs, setting, main), build_measures(setting, main)]
-        tables.append(build_costs(setting, series))
-    tables += [*build_components(settings), *build_severities(settings)]
-    tables += [build_sweep_table(sweep) for sweep in find_sweeps(settings)]
+        tables.append(costs[setting])
+    tables += [*build_components(settings), *build_severities(settings), *sweeps]
     return _name_apart([table for table in tables if table is not None])
+
+
+def _list_runs(tables: Iterable[Table | None]) -> set[str]:
+    """The runs that numbers of these tables come from."""
+    there = (table for table in tables if table is not None)
+    return {run for table in there for line in table.lines for cell in line.cells for run in cell.runs}
 
 
 def _note_clean(setting: Setting, settings: dict[Setting, list[Series]]) -> list[str]:

@@ -103,11 +103,13 @@ def test_zero_shot_alone_on_other_data_has_its_table(tmp_path: Path) -> None:
     assert [table.title.split(",")[0] for table in report.tables] == ["Accuracy (%): cifar10-c", "Accuracy (%): x"]
 
 
-def test_what_is_not_in_the_main_table_is_named(tmp_path: Path) -> None:
+def test_what_is_in_no_table_is_named(tmp_path: Path) -> None:
+    """Other batch sizes have a table of their own; so have single images."""
     rows = [make_row("LMR", complete("lmr"), "frost", 0.5, batch_size=size) for size in (1, 16, 64)]
     rows.append(make_row("LMR", complete("lmr"), "frost", 0.5, images=5))
     report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out", figures=False)
-    assert "Also run, not shown here: LMR (batch 1; batch 16; 5 images)." in report.tables[0].notes
+    assert "Also run, not shown here: LMR (5 images)." in report.tables[0].notes
+    assert "batch size" in report.tables[-1].title
 
 
 def test_what_an_earlier_report_left_behind_goes(tmp_path: Path) -> None:
