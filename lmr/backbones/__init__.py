@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import get_args
 
 import torch
 
 from lmr.backbones.backbone import Backbone
 from lmr.backbones.checkpoints import choose_dtype
-from lmr.backbones.vit import Memory
+from lmr.backbones.vit import Memory, check_memory
 from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
 from lmr.core.zeroshot import leave_inference_mode
@@ -62,8 +61,7 @@ def load(
     """
     if not isinstance(name_or_path, str | os.PathLike):
         raise LmrError(f"Expected the name or the path of a model, got {name_or_path!r}.")
-    if memory not in get_args(Memory):  # the options come first, before anything large is read
-        raise LmrError(f"Expected memory 'fast' or 'lean', got {memory!r}.")
+    check_memory(memory)  # the options come first, before anything large is read
     choose_dtype(dtype)
     from lmr.backbones.hub import SIGLIP, find_model, refuse_twin
 

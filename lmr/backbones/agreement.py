@@ -17,17 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.backbones.backbone import Backbone
+from lmr.backbones.hub import HF_WEIGHTS
 from lmr.backbones.text import TextTower
 from lmr.backbones.to_transformers import build_transformers_clip
 from lmr.backbones.vit import VisionTower
-
-# The weights that transformers takes from a folder: the first of these that is there.
-_CHOICE = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
 
 
 @dataclass(frozen=True)
@@ -92,7 +85,7 @@ def find_folder(backbone: Backbone) -> Path | None:
     if not facts.get("format", "").startswith("Hugging Face") or "taken off" in facts:
         return None
     path = Path(facts.get("files", ""))
-    chosen = next((name for name in _CHOICE if (path.parent / name).is_file()), None)
+    chosen = next((name for name in HF_WEIGHTS if (path.parent / name).is_file()), None)
     return path.parent if path.name == chosen and (path.parent / "config.json").is_file() else None
 
 

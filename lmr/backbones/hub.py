@@ -21,7 +21,7 @@ from lmr.core.errors import LmrError
 Get = Callable[[str], Path | None]  # a file of the model by its name, or None where the model has none of that name
 
 SIGLIP = ("siglip", "siglip2")
-_HF_WEIGHTS = (
+HF_WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
@@ -102,7 +102,7 @@ def find_in_folder(folder: Path) -> Files:
     found = _pick(get, str(folder))
     if found:
         return found
-    index = _get_first(get, (name for name in _HF_WEIGHTS if name.endswith(".index.json")))
+    index = _get_first(get, (name for name in HF_WEIGHTS if name.endswith(".index.json")))
     if index:
         return _find_file(index)  # some of the files it names are missing; who reads it says which
     weights = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
@@ -110,7 +110,7 @@ def find_in_folder(folder: Path) -> Files:
         return _find_file(weights[0])
     came = f"{len(weights)} ({', '.join(path.name for path in weights[:5])})" if weights else "none"
     raise LmrError(
-        f"Expected one model in the folder {str(folder)!r}: {HF_CONFIG} with {_HF_WEIGHTS[0]} or {_HF_WEIGHTS[2]}, "
+        f"Expected one model in the folder {str(folder)!r}: {HF_CONFIG} with {HF_WEIGHTS[0]} or {HF_WEIGHTS[2]}, "
         f"{OPEN_CLIP_CONFIG} with {_OPEN_CLIP_WEIGHTS[0]} or {_OPEN_CLIP_WEIGHTS[2]}, or a single weights file; found "
         f"{came}. Give the path of the file."
     )
@@ -120,7 +120,7 @@ def _find_file(path: Path) -> Files:
     """A weights file of any name: config.json beside it tells a SigLIP, and the kind of a file of Hugging Face's."""
     config = path.parent / HF_CONFIG
     model_type = read_json(config).get("model_type", "clip") if config.is_file() else "clip"
-    if path.name in _HF_WEIGHTS:
+    if path.name in HF_WEIGHTS:
         _check_type(model_type, str(config))
     return Files(path, model_type if model_type in SIGLIP else "clip")
 
@@ -130,7 +130,7 @@ def _pick(get: Get, origin: str) -> Files | None:
     config = get(HF_CONFIG)
     model_type = read_json(config).get("model_type") if config else None
     if model_type == "clip" or model_type in SIGLIP:
-        weights = _get_first(get, _HF_WEIGHTS)
+        weights = _get_first(get, HF_WEIGHTS)
         if weights:
             _get_first(get, (PREPROCESSOR, PROCESSOR))
             for name in _TOKENIZER if model_type in SIGLIP else ():
@@ -241,8 +241,8 @@ def _fetch(hub_id: str) -> Files:
         ) from error
     if found is None:
         raise LmrError(
-            f"The model {hub_id!r} has no weights that can be loaded: neither {HF_CONFIG} with {_HF_WEIGHTS[0]} or "
-            f"{_HF_WEIGHTS[2]} nor {OPEN_CLIP_CONFIG} with {_OPEN_CLIP_WEIGHTS[0]}. {ANYTHING}"
+            f"The model {hub_id!r} has no weights that can be loaded: neither {HF_CONFIG} with {HF_WEIGHTS[0]} or "
+            f"{HF_WEIGHTS[2]} nor {OPEN_CLIP_CONFIG} with {_OPEN_CLIP_WEIGHTS[0]}. {ANYTHING}"
         )
     return found
 
@@ -261,8 +261,8 @@ def _list_missing(hub_id: str) -> list[str]:
         weights = _get_first(get, _OPEN_CLIP_WEIGHTS)
         needs = {OPEN_CLIP_CONFIG: get(OPEN_CLIP_CONFIG), " or ".join(_OPEN_CLIP_WEIGHTS[::2]): weights}
     else:
-        weights = _get_first(get, _HF_WEIGHTS)
-        needs = {HF_CONFIG: config, " or ".join(_HF_WEIGHTS[::2]): weights}
+        weights = _get_first(get, HF_WEIGHTS)
+        needs = {HF_CONFIG: config, " or ".join(HF_WEIGHTS[::2]): weights}
         if not _has_known_preprocessing(hub_id):
             needs[PREPROCESSOR] = _get_first(get, (PREPROCESSOR, PROCESSOR))
         if model_type in SIGLIP or (model_type is None and "siglip" in hub_id.lower()):

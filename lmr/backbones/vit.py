@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -84,8 +84,7 @@ class VisionTower(nn.Module):
         "lean" keeps one tensor of each block and works the others out again in the backward. ``compile`` hands the two
         directions of a block to torch.compile.
         """
-        if memory not in ("fast", "lean"):
-            raise LmrError(f"Expected memory 'fast' or 'lean', got {memory!r}.")
+        check_memory(memory)
         self.memory = memory
         self.compiled = compile
         self._shelf = Shelf()  # memory of an earlier mode is given back
@@ -202,6 +201,12 @@ class VisionTower(nn.Module):
         """Whether weights other than the norms' want gradient."""
         norms = {id(tensor) for norm in self._norms() for tensor in norm.parameters()}
         return any(tensor.requires_grad and id(tensor) not in norms for tensor in self.parameters())
+
+
+def check_memory(memory: str) -> None:
+    """Refuse a mode that no tower has."""
+    if memory not in get_args(Memory):
+        raise LmrError(f"Expected memory 'fast' or 'lean', got {memory!r}.")
 
 
 class _Features(torch.autograd.Function):

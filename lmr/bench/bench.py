@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TextIO
 
 from lmr.bench.checkpoint import Checkpoint, lock_file
+from lmr.bench.cost.machine import count_cores
 from lmr.bench.live import View, describe_task
 from lmr.bench.plan import Plan
 from lmr.bench.row import FOLDER, Row, append_row, read_rows
 from lmr.bench.run import SAVE_SECONDS
-from lmr.bench.subject import count_cores
 from lmr.bench.task import Task, list_tasks
 from lmr.bench.workers import Crew
 from lmr.core.errors import LmrError

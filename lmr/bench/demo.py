@@ -20,9 +20,9 @@ from tqdm import tqdm
 
 from lmr.backbones.backbone import DEFAULT_TEMPLATES
 from lmr.backbones.pocket import Pocket, load_pocket
+from lmr.bench.cost.machine import count_cores
 from lmr.bench.demo_run import Run, run_stream
 from lmr.bench.output import align, check_folder
-from lmr.bench.subject import count_cores
 from lmr.core.errors import LmrError
 from lmr.core.registry import create, find_method, list_methods
 from lmr.core.statefile import write_atomically

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lmr.bench.comparison import align_by_index
 from lmr.bench.gather import SEVERAL, Runs, Series, Setting
 from lmr.bench.row import Row
-from lmr.bench.sweeps import Sweep, find_sweeps
+from lmr.bench.sweeps import Sweep, count_images, find_sweeps
 
 Floats = NDArray[np.float64]
 SHIFT = "frost"  # the paper's representative shift
@@ -64,10 +64,6 @@ def _describe(setting: Setting, row: Row) -> str:
     return f"{setting.describe()}, {row.domain}, {row.images} images, seed {row.seed}"
 
 
-def _span(counts: set[int]) -> str:
-    return f"{min(counts)} images" if len(counts) == 1 else f"{min(counts)} to {max(counts)} images"
-
-
 def collect_gaps(runs: Runs, family: Family) -> tuple[str, Floats] | None:
     """1a: by how much the top class beats the true one where zero-shot errs: where that was, and the gaps, sorted."""
     row = family.shift_row(family.zero_shot(family.shifted))
@@ -98,7 +94,7 @@ def collect_margins(runs: Runs, family: Family) -> tuple[str, dict[str, dict[int
     if not chosen:
         return None
     where = replace(next(iter(family.settings)), severity=0).describe()
-    return f"{where}, {_span(counts)}", {domain: full[domain] for domain in chosen[:4]}
+    return f"{where}, {count_images(counts)}", {domain: full[domain] for domain in chosen[:4]}
 
 
 def collect_mass(runs: Runs, family: Family) -> tuple[str, dict[str, Floats]] | None:

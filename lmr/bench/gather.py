@@ -20,6 +20,7 @@ from lmr.bench.row import Row, read_rows, read_samples
 from lmr.core.errors import LmrError
 from lmr.core.registry import find_method, list_methods
 from lmr.core.spec import parse_spec
+from lmr.data.corruptions import CORRUPTIONS
 
 PARTS = ("pmr", "am", "bc")
 RENAMED = {"ZS", "Full", "0.03", "gap, 5"}  # what plans of ablations call zero-shot and LMR as it is
@@ -259,6 +260,13 @@ def _find_label(rows: Sequence[Row]) -> str:
     name, changes = rows[0].method, find_changes(rows[0].spec)
     known = "zero-shot" if name == "zeroshot" else name.upper()
     return f"{known} ({', '.join(f'{key}={value}' for key, value in changes.items())})" if changes else known
+
+
+def sort_domains(domains: Iterable[str]) -> list[str]:
+    """Every domain once: the benchmark's in its order, then others as they came."""
+    found = dict.fromkeys(domains)
+    known = [domain for domain in CORRUPTIONS if domain in found]
+    return known + [domain for domain in found if domain not in known]
 
 
 def share_seeds(series: Sequence[Series], domains: Sequence[str] | None = None) -> tuple[list[Series], list[str]]:

@@ -75,7 +75,8 @@ def read_plans(options: argparse.Namespace) -> list[Plan]:
         if not given:
             raise LmrError("Say what to run: a plan ('lmr bench --list' shows them) or --methods and --datasets.")
         return [parse_plan("command line", "", Path.cwd(), given)]
-    names = [name for plan in options.plans for name in fnmatch.filter(list_plans(), plan) or [plan]]
+    known = list_plans()
+    names = [name for plan in options.plans for name in fnmatch.filter(known, plan) or [plan]]
     return [read_plan(name, given) for name in dict.fromkeys(names)]
 
 

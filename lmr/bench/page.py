@@ -9,12 +9,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from lmr.bench.gather import SEVERAL, Series
+from lmr.bench.gather import SEVERAL, Series, sort_domains
 from lmr.bench.paper_figures import Drawing
 from lmr.bench.row import Row
 from lmr.bench.table import Cell, Line, Table, show_number
 from lmr.bench.table_formats import DIFFERENCE, PUBLISHED, SPREAD, list_notes
-from lmr.bench.tables import CORRUPTIONS, describe_data
+from lmr.bench.tables import describe_data
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -53,12 +53,7 @@ def collect_curves(groups: Mapping[str, Sequence[Series]]) -> dict[str, dict[str
                 row = next((r for r in reversed(one.rows) if (r.domain, r.seed) == (domain, one.seeds[0])), None)
                 if row is not None and _is_curve(row.curve):
                     found.setdefault(name, {}).setdefault(domain, []).append(_make_curve(one, row))
-    return {name: dict(sorted(curves.items(), key=_place_domain)) for name, curves in found.items()}
-
-
-def _place_domain(item: tuple[str, Any]) -> int:
-    """Where the benchmark has a domain; those it does not know stay behind it as they came."""
-    return CORRUPTIONS.index(item[0]) if item[0] in CORRUPTIONS else len(CORRUPTIONS)
+    return {name: {domain: curves[domain] for domain in sort_domains(curves)} for name, curves in found.items()}
 
 
 def _make_curve(one: Series, row: Row) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -153,8 +152,3 @@ def preprocess(backbone: Backbone, pictures: list[Picture], device: torch.device
     if len({picture.shape for picture in pictures}) == 1:
         return convert(torch.stack([torch.from_numpy(picture) for picture in pictures])).to(device)
     return torch.cat([convert(torch.from_numpy(picture).unsqueeze(0)) for picture in pictures]).to(device)
-
-
-def count_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

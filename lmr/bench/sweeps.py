@@ -28,8 +28,7 @@ class Sweep:
     def describe(self) -> str:
         """Where the numbers are from, for a caption."""
         every = [one for line in self.lines.values() for one in line.values()]
-        counts = sorted({one.first.images for one in every})
-        images = f"{counts[0]} images" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} images"
+        images = count_images({one.first.images for one in every})
         seeds = ", ".join(map(str, sorted({seed for one in every for seed in one.seeds})))
         domains = ", ".join(self.domains) if len(self.domains) < 4 else f"mean of {len(self.domains)} domains"
         return f"{self.setting.describe()}, {domains}, {images} each, {'seeds' if ',' in seeds else 'seed'} {seeds}"
@@ -45,6 +44,11 @@ TITLES = {
     "delta": ("Accuracy (%) against δ, the width of the protected set", "dataset"),
     "negatives": ("Accuracy (%) with positives by gap or the top class alone, against hard negatives", "positives"),
 }
+
+
+def count_images(counts: set[int]) -> str:
+    """How many images there are in words, where several runs may differ in it."""
+    return f"{min(counts)} images" if len(counts) == 1 else f"{min(counts)} to {max(counts)} images"
 
 
 def find_sweeps(settings: dict[Setting, list[Series]]) -> list[Sweep]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from lmr.bench.distinction import note_differences, note_left_out, tell_apart
-from lmr.bench.gather import Series, Setting, share_seeds
+from lmr.bench.gather import Series, Setting, share_seeds, sort_domains
 from lmr.bench.reference import (
     AVERAGE,
     PRESETS,
@@ -30,7 +30,6 @@ HEADS = {  # as the paper abbreviates them
     "saturate": "Satu.", AVERAGE: "AVG", "imagenet-a": "IN-A", "imagenet-r": "IN-R", "imagenet-sketch": "IN-S",
     "imagenet-v2": "IN-V2", "cifar10-c": "C10-C", "cifar100-c": "C100-C", "imagenet-c-5000": "IN-C",
 }  # fmt: skip
-CORRUPTIONS = tuple(HEADS)[:15]
 VARIANTS = ("imagenet-a", "imagenet-r", "imagenet-sketch", "imagenet-v2")
 MEASURES: dict[str, Column] = {
     key: Column(key, head, digits, higher)
@@ -150,10 +149,8 @@ def build_corruptions(
 
 
 def order_domains(series: Sequence[Series]) -> list[str]:
-    """The domains of the series: the benchmark's in its order, then others."""
-    found = {domain: None for one in series for domain in one.domains}
-    known = [domain for domain in CORRUPTIONS if domain in found]
-    return known + [domain for domain in found if domain not in known]
+    """The domains of the series, in the benchmark's order."""
+    return sort_domains(domain for one in series for domain in one.domains)
 
 
 def _make_line(

@@ -10,7 +10,6 @@ from lmr.bench.gather import Series, Setting, share_seeds
 from lmr.bench.reference import AVERAGE, PublishedRow, PublishedTable, find_published
 from lmr.bench.table import Cell, Column, Table, make_cell
 from lmr.bench.tables import (
-    CORRUPTIONS,
     HEADS,
     VARIANTS,
     choose_main,
@@ -22,6 +21,7 @@ from lmr.bench.tables import (
     note_main,
     with_base,
 )
+from lmr.data.corruptions import CORRUPTIONS
 
 
 def build_variants(settings: dict[Setting, list[Series]]) -> Table | None:
