@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import lmr
-from lmr.data.datasets import CorruptedOnTheFly, PocketWorld
-from lmr.data.pocket import CLASSES
-from lmr.data.stream import make_stream
+from lmr.data.sets.catalogue import CorruptedOnTheFly, PocketWorld
+from lmr.data.sets.pocket import CLASSES
+from lmr.data.streams import make_stream
 
 GOLDEN = Path(__file__).with_name("golden.json")
 

@@ -17,9 +17,10 @@ import lmr
 
 ROOT = Path(lmr.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LIMIT = 300  # lines; a longer file asks to be two
+LIMIT = 500  # lines; a longer file asks to be two
+ROOM = 19  # modules in one folder; more ask for a folder of their own
 
-EVERYTHING = {"", "core", "methods", "backbones", "data", "bench", "jobs", "cli", "version"}
+EVERYTHING = {"", "core", "methods", "models", "data", "bench", "report", "apps", "cli", "version"}
 ALLOWED: dict[str, set[str]] = {
     "": EVERYTHING,  # lmr/__init__.py, the public names
     "__main__": EVERYTHING,
@@ -27,10 +28,11 @@ ALLOWED: dict[str, set[str]] = {
     "version": EVERYTHING,
     "core": {"core"},
     "methods": {"core"},
-    "backbones": {"backbones", "core"},
-    "data": {"data"},
-    "bench": {"bench", "methods", "backbones", "data", "core", "version"},
-    "jobs": {"jobs", "methods", "backbones", "data", "core", "version"},
+    "models": {"models", "core"},
+    "data": {"data", "core"},
+    "bench": {"bench", "methods", "models", "data", "core", "version"},
+    "report": {"report", "bench", "models", "data", "core", "version"},
+    "apps": {"apps", "bench", "report", "methods", "models", "data", "core", "version"},
 }
 HEAVY = {"matplotlib", "PIL", "transformers", "tokenizers", "huggingface_hub", "sentencepiece", "ftfy", "safetensors"}
 HEAVY |= {"torchvision", "pandas", "scipy", "cv2", "pyarrow", "tqdm", "open_clip"}
@@ -86,17 +88,22 @@ def test_file_fits_in_a_head(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LIMIT
 
 
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=lambda path: path.name)
+def test_folder_is_not_crowded(folder: Path) -> None:
+    assert len(list(folder.glob("*.py"))) <= ROOM
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "methods").glob("*.py")), ids=lambda path: path.stem)
 def test_methods_never_import_each_other(path: Path) -> None:
     assert not [target for target in find_imports(path, ROOT) if target.startswith("lmr.methods")]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "core").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "core").rglob("*.py")), ids=lambda path: path.stem)
 def test_core_needs_torch_alone(path: Path) -> None:
     """The one exception is the state file, which is a safetensors file."""
     outside = {target.partition(".")[0] for target in find_imports(path, ROOT)} - {"lmr", "__future__"}
     outside -= sys.stdlib_module_names
-    assert outside <= ({"torch", "safetensors"} if path.stem == "statefile" else {"torch"})
+    assert outside <= ({"torch", "safetensors"} if path.stem == "state" else {"torch"})
 
 
 def test_wrong_arrows_are_found(tmp_path: Path) -> None:
@@ -104,7 +111,7 @@ def test_wrong_arrows_are_found(tmp_path: Path) -> None:
     root = tmp_path / "lmr"
     texts = {
         "__init__.py": "",
-        "cli.py": "import lmr.bench.run",
+        "cli.py": "import lmr.bench.running.run",
         "core/__init__.py": "",
         "core/one.py": "from lmr.core.two import x\nfrom . import two\nfrom .two import y\nimport torch.nn",
         "core/two.py": "def f():\n    from lmr.data import folder",
@@ -112,10 +119,11 @@ def test_wrong_arrows_are_found(tmp_path: Path) -> None:
         "core/four.py": "import lmr",
         "core/five.py": "from lmr import load",
         "methods/six.py": "import lmr.methods.seven",
-        "methods/seven.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lmr.backbones import load",
+        "methods/seven.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lmr.models import load",
+        "models/load.py": "from lmr.data import folder",
         "data/folder.py": "from lmr.core.errors import LmrError",
-        "bench/run.py": "from lmr.data import folder\nimport lmr.core.one\nfrom lmr.jobs import predict",
-        "jobs/predict.py": "from lmr import data",
+        "bench/run.py": "from lmr.data import folder\nimport lmr.core.one\nfrom lmr.apps import predict",
+        "apps/predict.py": "from lmr import data",
         "attic/old.py": "",
     }
     for name, text in texts.items():
@@ -125,7 +133,7 @@ def test_wrong_arrows_are_found(tmp_path: Path) -> None:
     wrong = {name for name, count in found.items() if count}
     assert wrong == {
         "core/two.py", "core/three.py", "core/four.py", "core/five.py", "methods/six.py", "methods/seven.py",
-        "data/folder.py", "bench/run.py", "attic/old.py",
+        "models/load.py", "bench/run.py", "attic/old.py",
     }  # fmt: skip
     assert set(found.values()) == {0, 1}
 

@@ -89,7 +89,7 @@ def _add_demo(subparsers: Subparsers) -> None:
 
 
 def _run_demo(options: argparse.Namespace) -> None:
-    from lmr.bench.demo import run_demo
+    from lmr.apps.demo import run_demo
 
     run_demo(Path(options.out), options.images, options.batch_size, options.severity)
 
@@ -101,7 +101,7 @@ def _add_list(subparsers: Subparsers) -> None:
 
 
 def _run_list(options: argparse.Namespace) -> None:
-    from lmr.jobs.listing import describe_everything
+    from lmr.apps.listing import describe_everything
 
     print(describe_everything())
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+from lmr.apps.reproduce import add_reproduce_options, run_reproduce
 from lmr.bench.options import add_bench_options, run_bench_command
-from lmr.bench.report import add_report_options, run_report
-from lmr.bench.reproduce import add_reproduce_options, run_reproduce
 from lmr.cli.options import Subparsers, add_command
 from lmr.core.errors import LmrError
-from lmr.data.fetch import add_fetch_options, run_fetch
+from lmr.data.fetch.fetching import add_fetch_options, run_fetch
+from lmr.report.report import add_report_options, run_report
 
 _FETCH = """\
 Download a dataset with checksum and resume, or say what to do by hand where a licence or a login stands before it.

@@ -68,7 +68,7 @@ def add_doctor(subparsers: Subparsers) -> None:
 
 
 def _run_doctor(options: argparse.Namespace) -> str | None:
-    from lmr.jobs.doctor import examine
+    from lmr.apps.doctor.doctor import examine
 
     report = examine(options.model, **collect_options(options, "model"))
     print(report)

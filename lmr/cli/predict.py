@@ -87,7 +87,7 @@ def add_predict(subparsers: Subparsers) -> None:
 
 
 def _run_predict(options: argparse.Namespace) -> None:
-    from lmr.jobs.predict import predict_images
+    from lmr.apps.predict.predict import predict_images
 
     summary = predict_images(options.sources, options.labels, **collect_options(options, "sources", "labels"))
     print(f"lmr: {summary}", file=sys.stderr)

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.spec import convert, format_spec
-from lmr.core.statefile import read_state, write_state
-from lmr.core.zeroshot import ZeroShot, leave_autocast, leave_inference_mode
+from lmr.core.state import read_state, write_state
 
 Streams = Sequence[int] | Tensor | int | None
 

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
 from lmr.core.spec import parse_spec, suggest
-from lmr.core.zeroshot import ZeroShot
 
 _METHODS: dict[str, type[Method]] = {}
 _M = TypeVar("_M", bound=type[Method])

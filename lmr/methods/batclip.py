@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.bimodal import BimodalMethod
-from lmr.core.losses import bimodal_loss
+from lmr.core.functional.losses import bimodal_loss
 from lmr.core.method import Mix, Prediction, Preset
 from lmr.core.registry import register
 

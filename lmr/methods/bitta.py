@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from lmr.core.bimodal import BimodalMethod
 from lmr.core.errors import LmrError
-from lmr.core.losses import bimodal_loss, entropy
+from lmr.core.functional.losses import bimodal_loss, entropy
 from lmr.core.method import Mix, Prediction, Preset
 from lmr.core.registry import register
 

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from lmr.core.bias import correct_bias
 from lmr.core.errors import LmrError
-from lmr.core.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss, sum_by_stream
+from lmr.core.functional.bias import correct_bias
+from lmr.core.functional.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss, sum_by_stream
 from lmr.core.method import Method, Mix, Prediction, Preset
 from lmr.core.norms import NormBank
 from lmr.core.optim import adam_step

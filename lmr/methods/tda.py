@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.core.losses import entropy
+from lmr.core.functional.losses import entropy
 from lmr.core.method import Method, Mix, Prediction, Preset
 from lmr.core.registry import register
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from lmr.core.functional.losses import entropy
 from lmr.core.gradient import GradientMethod
-from lmr.core.losses import entropy
 from lmr.core.method import Mix, Prediction, Preset
 from lmr.core.registry import register
 

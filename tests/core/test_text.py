@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lmr
-from lmr.backbones.pocket.towers import PocketConfig
-from lmr.backbones.pocket.words import WORDS, tokenize
-from lmr.backbones.text import TextTower
-from lmr.backbones.vit import VisionTower
 from lmr.core.norms import NormBank
 from lmr.core.text import TextSide, differentiate
+from lmr.models.clip.image_tower import VisionTower
+from lmr.models.clip.text_tower import TextTower
+from lmr.models.pocket.towers import PocketConfig
+from lmr.models.pocket.words import WORDS, tokenize
 
 CONFIG = PocketConfig(
     resolution=8, patch=4, width=12, depth=2, heads=2, text_width=16, text_heads=2, vocabulary=len(WORDS), features=10

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
+import bimodal_reference as book
 import pytest
 import torch
 from torch import Tensor
 
 import lmr
-
-_spec = importlib.util.spec_from_file_location("bimodal_reference", Path(__file__).with_name("bimodal_reference.py"))
-book = importlib.util.module_from_spec(_spec)
-sys.modules["bimodal_reference"] = book  # dataclasses look their own module up
-_spec.loader.exec_module(book)
 
 
 def follow(

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
+import lmr_reference as book
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lmr
-
-_spec = importlib.util.spec_from_file_location("lmr_reference", Path(__file__).with_name("lmr_reference.py"))
-book = importlib.util.module_from_spec(_spec)
-sys.modules["lmr_reference"] = book  # dataclasses look their own module up
-_spec.loader.exec_module(book)
 
 CLASSES = 12
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lmr.bench.cost.row import Row
+from lmr.bench.cost.measurement import Row
 
 MODEL = "ViT-B/16"
 SETTING = f"{MODEL}, batch sizes 16 and 64, two cores"

@@ -7,8 +7,8 @@ import json
 import subprocess
 import sys
 
-from lmr.bench.cost.plan import Entry
-from lmr.bench.cost.subject import Source
+from lmr.bench.cost.entries import Entry
+from lmr.bench.cost.measured_model import Source
 from lmr.core.errors import LmrError
 
 

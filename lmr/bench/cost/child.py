@@ -9,9 +9,9 @@ import sys
 import torch
 
 from lmr.bench.cost.contenders import Bench
+from lmr.bench.cost.entries import Entry
+from lmr.bench.cost.measured_model import Source, find_subject
 from lmr.bench.cost.memory import measure_peak
-from lmr.bench.cost.plan import Entry
-from lmr.bench.cost.subject import Source, find_subject
 from lmr.core.errors import LmrError
 
 _FEW = 12  # classes in the warm-up

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.bench.cost.entries import TWO_TOWERS, Entry
 from lmr.bench.cost.flops import count_comparison, count_image, count_text
 from lmr.bench.cost.gate import lay_prototypes
+from lmr.bench.cost.measured_model import Subject
 from lmr.bench.cost.memory import estimate_prompt, read_available
 from lmr.bench.cost.plain import PlainLMR, PlainTENT
-from lmr.bench.cost.plan import TWO_TOWERS, Entry
-from lmr.bench.cost.subject import Subject
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.norms import NormBank
 from lmr.core.registry import create
-from lmr.core.zeroshot import ZeroShot
 
 # Passes over the image tower that a method needs: forwards and backwards. LMR's depend on its gate.
 _PASSES = {"zeroshot": (1, 0), "tda": (1, 0), "ecalp": (1, 0), "tent": (1, 1), "eta": (1, 1), "mint": (2, 1)}

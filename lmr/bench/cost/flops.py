@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmr.backbones.text import TextConfig
-from lmr.backbones.vit import VisionConfig
+from lmr.models.clip.image_tower import VisionConfig
+from lmr.models.clip.text_tower import TextConfig
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import time
 import torch
 from torch import Tensor
 
-from lmr.backbones.vit import VisionConfig
+from lmr.models.clip.image_tower import VisionConfig
 
 _PART = 4  # images in a part that stays in the processor's cache; a whole batch may not
 

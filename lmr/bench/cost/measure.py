@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Never
 
 import torch
 
-from lmr.backbones.vit import VisionConfig
+from lmr.bench.columns import check_folder
 from lmr.bench.cost.apart import measure_apart
 from lmr.bench.cost.contenders import Bench, Contender, Outcome
+from lmr.bench.cost.cost_table import FILES, Report, Table
+from lmr.bench.cost.entries import METHODS, plan_entries
 from lmr.bench.cost.gemm import MatrixRate
 from lmr.bench.cost.machine import count_cores, describe_machine
-from lmr.bench.cost.plan import METHODS, plan_entries
-from lmr.bench.cost.report import FILES, Report, Table
-from lmr.bench.cost.row import Row
-from lmr.bench.cost.subject import LONGEST, SHORTEST, Source, Subject, find_subject
+from lmr.bench.cost.measured_model import LONGEST, SHORTEST, Source, Subject, find_subject
+from lmr.bench.cost.measurement import Row
 from lmr.bench.cost.timing import choose_rounds, take_turns, warm_up
-from lmr.bench.output import check_folder
+from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
-from lmr.core.zeroshot import digest_tensors
+from lmr.models.clip.image_tower import VisionConfig
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from lmr.data.corruptions.apply import corrupt
 from lmr.data.corruptions.constants import CONSTANTS, CORRUPTIONS, EXTRA
-from lmr.data.folder import open_image
+from lmr.data.image_files import open_image
 
 SIZES = {"imagenet": 224, "cifar": 32}
 _CELL = 112  # pixels a side of a picture on the sheet

@@ -1,0 +1,1 @@
+"""``lmr doctor``: what a model is and whether it works."""

@@ -1,0 +1,95 @@
+"""The model, the class names and the prompts of a job, as the options of a command give them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from lmr.core.classifier import ZeroShot
+from lmr.core.errors import LmrError
+from lmr.data.sets.labelled import read_class_names
+from lmr.models import Backbone, load
+
+AnyPath = str | os.PathLike[str]
+Prompts = Sequence[str] | Mapping[str, Sequence[str]] | AnyPath
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How a model is loaded; what is None or has its default is left to the model."""
+
+    architecture: str | None = None
+    device: str | None = None
+    dtype: str | torch.dtype | None = None
+    memory: Literal["fast", "lean"] = "fast"
+    compile: bool = False
+
+    def load(self, model: str) -> Backbone:
+        """Load a model by its name, folder or file."""
+        given: dict[str, Any] = {"architecture": self.architecture, "device": self.device, "dtype": self._find_dtype()}
+        given = {key: value for key, value in given.items() if value is not None}
+        given |= {"memory": self.memory} if self.memory != "fast" else {}
+        given |= {"compile": True} if self.compile else {}
+        return load(model, **given)
+
+    def note(self) -> dict[str, str]:
+        """What changes the last bits of an answer; the type of the numbers is in the weights' digest already."""
+        return {"device": self.device or "cpu", "memory": self.memory, "compile": "yes" if self.compile else "no"}
+
+    def _find_dtype(self) -> torch.dtype | None:
+        if self.dtype is None or isinstance(self.dtype, torch.dtype):
+            return self.dtype
+        if self.dtype not in DTYPES:
+            raise LmrError(f"Expected one of {', '.join(DTYPES)} as the type of the weights, got {self.dtype!r}.")
+        return DTYPES[self.dtype]
+
+
+def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
+    """Class names, or sub-folder to name: from a file, from a text "a,b,c" if there is no such file, or from a list."""
+    if not isinstance(labels, (str, os.PathLike)):
+        names = list(labels)
+        if not all(isinstance(name, str) for name in names):
+            raise LmrError(f"Expected class names as texts, got {names[:5]}.")
+        return names
+    came = repr(os.fspath(labels))
+    if os.path.isfile(labels):
+        try:
+            return read_class_names(labels)
+        except RecursionError as error:
+            raise LmrError(f"Expected class names in {came}, found JSON that is nested too deeply.") from error
+        except ValueError as error:
+            raise LmrError(str(error)) from error
+    names = [name.strip() for name in os.fspath(labels).split(",") if name.strip()]
+    if len(names) < 2:
+        raise LmrError(f"Expected at least two class names, in a file or as a,b,c; got {came}, which is no file here.")
+    return names
+
+
+def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> Prompts | None:
+    """The templates, or the prompt set of a file: templates if it holds a list, otherwise the file itself.
+
+    ``Backbone.classifier`` reads files of class to sentences, and its own default where both are None.
+    """
+    if prompts is None:
+        return templates
+    if templates is not None:
+        raise LmrError("Choose between --template (sentences around the names) and --prompts (a file of them).")
+    if not os.path.isfile(prompts):
+        raise LmrError(f"There is no file of prompts {os.fspath(prompts)!r}; check the spelling.")
+    try:
+        content = json.loads(Path(prompts).read_text("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise LmrError(f"Cannot read the prompts in {os.fspath(prompts)!r}: {error}.") from error
+    return content if isinstance(content, list) else prompts
+
+
+def make_classifier(backbone: Backbone, names: Sequence[str], prompts: Prompts | None) -> ZeroShot:
+    """A classifier of these names with these prompts, or with the model's default where there are none."""
+    return backbone.classifier(names) if prompts is None else backbone.classifier(names, prompts)

@@ -1,0 +1,1 @@
+"""``lmr predict``: label images while adapting to them."""

@@ -1,0 +1,176 @@
+"""One run over pictures: each batch goes to the output first and into the progress file second."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from lmr.apps.predict.results import Answer, ResultFile, Screen
+from lmr.core.errors import LmrError
+from lmr.core.method import Method
+from lmr.data.image_files import UnreadableImage, open_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Run:
+    """A method on its way through the pictures: where its answers go, and where its progress is kept."""
+
+    def __init__(
+        self,
+        method: Method,
+        preprocess: Callable[[Image], Tensor],
+        output: ResultFile | None,
+        kept: Path | None,
+        batch_size: int,
+        top: int,
+        model: Mapping[str, str] | None = None,
+    ) -> None:
+        self.method, self.preprocess = method, preprocess
+        self.output, self.kept = output, kept
+        self.batch_size, self.top = batch_size, top
+        self.model = dict(model or {})  # how the model runs, which may change the last bits of an answer
+        self.images = self.errors = 0
+        self.earlier = self.saved = 0  # of the images: finished by an earlier run, safe on the disk
+        self.counts: Counter[str] = Counter()
+        self.finished = False
+
+    def begin(self) -> None:
+        """Save a first progress, then empty the output: dead in between or later, the run can be resumed."""
+        if self.output is None:
+            return self.save()
+        self.output.open()
+        try:
+            self.save()
+        except BaseException:
+            self.output.discard()
+            raise
+        self.output.cut()
+        return None
+
+    def save(self) -> None:
+        """Write state and progress as one file; from now on the answers so far are finished."""
+        if self.kept is not None:
+            self.method.save(self.kept, notes=self._note_progress() | self._note_settings())
+            self.saved = self.images
+
+    def recover(self, paths: Sequence[Path]) -> list[Path]:
+        """Go back to the last saved progress; the pictures that are not finished yet, in order."""
+        assert self.output is not None
+        assert self.kept is not None
+        notes = self.method.load(self.kept)
+        where, own = notes.get("out"), os.path.abspath(self.output.path)
+        if where != own:
+            about = f"the output {where!r}" if where else "no output"
+            raise LmrError(
+                f"{str(self.kept)!r} holds the progress of {about}, not of {own!r}; to begin that, leave out --resume."
+            )
+        for key, now in self._note_settings().items():
+            if notes.get(key) != now and key != "folder":
+                word = f"--{key.replace('_', '-')}"
+                was = "spelt otherwise" if key == "labels" else notes.get(key)
+                raise LmrError(f"The run had {word} {was}; resume with the same, or start again with --overwrite.")
+        try:
+            offset, digest, folder = int(notes["offset"]), notes["digest"], notes["folder"]
+        except (KeyError, ValueError) as error:
+            lost = f"{str(self.kept)!r} does not say how far the output came"
+            raise LmrError(f"{lost}; start again with --overwrite.") from error
+        finished = self.output.recover(offset, digest)
+        names = [path for path, _ in finished]
+        if folder != os.getcwd() and not all(map(os.path.isabs, names)):
+            raise LmrError(f"The run was started in {folder!r} and its paths begin there; resume it there.")
+        self.output.open()
+        self.output.cut()
+        self.count(label for _, label in finished)
+        self.earlier = self.saved = self.images
+        known = set(map(os.path.abspath, names))
+        return [path for path in paths if os.path.abspath(path) not in known]
+
+    def label(self, paths: Sequence[Path], flag: str) -> None:
+        """Answer all pictures, batch by batch; an end before the end says how to continue, with ``flag``."""
+        results = self.output or Screen()
+        hidden = not _is_terminal(sys.stderr) or (self.output is None and _is_terminal(sys.stdout))
+        self.finished = False
+        try:
+            with tqdm(total=self.images + len(paths), initial=self.images, unit="image", disable=hidden) as bar:
+                for first in range(0, len(paths), self.batch_size):
+                    answers = self.answer(paths[first : first + self.batch_size])
+                    results.append(answers)
+                    self.count(answer.label for answer in answers)
+                    self.finished = first + self.batch_size >= len(paths)
+                    self.save()
+                    bar.update(len(answers))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"Interrupted.{self._explain_resuming(flag)}") from None
+        except LmrError as error:
+            raise LmrError(f"{error}{self._explain_resuming(flag)}") from error
+
+    def answer(self, chunk: Sequence[Path]) -> list[Answer]:
+        """One step on the readable pictures of the chunk; the others get an error."""
+        inputs: dict[Path, Tensor] = {}
+        errors: dict[Path, str] = {}
+        for path in chunk:
+            try:
+                inputs[path] = self.preprocess(open_image(path))
+            except UnreadableImage as error:
+                errors[path] = str(error)
+            except (ValueError, OSError, MemoryError) as error:
+                errors[path] = f"Cannot prepare {str(path)!r} for the model: {error}"
+        best: dict[Path, list[tuple[str, float]]] = {}
+        if inputs:
+            classifier = self.method.classifier
+            prediction = self.method.step(torch.stack(list(inputs.values())).to(classifier.device, classifier.dtype))
+            order = prediction.logits.sort(dim=1, descending=True, stable=True).indices[:, : self.top]
+            shares = prediction.probabilities.gather(1, order)
+            for path, row, values in zip(inputs, order.tolist(), shares.tolist(), strict=True):
+                if all(map(math.isfinite, values)):
+                    best[path] = [(classifier.names[c], round(p, 6)) for c, p in zip(row, values, strict=True)]
+                else:
+                    errors[path] = f"The model's answer to {str(path)!r} is not a finite number."
+        return [Answer(str(path), best.get(path, ()), errors.get(path)) for path in chunk]
+
+    def count(self, labels: Iterable[str | None]) -> None:
+        """Add answers to the summary; a label of None is an error."""
+        for label in labels:
+            self.images += 1
+            if label is None:
+                self.errors += 1
+            else:
+                self.counts[label] += 1
+
+    def _note_progress(self) -> dict[str, str]:
+        if self.output is None:
+            return {"images": str(self.images)}
+        where = {"out": os.path.abspath(self.output.path), "offset": str(self.output.offset)}
+        where["finished"] = "yes" if self.finished else "no"
+        return where | {"digest": self.output.digest, "images": str(self.images)}
+
+    def _note_settings(self) -> dict[str, str]:
+        """What must be the same for a resumed run to end as an uninterrupted one, and the state does not check."""
+        names = hashlib.sha256("\n".join(self.method.classifier.names).encode("utf-8", "surrogatepass")).hexdigest()
+        return {
+            "batch_size": str(self.batch_size),
+            "top": str(self.top),
+            "labels": names,
+            "folder": os.getcwd(),
+        } | self.model
+
+    def _explain_resuming(self, flag: str) -> str:
+        if self.output is None:
+            return ""
+        return f" To continue after the {self.saved} finished images, run the same command with {flag}."
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()

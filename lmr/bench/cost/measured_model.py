@@ -1,0 +1,136 @@
+"""The model that is measured, found by what a command line can say, so that a fresh process finds the same one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.errors import LmrError
+from lmr.core.text import TextSide
+from lmr.models import Backbone, load
+from lmr.models.clip.block import fold_activations
+from lmr.models.clip.image_tower import VisionConfig, VisionTower
+from lmr.models.clip.text_tower import TextConfig, TextTower
+from lmr.models.verify.to_transformers import build_transformers_vision
+
+SMALL = "small"  # a tower of seconds, not minutes, to see the table and to test it
+_SMALL_IMAGE = VisionConfig(resolution=32, patch=8, width=64, depth=3, heads=4, features=48, hidden=128)
+_SMALL_TEXT = TextConfig(context=20, vocabulary=100, width=32, depth=2, heads=2, features=48, hidden=64)
+
+SHORTEST, LONGEST = 7, 16  # tokens of "a photo of a ..." with ImageNet's class names, begin and end included
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from: a name or path for ``lmr.load``, or an architecture to fill with random weights."""
+
+    model: str | None = None
+    random: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.model is None) == (self.random is None):
+            raise LmrError("Expected either a model or the architecture of a random one (--random ViT-B-16), not both.")
+
+    @property
+    def name(self) -> str:
+        """As people would say it."""
+        return str(self.model) if self.random is None else f"{self.random}, random weights"
+
+
+@dataclass
+class Subject:
+    """An image encoder, its logit scale and, where it has one that gives gradients, its text side."""
+
+    name: str
+    encoder: nn.Module
+    input_shape: tuple[int, ...]
+    logit_scale: float
+    logit_bias: float = 0.0
+    text: TextTower | None = None
+    backbone: Backbone | None = field(default=None, repr=False)
+    _twin: nn.Module | None = field(default=None, repr=False)
+
+    @property
+    def tower(self) -> VisionTower | None:
+        """The encoder where it is our own tower, whose arithmetic is known."""
+        return self.encoder if isinstance(self.encoder, VisionTower) else None
+
+    def build_twin(self) -> nn.Module:
+        """The same image tower in transformers, built once; for our own tower only."""
+        if self._twin is None:
+            assert self.tower is not None
+            self._twin = build_transformers_vision(self.tower)
+        return self._twin
+
+    def draw_images(self, count: int) -> Tensor:
+        """Noise [count, ...]: bright pictures first, then as many dark ones; every call gives the same."""
+        generator = torch.Generator().manual_seed(1)
+        images = 0.5 * torch.randn(count, *self.input_shape, generator=generator)
+        images += torch.where(torch.arange(count) < count // 2, 1.0, -1.0).view(-1, *[1] * len(self.input_shape))
+        return images.to(next(self.encoder.parameters()).dtype)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return LONGEST if self.text is None else min(LONGEST, self.text.config.context)
+
+    def write_prompts(self, classes: int, *, whole: bool = False) -> TextSide | None:
+        """One prompt for each class; None where there is no text side that gives gradients.
+
+        The prompts are random words with the lengths that prompts of ImageNet have, cut to the longest, or of the full
+        context (``whole``).
+        """
+        if self.text is not None:
+            tokens, end = self._draw_tokens(self.text.config, classes)
+            if whole:
+                tokens = F.pad(tokens, (0, self.text.config.context - tokens.shape[1]))
+            return TextSide(self.text, lambda tower, part: tower(tokens[part], end[part]), classes)
+        if self.backbone is None or whole:
+            return None
+        try:
+            return self.backbone.text_side(["a photo"] * classes)
+        except LmrError:  # a model with a vocabulary of its own
+            return None
+
+    def _draw_tokens(self, config: TextConfig, classes: int) -> tuple[Tensor, Tensor]:
+        """Token ids [C, longest] and where each prompt ends [C]; at least one has the greatest length."""
+        longest, generator = self.longest, torch.Generator().manual_seed(2)
+        tokens = torch.randint(1, config.vocabulary, (classes, longest), generator=generator)
+        end = torch.randint(min(SHORTEST, longest) - 1, longest, (classes,), generator=generator)
+        end[0] = longest - 1
+        return tokens * (torch.arange(longest) <= end.unsqueeze(1)), end
+
+
+def find_subject(source: Source) -> Subject:
+    """Load the model, or build one with random weights."""
+    if source.random == SMALL:
+        return build_random(_SMALL_IMAGE, _SMALL_TEXT, source.name)
+    backbone = load(source.model) if source.model is not None else _fill_randomly(str(source.random))
+    side = None
+    if isinstance(backbone.encoder, VisionTower):
+        with suppress(LmrError):  # a model without a tokenizer
+            side = backbone.text_side(["red circle", "blue star"])  # words that every vocabulary here has
+    text = side.tower if side is not None and isinstance(side.tower, TextTower) else None
+    bias = float(getattr(backbone, "logit_bias", 0.0))
+    return Subject(source.name, backbone.encoder, backbone.input_shape, backbone.logit_scale, bias, text, backbone)
+
+
+def build_random(image: VisionConfig, text: TextConfig, name: str) -> Subject:
+    """Two towers of these sizes with random weights, the same at every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        towers = VisionTower(image), TextTower(text)
+    for tower in towers:
+        fold_activations(tower.eval().requires_grad_(False))
+    side = image.resolution
+    return Subject(name, towers[0], (3, side, side), 100.0, text=towers[1])
+
+
+def _fill_randomly(architecture: str) -> Backbone:
+    from lmr.models.clip.model import random_clip
+
+    return random_clip(architecture)

@@ -1,0 +1,1 @@
+"""What is run: plans, and the tasks they come to."""

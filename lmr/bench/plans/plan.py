@@ -1,0 +1,298 @@
+"""Plans: methods x datasets x corruptions x severities x backbones x prompts x batch sizes x seeds, as a TOML file.
+
+What stands at the top of the file holds for every ``[[runs]]`` table in it; each table is multiplied out on its own. A
+plan is checked as a whole before anything runs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmr.bench.plans.prompt_sets import PromptSet, read_prompt_set
+from lmr.core.classifier import ZeroShot
+from lmr.core.errors import LmrError
+from lmr.core.registry import create, find_method, list_methods
+from lmr.core.spec import format_spec, parse_spec, suggest
+from lmr.data.corruptions import CORRUPTIONS, EXTRA
+from lmr.data.orders import ORDERS
+from lmr.models.backbone import DEFAULT_TEMPLATES
+
+PAPER_ORDER = ("zeroshot", "tda", "ecalp", "tent", "eta", "batclip", "mint", "bitta", "lmr")
+DOMAINS = (*CORRUPTIONS, *EXTRA, "clean")
+RESETS = ("domain", "never")
+DTYPES = ("float32", "bfloat16", "float16")
+OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order has a use for
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method with all its arguments, what tables call it, and the batch size its values were chosen for."""
+
+    label: str
+    spec: str  # canonical
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One ``[[runs]]`` table: everything in it is combined with everything else in it."""
+
+    methods: tuple[Contender, ...]
+    datasets: tuple[str, ...]
+    corruptions: tuple[str, ...] = ()  # none: all that the dataset's benchmark has
+    severities: tuple[int, ...] = (5,)
+    backbones: tuple[str, ...] = ("pocket",)
+    prompts: tuple[PromptSet, ...] = (PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES),)
+    batch_sizes: tuple[int, ...] = ()  # none: what each method's values were chosen for
+    seeds: tuple[int, ...] = (1,)
+    images: int | None = None  # the first so many of each stream
+    order: str = "shuffle"
+    concentration: float = 0.1  # of the order "dirichlet": small is strongly imbalanced
+    block: int | None = None  # of the order "classes": pictures of one class in a row
+    reset: str = "domain"
+    mix: bool = False  # all domains shuffled into one stream
+    forgetting: int = 0  # clean pictures to ask for after the stream
+    recovery: bool = False  # also measure how far zero-shot's errors are undone; one forward pass more, not timed
+    dtype: str = "float32"
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run."""
+
+    name: str
+    title: str
+    parts: tuple[Part, ...]
+
+
+KEYS = (
+    "methods", "preset", "datasets", "corruptions", "severities", "backbones", "prompts", "batch_sizes", "seeds",
+    "images", "order", "concentration", "block", "reset", "mix", "forgetting", "recovery", "dtype", "device",
+)  # fmt: skip
+
+
+def list_plans() -> dict[str, str]:
+    """The plans that come with the package, each with its title."""
+    files = (item for item in resources.files("lmr.bench").joinpath("plans").iterdir() if item.name.endswith(".toml"))
+    ordered = sorted(files, key=lambda item: item.name)
+    return {item.name[:-5]: tomllib.loads(item.read_text("utf-8"))["title"] for item in ordered}
+
+
+def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> Plan:
+    """Read a plan of the package by its name, or a file; ``overrides`` win over what it says, in all of its parts."""
+    path = Path(name_or_path)
+    known = list_plans()
+    if str(name_or_path) in known:
+        text = resources.files("lmr.bench").joinpath("plans", f"{name_or_path}.toml").read_text("utf-8")
+        return parse_plan(str(name_or_path), text, Path.cwd(), overrides)
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise LmrError(
+            f"There is no plan {str(name_or_path)!r}.{suggest(str(name_or_path), known)} 'lmr bench --list' shows the "
+            "plans of the package; a file of your own ends with .toml."
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise LmrError(f"Cannot read the plan {str(path)!r}: {error}.") from error
+    return parse_plan(path.stem, text, path.parent, overrides)
+
+
+def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] | None = None) -> Plan:
+    """The plan in a TOML text; files it names are looked for in ``folder``."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise LmrError(f"The plan {name!r} is not a TOML file: {error}.") from error
+    title, tables = content.pop("title", name), content.pop("runs", [{}])
+    if not isinstance(title, str) or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
+        raise LmrError(f"The plan {name!r} should have a title (a text) and its runs as [[runs]] tables.")
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    return Plan(name, title, tuple(_read_part(name, _combine(content | table, given), folder) for table in tables))
+
+
+def _combine(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plan says and what wins over it; another order has no use for what belongs to the plan's own."""
+    dropped = {key for key, order in OF_ORDERS.items() if given.get("order", order) != order}
+    return {key: value for key, value in table.items() if key not in dropped} | dict(given)
+
+
+def _read_part(plan: str, table: Mapping[str, Any], folder: Path) -> Part:
+    for key in table:
+        if key not in KEYS:
+            raise LmrError(
+                f"The plan {plan!r} has an unknown key {key!r}.{suggest(key, KEYS)} Keys: {', '.join(KEYS)}."
+            )
+    for key in ("methods", "datasets"):
+        if not table.get(key):
+            raise LmrError(f"The plan {plan!r} does not say which {key} to run; give a list.")
+    try:
+        values = {key: _READ[key](key, value) for key, value in table.items() if key in _READ}
+        if "prompts" in table:
+            values["prompts"] = tuple(read_prompt_set(entry, folder) for entry in _wrap(table["prompts"]))
+        values["methods"] = _read_methods(table["methods"], tuple(_wrap(table.get("preset", []))))
+        _check_order(values)
+    except LmrError as error:
+        raise LmrError(f"In the plan {plan!r}: {error}") from error
+    return Part(**values)
+
+
+def _check_order(values: Mapping[str, Any]) -> None:
+    """Refuse what the order has no use for: it would be another run of the same numbers."""
+    kind = values.get("order", Part.order)
+    for key, order in OF_ORDERS.items():
+        if key in values and kind != order:
+            raise LmrError(f"The order {kind!r} has no {key}; leave it away or give order = {order!r}.")
+    if kind == "file" and values.get("seeds", Part.seeds) != Part.seeds:
+        raise LmrError("The order 'file' is the same for every seed; leave the seeds away or give seeds = 1.")
+
+
+def _read_methods(given: Any, presets: tuple[Any, ...]) -> tuple[Contender, ...]:
+    """Specs, or label -> spec; "all" is every registered method in the order of the paper's tables."""
+    if isinstance(given, Mapping):
+        pairs = [(str(label), spec) for label, spec in given.items()]
+    else:
+        specs = [name for entry in _wrap(given) for name in (_list_all() if entry == "all" else [entry])]
+        pairs = [("", spec) for spec in specs]
+    for preset in presets:
+        known = sorted({name for method in list_methods() for name in find_method(method).presets})
+        if preset not in known:
+            raise LmrError(
+                f"No method has a preset {preset!r}.{suggest(str(preset), known)} There are: {', '.join(known)}."
+            )
+    contenders = [_complete(label, spec, presets) for label, spec in pairs]
+    labels = [contender.label for contender in contenders]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise LmrError(f"Two methods are called {label!r}; give them names: methods = {{ 'a' = 'lmr', ... }}.")
+    return tuple(contenders)
+
+
+def _complete(label: str, spec: str, presets: Iterable[str]) -> Contender:
+    """The canonical spec, with the first of the presets that the method has unless it names one."""
+    name, values = parse_spec(spec)
+    method = find_method(name)
+    preset = values.get("preset", next((preset for preset in presets if preset in method.presets), "default"))
+    made = create(format_spec(name, {"preset": preset} | values), _make_small_classifier())
+    return Contender(label or name_contender(spec), made.spec, method.presets[preset].batch_size)
+
+
+def name_contender(spec: str) -> str:
+    """What tables call a method: its name in capitals, with its arguments where some were given."""
+    name, values = parse_spec(spec)
+    known = "zero-shot" if name == "zeroshot" else name.upper()
+    shown = ", ".join(f"{key}={value}" for key, value in values.items() if key != "preset")
+    return f"{known} ({shown})" if shown else known
+
+
+def _list_all() -> list[str]:
+    return sorted(list_methods(), key=lambda name: PAPER_ORDER.index(name) if name in PAPER_ORDER else len(PAPER_ORDER))
+
+
+@lru_cache(1)
+def _make_small_classifier() -> ZeroShot:
+    """Something that every method can be created on, to check its arguments."""
+    from lmr.models.pocket import load_pocket
+
+    return load_pocket().classifier(["red star", "blue ring"])
+
+
+def _wrap(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _texts(known: Iterable[str] = ()) -> Callable[[str, Any], tuple[str, ...]]:
+    """A reader of one text or several, each of them known."""
+
+    def read(key: str, value: Any) -> tuple[str, ...]:
+        if key == "corruptions" and value == "all":
+            return ()
+        words = _wrap(value)
+        for word in words:
+            if not isinstance(word, str) or (known and word not in known):
+                hint = f"{suggest(str(word), known)} There are: {', '.join(known)}." if known else ""
+                raise LmrError(f"There is nothing called {word!r} among the {key}.{hint}")
+        return _all_different(key, words)
+
+    return read
+
+
+def _numbers(low: int, high: int | None = None) -> Callable[[str, Any], tuple[int, ...]]:
+    """A reader of one whole number or several, each in a range."""
+
+    def read(key: str, value: Any) -> tuple[int, ...]:
+        if key == "batch_sizes" and value == "preset":
+            return ()
+        numbers = _wrap(value)
+        for number in numbers:
+            if type(number) is not int or number < low or (high is not None and number > high):
+                upper = f" to {high}" if high is not None else " or more"
+                raise LmrError(f"Expected whole numbers of {low}{upper} as {key}, got {number!r}.")
+        return _all_different(key, numbers)
+
+    return read
+
+
+def _all_different(key: str, values: list[Any]) -> tuple[Any, ...]:
+    if not values or len(set(values)) < len(values):
+        raise LmrError(f"Expected at least one entry and none twice in {key}, got {values}.")
+    return tuple(values)
+
+
+def _one(reader: Callable[[str, Any], tuple[Any, ...]]) -> Callable[[str, Any], Any]:
+    def read(key: str, value: Any) -> Any:
+        found = reader(key, value)
+        if len(found) != 1:
+            raise LmrError(f"Expected one value for {key}, got {value!r}.")
+        return found[0]
+
+    return read
+
+
+def _truth(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise LmrError(f"Expected true or false for {key}, got {value!r}.")
+    return value
+
+
+def _positive(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise LmrError(f"Expected a positive number for {key}, got {value!r}.")
+    return float(value)
+
+
+def _device(key: str, value: Any) -> str:
+    try:
+        return str(torch.device(value))
+    except (RuntimeError, TypeError) as error:
+        raise LmrError(f"There is no {key} {value!r}; give cpu, cuda or cuda:0, for example.") from error
+
+
+_READ: dict[str, Callable[[str, Any], Any]] = {
+    "datasets": _texts(),
+    "corruptions": _texts(DOMAINS),
+    "severities": _numbers(1, 5),
+    "backbones": _texts(),
+    "batch_sizes": _numbers(1),
+    "seeds": _numbers(0),
+    "images": _one(_numbers(1)),
+    "order": _one(_texts(ORDERS)),
+    "concentration": _positive,
+    "block": _one(_numbers(1)),
+    "reset": _one(_texts(RESETS)),
+    "mix": _truth,
+    "forgetting": _one(_numbers(0)),
+    "recovery": _truth,
+    "dtype": _one(_texts(DTYPES)),
+    "device": _device,
+}

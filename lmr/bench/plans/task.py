@@ -1,0 +1,188 @@
+"""Tasks: the single runs a plan comes to, each under a hash of everything that decides its numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from lmr.bench.plans.plan import Contender, Part, Plan
+from lmr.bench.plans.prompt_sets import PromptSet
+from lmr.bench.running.inputs import (
+    answer_in_sentences,
+    describe_backbone,
+    find_clean_dataset,
+    find_dataset,
+    make_task_stream,
+)
+from lmr.core.errors import LmrError
+from lmr.core.spec import parse_spec
+from lmr.data.sets.dataset import Dataset
+from lmr.version import __version__
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run, as it is handed to a worker."""
+
+    run: str  # content hash
+    contender: Contender
+    backbone: str
+    weights: str  # digest of both towers
+    dataset: str
+    data_digest: str
+    domains: tuple[str, ...]
+    severity: int
+    prompts: PromptSet
+    prompt_facts: dict[str, Any]
+    batch_size: int
+    seed: int
+    order: str
+    order_hash: str
+    concentration: float  # of the order "dirichlet"
+    block: int | None  # of the order "classes"
+    reset: str
+    mix: bool
+    images: int  # how many the stream has
+    limit: int | None  # how many were asked for
+    forgetting: int
+    recovery: bool
+    dtype: str
+    device: str
+    root: str | None
+
+    @property
+    def method(self) -> str:
+        """The registered name of the method."""
+        return parse_spec(self.contender.spec)[0]
+
+    @property
+    def domain(self) -> str:
+        """What the row says: the one domain, or how several became one stream."""
+        return self.domains[0] if len(self.domains) == 1 else "mixed" if self.mix else "continual"
+
+    @property
+    def order_facts(self) -> dict[str, str]:
+        """What the row says of the order: its kind, what that depends on, and the hash of what came out."""
+        facts = {"kind": self.order}
+        if self.order == "dirichlet":
+            facts["concentration"] = f"{self.concentration:g}"
+        if self.order == "classes" and self.block:
+            facts["block"] = str(self.block)
+        return facts | {"hash": self.order_hash}
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """Tasks of one group share the model and the pictures: a worker does them one after the other."""
+        return (self.backbone, self.dtype, self.prompts.name, self.dataset, *self.domains, str(self.severity))
+
+    @property
+    def command(self) -> str:
+        """The command that makes this run again, and nothing else."""
+        words = ["lmr", "bench", "--methods", self.contender.spec, "--datasets", self.dataset]
+        words += ["--corruptions", *self.domains, "--severities", str(self.severity or 5)]
+        words += ["--backbones", self.backbone, "--prompts", self.prompts.word]
+        words += ["--batch-sizes", str(self.batch_size), "--seeds", str(self.seed)]
+        words += ["--images", str(self.limit)] if self.limit is not None else []
+        words += ["--order", self.order] if self.order != "shuffle" else []
+        words += ["--concentration", str(self.concentration)] if self.order == "dirichlet" else []
+        words += ["--block", str(self.block)] if self.order == "classes" and self.block else []
+        words += ["--reset", "never"] if len(self.domains) > 1 and not self.mix else []
+        words += ["--mix"] if self.mix else []
+        words += ["--forgetting", str(self.forgetting)] if self.forgetting else []
+        words += ["--recovery"] if self.recovery else []
+        words += ["--dtype", self.dtype] if self.dtype != "float32" else []
+        words += ["--device", self.device] if self.device != "cpu" else []
+        words += ["--root", self.root] if self.root else []
+        return shlex.join(words)
+
+
+def list_tasks(plans: Sequence[Plan], root: str | None = None) -> list[Task]:
+    """Every run of the plans once, those of one group together; data or models that are missing raise a sentence."""
+    found: dict[str, Task] = {}
+    for plan in plans:
+        for part in plan.parts:
+            for task in _expand(part, root):
+                found.setdefault(task.run, task)
+    groups: dict[tuple[str, ...], list[Task]] = {}
+    for task in found.values():
+        groups.setdefault(task.group, []).append(task)
+    return list(itertools.chain.from_iterable(groups.values()))
+
+
+def _expand(part: Part, root: str | None) -> Iterator[Task]:
+    for backbone, dataset, prompts in itertools.product(part.backbones, part.datasets, part.prompts):
+        opened = find_dataset(dataset, root)
+        if part.forgetting:
+            find_clean_dataset(dataset, root)  # not only when the first stream is over
+        streams = itertools.product(_choose_domains(part, opened), part.severities, part.seeds)
+        for domains, severity, seed in streams:
+            first = Task(
+                run="",
+                contender=part.methods[0],
+                backbone=backbone,
+                weights=describe_backbone(backbone, part.dtype, part.device),
+                dataset=dataset,
+                data_digest=_digest_data(opened, domains, severity),
+                domains=domains,
+                severity=0 if set(domains) == {"clean"} else severity,
+                prompts=prompts,
+                prompt_facts=_describe_prompts(prompts, opened.classes),
+                batch_size=1,
+                seed=seed,
+                order=part.order,
+                order_hash="",
+                concentration=part.concentration,
+                block=part.block,
+                reset="domain" if len(domains) == 1 else "never",
+                mix=part.mix and len(domains) > 1,
+                images=0,
+                limit=part.images,
+                forgetting=part.forgetting,
+                recovery=part.recovery,
+                dtype=part.dtype,
+                device=part.device,
+                root=root,
+            )
+            stream = make_task_stream(first, opened)
+            first = dataclasses.replace(first, images=stream.count, order_hash=stream.hash)
+            for contender in part.methods:
+                for batch_size in part.batch_sizes or (contender.batch_size,):
+                    task = dataclasses.replace(first, contender=contender, batch_size=batch_size)
+                    yield dataclasses.replace(task, run=_hash(task))
+
+
+def _digest_data(dataset: Dataset, domains: tuple[str, ...], severity: int) -> str:
+    """Of the files that the task reads, and no others: a further corruption in the folder makes no run another."""
+    with answer_in_sentences():
+        return dataset.digest_part(domains, severity)
+
+
+@lru_cache
+def _describe_prompts(prompts: PromptSet, classes: tuple[str, ...]) -> dict[str, Any]:
+    return prompts.describe(classes)
+
+
+def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
+    """The domains of each stream: one each, or all in one stream."""
+    chosen = part.corruptions or dataset.domains
+    if unknown := [domain for domain in chosen if domain not in (*dataset.domains, *dataset.others)]:
+        known = ", ".join((*dataset.domains, *dataset.others))
+        raise LmrError(f"The dataset {dataset.name!r} has no {unknown[0]!r}; it has: {known}.")
+    alone = part.reset == "domain" and not part.mix
+    return [(domain,) for domain in chosen] if alone else [tuple(chosen)]
+
+
+def _hash(task: Task) -> str:
+    """16 hexadecimal digits of everything that decides the numbers: not labels, not where files lie."""
+    content = dataclasses.asdict(task) | {"contender": task.contender.spec, "lmr": __version__}
+    for key in ("run", "root", "limit", "backbone", "prompts"):
+        del content[key]
+    content["prompt_facts"] = task.prompt_facts["digest"]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""How it is run: workers, checkpoints, rows and metrics."""

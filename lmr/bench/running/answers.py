@@ -1,0 +1,138 @@
+"""Answers of a method to a stream: one record per picture, and the numbers of a row that follow from them."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmr.bench.cost.memory import measure_peak
+from lmr.bench.running import metrics
+from lmr.core.functional.margin import protect
+from lmr.core.method import Method, Prediction
+from lmr.core.norms import NormBank
+
+DELTA = 0.03  # width of the protected set where a method has none of its own, as in the paper
+# What is known of a batch (seconds, gate_share, protected_size, drift) stands in the record of each of its pictures.
+RECORD = np.dtype(
+    [(name, "<i8") for name in ("index", "true", "predicted", "domain", "batch")]
+    + [(name, "<f8") for name in ("confidence", "nll", "gap", "margin", "recovery")]
+    + [(name, "<f8") for name in ("seconds", "gate_share", "protected_size", "drift")]
+)
+Records = NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A method's answer to a batch, what it took, and the bias that bias correction had laid on its logits."""
+
+    answer: Prediction
+    seconds: float
+    peak: int  # bytes above what was there before, with what the method remembers; 0 where not measured
+    bias: Tensor | None
+
+
+def take_step(method: Method, images: Tensor, measure: bool) -> Step:
+    """Adapt on a batch and answer it; ``measure`` its peak memory too, which costs some time outside of the clock."""
+    bias = method.state["bias"][0].clone() if "bias" in method.state else None
+    found: list[tuple[Prediction, float]] = []
+
+    def work() -> None:
+        started = time.perf_counter()
+        answer = method.step(images)
+        if images.is_cuda:
+            torch.cuda.synchronize()
+        found.append((answer, time.perf_counter() - started))
+
+    remembered = sum(tensor.numel() * tensor.element_size() for tensor in method.state.values())
+    peak = measure_peak(work) + remembered if measure else 0
+    if not measure:
+        work()
+    return Step(*found[0], peak, bias)
+
+
+def record(
+    method: Method, step: Step, true: NDArray[np.int64], index: NDArray[np.int64], plain: Tensor | None
+) -> Records:
+    """The records [B] of a batch; ``plain`` [B] are zero-shot's answers where these are wanted."""
+    records = np.zeros(len(true), RECORD)
+    records["gap"] = records["margin"] = records["recovery"] = np.nan
+    records["true"], records["index"] = true, index
+    logits = step.answer.logits.detach().cpu().double()
+    places = torch.from_numpy(true)
+    certain = logits.log_softmax(1)
+    records["predicted"] = step.answer.labels.cpu().numpy()
+    records["confidence"] = certain.amax(1).exp().numpy()
+    records["nll"] = -certain.gather(1, places.unsqueeze(1)).squeeze(1).numpy()
+    if method.name == "ecalp":  # its logits have a floor where they stand for no probability at all
+        floor = math.log(torch.finfo(step.answer.logits.dtype).tiny) + 1e-3  # more than the logarithm's rounding
+        records["nll"][(logits.gather(1, places.unsqueeze(1)).squeeze(1) < floor).numpy()] = np.inf
+    scores = compute_scores(method, logits, step.bias)
+    if scores is not None:
+        own = scores.gather(1, places.unsqueeze(1)).squeeze(1)
+        records["gap"] = (scores.amax(1) - own).numpy()
+        records["margin"] = measure_local_margin(scores, getattr(method, "delta", DELTA)).numpy()
+        if plain is not None:
+            first = scores.gather(1, plain.cpu().unsqueeze(1)).squeeze(1)
+            records["recovery"] = torch.where(plain.cpu() == places, math.nan, own - first).numpy()
+    for name in ("gate_share", "protected_size", "drift"):
+        records[name] = step.answer.info.get(name, math.nan)
+    records["seconds"] = step.seconds / len(true)
+    return records
+
+
+def compute_scores(method: Method, logits: Tensor, bias: Tensor | None) -> Tensor | None:
+    """Emitted logits [B, C] without bias correction in cosine units; None where a method's answers are no cosines."""
+    if method.name == "ecalp":  # the logarithm of propagated labels
+        return None
+    plain = logits if bias is None else logits - bias.cpu().double()
+    return (plain - method.classifier.logit_bias) / method.classifier.logit_scale
+
+
+def measure_local_margin(scores: Tensor, delta: float) -> Tensor:
+    """Weakest score of the protected set minus the strongest outside, the paper's m^local: [B], NaN without outside."""
+    inside = protect(scores, delta)
+    weakest = scores.masked_fill(~inside, math.inf).amin(1)
+    strongest = scores.masked_fill(inside, -math.inf).amax(1)
+    return torch.where(inside.all(1), math.nan, weakest - strongest)
+
+
+def compute_metrics(records: Records, classes: int) -> dict[str, float | None]:
+    """The numbers of a row that follow from the answers; None for what does not apply."""
+    predicted, true = records["predicted"], records["true"]
+    numbers = {
+        "accuracy": metrics.accuracy(predicted, true),
+        "ece": metrics.calibration_error(records["confidence"], predicted == true),
+        "nll": float(records["nll"].mean()),
+        "classes_predicted": metrics.share_of_classes(predicted, classes),
+        "effective_classes": metrics.effective_classes(predicted),
+        "top_share": metrics.top_share(predicted),
+        "late_top_share": metrics.late_top_share(predicted),
+        "gate_share": float(records["gate_share"].mean()),
+        "protected_size": float(records["protected_size"].mean()),
+        "drift": float(records["drift"][-1]),
+        "ms_per_image": 1000 * float(_leave_out_first(records)["seconds"].mean()),
+    }
+    return {key: value if math.isfinite(value) else None for key, value in numbers.items()}
+
+
+def _leave_out_first(records: Records) -> Records:
+    """Without the first batch, in which libraries load and threads start; all of it where there is no other."""
+    later = records[records["batch"] > 0]
+    return later if len(later) else records
+
+
+def count_trainable(method: Method) -> int:
+    """How many numbers of the model a method adapts."""
+    bank = getattr(method, "bank", None)
+    return bank.size if isinstance(bank, NormBank) else 0
+
+
+def is_measured(batch: int, batches: int) -> bool:
+    """Whether the peak memory of a batch is measured: those with numbers 1, 2, 4, 8 …, and a single one."""
+    return (batch > 0 and batch & (batch - 1) == 0) or batches == 1

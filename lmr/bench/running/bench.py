@@ -1,0 +1,173 @@
+"""``lmr bench``: run what plans ask for, keep every finished run, go on where an earlier bench stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from lmr.bench.cost.machine import count_cores
+from lmr.bench.plans.plan import Plan
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running.checkpoint import Checkpoint, lock_file
+from lmr.bench.running.crew import Crew
+from lmr.bench.running.live import View, describe_task
+from lmr.bench.running.row import FOLDER, Row, append_row, read_rows
+from lmr.bench.running.run import SAVE_SECONDS
+from lmr.core.errors import LmrError
+from lmr.core.state import write_atomically
+
+LOCK_SECONDS = 5.0  # for a bench that was just ended to let go of its folder
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not end with a row, and why."""
+
+    task: Task
+    words: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rows of all finished runs of the plans, earlier ones too, and what failed."""
+
+    rows: list[Row]
+    failures: list[Failure]
+    skipped: int  # runs that were finished before
+    seconds: float
+
+    def describe(self) -> str:
+        """What happened, in lines."""
+        fresh = len(self.rows) - self.skipped
+        before = f" ({self.skipped} were finished before)" if self.skipped else ""
+        lines = [f"{len(self.rows)} runs are finished{before}; {fresh} took {self.seconds:.0f} s."]
+        lines += [f"Failed: {describe_task(failure.task)}: {failure.words}" for failure in self.failures]
+        return "\n".join(lines)
+
+
+def run_bench(
+    plans: Plan | Sequence[Plan],
+    folder: str | os.PathLike[str] = FOLDER,
+    *,
+    workers: int | None = None,
+    root: str | None = None,
+    save_seconds: float = SAVE_SECONDS,
+    screen: TextIO | None = None,
+) -> Outcome:
+    """Run everything in the plans that has no row in ``folder`` yet; runs that were begun go on where they stopped.
+
+    ``workers`` processes share the cores (as many as cores for the pocket model, otherwise one); ``root`` is where
+    datasets lie. A run that fails does not stop the others. On Ctrl-C every worker saves where it is.
+    """
+    plans = [plans] if isinstance(plans, Plan) else list(plans)
+    if workers is not None and workers < 1:
+        raise LmrError(f"Expected at least one worker, got {workers}.")
+    target = Path(folder)
+    with _open_folder(target):
+        tasks = list_tasks(plans, root)
+        rows = _find_rows(target, tasks, screen or sys.stderr)
+        left = [task for task in tasks if task.run not in rows]
+        workers = workers or _choose_workers(tasks)
+        started = time.monotonic()
+        failures = _run_all(left, rows, target, workers, save_seconds, len(tasks) - len(left), screen)
+        ordered = [rows[task.run] for task in tasks if task.run in rows]
+        return Outcome(ordered, failures, len(tasks) - len(left), time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def _open_folder(folder: Path) -> Iterator[None]:
+    """Make the folder and keep other benches out of it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "ab")  # noqa: SIM115 (held to the end)
+    except OSError as error:
+        raise LmrError(f"Cannot use the folder {str(folder)!r} for runs: {error.strerror}.") from error
+    with lock:
+        sentence = f"Another bench is at work in {str(folder)!r}; let it end or give another --out."
+        lock_file(lock.fileno(), LOCK_SECONDS, sentence)
+        try:
+            yield
+        finally:
+            _sweep(folder)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove files that a kill left half-written; nobody else writes here now."""
+    for place in ("checkpoints", "samples"):
+        for path in (folder / place).glob(".*.part"):
+            path.unlink(missing_ok=True)
+
+
+def _find_rows(folder: Path, tasks: Sequence[Task], screen: TextIO) -> dict[str, Row]:
+    """Rows of these tasks that are there already, with their samples; left-over checkpoints of them go."""
+    if not (folder / "rows.jsonl").exists():
+        return {}
+    wanted = {task.run for task in tasks}
+    rows, words = read_rows(folder)
+    for sentence in words:
+        print(f"lmr: {sentence}", file=screen)
+    found = {row.run: row for row in rows if row.run in wanted and (folder / "samples" / f"{row.run}.npz").exists()}
+    for run in found:
+        Checkpoint(folder, run).delete()
+    return found
+
+
+def _choose_workers(tasks: Sequence[Task]) -> int:
+    """Small models gain more from processes than from threads; large ones fill memory."""
+    small = all(task.backbone == "pocket" for task in tasks)
+    return min(count_cores(), 8) if small else 1
+
+
+def _run_all(
+    tasks: list[Task],
+    rows: dict[str, Row],
+    folder: Path,
+    workers: int,
+    save_seconds: float,
+    finished: int,
+    screen: TextIO | None,
+) -> list[Failure]:
+    # Not of the workers that have something to do: the last digits of a run depend on its threads, and a run that goes
+    # on must have as many as it began with.
+    threads = max(1, count_cores() // workers)
+    workers = max(1, min(workers, len(tasks)))
+    view = View(tasks, finished, workers, screen)
+    failures = []
+    try:
+        with Crew(workers, threads, folder, save_seconds) as crew:
+            for event in crew.run(tasks):
+                if event.kind == "progress":
+                    view.advance(event.worker, event.task, event.images)
+                elif event.kind == "word":
+                    view.say(event.words)
+                elif event.row is not None:
+                    append_row(folder, event.row)
+                    rows[event.row.run] = event.row
+                    Checkpoint(folder, event.row.run).delete()
+                    view.finish(event.worker, event.task, event.row)
+                else:
+                    failures.append(Failure(event.task, event.words))
+                    _keep_details(folder, event.task, event.details)
+                    view.fail(event.worker, event.task, event.words)
+    except KeyboardInterrupt as stop:
+        done = len(tasks) - sum(task.run not in rows for task in tasks)
+        raise KeyboardInterrupt(
+            f"Interrupted; {finished + done} of {finished + len(tasks)} runs are finished and in {str(folder)!r}. "
+            "The same command goes on where this one stopped."
+        ) from stop
+    finally:
+        view.close()
+    return failures
+
+
+def _keep_details(folder: Path, task: Task, details: str) -> None:
+    """Where a run failed, for whoever wants to know."""
+    if details:
+        (folder / "failures").mkdir(exist_ok=True)
+        write_atomically(folder / "failures" / f"{task.run}.txt", f"{task.command}\n\n{details}".encode())

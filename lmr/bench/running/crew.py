@@ -1,0 +1,223 @@
+"""Workers: processes that take tasks one after the other, with the cores divided between them.
+
+A worker that dies takes one run with it, never the bench; a bench that dies takes its workers with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Literal
+
+from lmr.bench.plans.task import Task
+from lmr.bench.running.row import Row
+from lmr.bench.running.run import Stop, run_task
+from lmr.core.errors import LmrError
+
+REPORT_SECONDS = 0.2  # between reports of one worker
+STOP_SECONDS = 20.0  # for workers to save where they are
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a worker has to say about its task."""
+
+    kind: Literal["progress", "word", "done", "failed"]
+    worker: int
+    task: Task
+    images: int = 0
+    words: str = ""
+    details: str = ""
+    row: Row | None = None
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    connection: Connection
+    task: Task | None = None
+    group: tuple[str, ...] = ()
+
+
+class Crew:
+    """Some workers; for a ``with`` block, at whose end they are gone."""
+
+    def __init__(self, workers: int, threads: int, folder: Path, save_seconds: float) -> None:
+        self.threads, self.folder, self.save_seconds = threads, folder, save_seconds
+        self.count = workers
+        self.workers: dict[int, _Worker] = {}
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.stop()
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
+        """Give out the tasks and pass on what is heard until all are done or have failed."""
+        left = list(tasks)
+        while left or any(worker.task for worker in self.workers.values()):
+            for number in range(self.count):
+                if left and (number not in self.workers or self.workers[number].task is None):
+                    self._give(number, left)
+            waiting = {worker.connection: number for number, worker in self.workers.items()}
+            for connection in wait(list(waiting)):
+                yield from self._hear(waiting[connection])  # type: ignore[index]
+
+    def stop(self) -> None:
+        """Ask the workers to save where they are and to go; after a while they are made to."""
+        workers, self.workers = list(self.workers.values()), {}
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                worker.connection.send(None)
+        try:
+            end = time.monotonic() + STOP_SECONDS
+            for worker in workers:
+                worker.process.join(max(0.0, end - time.monotonic()))
+        finally:  # also when somebody is in a hurry and interrupts again
+            for worker in workers:
+                worker.process.kill()
+                worker.process.join()
+                worker.connection.close()
+
+    def _give(self, number: int, left: list[Task]) -> None:
+        worker = self.workers.get(number) or self._hire(number)
+        busy = [other.group for other in self.workers.values() if other is not worker and other.task]
+        task = choose_task(left, worker.group, busy)
+        left.remove(task)
+        worker.task, worker.group = task, task.group
+        with contextlib.suppress(OSError):  # a dead worker is heard of below
+            worker.connection.send(task)
+
+    def _hire(self, number: int) -> _Worker:
+        ours, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(
+            target=serve, args=(theirs, self.folder, self.threads, self.save_seconds), name=f"worker {number}"
+        )
+        with _limit_threads(self.threads), _ignore_interrupts():
+            process.start()
+        theirs.close()  # so that the end of the worker is the end of the pipe
+        self.workers[number] = _Worker(process, ours)
+        return self.workers[number]
+
+    def _hear(self, number: int) -> Iterator[Event]:
+        worker = self.workers[number]
+        try:
+            event: Event = worker.connection.recv()
+        except (EOFError, OSError):
+            worker.process.join()
+            worker.connection.close()
+            del self.workers[number]
+            if worker.task is not None:
+                words = f"Its process {explain_exit(worker.process.exitcode)}."
+                yield Event("failed", number, worker.task, words=words)
+            return
+        assert worker.task is not None
+        task = worker.task
+        if event.kind in ("done", "failed"):
+            worker.task = None
+        yield Event(event.kind, number, task, event.images, event.words, event.details, event.row)
+
+
+def choose_task(left: Sequence[Task], group: tuple[str, ...], busy: Sequence[tuple[str, ...]]) -> Task:
+    """The next task: of the group whose pictures are at hand, else of one that nobody works on, else the first."""
+    same = (task for task in left if task.group == group)
+    fresh = (task for task in left if task.group not in busy)
+    return next(same, None) or next(fresh, None) or left[0]
+
+
+def explain_exit(code: int | None) -> str:
+    """Why a process is gone, in words."""
+    if code is not None and code < 0:
+        more = "; perhaps there was not enough memory" if -code == signal.SIGKILL else ""
+        return f"was ended by the signal {signal.Signals(-code).name}{more}"
+    return f"ended with code {code}"
+
+
+@contextlib.contextmanager
+def _limit_threads(threads: int) -> Iterator[None]:
+    """What a process that is started now reads when it loads its libraries."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _ignore_interrupts() -> Iterator[None]:
+    """A process that is started now does not hear Ctrl-C, not even before it has loaded anything."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread: the worker says so itself, a little later
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
+def serve(connection: Connection, folder: Path, threads: int, save_seconds: float) -> None:
+    """The life of a worker: take tasks until there are no more or the bench is gone; Ctrl-C is the bench's to hear."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    with contextlib.suppress(EOFError, OSError, Stop):
+        while (task := connection.recv()) is not None:
+            _serve_task(task, connection, folder, save_seconds)
+
+
+def _serve_task(task: Task, connection: Connection, folder: Path, save_seconds: float) -> None:
+    last = 0.0
+
+    def report(images: int) -> None:
+        nonlocal last
+        if connection.poll():  # the only thing a busy worker is told is to stop
+            raise Stop
+        if time.monotonic() - last >= REPORT_SECONDS:
+            last = time.monotonic()
+            connection.send(Event("progress", 0, task, images))
+
+    def say(words: str) -> None:
+        connection.send(Event("word", 0, task, words=words))
+
+    try:
+        row = run_task(task, folder, report, say, save_seconds)
+    except Stop:
+        raise
+    except LmrError as error:
+        connection.send(Event("failed", 0, task, words=str(error), details=traceback.format_exc()))
+    except Exception as error:
+        words = f"{type(error).__name__}: {error}"
+        connection.send(Event("failed", 0, task, words=words, details=traceback.format_exc()))
+    else:
+        connection.send(Event("done", 0, task, row=row))
+
+
+def _follow_parent() -> None:
+    """No work for a bench that is gone."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

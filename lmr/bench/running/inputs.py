@@ -1,0 +1,154 @@
+"""What tasks work on: models, data and streams, each opened once per process and known by its digest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lmr.core.classifier import ZeroShot, digest_tensors
+from lmr.core.errors import LmrError
+from lmr.data.sets.catalogue import open_dataset
+from lmr.data.sets.dataset import CLEAN, Dataset, Labels, Picture
+from lmr.data.streams import Stream, make_stream
+from lmr.models import Backbone, load
+
+if TYPE_CHECKING:
+    from lmr.bench.plans.prompt_sets import PromptSet
+    from lmr.bench.plans.task import Task
+
+KEPT_BYTES = 800_000_000  # of pictures; 5,000 of ImageNet's are 753 MB
+CLEAN_SETS = {"imagenet-c-5000": "imagenet"}  # of other sets whose name ends with -c it is the name without that
+
+
+class KeptPictures(Dataset):
+    """A set that remembers the pictures of the domain it was last asked for; a process keeps those of one set.
+
+    Methods take turns on one domain, and making its pictures can cost more than answering them. Every method encodes
+    them anew: pictures are kept, features never.
+    """
+
+    _place: ClassVar[tuple[object, str, int] | None] = None
+    _kept: ClassVar[dict[int, Picture]] = {}
+    _bytes: ClassVar[int] = 0
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.source = dataset
+        self.name, self.classes, self.protocol = dataset.name, dataset.classes, dataset.protocol
+        self.domains, self.others, self.severities = dataset.domains, dataset.others, dataset.severities
+
+    @property
+    def digest(self) -> str:
+        """The digest of the set."""
+        return self.source.digest
+
+    def digest_part(self, domains: Sequence[str], severity: int) -> str:
+        """The digest of a part of the set."""
+        return self.source.digest_part(domains, severity)
+
+    def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
+        """The protocol of a part of the set."""
+        return self.source.describe_part(domains)
+
+    def labels(self, domain: str) -> Labels:
+        """The labels of the set."""
+        return self.source.labels(domain)
+
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
+        """Read what is not there yet."""
+        kept = type(self)
+        if kept._place != (self.source, domain, severity):
+            kept._place, kept._kept, kept._bytes = (self.source, domain, severity), {}, 0
+        wanted = [int(index) for index in indices]
+        missing = [index for index in wanted if index not in kept._kept]
+        fresh = dict(zip(missing, self.source.read(domain, severity, missing), strict=True)) if missing else {}
+        for index, picture in fresh.items():
+            if kept._bytes + picture.nbytes <= KEPT_BYTES:
+                kept._kept[index] = picture
+                kept._bytes += picture.nbytes
+        return [fresh[index] if index in fresh else kept._kept[index] for index in wanted]
+
+
+@contextmanager
+def answer_in_sentences() -> Iterator[None]:
+    """Errors of the data, which are sentences already, become errors of lmr."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise error if isinstance(error, LmrError) else LmrError(str(error)) from error
+
+
+@lru_cache
+def find_dataset(name: str, root: str | None = None) -> KeptPictures:
+    """A dataset by its name; one that is missing is answered with the command that gets it."""
+    with answer_in_sentences():
+        return KeptPictures(open_dataset(name, root))
+
+
+def find_clean_dataset(name: str, root: str | None) -> Dataset:
+    """Clean pictures of the same classes: the set's own, or those it was corrupted from."""
+    dataset = find_dataset(name, root)
+    if CLEAN in dataset.domains:
+        raise LmrError(
+            f"The pictures of {name!r} are the test themselves, and it has no clean ones to ask for afterwards; leave "
+            "'forgetting' away there."
+        )
+    if CLEAN in dataset.others:
+        return dataset.source
+    clean = find_dataset(CLEAN_SETS.get(name, name.removesuffix("-c")), root)
+    if clean.classes != dataset.classes or CLEAN not in clean.domains:
+        raise LmrError(f"There are no clean pictures of the classes of {name!r}; leave 'forgetting' away.")
+    return clean.source
+
+
+def make_task_stream(task: Task, dataset: Dataset) -> Stream:
+    """The stream of a task."""
+    with answer_in_sentences():
+        return make_stream(
+            dataset,
+            task.domains,
+            severity=task.severity or 5,
+            order=task.order,
+            seed=task.seed,
+            limit=task.limit,
+            batch_size=task.batch_size,
+            mix=task.mix,
+            concentration=task.concentration,
+            block=task.block,
+        )
+
+
+@lru_cache(1)
+def load_backbone(name: str, dtype: str, device: str) -> Backbone:
+    """A model; a process holds one at a time."""
+    given: dict[str, Any] = {"dtype": getattr(torch, dtype)} if dtype != "float32" else {}
+    given |= {"device": device} if device != "cpu" else {}
+    return load(name, **given)
+
+
+@lru_cache
+def describe_backbone(name: str, dtype: str, device: str) -> str:
+    """A digest of everything of a model that decides its answers: both towers, scale and bias."""
+    backbone = load_backbone(name, dtype, device)
+    parts = [digest_tensors(backbone.encoder.state_dict()), backbone.text_digest()]
+    parts += [repr(backbone.logit_scale), repr(backbone.logit_bias), repr(backbone.preprocessing)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@lru_cache(1)
+def load_classifier(name: str, dtype: str, device: str, classes: tuple[str, ...], prompts: PromptSet) -> ZeroShot:
+    """The zero-shot classifier of a task."""
+    return load_backbone(name, dtype, device).classifier(classes, prompts.templates)
+
+
+def preprocess(backbone: Backbone, pictures: list[Picture], device: torch.device) -> Tensor:
+    """Pictures of any sizes to what the encoder takes: [B, *input_shape]."""
+    convert: Callable[[Tensor], Tensor] = backbone.preprocess_pixels
+    if len({picture.shape for picture in pictures}) == 1:
+        return convert(torch.stack([torch.from_numpy(picture) for picture in pictures])).to(device)
+    return torch.cat([convert(torch.from_numpy(picture).unsqueeze(0)) for picture in pictures]).to(device)

@@ -1,0 +1,152 @@
+"""What a bench shows while it works: one line for all, one per worker on a terminal, a line per run elsewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from typing import TextIO
+
+from lmr.bench.plans.task import Task
+from lmr.bench.running.row import Row
+
+REDRAW_SECONDS = 0.2
+
+
+class Clock:
+    """How long the runs that are left will take, from what the same method took for a picture so far."""
+
+    def __init__(self, tasks: Iterable[Task], workers: int) -> None:
+        self.left = {task.run: (task, task.images) for task in tasks}
+        self.workers = workers
+        self.spent: dict[tuple[str, ...], tuple[float, int]] = {}  # seconds and pictures of a kind of task
+        self.seen: dict[str, tuple[float, int]] = {}  # when a run was last heard of, and where it was
+
+    def advance(self, task: Task, images: int, now: float) -> None:
+        """A run has answered so many pictures."""
+        before, done = self.seen.get(task.run, (now, images))
+        seconds, pictures = self.spent.get(_kind(task), (0.0, 0))
+        self.spent[_kind(task)] = (seconds + now - before, pictures + images - done)
+        self.seen[task.run] = (now, images)
+        self.left[task.run] = (task, task.images - images)
+
+    def end(self, task: Task) -> None:
+        """A run is over."""
+        self.left.pop(task.run, None)
+
+    def estimate(self) -> float | None:
+        """Seconds until everything is done; None while nothing is known."""
+        known = {kind: seconds / pictures for kind, (seconds, pictures) in self.spent.items() if pictures}
+        if not known:
+            return None
+        usual = sum(known.values()) / len(known)
+        work = [images * known.get(_kind(task), usual) for task, images in self.left.values()]
+        return max(sum(work) / self.workers, max(work, default=0.0))
+
+
+def _kind(task: Task) -> tuple[str, ...]:
+    return (task.contender.spec, str(task.batch_size), task.backbone, task.dataset)
+
+
+class View:
+    """The screen of a bench."""
+
+    def __init__(self, tasks: list[Task], finished: int, workers: int, screen: TextIO | None = None) -> None:
+        self.screen = screen or sys.stderr
+        self.total, self.finished, self.failed = len(tasks) + finished, finished, 0
+        self.clock = Clock(tasks, workers)
+        self.lines: dict[int, tuple[Task, int]] = {}
+        self.starts: dict[str, float] = {}
+        self.drawn = 0
+        self.last = 0.0
+        self.live = self.screen.isatty() and os.environ.get("TERM") != "dumb"
+
+    def advance(self, worker: int, task: Task, images: int) -> None:
+        """A worker has come so far with its task."""
+        now = time.monotonic()
+        self.starts.setdefault(task.run, now)
+        self.clock.advance(task, images, now)
+        self.lines[worker] = (task, images)
+        if self.live and now - self.last >= REDRAW_SECONDS:
+            self._draw()
+
+    def finish(self, worker: int, task: Task, row: Row) -> None:
+        """A run has its row."""
+        now = time.monotonic()
+        self.clock.advance(task, task.images, now)
+        self.finished += 1
+        seconds = now - self.starts.get(task.run, now)
+        self._end(worker, task, f"{100 * (row.metrics['accuracy'] or 0):5.1f} %  {seconds:6.1f} s")
+
+    def fail(self, worker: int, task: Task, words: str) -> None:
+        """A run has failed."""
+        self.failed += 1
+        self._end(worker, task, f"failed: {words}")
+
+    def say(self, words: str) -> None:
+        """Something a person should know."""
+        self._write(f"lmr: {words}")
+
+    def close(self) -> None:
+        """Leave the screen as a program that ended does."""
+        self._clear()
+
+    def _end(self, worker: int, task: Task, outcome: str) -> None:
+        self.clock.end(task)
+        self.lines.pop(worker, None)
+        left = f"  ({describe_left(self.clock.estimate())})" if self.clock.left and not self.live else ""
+        width = len(str(self.total))
+        count = f"[{self.finished + self.failed:{width}}/{self.total}]"
+        self._write(f"{count} {describe_task(task)}  {outcome}{left}")
+
+    def _write(self, line: str) -> None:
+        self._clear()
+        self.screen.write(line + "\n")
+        self.screen.flush()
+        if self.live:
+            self._draw()
+
+    def _draw(self) -> None:
+        self.last = time.monotonic()
+        width = shutil.get_terminal_size().columns - 1
+        done = self.finished + self.failed
+        failed = f", {self.failed} failed" if self.failed else ""
+        left = describe_left(self.clock.estimate())
+        lines = [f"{draw_bar(done / self.total)} {done} of {self.total} runs{failed}, {left}"]
+        for _, (task, images) in sorted(self.lines.items()):
+            lines.append(f"{draw_bar(images / task.images)} {describe_task(task)}")
+        self._clear()
+        self.screen.write("".join(line[:width] + "\n" for line in lines))
+        self.screen.flush()
+        self.drawn = len(lines)
+
+    def _clear(self) -> None:
+        if self.drawn:
+            self.screen.write(f"\x1b[{self.drawn}F\x1b[J")  # to the first of the drawn lines, and clear from there
+            self.drawn = 0
+
+
+def draw_bar(share: float, width: int = 20) -> str:
+    """A bar of so many characters."""
+    full = round(max(0.0, min(1.0, share)) * width)
+    return "[" + "#" * full + "." * (width - full) + "]"
+
+
+def describe_task(task: Task) -> str:
+    """A task in a line: what runs on what."""
+    words = [f"{task.contender.label:10}", task.dataset, task.domain, str(task.severity) if task.severity else ""]
+    words += [f"batch {task.batch_size}", f"seed {task.seed}", task.backbone]
+    return " ".join(word for word in words if word)
+
+
+def describe_left(seconds: float | None) -> str:
+    """The time left, no more exact than it is known."""
+    if seconds is None:
+        return "time left unknown"
+    if seconds < 90:
+        return f"about {max(1, round(seconds))} s left"
+    if seconds < 90 * 60:
+        return f"about {round(seconds / 60)} min left"
+    return f"about {seconds / 3600:.1f} h left"

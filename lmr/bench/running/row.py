@@ -1,0 +1,195 @@
+"""Rows: one JSON line per finished run with its whole protocol, and the answers to every picture beside it.
+
+A folder of runs holds ``rows.jsonl`` and ``samples/<run>.npz``. Rows are only ever appended, each flushed to the disk,
+so that a killed bench loses at most the line it was writing; such a line is dropped with a word when it is met again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmr.core.errors import LmrError
+from lmr.core.state import write_atomically
+
+FOLDER = "lmr-runs"  # where runs go and reports look, unless told otherwise
+METRICS = (
+    "accuracy", "ece", "nll", "classes_predicted", "effective_classes", "top_share", "late_top_share", "gate_share",
+    "protected_size", "drift", "clean_accuracy", "ms_per_image", "peak_mb", "trainable",
+)  # fmt: skip
+MEASURED = ("ms_per_image", "peak_mb")  # of the machine: these alone differ when a run is made again
+# Per picture, in the order of the stream. gap: score of the best class minus score of the true one. margin: weakest
+# score inside the protected set minus strongest outside. recovery: score of the true class minus score of what
+# zero-shot says, where that is wrong. Scores are emitted logits in cosine units, without bias correction; NaN where
+# undefined.
+SAMPLES = ("index", "true", "predicted", "confidence", "gap", "margin", "recovery")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A finished run: what was run, on what, how, and what came out."""
+
+    run: str  # content hash of all that decides the numbers
+    method: str
+    spec: str  # canonical, every argument with its value
+    label: str  # what tables call it
+    backbone: dict[str, str]  # name, weights (digest), dtype
+    dataset: str
+    data_digest: str
+    domain: str  # a corruption, "clean", or "continual" or "mixed" for several in one stream
+    severity: int
+    prompts: dict[str, Any]  # name, count (sentences of all classes), digest
+    batch_size: int
+    seed: int  # of the order
+    order: dict[str, str]  # kind, what it depends on, hash
+    reset: str  # "domain": afresh for every domain; "never": one stream through all
+    images: int
+    emit: str  # answers are those "before" or "after" the batch's own update
+    metrics: dict[str, float | None]
+    curve: dict[str, list[float]]  # images, accuracy: the running accuracy at some 200 places
+    versions: dict[str, str]
+    command: str  # makes this row again
+    finished: str  # when, ISO 8601
+    protocol: dict[str, str] = field(default_factory=dict)  # what the data says of itself
+    domains: dict[str, float] = field(default_factory=dict)  # accuracy on each domain of a stream with several
+
+    def to_json(self) -> str:
+        """One line; numbers that are not finite are null."""
+        content = dataclasses.asdict(self)
+        metrics = {key: self.metrics.get(key) for key in METRICS}
+        content["metrics"] = {key: value if _is_finite(value) else None for key, value in metrics.items()}
+        return json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> Row:
+        """Read a line; what is not a row raises ValueError. Fields of later versions are left aside."""
+        content = json.loads(line)
+        if not isinstance(content, dict):
+            raise ValueError("it is not an object")
+        fields = dataclasses.fields(cls)
+        needed = {f.name for f in fields if f.default_factory is dataclasses.MISSING}
+        missing = sorted(needed - set(content))
+        if missing:
+            raise ValueError(f"it has no {', '.join(missing)}")
+        for name, kind in _KINDS.items():
+            if name in content and (not isinstance(content[name], kind) or isinstance(content[name], bool)):
+                raise ValueError(f"its {name} is {content[name]!r:.40}")
+        for name, kinds in _VALUES.items():
+            for key, value in content.get(name, {}).items():
+                if not isinstance(value, kinds) or isinstance(value, bool):
+                    raise ValueError(f"its {name}, {key:.40}, is {value!r:.40}")
+        content["metrics"] = {key: content["metrics"].get(key) for key in METRICS}
+        return cls(**{f.name: content[f.name] for f in fields if f.name in content})
+
+    @property
+    def order_words(self) -> str:
+        """The order in words: its kind and what that depends on."""
+        return " ".join(str(value) for key, value in self.order.items() if key != "hash")
+
+    def compare(self) -> dict[str, Any]:
+        """What must be equal when the run is made again: everything but times, memory and the machine's words."""
+        content = dataclasses.asdict(self)
+        content["metrics"] = {key: value for key, value in self.metrics.items() if key not in MEASURED}
+        return {key: value for key, value in content.items() if key not in ("finished", "versions", "command")}
+
+
+_KINDS: dict[str, type] = {
+    f.name: {"str": str, "int": int}.get(str(f.type), dict) for f in dataclasses.fields(Row)
+}  # the annotations above are texts
+_VALUES: dict[str, tuple[type, ...]] = {
+    "backbone": (str,), "order": (str,), "versions": (str,), "protocol": (str,), "prompts": (str, int),
+    "domains": (int, float), "metrics": (int, float, NoneType),
+}  # fmt: skip
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def read_rows(folder: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
+    """The rows of a folder of runs in the order of their finishing, and a sentence about every line that was dropped.
+
+    Where a run was finished twice, the later row counts.
+    """
+    path = Path(folder) / "rows.jsonl"
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError as error:
+        raise LmrError(f"There are no runs in {str(folder)!r}: no rows.jsonl; 'lmr bench PLAN' makes some.") from error
+    except OSError as error:
+        raise LmrError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
+    rows: dict[str, Row] = {}
+    words = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = Row.from_json(line.decode())
+        except (ValueError, RecursionError) as error:
+            last = "The last line" if number == len(lines) else f"Line {number}"
+            words.append(f"{last} of {str(path)!r} is damaged and was left out ({error}).")
+        else:
+            rows.pop(row.run, None)
+            rows[row.run] = row
+    return list(rows.values()), words
+
+
+def append_row(folder: str | os.PathLike[str], row: Row) -> None:
+    """Add a row and flush it to the disk; a half-written line that a kill left behind is cut off first."""
+    path = Path(folder) / "rows.jsonl"
+    try:
+        with open(path, "a+b") as file:
+            _cut_half_line(file)
+            file.write(row.to_json().encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise LmrError(f"Cannot add a row to {str(path)!r}: {error.strerror or error}.") from error
+
+
+def _cut_half_line(file: io.BufferedRandom) -> None:
+    """Make the file end with a whole line."""
+    end = file.seek(0, os.SEEK_END)
+    if not end:
+        return
+    file.seek(0)
+    content = file.read()
+    if not content.endswith(b"\n"):
+        file.truncate(content.rfind(b"\n") + 1)
+        file.seek(0, os.SEEK_END)
+
+
+def write_samples(folder: str | os.PathLike[str], run: str, samples: Mapping[str, NDArray[Any]]) -> None:
+    """Write the answers to every picture of a run, all at once."""
+    target = Path(folder) / "samples"
+    target.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
+    np.savez_compressed(content, **dict(samples))  # type: ignore[arg-type]  # names are never allow_pickle
+    write_atomically(target / f"{run}.npz", content.getvalue())
+
+
+def read_samples(folder: str | os.PathLike[str], run: str) -> dict[str, NDArray[Any]]:
+    """The arrays of a run, [N] each, by the names in SAMPLES."""
+    path = Path(folder) / "samples" / f"{run}.npz"
+    try:
+        with open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
+            found = {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise LmrError(f"There are no samples of the run {run} in {str(folder)!r}; run the bench again.") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise LmrError(f"{str(path)!r} is damaged; delete it and its row and run the bench again. ({error})") from error
+    if missing := [name for name in SAMPLES if name not in found]:
+        raise LmrError(f"{str(path)!r} does not hold {', '.join(missing)}; run the bench again.")
+    return found

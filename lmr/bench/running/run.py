@@ -1,0 +1,143 @@
+"""One task to one row: a method answers a stream, from the checkpoint of an earlier try where there is one."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lmr.bench.plans.task import Task
+from lmr.bench.running import answers
+from lmr.bench.running.checkpoint import Checkpoint
+from lmr.bench.running.inputs import (
+    answer_in_sentences,
+    find_clean_dataset,
+    find_dataset,
+    load_backbone,
+    load_classifier,
+    make_task_stream,
+    preprocess,
+)
+from lmr.bench.running.metrics import accuracy, running_accuracy, thin_curve
+from lmr.bench.running.row import SAMPLES, Row, write_samples
+from lmr.core.classifier import ZeroShot
+from lmr.core.method import Method
+from lmr.core.registry import create
+from lmr.data.streams import Batch, Stream, make_stream
+from lmr.version import __version__
+
+SAVE_SECONDS = 15.0  # between checkpoints
+EMITS = {"mint": "after", "tda": "after", "ecalp": "after"}  # others say it themselves or answer before their step
+
+
+class Stop(Exception):
+    """Raised by a report to end a run; what was done is kept."""
+
+
+def run_task(
+    task: Task,
+    folder: Path,
+    report: Callable[[int], object] = lambda images: None,
+    say: Callable[[str], object] = lambda words: None,
+    save_seconds: float = SAVE_SECONDS,
+) -> Row:
+    """Run a task, or what is left of it, and give its row; its samples are written, its checkpoint stays.
+
+    ``report`` hears how many pictures are answered after every batch, ``say`` what a person should know.
+    """
+    dataset = find_dataset(task.dataset, task.root)
+    classifier = load_classifier(task.backbone, task.dtype, task.device, dataset.classes, task.prompts)
+    method = create(task.contender.spec, classifier)
+    stream = make_task_stream(task, dataset)
+    with Checkpoint(folder, task.run) as kept:
+        kept.restore(method, say)
+        report(kept.images)
+        saved = time.monotonic()
+        with answer_in_sentences():
+            for batch in stream.batches(kept.batches):
+                kept.add(*_answer(task, method, batch, answers.is_measured(kept.batches, len(stream))))
+                try:
+                    report(kept.images)
+                except Stop:
+                    kept.save(method)
+                    raise
+                if time.monotonic() - saved >= save_seconds:
+                    kept.save(method)
+                    saved = time.monotonic()
+        records, peak = kept.read(), kept.peak
+    write_samples(folder, task.run, {name: records[name] for name in SAMPLES} | {"domain": records["domain"]})
+    return _make_row(task, method, stream, records, peak)
+
+
+def _answer(task: Task, method: Method, batch: Batch, measure: bool) -> tuple[answers.Records, int]:
+    """The records of a batch and the peak memory of its step."""
+    backbone = load_backbone(task.backbone, task.dtype, task.device)
+    images = preprocess(backbone, batch.pictures, method.classifier.device)
+    step = answers.take_step(method, images, measure)
+    plain = answer_plainly(method.classifier, images) if task.recovery else None
+    records = answers.record(method, step, batch.labels, batch.index, plain)
+    records["domain"] = [task.domains.index(domain) for domain in batch.domains]
+    return records, step.peak
+
+
+@torch.no_grad()
+def answer_plainly(classifier: ZeroShot, images: torch.Tensor) -> torch.Tensor:
+    """What the frozen model says: labels [B]."""
+    return classifier.cosines(classifier.features(images)).argmax(1)
+
+
+def measure_forgetting(task: Task, method: Method) -> float:
+    """Accuracy on clean pictures with what the stream has left behind; nothing is adapted."""
+    classifier = method.classifier
+    backbone = load_backbone(task.backbone, task.dtype, task.device)
+    with answer_in_sentences():
+        clean = find_clean_dataset(task.dataset, task.root)
+        stream = make_stream(clean, "clean", seed=task.seed, limit=task.forgetting)
+        right = [
+            method.predict(preprocess(backbone, batch.pictures, classifier.device)).labels.cpu().numpy() == batch.labels
+            for batch in stream
+        ]
+    return float(np.concatenate(right).mean())
+
+
+def _make_row(task: Task, method: Method, stream: Stream, records: answers.Records, peak: int) -> Row:
+    numbers = answers.compute_metrics(records, method.classifier.classes)
+    numbers["peak_mb"] = peak / 1e6
+    numbers["trainable"] = answers.count_trainable(method)
+    numbers["clean_accuracy"] = measure_forgetting(task, method) if task.forgetting else None
+    several: dict[str, float] = {}
+    if len(task.domains) > 1:
+        for place, domain in enumerate(task.domains):
+            part = records[records["domain"] == place]
+            several |= {domain: accuracy(part["predicted"], part["true"])} if len(part) else {}
+    return Row(
+        run=task.run,
+        method=task.method,
+        spec=method.spec,
+        label=task.contender.label,
+        backbone={"name": task.backbone, "weights": task.weights, "dtype": task.dtype},
+        dataset=task.dataset,
+        data_digest=task.data_digest,
+        domain=task.domain,
+        severity=task.severity,
+        prompts=task.prompt_facts,
+        batch_size=task.batch_size,
+        seed=task.seed,
+        order=task.order_facts,
+        reset=task.reset,
+        images=len(records),
+        emit=getattr(method, "emit", EMITS.get(method.name, "before")),
+        metrics=numbers,
+        curve=thin_curve(running_accuracy(records["predicted"], records["true"])),
+        versions={"lmr": __version__, "torch": torch.__version__, "numpy": np.__version__}
+        | {"python": platform.python_version(), "machine": platform.machine(), "threads": str(torch.get_num_threads())},
+        command=task.command,
+        finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        protocol=stream.dataset.describe_part(task.domains) | {"classes": str(method.classifier.classes)},
+        domains=several,
+    )

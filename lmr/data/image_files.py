@@ -1,0 +1,182 @@
+"""Picture files: find them in a stable order, and open any of them as plain 8-bit RGB.
+
+The only code that reads picture files. What a model sees must not depend on how a picture happened to be stored, so
+rotation, transparency, bit depth and colour model are all settled here, once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+
+_ORIENTATION_TAG = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class UnreadableImage(ValueError):
+    """The file cannot be turned into a picture; the message says why in one sentence."""
+
+
+def list_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Turn files and folders into one list of picture files, in the order of the sources and without duplicates.
+
+    Folders are searched to the bottom, without hidden files, hidden folders and links to folders, and sorted as people
+    count: img2 before img10. A file named explicitly is kept whatever its extension.
+    """
+    if isinstance(sources, (str, os.PathLike)):
+        sources = [sources]
+    unique: dict[str, Path] = {}
+    for name in sources:
+        if not os.fspath(name):
+            raise ValueError("Expected a file or folder, got an empty name; is a variable of the shell not set?")
+        source = Path(name)
+        if os.path.isdir(source):
+            found = _search_folder(source)
+        elif os.path.exists(source):
+            found = [source]
+        else:
+            raise ValueError(f"There is no file or folder {str(source)!r}: check the spelling, or give the full path.")
+        for path in found:
+            unique.setdefault(os.path.abspath(path), path)
+    return list(unique.values())
+
+
+def _search_folder(source: Path) -> list[Path]:
+    found: list[Path] = []
+    for root, folders, files in os.walk(source, onerror=_refuse_folder):
+        folders[:] = [folder for folder in folders if not folder.startswith(".")]
+        found += [Path(root, file) for file in files if not file.startswith(".") and file.lower().endswith(EXTENSIONS)]
+    if not found:
+        raise ValueError(
+            f"The folder {str(source)!r} holds no picture ({', '.join(EXTENSIONS)}): give one that does, "
+            "or name files with other extensions one by one."
+        )
+    return sorted(found, key=lambda path: (_make_sort_key(path.relative_to(source)), path))
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise ValueError(
+        f"The folder {str(error.filename)!r} cannot be listed ({error.strerror}): make it readable, or "
+        "name the other folders one by one."
+    ) from error
+
+
+def _make_sort_key(path: Path) -> list[list[tuple[str, int]]]:
+    """Folder by folder, text compared as text and numbers as numbers, without the extension: cat, cat 2, cat 10."""
+    pieces = [re.findall(r"(\D*)(\d*)", part.casefold()) for part in path.with_suffix("").parts]
+    return [[(text, int(digits or -1)) for text, digits in part] for part in pieces]
+
+
+def open_image(path: str | os.PathLike[str], *, upright: bool = True) -> Image.Image:
+    """Open the first frame of a picture file as 8-bit RGB, upright, transparency laid on white.
+
+    ``upright=False`` leaves the picture as it was stored, which is how every published number on ImageNet was made.
+    Raises UnreadableImage, and nothing else, for whatever cannot be read; never warns.
+    """
+    if not os.path.isfile(path):
+        raise UnreadableImage(f"Cannot read {str(path)!r}: there is no such file.")
+    try:
+        if os.path.getsize(path) == 0:
+            raise UnreadableImage("the file is empty")
+        with _muted_pillow(), Image.open(path) as image:
+            _refuse_bomb(image)
+            image.load()
+            picture = _convert_to_rgb(image)
+            turn = _UPRIGHT.get(_read_orientation(image)) if upright else None
+    except Exception as error:  # decoders of damaged data raise nearly every kind of exception
+        raise UnreadableImage(f"Cannot read {str(path)!r}: {_explain(error)}.") from error
+    picture = picture if turn is None else picture.transpose(turn)
+    picture.info.clear()  # the stored orientation has been dealt with: nobody may apply it again
+    return picture
+
+
+def _convert_to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise UnreadableImage("its values are floating-point numbers of unknown range, convert it to 8 bits first")
+    if image.mode.startswith("I"):
+        return _scale_to_8_bits(image).convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    white.alpha_composite(image.convert("RGBA"))
+    return white.convert("RGB")
+
+
+def _scale_to_8_bits(image: Image.Image) -> Image.Image:
+    """16-bit greyscale -> 8-bit greyscale: 65535 becomes 255, where Pillow's own conversion cuts all above 255."""
+    values = np.asarray(image).astype(np.int64)
+    if values.min() < 0 or values.max() > 65535:
+        raise UnreadableImage("its values do not fit in 16 bits, convert it to 8 bits first")
+    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+
+
+def _read_orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 (upright) if there is none; damaged metadata do not spoil a picture that decodes."""
+    try:
+        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:
+        return 1
+
+
+def _refuse_bomb(image: Image.Image) -> None:
+    """Pillow only warns between its limit and twice its limit; here the limit is a limit."""
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and image.width * image.height > limit:
+        raise Image.DecompressionBombError
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, UnreadableImage):
+        return str(error)
+    if isinstance(error, Image.DecompressionBombError):
+        return f"it has more than {Image.MAX_IMAGE_PIXELS} pixels, make it smaller or raise PIL.Image.MAX_IMAGE_PIXELS"
+    if isinstance(error, UnidentifiedImageError):
+        return "it is not a picture, or is in an unknown format"
+    if isinstance(error, OSError) and error.strerror:
+        return f"the system answered {error.strerror!r}"
+    return f"the file is damaged or incomplete ({type(error).__name__}: {error})"
+
+
+_muting = ExitStack()
+_muting_lock = threading.Lock()
+_muting_users = 0
+
+
+@contextmanager
+def _muted_pillow() -> Iterator[None]:
+    """Hide Pillow's warnings while any thread is decoding.
+
+    The filters are one list per process: if every thread saved and restored it by itself, the last to leave could
+    restore the muted list for good. So the first to enter mutes, and the last to leave restores.
+    """
+    global _muting_users
+    with _muting_lock:
+        if _muting_users == 0:
+            _muting.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+        _muting_users += 1
+    try:
+        yield
+    finally:
+        with _muting_lock:
+            _muting_users -= 1
+            if _muting_users == 0:
+                _muting.close()

@@ -1,0 +1,1 @@
+"""Datasets, one file each, and the catalogue that finds them by name."""

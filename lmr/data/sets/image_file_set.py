@@ -1,0 +1,128 @@
+"""Sets whose pictures are files: what is listed once, and opened one by one when a batch asks for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from lmr.data.image_files import EXTENSIONS, UnreadableImage, open_image
+from lmr.data.sets.dataset import Dataset, Labels, Picture, make_digest
+from lmr.data.sets.labelled import list_labelled, read_class_names
+
+NAMES = ("names.tsv", "names.txt", "names.json")
+_SAMPLED = 256  # files whose sizes go into a digest: asking for all of 50,000 takes minutes on a network disk
+
+
+class PictureFiles(Dataset):
+    """Labelled files under one folder, of one clean domain.
+
+    ``files`` are paths relative to ``folder``. ``prepare`` turns an opened picture into the one that is given out,
+    ``upright`` obeys the orientation a camera stored, and ``advice`` ends the sentence about a file that is missing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        files: Sequence[str],
+        labels: Iterable[int],
+        classes: Iterable[str],
+        protocol: dict[str, str],
+        *,
+        prepare: Callable[[Image.Image], Image.Image] | None = None,
+        upright: bool = False,
+        advice: str = "",
+    ) -> None:
+        self.name, self.folder, self.files = name, folder, tuple(files)
+        self.classes, self.protocol = tuple(classes), protocol
+        self._labels = np.array(list(labels), np.int64)
+        self._prepare, self._upright, self._advice = prepare, upright, advice
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the names, the labels, the classes and the sizes of some files."""
+        return make_digest(
+            "\n".join(self.files),
+            self._labels.astype("<i8").tobytes(),
+            "\n".join(self.classes),
+            " ".join(str(size) for size in measure_some(self.folder, self.files, _SAMPLED)),
+            "" if self._prepare is None else self.protocol.get("prepared", "prepared"),
+        )
+
+    def labels(self, domain: str) -> Labels:
+        """The labels in the order of the files."""
+        self.check(domain)
+        return self._labels
+
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
+        """Open the files."""
+        indices = [int(index) for index in indices]
+        self.check(domain, severity, indices)
+        opened = (open_file(self.folder / self.files[index], self._upright, self._advice) for index in indices)
+        return [np.array(self._prepare(picture) if self._prepare else picture) for picture in opened]
+
+
+def open_file(path: Path, upright: bool, advice: str) -> Image.Image:
+    """Open a picture; the sentence about one that cannot be read ends with what to do."""
+    try:
+        return open_image(path, upright=upright)
+    except UnreadableImage as error:
+        raise UnreadableImage(f"{error} {advice}".strip()) from error
+
+
+def measure_some(folder: Path, files: Sequence[str], count: int) -> list[int]:
+    """Sizes of up to ``count`` files spread evenly over the list, -1 for one that is missing."""
+    places = sorted({int(place) for place in np.linspace(0, len(files) - 1, min(count, len(files)))})
+    sizes = []
+    for place in places:
+        try:
+            sizes.append(os.path.getsize(folder / files[place]))
+        except OSError:
+            sizes.append(-1)
+    return sizes
+
+
+def list_classes(folder: Path, allowed: Iterable[str]) -> list[str]:
+    """Every picture as "class/file": classes in the order given, files of a class by name, as torchvision lists them.
+
+    Files beside the class folders are passed over; a folder that is no class is refused, because it is most likely
+    another set.
+    """
+    order = list(allowed)
+    found = {entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")}
+    if strange := sorted(found - set(order)):
+        raise ValueError(
+            f"Expected one folder for each class ({order[0]}, {order[1]}, …) in {str(folder)!r}, but {strange[0]!r} "
+            "is there and is no class of this set; give the folder that holds the classes alone."
+        )
+    names = [f"{name}/{file}" for name in order if name in found for file in list_pictures(folder / name)]
+    if not names:
+        raise ValueError(f"There is no picture in class folders ({order[0]}, {order[1]}, …) in {str(folder)!r}.")
+    return names
+
+
+def list_pictures(folder: Path) -> list[str]:
+    """Names of the picture files in a folder, sorted, without those a system hides."""
+    names = (entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
+    return sorted(name for name in names if name.lower().endswith(EXTENSIONS))
+
+
+def open_labelled(name: str, source: Path) -> PictureFiles:
+    """A folder with one sub-folder per class, or a table of paths and labels, under the name it was asked for.
+
+    Own class names come from a file names.tsv, names.txt or names.json in the folder (beside the table).
+    """
+    folder = source if source.is_dir() else source.parent
+    own = next((folder / file for file in NAMES if (folder / file).is_file()), None)
+    found = list_labelled(source, read_class_names(own) if own else None)
+    classes = [text.replace("_", " ") for text in found.names]
+    files = [os.path.relpath(path, folder) for path in found.paths]
+    kind = "sub-folders as classes" if source.is_dir() else "a table of paths and labels"
+    named = f", names from {own.name}" if own else ""
+    protocol = {"pictures": f"{kind}, {len(files)} pictures of {len(classes)} classes{named}"}
+    return PictureFiles(name, folder, files, found.labels, classes, protocol, upright=True)

@@ -1,0 +1,111 @@
+"""Backbone: a loaded vision-language model, whatever its format, as the rest of the package sees it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
+from lmr.core.text import TextSide
+from lmr.models.preprocessing import Preprocessing
+from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
+from lmr.models.prototypes import (
+    Cache,
+    average_prompts,
+    digest_tower,
+    find_cache,
+    keep_prototypes,
+    name_prototypes,
+    read_prototypes,
+)
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["DEFAULT_TEMPLATES", "Backbone"]
+
+
+class Backbone(ABC):
+    """An image encoder, its text encoder, its preprocessing and its logit scale, which belong together."""
+
+    name: str
+    encoder: nn.Module  # images [B, *input_shape] to features [B, D]
+    preprocessing: Preprocessing
+    input_shape: tuple[int, ...]
+    logit_scale: float
+    logit_bias: float = 0.0
+    dtype: torch.dtype = torch.float32  # of the images the encoder takes
+    facts: dict[str, str]  # what was loaded, in plain words: format, files, architecture, activation, tokenizer
+    keeps_prototypes: bool = True  # False where computing prototypes is cheaper than looking them up
+    _text: nn.Module  # the text tower
+
+    def preprocess(self, image: Image) -> Tensor:
+        """A PIL picture of any size and mode to what the encoder takes: [*input_shape], on the CPU.
+
+        Transparency is dropped and a rotation that a file only notes is not applied. For what ``lmr predict`` and the
+        benchmarks see of a file, open it with ``lmr.data.image_files.open_image``, which settles both.
+        """
+        return self.preprocessing.picture(image).to(self.dtype)
+
+    def preprocess_pixels(self, pixels: Tensor) -> Tensor:
+        """uint8 pictures [N, h, w, 3] of any one size to what the encoder takes: [N, *input_shape]."""
+        return self.preprocessing.pixels(pixels).to(self.dtype)
+
+    @abstractmethod
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        """Unit features [N, D] of N texts, without gradient."""
+
+    def text_side(self, texts: Sequence[str]) -> TextSide | None:
+        """The text tower with these prompts, for methods that adapt it; None where it cannot give gradients."""
+        return None
+
+    def text_digest(self) -> str:
+        """A digest of everything but the text itself that decides what ``encode_text`` gives."""
+        return digest_tower(self._text)
+
+    def classifier(
+        self, names: Sequence[str], templates: Templates = DEFAULT_TEMPLATES, *, cache: Cache = True
+    ) -> ZeroShot:
+        """A zero-shot classifier for these class names.
+
+        Every name is put into every template ("a photo of a {}."), the texts are encoded and normalised, averaged over
+        the templates and normalised again. Underscores in names read as spaces. ``templates`` may also give every class
+        sentences of its own: a mapping class -> list of sentences, or the path of a JSON file that holds one.
+
+        What comes out is kept on disk under a digest of the text tower and the prompts (``$LMR_CACHE``, or
+        ``~/.cache/lmr``), so that a large set is encoded once; ``cache`` may be False, or another folder.
+        """
+        names = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else names
+        prompts = write_prompts(names, templates)
+        with leave_inference_mode(), leave_autocast(next(self._text.parameters()).device):
+            identity = name_prototypes(self.text_digest(), prompts)
+            prototypes = self._find_prototypes(identity, prompts, cache)
+            single = all(len(own) == 1 for own in prompts)
+            text = self.text_side([own[0] for own in prompts]) if single else None
+        return ZeroShot(
+            self.encoder,
+            prototypes,
+            self.logit_scale,
+            logit_bias=self.logit_bias,
+            names=names,
+            input_shape=self.input_shape,
+            text=text,
+            identity=identity,
+        )
+
+    def _find_prototypes(self, identity: str, prompts: list[list[str]], cache: Cache) -> Tensor:
+        """Unit features [C, D], kept from an earlier time or computed and kept."""
+        folder = find_cache(cache if self.keeps_prototypes or cache is not True else False)
+        if folder is None:
+            return average_prompts(self.encode_text, prompts)
+        path = folder / f"{identity}.safetensors"
+        kept = read_prototypes(path, len(prompts))
+        if kept is not None:
+            return kept.to(next(self._text.parameters()).device)
+        prototypes = average_prompts(self.encode_text, prompts)
+        keep_prototypes(path, prototypes)
+        return prototypes

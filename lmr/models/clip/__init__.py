@@ -1,0 +1,1 @@
+"""CLIP: its two towers, the block they share with its hand-written backward, and its tokenizer."""

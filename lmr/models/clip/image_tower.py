@@ -1,0 +1,259 @@
+"""CLIP's image tower, written for adaptation: its features, and their gradient to the numbers of its norms.
+
+Three things make a step cheap and change no result. Images go through in parts small enough for the processor's
+cache. Of the last block only the class token is worked out. And the backward is written by hand: it keeps the few
+tensors it needs, and leaves out every image to whose features no gradient comes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from lmr.core.errors import LmrError
+from lmr.core.norms import RowNorm
+from lmr.models.clip import block_passes as steps
+from lmr.models.clip.block import Activation, Block
+from lmr.models.clip.block_passes import Normed, Numbers, Trace
+from lmr.models.clip.buffers import Room, Shelf
+
+Memory = Literal["fast", "lean"]
+
+# Numbers in the widest activation of images that are sent through at once, measured on two cores: with a backward in
+# sight eight images of ViT-B/16, without one sixteen.
+_PART, _FORWARD_PART = 5_000_000, 10_000_000
+_KEPT = 800_000_000  # numbers kept at once for a backward: of about 50 images of ViT-B/16, 3.2 GB
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """Sizes of an image tower; the defaults are ViT-B/16's."""
+
+    resolution: int = 224
+    patch: int = 16
+    width: int = 768
+    depth: int = 12
+    heads: int = 12
+    features: int = 512
+    hidden: int = 3072
+    activation: Activation = "quick_gelu"
+    eps: float = 1e-5
+
+
+class Kept(NamedTuple):
+    """What a few images leave behind for their backward: of every block its trace, or only its input."""
+
+    images: Tensor
+    blocks: list[Trace | Tensor]
+    post: Normed
+    room: Room | None  # in whose memory they are
+
+    def select(self, rows: Tensor) -> Kept:
+        """Some of the images."""
+        blocks = [block[rows] if isinstance(block, Tensor) else block.select(rows) for block in self.blocks]
+        return Kept(self.images[rows], blocks, self.post.select(rows), self.room)
+
+
+class VisionTower(nn.Module):
+    """Images [B, 3, H, W] to features [B, features], not normalised."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        width = config.width
+        tokens = (config.resolution // config.patch) ** 2
+        self.config = config
+        self.patches = nn.Conv2d(3, width, config.patch, stride=config.patch, bias=False)
+        self.class_token = nn.Parameter(torch.randn(width) * width**-0.5)
+        self.positions = nn.Parameter(torch.randn(tokens + 1, width) * width**-0.5)
+        self.ln_pre = RowNorm(width, eps=config.eps)
+        sizes: dict[str, Any] = {"hidden": config.hidden, "activation": config.activation, "eps": config.eps}
+        self.blocks = nn.Sequential(*(Block(width, config.heads, causal=False, **sizes) for _ in range(config.depth)))
+        self.ln_post = RowNorm(width, eps=config.eps)
+        self.projection = nn.Parameter(torch.randn(width, config.features) * width**-0.5)
+        self.set_mode()
+
+    def set_mode(self, memory: Memory = "fast", compile: bool = False) -> None:
+        """How a step is computed, never what comes out.
+
+        "lean" keeps one tensor of each block and works the others out again in the backward. ``compile`` hands the two
+        directions of a block to torch.compile.
+        """
+        check_memory(memory)
+        self.memory = memory
+        self.compiled = compile
+        self._shelf = Shelf()  # memory of an earlier mode is given back
+        self._run_block = torch.compile(steps.run_block) if compile else steps.run_block
+        self._push_block = torch.compile(steps.push_block) if compile else steps.push_block
+        # As many images go backwards as passed the gate: the number is another one at every step.
+        self._pull_block = torch.compile(steps.pull_block, dynamic=True) if compile else steps.pull_block
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features as the projection gives them. Gradient goes to whatever wants it, fastest to the norms alone."""
+        side = self.config.resolution
+        if images.ndim != 4 or images.shape[1:] != (3, side, side):
+            raise LmrError(f"Expected images {['B', 3, side, side]}, got {list(images.shape)}.")
+        features: Tensor
+        if torch.is_grad_enabled() and (images.requires_grad or self._trains()):
+            x = self.blocks(self.ln_pre(self._embed(images)))
+            features = self.ln_post(x[:, 0]) @ self.projection
+            return features
+        flat = [tensor for norm in self._norms() for tensor in (norm.weight, norm.bias)]
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flat):
+            features = _Features.apply(self, images, *flat)  # type: ignore[no-untyped-call]
+            return features
+        numbers = pair_up(flat)
+        with torch.no_grad():
+            parts = self._cut(len(images), _FORWARD_PART)
+            return torch.cat([self.run(images[part], take_rows(numbers, part), keep=False)[0] for part in parts])
+
+    def run(self, images: Tensor, numbers: Sequence[Numbers], keep: bool) -> tuple[Tensor, Kept | None]:
+        """Features of a few images with the given norm numbers, without gradient, and what a backward needs."""
+        eps, fast = self.config.eps, keep and self.memory == "fast"
+        room = self._make_room(len(images), fast)
+        x, _ = steps.normalise(self._embed(images), numbers[0], eps)
+        kept: list[Trace | Tensor] = []
+        for k, block in enumerate(self._blocks()):
+            if room is not None and not fast:
+                room.restart()
+            if keep and not fast:
+                kept.append(x.clone())
+            first, second = numbers[2 * k + 1 : 2 * k + 3]
+            x, trace = self._run_block(x, steps.freeze(block), first, second, block is self.blocks[-1], fast, room)
+            if trace is not None:
+                kept.append(trace)
+        x, seen = steps.normalise(x[:, 0] if fast else x[:, 0].clone(), numbers[-1], eps)
+        if room is not None:
+            room.close()
+        return x @ self.projection, Kept(images, kept, seen, room if fast else None) if keep else None
+
+    def pull(self, grad: Tensor, kept: Kept, numbers: Sequence[Numbers]) -> Iterator[Numbers]:
+        """Gradient to the numbers of each norm, the last norm first, from that of the features of a few images.
+
+        One after the other, so that they need not be held, in the midst of larger tensors, until all are there.
+        """
+        x, to_numbers = steps.pull_norm(grad @ self.projection.T, kept.post, numbers[-1])
+        yield to_numbers
+        x = x.to(grad.dtype).unsqueeze(1)
+        for k, block in reversed(list(enumerate(self._blocks()))):
+            frozen, (first, second), trace = steps.freeze(block), numbers[2 * k + 1 : 2 * k + 3], kept.blocks[k]
+            if isinstance(trace, Tensor):
+                trace = self._push_block(trace, frozen, first, second, block is self.blocks[-1])[1]
+            x, to_first, to_second = self._pull_block(x, trace, frozen, first, second)
+            yield to_second
+            yield to_first
+        _, embedded = steps.normalise(self._embed(kept.images), numbers[0], self.config.eps)  # cheaper than to keep it
+        yield steps.pull_norm(x, embedded, numbers[0], to_input=False)[1]
+
+    def count_kept(self) -> int:
+        """Numbers that one image leaves behind for its backward."""
+        config = self.config
+        lean = config.depth * len(self.positions) * config.width
+        return lean if self.memory == "lean" else self._count_numbers(keep_all=True)
+
+    def split_batch(self, count: int) -> Iterator[slice]:
+        """Parts of a batch of ``count`` images that are best differentiated at once."""
+        return self._cut(count, _PART)
+
+    def _cut(self, count: int, numbers: int) -> Iterator[slice]:
+        """Parts of about equal size with at most so many numbers in their widest activation; one on an accelerator."""
+        parts = 1
+        if self.positions.device.type == "cpu":
+            parts = max(1, -(-count // max(1, numbers // (len(self.positions) * self.config.hidden))))
+        bounds = [count * k // parts for k in range(parts + 1)]
+        return (slice(first, last) for first, last in itertools.pairwise(bounds))
+
+    def _make_room(self, count: int, keep_all: bool) -> Room | None:
+        """Memory for the blocks of so many images: for all that is kept, or for one block after the other."""
+        if self.compiled:
+            return None
+        return Room(self._shelf, count * self._count_numbers(keep_all), self.positions)
+
+    def _count_numbers(self, keep_all: bool) -> int:
+        """Numbers in the traces of one image: of all its blocks, or of one."""
+        config = self.config
+        block = 5 * config.width + config.hidden + 4  # q, k, v, middle, answer, hidden, and of two norms the statistics
+        return len(self.positions) * (block * (config.depth - 1) + 2 * config.width + 4 if keep_all else block)
+
+    def _embed(self, images: Tensor) -> Tensor:
+        """Patches as one matrix product (they do not overlap), the class token before them, positions: [n, L, w]."""
+        patch, (n, colours) = self.config.patch, images.shape[:2]
+        side = self.config.resolution // patch
+        cut = images[:, :, : side * patch, : side * patch].reshape(n, colours, side, patch, side, patch)
+        patches = cut.permute(0, 2, 4, 1, 3, 5).reshape(n, side * side, -1) @ self.patches.weight.flatten(1).T
+        return torch.cat([self.class_token.expand(n, 1, -1), patches], dim=1) + self.positions
+
+    def _blocks(self) -> Iterator[Block]:
+        return (block for block in self.blocks if isinstance(block, Block))
+
+    def _norms(self) -> Iterator[RowNorm]:
+        yield self.ln_pre
+        for block in self._blocks():
+            yield from (block.ln_1, block.ln_2)
+        yield self.ln_post
+
+    def _trains(self) -> bool:
+        """Whether weights other than the norms' want gradient."""
+        norms = {id(tensor) for norm in self._norms() for tensor in norm.parameters()}
+        return any(tensor.requires_grad and id(tensor) not in norms for tensor in self.parameters())
+
+
+def check_memory(memory: str) -> None:
+    """Refuse a mode that no tower has."""
+    if memory not in get_args(Memory):
+        raise LmrError(f"Expected memory 'fast' or 'lean', got {memory!r}.")
+
+
+class _Features(torch.autograd.Function):
+    """Features of a batch whose backward gives gradients to norm numbers and to nothing else.
+
+    Of a large batch only the first parts are kept; the others are sent through once more when their turn has come.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tower: VisionTower, images: Tensor, *flat: Tensor) -> Tensor:
+        ctx.tower, ctx.numbers = tower, pair_up(flat)
+        ctx.images, ctx.parts = images, list(tower.split_batch(len(images)))
+        most = len(images) if len(ctx.parts) == 1 else _KEPT // tower.count_kept()
+        runs = [tower.run(images[part], take_rows(ctx.numbers, part), part.stop <= most) for part in ctx.parts]
+        ctx.kept = [kept for _, kept in runs]
+        return torch.cat([features for features, _ in runs])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        totals = [(torch.zeros_like(weight), torch.zeros_like(bias)) for weight, bias in ctx.numbers]
+        touched = (grad != 0).any(1)
+        for part, kept in zip(ctx.parts, ctx.kept, strict=True):
+            rows = touched[part].nonzero().flatten()
+            if not len(rows):
+                continue
+            where = rows + part.start
+            numbers = take_rows(ctx.numbers, where)
+            if kept is None:
+                kept = ctx.tower.run(ctx.images[where], numbers, keep=True)[1]
+            elif len(rows) < part.stop - part.start:
+                kept = kept.select(rows)
+            found = ctx.tower.pull(grad[where], kept, numbers)
+            for pair, pieces in zip(reversed(totals), found, strict=True):
+                for total, piece in zip(pair, pieces, strict=True):
+                    if total.ndim == 1:
+                        total += piece
+                    else:
+                        total[where] = piece
+        return None, None, *(total for pair in totals for total in pair)
+
+
+def pair_up(flat: Sequence[Tensor]) -> list[Numbers]:
+    """Weight, bias, weight, bias, ... as pairs."""
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def take_rows(numbers: Sequence[Numbers], rows: slice | Tensor) -> list[Numbers]:
+    """The norm numbers of some images: the same for all, or their own rows."""
+    return [(weight, bias) if weight.ndim == 1 else (weight[rows], bias[rows]) for weight, bias in numbers]

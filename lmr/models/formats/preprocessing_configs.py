@@ -1,0 +1,178 @@
+"""A model's preprocessing from the files beside its weights; what cannot be followed to the letter is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lmr.core.errors import LmrError
+from lmr.models.formats.configs import OPEN_CLIP_CONFIG, read_json
+from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, Preprocessing
+
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+_RESAMPLE = {2: "bilinear", 3: "bicubic"}  # PIL's numbers of its filters
+_HALF = (0.5, 0.5, 0.5)  # SigLIP's mean and deviation (Zhai et al. 2023): pixels from -1 to 1
+
+# What an entry that is missing means, by the beginning of the processor's name; as transformers has it.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "CLIP": {
+        "size": {"shortest_edge": 224},
+        "resample": 3,
+        "do_center_crop": True,
+        "image_mean": OPENAI_MEAN,
+        "image_std": OPENAI_STD,
+        "default_to_square": False,
+    },
+    "Siglip": {
+        "size": {"height": 224, "width": 224},
+        "resample": 3,
+        "do_center_crop": False,
+        "image_mean": _HALF,
+        "image_std": _HALF,
+        "default_to_square": False,
+    },
+}
+_DEMANDED = ("size", "resample", "image_mean", "image_std")  # of a processor whose defaults are not known here
+
+# Entries of preprocessor_config.json that say who wrote it or how tensors are handed over, not what they hold.
+_HARMLESS = {
+    "image_processor_type",
+    "feature_extractor_type",
+    "processor_class",
+    "_valid_processor_keys",
+    "do_convert_rgb",  # pictures are always converted
+    "data_format",
+    "input_data_format",
+    "return_tensors",
+    "default_to_square",
+    "device",
+    "auto_map",
+    "transformers_version",
+}
+
+
+def openai_preprocessing(resolution: int) -> Preprocessing:
+    """What OpenAI's CLIP was trained with; LAION's and DataComp's models took it over."""
+    return Preprocessing(resolution, OPENAI_MEAN, OPENAI_STD)
+
+
+def read_preprocessing(folder: Path, family: str, resolution: int) -> tuple[Preprocessing, str]:
+    """The preprocessing of a ``family`` of files in this folder, and where it comes from in a few words."""
+    if family in ("huggingface", "siglip"):
+        model = "Siglip" if family == "siglip" else "CLIP"
+        for name in (PREPROCESSOR, PROCESSOR):
+            if (folder / name).is_file():
+                config = read_json(folder / name)
+                if name == PROCESSOR and "image_processor" not in config:
+                    continue
+                part = config["image_processor"] if name == PROCESSOR else config
+                return _read_hf(part, repr(str(folder / name)), resolution, model), name
+    if family == "open_clip" and (folder / OPEN_CLIP_CONFIG).is_file():
+        path = folder / OPEN_CLIP_CONFIG
+        config = read_json(path)
+        if config.get("preprocess_cfg"):
+            return _read_open_clip(config["preprocess_cfg"], repr(str(path)), resolution), OPEN_CLIP_CONFIG
+    if family == "siglip":
+        return Preprocessing(resolution, _HALF, _HALF, resize="squash"), "SigLIP's own constants"
+    return openai_preprocessing(resolution), "CLIP's own constants"
+
+
+def _read_hf(config: Any, where: str, resolution: int, model: str) -> Preprocessing:
+    """Hugging Face's image processor; missing entries have the defaults of its type, or of the model's own."""
+    config = _fill_in(_check_object(config, where), where, model)
+    known = {"do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor"}
+    known |= {"do_normalize", "image_mean", "image_std"}
+    _refuse_unknown(config, known | _HARMLESS, where)
+    for step in ("do_resize", "do_rescale", "do_normalize"):
+        if config.get(step, True) is not True:
+            raise LmrError(f"Expected {step} to be true in {where}, got {config[step]!r}; CLIP needs this step.")
+    factor = config.get("rescale_factor", 1 / 255)
+    if not isinstance(factor, float) or abs(factor * 255 - 1) > 1e-3:
+        raise LmrError(f"Expected 1/255 as rescale_factor in {where}, got {factor!r}.")
+    if config["resample"] not in tuple(_RESAMPLE):
+        raise LmrError(f"Expected resample 3 (bicubic) or 2 (bilinear) in {where}, got {config['resample']!r}.")
+    size, cut, crop = config["size"], config["do_center_crop"] is True, config.get("crop_size", resolution)
+    one_side = isinstance(size, int) and not config["default_to_square"]
+    short = size if one_side else size.get("shortest_edge") if isinstance(size, dict) else None
+    if short == resolution and cut and _read_square(crop) == resolution:
+        resize = "short"
+    elif not one_side and _read_square(size) == resolution and (not cut or _read_square(crop) == resolution):
+        resize = "squash"
+    else:
+        raise LmrError(
+            f"Expected {where} to scale the short side to {resolution} pixels and cut out the centre, or to scale both "
+            f"sides to {resolution}, as the model's resolution asks; got size {size!r}, do_center_crop "
+            f"{config['do_center_crop']!r} and crop_size {crop!r}."
+        )
+    return _build(resolution, config["image_mean"], config["image_std"], resize, _RESAMPLE[config["resample"]], where)
+
+
+def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
+    """The settings with what is missing; a processor of a type that is not known here must say everything itself."""
+    kind = config.get("image_processor_type") or config.get("feature_extractor_type") or model
+    for begin, defaults in _DEFAULTS.items():
+        if isinstance(kind, str) and kind.startswith(begin):
+            return defaults | config
+    missing = [key for key in _DEMANDED if key not in config]
+    if missing:
+        raise LmrError(
+            f"{where} is written for {kind!r}, whose defaults are not known here, and it does not say "
+            f"{', '.join(missing)}. Write these into it."
+        )
+    return {"do_center_crop": False, "default_to_square": True} | config
+
+
+def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:
+    """open_clip's preprocess_cfg."""
+    config = _check_object(config, where)
+    known = {"size", "mode", "mean", "std", "interpolation", "resize_mode", "fill_color"}  # filled is only "longest"
+    _refuse_unknown(config, known, where)
+    size = config.get("size", resolution)
+    if _read_square(size) != resolution:
+        raise LmrError(f"Expected the model's {resolution} pixels as size in {where}, got {size!r}.")
+    if config.get("mode", "RGB") != "RGB":
+        raise LmrError(f"Expected pictures in RGB in {where}, got mode {config['mode']!r}.")
+    mode = config.get("resize_mode") or "shortest"
+    if mode not in ("shortest", "squash"):
+        raise LmrError(f"Expected 'shortest' or 'squash' as resize_mode in {where}, got {mode!r}.")
+    filters = {"bicubic": "bicubic", "random": "bicubic", "bilinear": "bilinear"}  # random is for training alone
+    name = config.get("interpolation") or "bicubic"
+    if name not in filters:
+        raise LmrError(f"Expected 'bicubic' or 'bilinear' as interpolation in {where}, got {name!r}.")
+    resize = "squash" if mode == "squash" else "short"
+    mean, std = config.get("mean", OPENAI_MEAN), config.get("std", OPENAI_STD)
+    return _build(resolution, mean, std, resize, filters[name], where)
+
+
+def _build(resolution: int, mean: Any, std: Any, resize: Any, interpolation: Any, where: str) -> Preprocessing:
+    for name, values in (("mean", mean), ("std", std)):
+        whole = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
+        if not whole or len(values) != 3:
+            raise LmrError(f"Expected three numbers as {name} in {where}, got {values!r}.")
+    (r, g, b), (x, y, z) = map(float, mean), map(float, std)
+    return Preprocessing(resolution, (r, g, b), (x, y, z), resize=resize, interpolation=interpolation)
+
+
+def _check_object(config: Any, where: str) -> dict[str, Any]:
+    if not isinstance(config, dict):
+        raise LmrError(f"Expected an object with the preprocessing in {where}, found {config!r}.")
+    return config
+
+
+def _read_square(size: Any) -> int | None:
+    """The edge of a square size in any of its spellings: 224, [224, 224], {"height": 224, "width": 224}."""
+    if isinstance(size, dict):
+        size = [size.get("height"), size.get("width")]
+    if isinstance(size, list) and len(size) == 2 and size[0] == size[1]:
+        size = size[0]
+    return size if isinstance(size, int) else None
+
+
+def _refuse_unknown(config: dict[str, Any], known: Iterable[str], where: str) -> None:
+    for key, value in config.items():
+        if key not in known and value not in (None, False, {}, []):
+            raise LmrError(
+                f"{where} asks for {key}={value!r}, which this preprocessing does not know, so that the model would "
+                "see other pictures than it should. Remove the entry if it is without effect."
+            )

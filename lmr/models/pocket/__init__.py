@@ -1,0 +1,84 @@
+"""The embedded model: a small trained vision-language model of CLIP's form that comes with the package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.errors import LmrError
+from lmr.core.text import TextSide
+from lmr.models.backbone import Backbone
+from lmr.models.clip.block import fold_activations
+from lmr.models.clip.image_tower import Memory, VisionTower
+from lmr.models.pocket.towers import PocketConfig, PocketModel
+from lmr.models.pocket.words import WORDS, tokenize
+from lmr.models.preprocessing import Preprocessing
+
+WEIGHTS = Path(__file__).with_name("pocket.safetensors")
+
+
+class Pocket(Backbone):
+    """The pocket model, read from a weights file of the training script."""
+
+    name = "pocket"
+    keeps_prototypes = False
+    encoder: VisionTower
+
+    def __init__(self, path: Path = WEIGHTS) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                self.facts = dict(file.metadata() or {})
+                weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+            if self.facts["words"] != " ".join(WORDS):
+                raise ValueError("its vocabulary is another one")
+            config = PocketConfig(**json.loads(self.facts["config"]))
+            model = PocketModel(config)
+            model.load_state_dict(weights)
+            fold_activations(model)
+            mean, std = float(self.facts["mean"]), float(self.facts["std"])
+            self.preprocessing = Preprocessing(config.resolution, (mean, mean, mean), (std, std, std))
+            self.logit_scale = float(self.facts["logit_scale"])
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, LmrError) as error:
+            raise LmrError(f"{str(path)!r} does not hold the pocket model; install lmr again. ({error})") from error
+        self.encoder = model.image.eval().requires_grad_(False)
+        self._text = model.text.eval().requires_grad_(False)
+        self._context = config.context
+        self.input_shape = (3, config.resolution, config.resolution)
+
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        """Unit features [N, D]; a word the model does not know is answered with its vocabulary."""
+        tokens, end = tokenize(texts, self._context)
+        with torch.no_grad():
+            return F.normalize(self._text(tokens, end), dim=-1)
+
+    def text_side(self, texts: Sequence[str]) -> TextSide:
+        """The text tower with these prompts; it is causal, and tokenize cuts the prompts to the longest."""
+        tokens, end = tokenize(texts, self._context)
+        return TextSide(self._text, _Prompts(tokens, end), len(texts))
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """Tokenised prompts, encoded by the tower they are given to; unlike a closure it can be copied and pickled."""
+
+    tokens: Tensor
+    end: Tensor
+
+    def __call__(self, tower: nn.Module, part: slice) -> Tensor:
+        features: Tensor = tower(self.tokens[part], self.end[part])
+        return features
+
+
+def load_pocket(memory: Memory = "fast", compile: bool = False) -> Pocket:
+    """The model that comes with the package; the options are those of ``VisionTower.set_mode``."""
+    pocket = Pocket()
+    pocket.encoder.set_mode(memory, compile)
+    return pocket

@@ -1,0 +1,158 @@
+"""Pictures to what an image tower takes, without torchvision: PIL for files, tensors for arrays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmr.core.errors import LmrError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Mean and standard deviation of CLIP's training pictures (Radford et al. 2021, clip.py).
+OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
+OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
+
+Numbers = tuple[float, float, float]
+
+_STRIP = 64  # a picture this many times longer than wide is cut first, or resizing it could take gigabytes
+_PIXELS = 2**22  # how many pixels are resized at a time; in float32 they take 48 MiB
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What a model was trained to see; it belongs to the model, a dataset never chooses it.
+
+    ``resize="short"`` scales the short side to the resolution and cuts out the centre (CLIP); ``"squash"`` scales both
+    sides, whatever the picture's shape (SigLIP). Sizes and offsets are rounded as torchvision's Resize and CenterCrop
+    do, and pixels are computed as PIL does, filtered when a picture shrinks. Every picture is converted to RGB first.
+    """
+
+    resolution: int
+    mean: Numbers
+    std: Numbers
+    resize: Literal["short", "squash"] = "short"
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.resolution, int) or self.resolution < 1:
+            raise LmrError(f"Expected the model's resolution as a positive whole number, got {self.resolution!r}.")
+        whole = all(len(numbers) == 3 and all(map(math.isfinite, numbers)) for numbers in (self.mean, self.std))
+        if not whole or min(self.std) <= 0:
+            raise LmrError(f"Expected three means and three positive deviations, got {self.mean} and {self.std}.")
+        if self.resize not in ("short", "squash"):
+            raise LmrError(f"Expected 'short' or 'squash' for the kind of resizing, got {self.resize!r}.")
+        if self.interpolation not in ("bicubic", "bilinear"):
+            raise LmrError(f"Expected 'bicubic' or 'bilinear' interpolation, got {self.interpolation!r}.")
+
+    def picture(self, image: Image) -> Tensor:
+        """A PIL picture of any size and mode: float32 [3, resolution, resolution]."""
+        from PIL.Image import Image, Resampling
+
+        if not isinstance(image, Image):
+            raise LmrError(
+                f"Expected a PIL image, got {type(image).__name__}; open a file with lmr.data.image_files.open_image, "
+                "and give uint8 tensors ['N', 'h', 'w', 3] to backbone.preprocess_pixels."
+            )
+        if min(image.size) == 0:
+            raise LmrError(f"Expected a picture with pixels, got one of size {image.size}.")
+        x, y = self._trim(image.width, image.height)
+        if x or y:
+            image = image.crop((x, y, image.width - x, image.height - y))
+        width, height = self._scale(image.width, image.height)
+        image = _convert_to_rgb(image)
+        for size in _list_passes(image.size, (width, height)):
+            image = image.resize(size, Resampling[self.interpolation.upper()])
+        left, top = self._centre(width), self._centre(height)
+        square = image.crop((left, top, left + self.resolution, top + self.resolution))
+        pixels = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
+        return self._normalise(pixels.view(1, self.resolution, self.resolution, 3))[0]
+
+    def pixels(self, pixels: Tensor) -> Tensor:
+        """uint8 pictures [N, h, w, 3] of any one size, on any device: float32 [N, 3, resolution, resolution].
+
+        Pictures of the model's own size give exactly what :meth:`picture` gives. Of others fewer than one value in a
+        hundred, on hard contrasts a few, is rounded to the next of the 256 levels, seldom to the next but one: PIL
+        filters with fixed-point weights, this with floats.
+        """
+        came = list(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
+        if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
+            kind = f" of {pixels.dtype}" if isinstance(pixels, Tensor) else ""
+            raise LmrError(f"Expected pictures as a uint8 tensor ['N', 'h', 'w', 3], got {came}{kind}.")
+        if min(pixels.shape[1:3]) == 0:
+            raise LmrError(f"Expected pictures with pixels, got {came}.")
+        x, y = self._trim(pixels.shape[2], pixels.shape[1])
+        pixels = pixels[:, y : pixels.shape[1] - y, x : pixels.shape[2] - x]
+        width, height = self._scale(pixels.shape[2], pixels.shape[1])
+        left, top = self._centre(width), self._centre(height)
+        if (height, width) != tuple(pixels.shape[1:3]) and len(pixels):
+            largest = max(width, pixels.shape[2]) * max(height, pixels.shape[1])
+            count = max(1, _PIXELS // largest)
+            parts = (pixels[first : first + count] for first in range(0, len(pixels), count))
+            pixels = torch.cat([self._resize(part, width, height) for part in parts])
+        return self._normalise(pixels[:, top : top + self.resolution, left : left + self.resolution])
+
+    def _trim(self, width: int, height: int) -> tuple[int, int]:
+        """How many columns and rows to cut off at either end of a strip, of which only the centre is wanted."""
+        if self.resize == "squash":
+            return 0, 0
+        longest = _STRIP * min(width, height)
+        return max(0, width - longest) // 2, max(0, height - longest) // 2
+
+    def _scale(self, width: int, height: int) -> tuple[int, int]:
+        """The size after resizing; the long side is rounded down, as torchvision's Resize does."""
+        side = self.resolution
+        if self.resize == "squash":
+            return side, side
+        long = int(side * max(width, height) / min(width, height))
+        return (long, side) if width > height else (side, long)
+
+    def _centre(self, edge: int) -> int:
+        """Where the crop begins; half pixels go to the even neighbour, as torchvision's CenterCrop does."""
+        return round((edge - self.resolution) / 2.0)
+
+    def _resize(self, pixels: Tensor, width: int, height: int) -> Tensor:
+        """uint8 [n, h, w, 3] to [n, height, width, 3]: both passes are rounded to 8 bits, as PIL does."""
+        x = pixels.permute(0, 3, 1, 2).float()
+        for across, down in _list_passes((pixels.shape[2], pixels.shape[1]), (width, height)):
+            x = F.interpolate(x, (down, across), mode=self.interpolation, antialias=True, align_corners=False)
+            x = (x + 0.5).floor_().clamp_(0, 255)
+        return x.to(torch.uint8).permute(0, 2, 3, 1)
+
+    def _normalise(self, pixels: Tensor) -> Tensor:
+        """uint8 [N, H, W, 3] to float32 [N, 3, H, W]; channel by channel, so that no constant is sent to a device."""
+        scaled = pixels.permute(0, 3, 1, 2).float() / 255
+        channels = zip(scaled.unbind(1), self.mean, self.std, strict=True)
+        return torch.stack([(channel - mean) / std for channel, mean, std in channels], dim=1)
+
+
+def _convert_to_rgb(image: Image) -> Image:
+    """8-bit RGB. 16 bits are scaled as they are for files (lmr.data.image_files); Pillow would cut all above 255."""
+    from PIL.Image import fromarray
+
+    if not image.mode.startswith(("I", "F")):
+        return image.convert("RGB")
+    values = np.asarray(image)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise LmrError(
+            f"Expected a picture of 8 or 16 bits, got one of mode {image.mode!r} with values from {values.min()} to "
+            f"{values.max()}, whose range is unknown; convert it to 8 bits first."
+        )
+    return fromarray(((values.astype(np.int64) + 128) // 257).astype(np.uint8)).convert("RGB")
+
+
+def _list_passes(before: tuple[int, int], after: tuple[int, int]) -> list[tuple[int, int]]:
+    """Sizes (width, height) to go through: columns, then rows, and only what changes.
+
+    Pillow up to 12 takes this order by itself; later ones choose, and since every pass rounds, the order shows on hard
+    contrasts. What a model sees should not depend on that. A tall strip is shrunk first, or it would need much memory.
+    """
+    between = (before[0], after[1]) if before[1] > _STRIP * before[0] else (after[0], before[1])
+    return [size for size, earlier in ((between, before), (after, between)) if size != earlier]

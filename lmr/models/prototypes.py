@@ -1,0 +1,96 @@
+"""One unit feature per class from its prompts, computed in chunks and kept on disk under the digest of all it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.classifier import digest_tensors
+from lmr.core.errors import LmrError
+from lmr.core.state import write_atomically
+
+VERSION = "1"  # of how prompts become prototypes: another recipe or another cleaning of texts gets another number
+CHUNK = 256
+
+Cache = bool | str | os.PathLike[str]
+
+
+def average_prompts(encode: Callable[[Sequence[str]], Tensor], prompts: Sequence[Sequence[str]]) -> Tensor:
+    """Unit features [C, D]: the prompts of a class encoded to unit features, averaged, and made unit again.
+
+    Texts of similar length are encoded together, as a chunk costs what its longest text costs. A progress bar shows on
+    a terminal when this takes long.
+    """
+    from tqdm import tqdm
+
+    texts = [(text, number) for number, own in enumerate(prompts) for text in own]
+    texts.sort(key=lambda pair: len(pair[0]))
+    total = torch.empty(0)
+    with tqdm(total=len(texts), desc="Encoding prompts", unit=" prompts", disable=None, delay=2, leave=False) as bar:
+        for first in range(0, len(texts), CHUNK):
+            chunk = texts[first : first + CHUNK]
+            features = encode([text for text, _ in chunk])
+            if first == 0:
+                total = features.new_zeros(len(prompts), features.shape[1])
+            total.index_add_(0, torch.tensor([number for _, number in chunk], device=features.device), features)
+            bar.update(len(chunk))
+    count = torch.tensor([len(own) for own in prompts], device=total.device)
+    return F.normalize(total / count.unsqueeze(1), dim=-1)
+
+
+def find_cache(cache: Cache) -> Path | None:
+    """The folder of kept prototypes: the one given, or ``$LMR_CACHE/prototypes``, or ``~/.cache/lmr/prototypes``."""
+    if cache is False:
+        return None
+    if isinstance(cache, str | os.PathLike):
+        return Path(cache)
+    if cache is not True:
+        raise LmrError(f"Expected True, False or a folder as the cache of prototypes, got {cache!r}.")
+    try:
+        return Path(os.environ.get("LMR_CACHE") or Path.home() / ".cache" / "lmr") / "prototypes"
+    except RuntimeError:  # nobody's home is known
+        return None
+
+
+def name_prototypes(tower_digest: str, prompts: Sequence[Sequence[str]]) -> str:
+    """What tells the prototypes of these prompts under this text tower from any others."""
+    content = json.dumps([VERSION, tower_digest, [list(own) for own in prompts]])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def read_prototypes(path: Path, classes: int) -> Tensor | None:
+    """Kept prototypes [classes, D]; None where there are none or the file is not as it was written."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            prototypes: Tensor = file.get_tensor("prototypes")
+            written = (file.metadata() or {}).get("digest")
+    except (OSError, SafetensorError, ValueError, KeyError):
+        return None
+    whole = written == digest_tensors({"prototypes": prototypes})
+    return prototypes if whole and len(prototypes) == classes else None
+
+
+def keep_prototypes(path: Path, prototypes: Tensor) -> None:
+    """Write prototypes for the next time. Where that is not possible, the next time computes them again."""
+    from safetensors.torch import save
+
+    content = {"prototypes": prototypes.detach().cpu().contiguous()}
+    with contextlib.suppress(OSError, LmrError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, save(content, metadata={"digest": digest_tensors(content)}))
+
+
+def digest_tower(tower: nn.Module) -> str:
+    """The digest of a text tower's weights and settings. Computed anew each time: weights can change unseen."""
+    settings = f"{type(tower).__name__} {getattr(tower, 'config', None)!r}"  # heads and activation are no weights
+    return hashlib.sha256(f"{settings} {digest_tensors(tower.state_dict())}".encode()).hexdigest()

@@ -1,0 +1,276 @@
+"""SigLIP as transformers has it: its towers take the generic path of every method, its texts are padded as it wants."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.classifier import digest_tensors
+from lmr.core.errors import LmrError
+from lmr.core.norms import RowNorm
+from lmr.core.text import TextSide
+from lmr.models.backbone import Backbone
+from lmr.models.clip.tokenizer import check_texts
+from lmr.models.formats.archives import read_weights
+from lmr.models.formats.checkpoints import check_depth, choose_dtype, convert_tower
+from lmr.models.formats.preprocessing_configs import read_preprocessing
+from lmr.models.preprocessing import Preprocessing
+
+_TOKENIZER_FILES = ("spiece.model", "tokenizer.model", "tokenizer.json", "tokenizer_config.json")
+
+
+class Pooled(nn.Module):
+    """A tower of transformers that gives its pooled feature alone: pixels or token ids [B, ...] to features [B, D]."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.config = model.config
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Features as the tower's head gives them, not normalised."""
+        features: Tensor = self.model(given).pooler_output
+        return features
+
+
+class Siglip(Backbone):
+    """A SigLIP model. Its text tower sees the whole context, padding included, so prompts are never cut.
+
+    Frozen weights are in ``dtype`` (float32 if none is named), the norms never below float32.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        tokenizer: Any,
+        preprocessing: Preprocessing,
+        logit_scale: float,
+        logit_bias: float,
+        facts: Mapping[str, str],
+        tokenizer_digest: str,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.dtype = choose_dtype(dtype)
+        vision, text = (Pooled(part) for part in (model.vision_model, model.text_model))
+        for tower in (vision, text):
+            convert_tower(tower, device, self.dtype)
+        self.name, self.encoder, self._text = name, vision, text
+        self.preprocessing = preprocessing
+        self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
+        self.logit_scale, self.logit_bias = logit_scale, logit_bias
+        self.facts = dict(facts)
+        self._tokenizer, self._tokenizer_digest = tokenizer, tokenizer_digest
+
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        """Unit features [N, D] of N texts, without gradient and never below float32."""
+        with torch.no_grad():
+            raw: Tensor = self._text(self._tokenize(texts))
+            return F.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=-1)
+
+    def text_side(self, texts: Sequence[str]) -> TextSide:
+        """The text tower with these prompts."""
+        return TextSide(self._text, _Prompts(self._tokenize(texts)), len(texts))
+
+    def text_digest(self) -> str:
+        """The tower's digest together with that of the tokenizer's files."""
+        return f"{super().text_digest()} {self._tokenizer_digest}"
+
+    def _tokenize(self, texts: Sequence[str]) -> Tensor:
+        """Token ids [N, context], padded to the full context: SigLIP reads its feature from the last position."""
+        texts = check_texts(texts)
+        config: Any = self._text.config
+        if type(self._tokenizer).__name__ != "SiglipTokenizer":  # which lower-cases by itself, where its model asks
+            texts = [text.lower() for text in texts]  # SigLIP 2 was trained on lower case; Gemma's tokenizer has both
+        given = self._tokenizer(
+            texts,
+            padding="max_length",
+            truncation=True,
+            max_length=config.max_position_embeddings,
+            return_tensors="pt",
+        )
+        tokens: Tensor = given["input_ids"]  # and no mask: in training, padding was attended to
+        if int(tokens.max()) >= config.vocab_size:
+            raise LmrError(
+                f"The tokenizer of {self.name!r} gives the token {int(tokens.max())}, but the model knows only "
+                f"{config.vocab_size} tokens; the tokenizer belongs to another model."
+            )
+        return tokens.to(next(self._text.parameters()).device)
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """Tokenised prompts, encoded by the tower they are given to; unlike a closure it can be copied and pickled."""
+
+    tokens: Tensor
+
+    def __call__(self, tower: nn.Module, part: slice) -> Tensor:
+        features: Tensor = tower(self.tokens[part])
+        return features
+
+
+def load_siglip(
+    path: Path, name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> Siglip:
+    """SigLIP, or SigLIP 2 of a fixed resolution, from its weights file; what belongs to it lies in the same folder."""
+    folder = path.parent
+    try:
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise LmrError("SigLIP models need the package transformers (pip install transformers).") from error
+    with quiet_transformers():
+        config = _read_config(folder)
+        tokenizer = _read_tokenizer(folder)
+        weights = read_weights(path)
+        model = _build_model(config, weights.tensors, path)
+    scale, bias = (float(weights.tensors[key].double()) for key in ("logit_scale", "logit_bias"))
+    if not all(map(math.isfinite, (scale, bias))) or abs(scale) > 20:
+        raise LmrError(f"{str(path)!r} has the logit scale exp({scale}) and the logit bias {bias}; it is damaged.")
+    vision, text = config.vision_config, config.text_config
+    preprocessing, source = read_preprocessing(folder, "siglip", vision.image_size)
+    files = {
+        file.name: torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8) for file in _list_files(folder)
+    }
+    facts = {
+        "format": f"Hugging Face ({weights.container}), through transformers",
+        "files": str(path),
+        "architecture": f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
+        f"{vision.patch_size} pixels; text {text.num_hidden_layers} blocks of width {text.hidden_size}",
+        "activation": vision.hidden_act,
+        "preprocessing": f"{preprocessing.resize} to {preprocessing.resolution}, {preprocessing.interpolation}; "
+        f"from {source}",
+        "tokenizer": f"{type(tokenizer).__name__}, {text.vocab_size} tokens",
+        "context": str(text.max_position_embeddings),
+    }
+    facts |= {"taken off": weights.wrapping} if weights.wrapping else {}
+    return Siglip(
+        name,
+        model,
+        tokenizer,
+        preprocessing,
+        math.exp(scale),
+        bias,
+        facts,
+        digest_tensors(files),
+        device=device,
+        dtype=dtype,
+    )
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers from writing to the user's screen; what matters is checked here and said in our words."""
+    logging: Any = import_module("transformers.utils.logging")
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _read_config(folder: Path) -> Any:
+    from transformers import AutoConfig, SiglipConfig
+
+    try:
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # whatever a foreign file makes transformers raise
+        raise LmrError(
+            f"{str(folder / 'config.json')!r} is not a configuration of SigLIP: {_shorten(error)}"
+        ) from error
+    if not isinstance(config, SiglipConfig):
+        raise LmrError(
+            f"{str(folder)!r} holds a model of type {config.model_type!r}. SigLIP and SigLIP 2 of a fixed resolution "
+            "can be loaded; a model that takes pictures of any shape (NaFlex) cannot."
+        )
+    if not getattr(config.vision_config, "vision_use_head", True):
+        raise LmrError(f"The model in {str(folder)!r} has no pooling head, so it gives no image features.")
+    return config
+
+
+def _read_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    expected = f"{_TOKENIZER_FILES[0]} or {_TOKENIZER_FILES[2]} with {_TOKENIZER_FILES[3]}"
+    if not _list_files(folder):
+        raise LmrError(f"There is no tokenizer in {str(folder)!r}; put {expected} there.")
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except ImportError as error:
+        raise LmrError("SigLIP's tokenizer needs two packages more: pip install sentencepiece protobuf.") from error
+    except Exception as error:  # the tokenizers library raises bare exceptions
+        raise LmrError(
+            f"Cannot read the tokenizer in {str(folder)!r} ({_shorten(error)}); expected {expected}."
+        ) from error
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """The tokenizer's files that are there."""
+    return [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
+
+
+def _build_model(config: Any, tensors: Mapping[str, Tensor], path: Path) -> Any:
+    """The model with these weights, all of them and no others; transformers itself would fill gaps with chance."""
+    from transformers import SiglipModel
+
+    check_depth(tensors, max(part.num_hidden_layers for part in (config.vision_config, config.text_config)), str(path))
+    try:
+        with torch.device("meta"):  # no memory and no random numbers for what is replaced anyway
+            model: Any = SiglipModel(config)
+            _replace_norms(model)
+    except Exception as error:  # sizes that do not fit together
+        raise LmrError(f"The configuration beside {str(path)!r} describes no model: {_shorten(error)}") from error
+    expected = model.state_dict()
+    given = {key: value for key, value in tensors.items() if not key.endswith(".position_ids")}
+    faults = {
+        "missing": [key for key in expected if key not in given],
+        "odd": [key for key in given if key not in expected],
+        "not finite numbers": [key for key, value in given.items() if not _is_sound(value)],
+        "of another shape": [key for key in expected if key in given and expected[key].shape != given[key].shape],
+    }
+    found = [f"{len(keys)} {what} ({', '.join(keys[:3])})" for what, keys in faults.items() if keys]
+    if found:
+        raise LmrError(f"The weights in {str(path)!r} do not fit the model: {'; '.join(found)}. Nothing was loaded.")
+    # Copied: the file's tensors may be a map of the file, which somebody could overwrite.
+    model.load_state_dict({key: value.clone() for key, value in given.items()}, assign=True)
+    parts: list[Any] = [model.vision_model.embeddings, model.text_model.embeddings]
+    for part in parts:  # the one thing that is counted, not read from the file
+        part.position_ids = torch.arange(part.position_ids.shape[-1]).expand(1, -1)
+    return model
+
+
+def _replace_norms(model: nn.Module) -> None:
+    """Give the model norms that are computed in the precision of their own numbers, whatever comes in."""
+    for parent in list(model.modules()):
+        for name, norm in parent.named_children():
+            if type(norm) is nn.LayerNorm:
+                setattr(parent, name, RowNorm(norm.normalized_shape, eps=norm.eps))
+
+
+def _is_sound(weights: Tensor) -> bool:
+    """Finite floating-point numbers, not below half precision."""
+    if not weights.is_floating_point() or weights.dtype.itemsize < 2:
+        return False
+    return bool(torch.stack(weights.aminmax()).isfinite().all()) if weights.numel() else True
+
+
+def _shorten(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__

@@ -1,0 +1,1 @@
+"""What a loaded model is compared with: transformers, and published accuracies."""

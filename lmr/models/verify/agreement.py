@@ -1,0 +1,142 @@
+"""The same pictures and texts through transformers: an implementation we did not write must give our features.
+
+A folder in Hugging Face's form is read again by transformers itself, so that the reading is compared as well. Weights
+that it would not read, or not as they were meant, are handed over as we loaded them; that compares the arithmetic only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.models.backbone import Backbone
+from lmr.models.clip.image_tower import VisionTower
+from lmr.models.clip.text_tower import TextTower
+from lmr.models.formats.hub import HF_WEIGHTS
+from lmr.models.verify.to_transformers import build_transformers_clip
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far our unit features lie from transformers', and who read the weights; or why nothing was compared."""
+
+    image: float = float("nan")
+    text: float = float("nan")
+    reader: str = ""
+    reason: str = ""
+
+
+def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequence[str]) -> Agreement:
+    """Largest difference of unit features [N, D] in float32, image side and text side. images [N, 3, H, W]."""
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        return Agreement(reason="transformers is not installed")
+    side = backbone.text_side(list(texts))
+    tower = None if side is None else side.tower
+    folder = find_folder(backbone)
+    read, tokens, end = _encode_texts(backbone, tower, texts)
+    with torch.no_grad(), _quiet():
+        seen = backbone.encoder(images)
+        if folder is not None:
+            model, reader = _read_folder(folder), "which read the files itself"
+            ids = _tokenize(texts, folder) if _has_tokenizer(folder) else tokens
+            if ids is None:
+                return Agreement(reason="the folder has no tokenizer that transformers can use")
+            text = _take_features(model.get_text_features(ids))
+        elif isinstance(backbone.encoder, VisionTower) and isinstance(tower, TextTower):
+            model, reader = build_transformers_clip(backbone.encoder, tower), "with the weights as loaded here"
+            words = model.text_model(input_ids=tokens).last_hidden_state
+            text = model.text_projection(words[torch.arange(len(words)), end])
+        elif getattr(backbone, "facts", {}).get("format", "").startswith("Hugging Face"):
+            return Agreement(reason="its towers are transformers' own, which would not read these weights by itself")
+        else:
+            return Agreement(reason="transformers has no model of this kind")
+        image = _take_features(model.get_image_features(images.float().cpu()))
+    return Agreement(_measure_gap(seen, image), _measure_gap(read, text), reader)
+
+
+def _encode_texts(
+    backbone: Backbone, tower: nn.Module | None, texts: Sequence[str]
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Our features, and the token ids [N, L] and ends [N] that our text tower was given for them."""
+    given: list[tuple[Tensor, ...]] = []
+    if not isinstance(tower, TextTower):
+        return backbone.encode_text(list(texts)), None, None
+    hook = tower.register_forward_pre_hook(lambda _, inputs: given.append(inputs))
+    try:
+        features = backbone.encode_text(list(texts))
+    finally:
+        hook.remove()
+    tokens, end = given[0]
+    return features, tokens.cpu(), end.cpu()
+
+
+def find_folder(backbone: Backbone) -> Path | None:
+    """The folder in Hugging Face's form from which transformers would read the very weights that we loaded, if any."""
+    facts = getattr(backbone, "facts", {})
+    if not facts.get("format", "").startswith("Hugging Face") or "taken off" in facts:
+        return None
+    path = Path(facts.get("files", ""))
+    chosen = next((name for name in HF_WEIGHTS if (path.parent / name).is_file()), None)
+    return path.parent if path.name == chosen and (path.parent / "config.json").is_file() else None
+
+
+def _read_folder(folder: Path) -> Any:
+    from transformers import AutoModel
+
+    model: Any = AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
+    return model.eval()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and notices of transformers on the user's screen."""
+    from transformers import utils
+
+    logging: Any = utils.logging
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "spiece.model"))
+
+
+def _tokenize(texts: Sequence[str], folder: Path) -> Tensor:
+    """Token ids from the folder's own tokenizer.
+
+    Padded to the full length, as SigLIP was trained; a causal tower does not see what follows the end.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    length = AutoConfig.from_pretrained(str(folder), local_files_only=True).text_config.max_position_embeddings
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    given = tokenizer(list(texts), padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+    ids: Tensor = given["input_ids"]
+    return ids
+
+
+def _take_features(answer: Any) -> Tensor:
+    """The projected features, which newer versions of transformers wrap."""
+    features: Tensor = answer if isinstance(answer, Tensor) else answer.pooler_output
+    return features
+
+
+def _measure_gap(ours: Tensor, theirs: Tensor) -> float:
+    one, other = (F.normalize(features.detach().float().cpu(), dim=-1) for features in (ours, theirs))
+    return float((one - other).abs().nan_to_num(nan=float("inf")).max())

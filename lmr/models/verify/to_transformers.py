@@ -1,0 +1,76 @@
+"""Our towers as transformers models: the same weights in an implementation we did not write, to compare with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from lmr.models.clip.block import Perceptron
+from lmr.models.clip.image_tower import VisionConfig, VisionTower
+from lmr.models.clip.text_tower import TextTower
+from lmr.models.formats.keys import HUGGINGFACE, Side
+
+_ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
+
+
+def build_transformers_clip(image: VisionTower, text: TextTower) -> Any:
+    """A CLIPModel in float32 with the weights of both towers."""
+    from transformers import CLIPConfig, CLIPModel
+
+    read = text.config
+    config = CLIPConfig(
+        projection_dim=image.config.features,
+        vision_config=_describe_image(image.config),
+        text_config=_describe(read) | {"vocab_size": read.vocabulary, "max_position_embeddings": read.context},
+    )
+    return _fill(CLIPModel(config), _rename(image, "image") | _rename(text, "text"))
+
+
+def build_transformers_vision(image: VisionTower) -> Any:
+    """A CLIPVisionModelWithProjection in float32 with the weights of an image tower."""
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    return _fill(
+        CLIPVisionModelWithProjection(CLIPVisionConfig(**_describe_image(image.config))), _rename(image, "image")
+    )
+
+
+def _fill(model: Any, weights: dict[str, Tensor]) -> Any:
+    """The model with these weights, ready to answer; what a tower has no number for must not be a weight of it."""
+    missing, odd = model.load_state_dict(weights, strict=False)
+    if odd or [key for key in missing if key != "logit_scale" and not key.endswith("position_ids")]:
+        raise RuntimeError(f"Our towers and transformers' {type(model).__name__} differ in {[*missing, *odd][:4]}.")
+    return model.eval().requires_grad_(False)
+
+
+def _describe_image(config: VisionConfig) -> dict[str, Any]:
+    return _describe(config) | {"image_size": config.resolution, "patch_size": config.patch}
+
+
+def _describe(config: Any) -> dict[str, Any]:
+    """What both towers have, in transformers' words."""
+    return {
+        "hidden_size": config.width,
+        "intermediate_size": config.hidden,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "projection_dim": config.features,
+        "hidden_act": _ACTIVATIONS[config.activation],
+        "layer_norm_eps": config.eps,
+    }
+
+
+def _rename(tower: nn.Module, side: Side) -> dict[str, Tensor]:
+    """The weights under transformers' names, with QuickGELU's constants taken out of the perceptrons again."""
+    weights = {key: value.detach().float().cpu() for key, value in tower.state_dict().items()}
+    for name, module in tower.named_modules():
+        if isinstance(module, Perceptron) and module.activation == "silu":
+            for key, factor in (("up.weight", 1 / 1.702), ("up.bias", 1 / 1.702), ("down.weight", 1.702)):
+                weights[f"{name}.{key}"] = weights[f"{name}.{key}"] * factor
+    renamed: dict[str, Tensor] = {}
+    for key, value in weights.items():
+        names = HUGGINGFACE.find_sources(side, key)
+        parts = [value.T] if key == "projection" else value.chunk(len(names))
+        renamed |= zip(names, parts, strict=True)
+    return renamed

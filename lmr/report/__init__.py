@@ -1,0 +1,1 @@
+"""What is shown: tables, figures and one page, from rows."""

@@ -1,0 +1,1 @@
+"""The numbers the paper publishes."""

@@ -1,0 +1,1 @@
+"""Tables from rows, and their formats."""

@@ -1,0 +1,331 @@
+"""``lmr cost``: what the table says is what was measured, and what does not fit gets a sentence."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmr.bench.cost import add_cost_options, measure_cost, run_cost
+from lmr.bench.cost.aims import AIMS, judge_aims
+from lmr.bench.cost.apart import measure_apart
+from lmr.bench.cost.contenders import Bench, Contender, Outcome
+from lmr.bench.cost.cost_table import FILES, Report
+from lmr.bench.cost.entries import Entry, plan_entries
+from lmr.bench.cost.gemm import MatrixRate
+from lmr.bench.cost.measured_model import Source, find_subject
+from lmr.bench.cost.measurement import Row
+from lmr.bench.cost.memory import measure_peak, read_peak, reset_peak
+from lmr.bench.cost.timing import choose_rounds
+from lmr.core.errors import LmrError
+from lmr.models.clip.model import Clip
+from lmr.models.formats.preprocessing_configs import openai_preprocessing
+
+SMALL = {"random": "small", "batch_size": 4, "classes": 16, "threads": 1}
+ALL = ["forward", "transformers forward", "zeroshot", "lmr, all past", "lmr, half past", "lmr, none past", "tent"]
+ALL += [
+    "batclip",
+    "lmr, all past, lean",
+    "tent, lean",
+    "batclip, lean",
+    "batclip, full context",
+    "plain LMR",
+    "plain TENT",
+]
+ALL += ["4 streams x 1", "4 single steps"]
+
+
+@pytest.fixture(autouse=True)
+def keep_threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Path]:
+    out = tmp_path_factory.mktemp("cost") / "new"
+    return measure_cost(**SMALL, rounds=3, memory=False, lean=True, full_context=True, out=out), out
+
+
+def make_row(entry: Entry, seconds: tuple[float, ...], **others: object) -> Row:
+    given = {"spec": "", "batch_size": 64, "classes": 1000, "images": 64, "peak_bytes": None, "trainable": 0}
+    given |= {"flops": None, "gate_share": None, "rate": None, "forward_ms": 1.0}
+    return Row(entry=entry, seconds=seconds, **(given | others))
+
+
+def test_table_has_every_contender_with_its_own_numbers(measured: tuple[Report, Path]) -> None:
+    (table,) = measured[0].tables
+    rows = {row.entry.name: row for row in table.rows}
+    assert list(rows) == ALL
+    assert all(len(row.seconds) == 3 and min(row.seconds) > 0 for row in table.rows)
+    shares = {name: row.gate_share for name, row in rows.items() if row.gate_share is not None}
+    assert shares == {name: {"half": 0.5, "none": 0.0}.get(name.split()[1], 1.0) for name in shares}
+    assert len(shares) == 7
+    norms = 2 * 64 * (2 * 3 + 2)
+    assert rows["lmr, all past"].trainable == rows["plain LMR"].trainable == rows["plain TENT"].trainable == norms
+    assert rows["4 streams x 1"].trainable == 4 * norms
+    assert rows["batclip"].trainable == norms + 2 * 32 * (2 * 2 + 1)
+    assert rows["forward"].trainable == rows["zeroshot"].trainable == rows["transformers forward"].trainable == 0
+    assert rows["forward"].forwards == 1.0
+    assert all(row.forward_ms == rows["forward"].median_ms and row.rate == table.rate for row in table.rows)
+
+
+def test_contenders_that_should_agree_do(measured: tuple[Report, Path]) -> None:
+    notes = [note for note in measured[0].tables[0].notes if "differ" in note]
+    assert len(notes) == 3
+    assert all(float(note.split()[-1].rstrip(".")) < 1e-4 for note in notes)
+
+
+def test_counted_operations_follow_from_each_other(measured: tuple[Report, Path]) -> None:
+    flops = {row.entry.name: row.flops for row in measured[0].tables[0].rows}
+    forward, both = flops["forward"], flops["tent"]
+    assert flops["transformers forward"] == flops["zeroshot"] == flops["lmr, none past"] == forward
+    assert flops["lmr, all past"] == flops["plain LMR"] == forward + both
+    assert 2 * flops["lmr, half past"] == 4 * forward + (both - forward)
+    assert both < flops["batclip"] < flops["batclip, full context"]
+
+
+def test_files_hold_what_was_measured(measured: tuple[Report, Path]) -> None:
+    report, out = measured
+    assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
+    read = json.loads((out / "cost.json").read_text())
+    protocol = read["protocol"]
+    assert {"model", "digest", "machine", "cores", "threads", "torch", "date", "command", "classes"} <= set(protocol)
+    assert len(protocol["digest"]) == 64
+    assert protocol["command"].startswith("lmr cost --random small --batch-size 4")
+    for row, kept in zip(report.tables[0].rows, read["tables"][0]["rows"], strict=True):
+        each = [1000 * seconds / row.images for seconds in row.seconds]
+        assert kept["seconds"] == list(row.seconds)
+        assert kept["median_ms"] == statistics.median(each)
+        assert (kept["low_ms"], kept["high_ms"]) == (min(each), max(each))
+        assert kept["limit_ms"] == pytest.approx(1000 * row.flops / read["tables"][0]["flops_per_second"] / row.images)
+        assert kept["reached"] == pytest.approx(kept["limit_ms"] / kept["median_ms"])
+    text, page = (out / "cost.txt").read_text(), (out / "cost.md").read_text()
+    assert text == report.to_text()
+    assert page == report.to_markdown()
+    for row in report.tables[0].rows:
+        digits = 1 if row.median_ms >= 10 else 3
+        line = next(line for line in text.splitlines() if line.startswith(f"{row.entry.name}  "))
+        assert f" {row.median_ms:.{digits}f} " in line
+        assert f"| {row.entry.name} |" in page
+
+
+def test_command_of_the_protocol_measures_the_same(measured: tuple[Report, Path]) -> None:
+    parser = argparse.ArgumentParser()
+    add_cost_options(parser)
+    words = measured[0].protocol["command"].split()
+    options = parser.parse_args(words[2:])
+    assert (options.random, options.batch_size, options.classes, options.rounds) == ("small", [4], 16, 3)
+    assert options.lean
+    assert options.full_context
+    assert not options.memory
+    assert options.methods == ["zeroshot", "lmr", "tent", "batclip"]
+
+
+def test_row_derives_from_what_it_holds() -> None:
+    row = make_row(Entry("forward"), (0.4, 0.1, 0.2), images=2, flops=10**9, rate=2e10, forward_ms=50.0)
+    assert row.median_ms == 100
+    assert row.forwards == 2
+    assert row.limit_ms == 25
+    assert row.reached == 0.25
+    assert make_row(Entry("forward"), (1.0,)).reached is None
+
+
+def test_aims_are_judged_by_measured_ratios() -> None:
+    rows = [
+        make_row(Entry("forward"), (1.0, 1.1, 1.2)),
+        make_row(Entry("transformers"), (1.0, 2.2, 2.0)),
+        make_row(Entry("method", "lmr(lr=1e-4)"), (4.0, 4.4, 3.9), peak_bytes=100),
+        make_row(Entry("method", "lmr", lean=True), (9.0, 9.0, 9.0), peak_bytes=1),
+        make_row(Entry("plain", "lmr"), (8.0, 8.0, 8.0), peak_bytes=400),
+        make_row(Entry("method", "batclip"), (9.0, 9.0, 9.0), peak_bytes=5 * 10**9),
+        make_row(Entry("streams", "lmr", streams=16), (2.0, 2.0, 2.0)),
+        make_row(Entry("singles", "lmr", streams=16), (1.0, 1.0, 1.0)),
+    ]
+    verdicts = {verdict.aim.what: verdict for verdict in judge_aims(rows)}
+    assert len(verdicts) == len(AIMS) - 2  # nothing with half or none past the gate was measured
+    seen = [(verdict.value, verdict.word) for verdict in verdicts.values()]
+    assert seen[0] == (pytest.approx(1.1 / 2.0), "met")
+    assert seen[1] == (pytest.approx(4.0 / 1.1), "missed")
+    assert seen[2] == (0.5, "met")
+    assert seen[3] == (0.25, "met")
+    assert seen[4] == (2.0, "for 64 streams")
+    assert seen[5] == (pytest.approx(4.0 / 9.0), "met")
+    assert seen[6] == (5e9, "missed")
+    first = verdicts["our forward / transformers' forward"]
+    assert (first.low, first.high) == (0.5, 1.0)
+    assert all(verdict.word == "for ViT-B/16" for verdict in judge_aims(rows, "ViT-B/16"))
+
+
+def test_a_gate_that_is_not_as_wished_ends_the_measurement() -> None:
+    contender = Bench(find_subject(Source(random="small")), 4, 16).build(Entry("method", "lmr", "half"))
+    contender.check(contender.run())
+    with pytest.raises(LmrError, match="50% of its samples"):
+        contender.check(Outcome(torch.zeros(4, 16), 0.75))
+    with pytest.raises(LmrError, match="was to have 100%"):
+        measure_cost(**SMALL, methods=["lmr(tau=0.99)"], rounds=1, memory=False)
+
+
+def test_answers_that_are_not_finite_end_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(bench: Bench, entry: Entry) -> Contender:
+        return Contender(entry, "", 4, 0, None, lambda: Outcome(torch.full((4, 16), math.nan)))
+
+    monkeypatch.setattr(Bench, "build", build)
+    with pytest.raises(LmrError, match="NaN"):
+        measure_cost(**SMALL, methods=["zeroshot"], rounds=1, streams=1, memory=False)
+
+
+@pytest.mark.parametrize("entry", [Entry("method", "lmr"), Entry("plain", "lmr")], ids=lambda entry: entry.name)
+def test_memory_is_measured_in_a_fresh_process(entry: Entry) -> None:
+    small = measure_apart(Source(random="small"), entry, 2, 16, 1)
+    large = measure_apart(Source(random="small"), entry, 40, 16, 1)
+    assert small is not None
+    assert large is not None
+    assert large - small > 3_000_000  # 38 images x 17 tokens x 3 blocks x (about 10 widths of 64) x 4 bytes and more
+    assert large < 200_000_000
+
+
+def test_a_fresh_process_that_fails_says_why() -> None:
+    with pytest.raises(LmrError, match=r"memory of forward failed: .*fewer images than"):
+        measure_apart(Source(random="small"), Entry("forward"), 64, 16, 1)
+
+
+def test_peak_of_a_piece_of_work_is_its_own() -> None:
+    held = torch.ones(20_000_000)
+    before = read_peak()
+    assert before > 80_000_000
+    del held
+    if reset_peak():
+        assert read_peak() < before
+        assert 79_000_000 < measure_peak(lambda: torch.ones(20_000_000)) < 90_000_000
+    assert measure_peak(lambda: None) < 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"random": None}, "either a model or the architecture"),
+        ({"model": "pocket"}, "either a model or the architecture"),
+        ({"random": "ViT-B-17"}, "ViT-B-17"),
+        ({"batch_size": 0}, "batch size of at least 1, got 0"),
+        ({"batch_size": []}, "at least one batch size"),
+        ({"batch_size": [4, -1]}, "batch size of at least 1, got -1"),
+        ({"rounds": 0}, "number of rounds of at least 1"),
+        ({"threads": 0}, "number of threads"),
+        ({"classes": 1}, "at least 12 classes"),
+        ({"streams": 0}, "number of streams"),
+        ({"minutes": 0}, "minutes"),
+        ({"minutes": math.nan}, "minutes"),
+        ({"methods": "lmr"}, "list of methods"),
+        ({"methods": ["lmrr"]}, "'lmrr'"),
+        ({"methods": ["lmr(speed=9)"]}, "'speed'"),
+        ({"methods": ["tent", "tent"]}, "once"),
+        ({"batch_size": 48}, "fewer images than the model has features"),
+    ],
+)
+def test_bad_wishes_get_a_sentence_before_anything_is_measured(wrong: dict[str, object], sentence: str) -> None:
+    with pytest.raises(LmrError, match=sentence):
+        measure_cost(**(SMALL | {"memory": True} | wrong))
+
+
+def test_folder_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LmrError, match="Cannot make the folder"):
+        measure_cost(**SMALL, out=tmp_path / "file" / "cost")
+    (tmp_path / "cost.md").mkdir()
+    with pytest.raises(LmrError, match="is a folder where a file is to go"):
+        measure_cost(**SMALL, out=tmp_path)
+
+
+def test_files_are_replaced_whole_or_not_at_all(
+    measured: tuple[Report, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cost.txt").write_text("before")
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(LmrError, match="disk full"):
+        measured[0].save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["cost.txt"]
+    assert (tmp_path / "cost.txt").read_text() == "before"
+
+
+def test_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_cost_options(parser)
+    words = ["--small", "--no-memory", "--threads=1", "--streams=1", "--batch-size", "1", "3", "--methods", "lmr"]
+    run_cost(parser.parse_args([*words, "--minutes=1e-9", "--out", str(tmp_path)]))
+    shown, progress = capsys.readouterr()
+    assert shown.count("lmr, all past") >= 2
+    assert shown.count("lmr, half past  ") == 1  # half of one image is none
+    assert "33%" in shown  # and one of three is a third
+    assert "Batch size 1;" in shown
+    assert "Batch size 3;" in shown
+    assert (tmp_path / "cost.txt").read_text() in shown
+    assert "One round takes about" in progress
+    assert "3 rounds" in progress
+    with pytest.raises(LmrError, match="--small"):
+        run_cost(parser.parse_args(["--small", "pocket"]))
+
+
+def test_embedded_model_can_be_measured() -> None:
+    report = measure_cost(model="pocket", batch_size=4, classes=12, methods=["lmr"], rounds=1, threads=1, memory=False)
+    assert "lmr, half past" in report.to_text()
+    assert {verdict.word for verdict in report.tables[0].verdicts} == {"for ViT-B/16"}
+
+
+def test_model_without_a_tokenizer_is_measured_without_its_text_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = find_subject(Source(random="small"))
+    assert small.tower is not None
+    assert small.text is not None
+    own = Clip("own", small.tower, small.text, openai_preprocessing(32), 100.0)
+    monkeypatch.setattr("lmr.bench.cost.measured_model.load", lambda model: own)
+    subject = find_subject(Source(model="own"))
+    assert subject.encoder is own.encoder
+    assert subject.write_prompts(3) is None
+
+
+def test_plan_leaves_out_what_a_model_cannot_have() -> None:
+    entries = plan_entries(["lmr", "batclip"], 8, 1, transformers=False, text=False)
+    assert [entry.name for entry in entries] == ["forward", "lmr, all past", "lmr, half past", "lmr, none past"]
+    assert len({dataclasses.astuple(entry) for entry in entries}) == 4
+
+
+def test_plain_loops_may_be_left_out() -> None:
+    report = measure_cost(**SMALL, methods=["zeroshot", "lmr"], rounds=1, streams=1, memory=False, plain=False)
+    names = [row.entry.name for row in report.tables[0].rows]
+    assert names == ["forward", "zeroshot", "lmr, all past", "lmr, half past", "lmr, none past"]
+    assert "not installed" not in report.to_text()
+    assert report.protocol["command"].endswith(" --no-plain")
+
+
+def test_without_transformers_the_table_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    report = measure_cost(**SMALL, methods=["zeroshot"], rounds=1, streams=1, memory=False)
+    assert [row.entry.name for row in report.tables[0].rows] == ["forward", "zeroshot"]
+    assert "transformers is not installed" in report.to_text()
+
+
+@pytest.mark.parametrize(("left", "rounds"), [(-100.0, 3), (100.0, 10), (1e9, 30)])
+def test_rounds_fill_the_time_that_is_left(left: float, rounds: int) -> None:
+    assert choose_rounds(10.0, left) == rounds
+
+
+def test_matrix_rate_counts_what_it_multiplies() -> None:
+    config = find_subject(Source(random="small")).tower.config
+    matrices = MatrixRate(config, 6)
+    matrices.measure(keep=False)
+    assert not any(matrices.seconds.values())
+    matrices.measure()
+    assert matrices.flops == 2 * 6 * 17 * (64 * 3 * 64 + 64 * 64 + 2 * 64 * 128)
+    assert set(matrices.seconds) == {4 * 17, 6 * 17}
+    assert matrices.rate == matrices.flops / min(min(times) for times in matrices.seconds.values())

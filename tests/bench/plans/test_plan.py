@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmr
+from lmr.bench.plans.plan import Contender, Part, Plan, list_plans, name_contender, parse_plan, read_plan
+from lmr.bench.plans.prompt_sets import PromptSet
+from lmr.core.spec import parse_spec
+
+PAPER_SPECS = {  # what the appendix of the paper says of each method on each benchmark, and the batch sizes it states
+    "tda": {"pos_alpha": 2.0, "pos_beta": 5.0, "neg_alpha": 0.117, "neg_beta": 1.0, "pos_capacity": 3, "batch": 1},
+    "ecalp": {"k_text": 3, "k_image": 8, "gamma": 10.0, "alpha": 1.0, "iterations": 3, "batch": 1},
+    "tent": {"lr": 2.5e-4, "weight_decay": 0.0},
+    "eta": {"lr": 2.5e-4, "weight_decay": 0.0, "margin": 0.4, "diversity": 0.05},
+    "batclip": {"weight_decay": 0.01},
+    "mint": {"lr": 7e-3, "prior": 10000.0, "batch": 64},
+    "bitta": {"optimizer": "adamw", "alpha": -3.8e-4, "beta": 0.83, "high": 0.1, "unlearn": 1.2},
+    "lmr": {"delta": 0.03, "negatives": 5, "tau": 0.3, "eta": 0.05, "mu": 0.8, "batch": 64},
+}
+PAPER_CHANGES: dict[str, dict[str, dict[str, Any]]] = {
+    "cifar10-c": {
+        "tent": {"optimizer": "adam"}, "eta": {"optimizer": "adam"}, "bitta": {"lr": 1e-3, "batch": 200},
+        "batclip": {"optimizer": "adamw", "lr": 1e-3, "batch": 200}, "lmr": {"lr": 1e-3, "beta": 3.0, "gamma0": 0.3},
+    },
+    "cifar100-c": {
+        "tent": {"optimizer": "adam"}, "eta": {"optimizer": "adam"}, "bitta": {"lr": 5e-4, "batch": 200},
+        "batclip": {"optimizer": "adam", "lr": 5e-4, "batch": 200}, "lmr": {"lr": 1e-3, "beta": 1.0, "gamma0": 4.0},
+    },
+    "imagenet-c": {
+        "tent": {"optimizer": "sgd"}, "eta": {"optimizer": "sgd"}, "bitta": {"lr": 5e-4, "batch": 64},
+        "batclip": {"optimizer": "adamw", "lr": 5e-4, "batch": 64}, "lmr": {"lr": 1e-3, "beta": 1.0, "gamma0": 4.0},
+    },
+    "imagenet-variants": {
+        "tent": {"optimizer": "sgd"}, "eta": {"optimizer": "sgd"}, "bitta": {"lr": 5e-4, "batch": 64},
+        "batclip": {"optimizer": "adamw", "lr": 5e-4, "batch": 64}, "lmr": {"lr": 1.5e-3, "beta": 1.0, "gamma0": 4.0},
+    },
+}  # fmt: skip
+
+
+def write_cupl(folder: Path) -> list[str]:
+    path = folder / "CuPL_prompts_imagenet.json"
+    path.write_text(json.dumps({"tench": ["A tench is a fish."], "goldfish": ["A goldfish is orange."]}))
+    return [str(path)]
+
+
+def open_plan(name: str, folder: Path) -> Plan:
+    return read_plan(name, {"prompts": write_cupl(folder)} if name == "imagenet-c-cupl" else None)
+
+
+@pytest.mark.parametrize("name", list_plans())
+def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> None:
+    plan = open_plan(name, tmp_path)
+    assert plan.title
+    assert plan.parts
+    pocket = name.startswith("pocket")
+    for part in plan.parts:
+        assert part.backbones == ("pocket" if pocket else "ViT-L-14" if "vitl14" in name else "ViT-B-16",)
+        assert set(part.severities) <= {1, 2, 3, 4, 5}
+        assert part.seeds == (1,)
+        if "cupl" not in name:
+            assert [prompts.name for prompts in part.prompts] == ["a photo of a {}."]
+
+
+@pytest.mark.parametrize("name", PAPER_CHANGES)
+def test_plans_have_the_values_of_the_paper(name: str) -> None:
+    (part,) = read_plan(name).parts
+    assert len(part.methods) == 9
+    for contender in part.methods:
+        method, values = parse_spec(contender.spec)
+        expected = PAPER_SPECS.get(method, {}) | PAPER_CHANGES[name].get(method, {})
+        assert {key: (values | {"batch": contender.batch_size})[key] for key in expected} == expected
+    assert part.batch_sizes == ()
+    assert part.severities == (5,)
+    assert part.images is None
+
+
+def test_tables_have_the_methods_of_the_paper(tmp_path: Path) -> None:
+    def list_names(plan: str) -> list[str]:
+        return [parse_spec(contender.spec)[0] for contender in open_plan(plan, tmp_path).parts[0].methods]
+
+    everything = ["zeroshot", "tda", "ecalp", "tent", "eta", "batclip", "mint", "bitta", "lmr"]
+    assert list_names("imagenet-c") == everything
+    assert list_names("imagenet-c-vitl14") == [name for name in everything if name != "bitta"]
+    assert list_names("imagenet-c-cupl") == [name for name in everything if name not in ("batclip", "bitta")]
+    assert list_names("efficiency") == everything
+    assert read_plan("efficiency").parts[0].batch_sizes == (1,)
+    assert read_plan("imagenet-variants").parts[0].datasets == (
+        "imagenet-a", "imagenet-r", "imagenet-sketch", "imagenet-v2",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["ablation-components", "pocket-ablation-components"])
+def test_components_are_those_of_table_3(name: str) -> None:
+    switches = {
+        "ZS": None, "Bias only": (False, True, True), "PMR only": (True, False, False), "PMR + AM": (True, True, False),
+        "PMR + BC": (True, False, True), "Full": (True, True, True),
+    }  # fmt: skip
+    for part in read_plan(name).parts:
+        found = {}
+        for contender in part.methods:
+            values = parse_spec(contender.spec)[1]
+            found[contender.label] = (values["pmr"], values["am"], values["bc"]) if values else None
+        assert found == switches
+        assert part.batch_sizes == (64,)
+    if name == "ablation-components":
+        gains = [parse_spec(part.methods[-1].spec)[1]["gamma0"] for part in read_plan(name).parts]
+        assert gains == [0.3, 4.0, 4.0]
+
+
+TOML = """
+title = "Mine"
+datasets = "pocket-c"
+severities = [1, 5]
+
+[[runs]]
+methods = ["zeroshot", "lmr(lr=2e-3)"]
+batch_sizes = [16, 32]
+
+[[runs]]
+methods = { "Ours" = "lmr" }
+preset = ["imagenet-variants", "imagenet"]
+severities = 3
+"""
+
+
+def test_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML)
+    plan = read_plan(path)
+    assert (plan.name, plan.title) == ("mine", "Mine")
+    first, second = plan.parts
+    assert [contender.label for contender in first.methods] == ["zero-shot", "LMR (lr=0.002)"]
+    assert (first.severities, first.batch_sizes, first.seeds) == ((1, 5), (16, 32), (1,))
+    assert second.severities == (3,)
+    (contender,) = second.methods
+    assert contender.label == "Ours"
+    assert parse_spec(contender.spec)[1]["lr"] == 1.5e-3
+
+
+def test_overrides_win_in_every_part(tmp_path: Path) -> None:
+    plan = parse_plan("mine", TOML, tmp_path, {"severities": [2], "images": 7, "seeds": None})
+    assert [(part.severities, part.images, part.seeds) for part in plan.parts] == [((2,), 7, (1,))] * 2
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"methods": "lmrr"}, "no method 'lmrr'.*Did you mean 'lmr'"),
+        ({"methods": "lmr(lrr=1)"}, "no argument 'lrr'.*Did you mean 'lr'"),
+        ({"methods": "lmr(lr='fast')"}, "Expected a number"),
+        ({"methods": "lmr(tau=2)"}, "'tau' of lmr"),
+        ({"methods": "lmr(preset='mnist')"}, "no preset 'mnist'"),
+        ({"methods": ["lmr", "lmr"]}, "Two methods are called 'LMR'"),
+        ({"methods": []}, "which methods"),
+        ({"methods": 5}, "Cannot read the method 5"),
+        ({"preset": "cifar-c"}, "No method has a preset 'cifar-c'.*Did you mean"),
+        ({"datasets": []}, "which datasets"),
+        ({"datasets": 3}, "nothing called 3 among the datasets"),
+        ({"corruptions": "frog"}, "nothing called 'frog' among the corruptions.*Did you mean 'fog'"),
+        ({"corruptions": ["fog", "fog"]}, "none twice in corruptions"),
+        ({"corruptions": []}, "at least one entry"),
+        ({"severities": 6}, "whole numbers of 1 to 5 as severities, got 6"),
+        ({"severities": True}, "got True"),
+        ({"severities": 2.5}, "got 2.5"),
+        ({"batch_sizes": 0}, "whole numbers of 1 or more as batch_sizes"),
+        ({"batch_sizes": "big"}, "got 'big'"),
+        ({"seeds": -1}, "whole numbers of 0 or more as seeds"),
+        ({"images": [1, 2]}, "one value for images"),
+        ({"order": "random"}, "nothing called 'random' among the order"),
+        ({"reset": "sometimes"}, "nothing called 'sometimes' among the reset"),
+        ({"mix": "yes"}, "true or false for mix"),
+        ({"concentration": 0}, "positive number for concentration"),
+        ({"dtype": "float8"}, "nothing called 'float8' among the dtype"),
+        ({"prompts": 3}, "Expected prompts as a template"),
+        ({"prompts": [["no braces"]]}, "templates with {}"),
+        ({"prompts": "missing.json"}, "no prompt file 'missing.json'"),
+        ({"corruption": "fog"}, "an unknown key 'corruption'.*Did you mean 'corruptions'"),
+    ],
+)
+def test_wrong_plan_gets_a_sentence(table: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match=f"(?s){sentence}"):
+        parse_plan("wrong", "", tmp_path, {"methods": "lmr", "datasets": "pocket-c"} | table)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("methods = ", "not a TOML file"), ("runs = 3", r"\[\[runs\]\]"), ("title = 3", "a title"), ("", "which methods")],
+)
+def test_file_that_is_no_plan_gets_a_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    with pytest.raises(lmr.LmrError, match=sentence):
+        read_plan(path)
+
+
+def test_plan_that_is_missing_gets_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match=r"no plan 'pockt'.*Did you mean 'pocket'"):
+        read_plan("pockt")
+    with pytest.raises(lmr.LmrError, match="Cannot read the plan"):
+        read_plan(tmp_path)
+
+
+def test_names_of_contenders() -> None:
+    assert name_contender("zeroshot") == "zero-shot"
+    assert name_contender("tda") == "TDA"
+    assert name_contender("lmr(preset='imagenet', delta=0.1)") == "LMR (delta=0.1)"
+
+
+def test_part_needs_no_more_than_methods_and_data() -> None:
+    part = Part((Contender("LMR", "lmr()", 64),), ("pocket-c",))
+    assert part.prompts == (PromptSet("a photo of a {}.", ("a photo of a {}.",)),)

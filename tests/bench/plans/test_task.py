@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import argparse
+import itertools
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lmr
+from lmr.bench.options import add_bench_options, read_plans
+from lmr.bench.plans.plan import parse_plan, read_plan
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running.inputs import find_dataset
+from lmr.data.corruptions import CORRUPTIONS
+
+
+def test_pocket_plan_is_nine_methods_on_fifteen_corruptions() -> None:
+    tasks = list_tasks([read_plan("pocket")])
+    shifted = [task for task in tasks if task.domain != "clean"]
+    assert {task.domain for task in shifted} == set(CORRUPTIONS)
+    assert len(shifted) == 9 * 15
+    assert [task.method for task in tasks if task.domain == "clean"] == ["zeroshot"]
+    assert {task.images for task in tasks} == {1000}
+    assert len({task.run for task in tasks}) == len(tasks)
+
+
+def test_plans_together_run_nothing_twice() -> None:
+    """LMR with its defaults is in both plans, under one hash."""
+    one, two = read_plan("pocket"), read_plan("pocket-ablation-components", {"forgetting": 200})
+    together = list_tasks([one, two])
+    assert len(together) == len(list_tasks([one])) + 4 * 15
+
+
+def test_tasks_of_one_group_follow_each_other() -> None:
+    tasks = list_tasks([read_plan("pocket"), read_plan("pocket-ablation-delta")])
+    groups = [task.group for task in tasks]
+    changes = sum(one != two for one, two in itertools.pairwise(groups))
+    assert changes == len(set(groups)) - 1
+
+
+def make_tasks(**table: Any) -> list[Task]:
+    given = {"methods": "lmr", "datasets": "pocket-c", "corruptions": "fog", "images": 10} | table
+    return list_tasks([parse_plan("test", "", Path(), given)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"methods": "lmr(lr=2e-3)"}, {"datasets": "pocket", "corruptions": "clean"}, {"corruptions": "snow"},
+        {"severities": 4}, {"prompts": "a picture of a {}."}, {"batch_sizes": 32}, {"seeds": 2}, {"images": 11},
+        {"order": "file"}, {"forgetting": 5}, {"recovery": True},
+    ],
+)  # fmt: skip
+def test_hash_changes_with_everything_that_decides_the_numbers(change: dict[str, Any]) -> None:
+    (before,), (after,) = make_tasks(), make_tasks(**change)
+    assert before.run != after.run
+    assert len(after.run) == 16
+
+
+def test_hash_does_not_change_with_names() -> None:
+    plain = make_tasks()
+    assert plain[0].run == make_tasks(methods={"Ours": "lmr(lr=1e-3)"}, preset="cifar100-c")[0].run
+    assert plain[0].run == make_tasks(batch_sizes=64)[0].run
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {},
+        {"methods": "tent(optimizer='sgd')", "seeds": 3, "severities": 2, "batch_sizes": 7},
+        {"corruptions": ["fog", "snow"], "reset": "never", "forgetting": 5},
+        {"corruptions": ["fog", "snow"], "mix": True, "order": "dirichlet", "concentration": 0.5},
+        {"prompts": [["a photo of a {}.", "a picture of a {}."]], "recovery": True},
+        {"order": "classes", "block": 3, "corruptions": "clean"},
+    ],
+)
+def test_command_of_a_task_makes_it_again(table: dict[str, Any]) -> None:
+    (task,) = make_tasks(**table)
+    parser = argparse.ArgumentParser()
+    add_bench_options(parser)
+    words = shlex.split(task.command)
+    assert words[:2] == ["lmr", "bench"]
+    (again,) = list_tasks(read_plans(parser.parse_args(words[2:])))
+    assert again.run == task.run
+
+
+def test_a_row_can_say_what_its_order_depends_on() -> None:
+    (strong,) = make_tasks(order="dirichlet", concentration=0.05)
+    assert strong.order_facts == {"kind": "dirichlet", "concentration": "0.05", "hash": strong.order_hash}
+    (blocks,) = make_tasks(order="classes", block=3)
+    assert blocks.order_facts == {"kind": "classes", "block": "3", "hash": blocks.order_hash}
+    (plain,) = make_tasks()
+    assert plain.order_facts == {"kind": "shuffle", "hash": plain.order_hash}
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"concentration": 0.5}, "The order 'shuffle' has no concentration; .*order = 'dirichlet'"),
+        ({"order": "dirichlet", "block": 3}, "The order 'dirichlet' has no block"),
+        ({"order": "classes", "concentration": 0.1}, "The order 'classes' has no concentration"),
+        ({"order": "file", "seeds": [1, 2, 3]}, "the same for every seed"),
+        ({"order": "file", "seeds": 2}, "the same for every seed"),
+        ({"device": "foo"}, "There is no device 'foo'"),
+        ({"device": 1.5}, "There is no device 1.5"),
+        ({"datasets": "pocket", "corruptions": "clean", "forgetting": 5}, "leave 'forgetting' away there"),
+    ],
+)
+def test_what_would_change_nothing_or_cannot_be_is_refused(table: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(lmr.LmrError, match=sentence):
+        make_tasks(**table)
+
+
+def test_another_order_has_no_use_for_what_belongs_to_the_plans_own() -> None:
+    text = "methods = 'lmr'\ndatasets = 'pocket-c'\norder = 'dirichlet'\nconcentration = 0.5"
+    (part,) = parse_plan("test", text, Path(), {"order": "shuffle"}).parts
+    assert (part.order, part.concentration) == ("shuffle", 0.1)
+    (part,) = parse_plan("test", text, Path(), {"order": "dirichlet"}).parts
+    assert (part.order, part.concentration) == ("dirichlet", 0.5)
+    with pytest.raises(lmr.LmrError, match="has no block"):
+        parse_plan("test", text, Path(), {"block": 3})
+
+
+def test_forgetting_asks_for_the_clean_set_before_anything_runs(tmp_path: Path) -> None:
+    write_corrupted_cifar(tmp_path, "fog")
+    plan = read_plan("cifar10-c", {"backbones": "pocket", "corruptions": "fog", "forgetting": 5})
+    with pytest.raises(lmr.LmrError, match="Run `lmr fetch cifar10`"):
+        list_tasks([plan], str(tmp_path))
+
+
+def write_corrupted_cifar(root: Path, domain: str) -> None:
+    """A sparse file of CIFAR-10-C, and its labels."""
+    folder = root / "CIFAR-10-C"
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "labels.npy", np.tile(np.arange(10_000) % 10, 5).astype(np.uint8))
+    np.lib.format.open_memmap(folder / f"{domain}.npy", "w+", np.uint8, (50_000, 32, 32, 3)).flush()
+
+
+def test_a_further_corruption_makes_no_run_another(tmp_path: Path) -> None:
+    def hash_runs(domain: str) -> list[str]:
+        find_dataset.cache_clear()
+        plan = read_plan("cifar10-c", {"backbones": "pocket", "methods": "lmr", "corruptions": domain, "images": 10})
+        return [task.run for task in list_tasks([plan], str(tmp_path))]
+
+    write_corrupted_cifar(tmp_path, "fog")
+    before = hash_runs("fog")
+    with pytest.raises(lmr.LmrError, match=r"no file .*snow\.npy.*lmr fetch cifar10-c"):
+        hash_runs("snow")
+    write_corrupted_cifar(tmp_path, "snow")
+    assert hash_runs("fog") == before
+    assert hash_runs("snow") != before
+
+
+def test_everything_is_combined_with_everything() -> None:
+    tasks = make_tasks(
+        methods=["lmr", "tent"], corruptions=["fog", "snow"], severities=[3, 5], seeds=[1, 2], batch_sizes=[8, 64],
+        prompts=["a photo of a {}.", "a picture of a {}."],
+    )  # fmt: skip
+    assert len(tasks) == len({task.run for task in tasks}) == 2**6
+    assert len(make_tasks(corruptions=["fog", "clean"], severities=[3, 5])) == 3  # clean has no severity
+
+
+def test_continual_stream_is_one_task() -> None:
+    (task,) = make_tasks(corruptions="all", reset="never")
+    assert task.domain == "continual"
+    assert task.domains == CORRUPTIONS
+    assert task.images == 150
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"datasets": "mnist-c"}, "no set 'mnist-c'"),
+        ({"datasets": "pocket", "corruptions": "fog"}, "'pocket' has no 'fog'"),
+        ({"backbones": "vit-of-nobody"}, "no model 'vit-of-nobody'"),
+    ],
+)
+def test_what_is_not_there_gets_a_sentence(table: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(lmr.LmrError, match=sentence):
+        make_tasks(**table)
+
+
+def test_missing_data_names_the_command_that_gets_it(tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match="lmr fetch cifar10-c"):
+        list_tasks([read_plan("cifar10-c", {"backbones": "pocket"})], str(tmp_path))

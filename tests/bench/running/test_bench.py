@@ -1,0 +1,233 @@
+"""The bench as a whole, in processes of its own: killed, interrupted, damaged, and then gone on with."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmr
+from lmr.bench.options import add_bench_options, run_bench_command
+from lmr.bench.plans.plan import Plan, list_plans, parse_plan
+from lmr.bench.running.bench import run_bench
+from lmr.bench.running.checkpoint import lock_file
+from lmr.bench.running.row import Row, read_rows, read_samples
+
+TABLE = {"methods": ["lmr", "ecalp"], "datasets": "pocket-c", "corruptions": ["fog", "frost"], "images": 240,
+         "batch_sizes": 8}  # fmt: skip
+PROGRAM = """
+import sys
+from pathlib import Path
+from lmr.bench.running.bench import run_bench
+from lmr.bench.plans.plan import parse_plan
+
+if __name__ == "__main__":
+    try:
+        outcome = run_bench(parse_plan("test", "", Path(), {table!r}), {folder!r}, workers=2, save_seconds=0.0)
+    except KeyboardInterrupt as stop:
+        print(stop)
+        sys.exit(130)
+    print(outcome.describe())
+"""
+
+
+def make_plan(**changes: Any) -> Plan:
+    return parse_plan("test", "", Path(), TABLE | changes)
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    """A bench in a process of its own; a file is needed because its workers import it again."""
+    program = folder.parent / f"{folder.name}.py"
+    program.write_text(PROGRAM.format(table=TABLE, folder=str(folder)))
+    return subprocess.Popen(
+        [sys.executable, str(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # a group of its own, as a terminal gives it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore Ctrl-C
+    )
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 300
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def count_states(folder: Path) -> int:
+    return len(list((folder / "checkpoints").glob("*.state")))
+
+
+def find_rows(folder: Path) -> dict[str, Row]:
+    rows, words = read_rows(folder)
+    assert words == []
+    return {row.run: row for row in rows}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unbroken")
+    outcome = run_bench(make_plan(), folder, workers=2, screen=io.StringIO())
+    assert len(outcome.rows) == 4
+    return folder
+
+
+def expect_same(folder: Path, unbroken: Path) -> None:
+    found, expected = find_rows(folder), find_rows(unbroken)
+    assert {run: row.compare() for run, row in found.items()} == {run: row.compare() for run, row in expected.items()}
+    for run in expected:
+        theirs = read_samples(unbroken, run)
+        for name, values in read_samples(folder, run).items():
+            assert values.tobytes() == theirs[name].tobytes(), name
+    assert list((folder / "checkpoints").iterdir()) == []
+
+
+def test_killed_bench_goes_on_to_the_same_rows(unbroken: Path, tmp_path: Path) -> None:
+    """Killed with two runs on their way, killed again with some finished, and then left alone."""
+    folder = tmp_path / "runs"
+    first = start(folder)
+    wait_for(lambda: count_states(folder) == 2, first)
+    first.kill()
+    first.communicate()
+    assert not (folder / "rows.jsonl").exists()
+    second = start(folder)
+    rows = folder / "rows.jsonl"
+    wait_for(lambda: rows.exists() and b"\n" in rows.read_bytes() and count_states(folder) > 0, second)
+    second.kill()
+    second.communicate()
+    finished = len(find_rows(folder))
+    assert 1 <= finished < 4
+    with open(folder / "rows.jsonl", "ab") as file:
+        file.write(b'{"run": "half a l')
+    third = start(folder)
+    words, _ = third.communicate()
+    assert third.returncode == 0, words
+    assert "The last line of" in words
+    assert f"({finished} were finished before)" in words
+    expect_same(folder, unbroken)
+
+
+def test_interrupted_bench_saves_where_it_is(unbroken: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    process = start(folder)
+    wait_for(lambda: count_states(folder) == 2, process)
+    os.killpg(process.pid, signal.SIGINT)  # to the workers too, as Ctrl-C does
+    words, _ = process.communicate()
+    assert process.returncode == 130, words
+    assert "The same command goes on where this one stopped." in words
+    assert "Traceback" not in words
+    assert count_states(folder) >= 1
+    run_bench(make_plan(), folder, workers=2, screen=io.StringIO())
+    expect_same(folder, unbroken)
+
+
+def test_finished_runs_are_skipped(unbroken: Path) -> None:
+    before = (unbroken / "rows.jsonl").read_bytes()
+    outcome = run_bench(make_plan(), unbroken)
+    assert (outcome.skipped, len(outcome.rows), outcome.failures) == (4, 4, [])
+    assert (unbroken / "rows.jsonl").read_bytes() == before
+    assert "(4 were finished before)" in outcome.describe()
+
+
+def test_samples_that_are_gone_are_made_again(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And as they were, though one worker alone has something to do."""
+    run = next(iter(find_rows(unbroken)))
+    path = unbroken / "samples" / f"{run}.npz"
+    content = path.read_bytes()
+    path.unlink()
+    outcome = run_bench(make_plan(), unbroken, workers=2)
+    assert outcome.skipped == 3
+    assert len(find_rows(unbroken)) == 4
+    assert path.read_bytes() == content
+
+
+def test_failed_run_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """BATCLIP takes one prompt per class and fails; zero-shot does not mind."""
+    two = [["a photo of a {}.", "a picture of a {}."]]
+    outcome = run_bench(make_plan(methods=["batclip", "zeroshot"], corruptions="fog", images=16, prompts=two), tmp_path)
+    assert [row.method for row in outcome.rows] == ["zeroshot"]
+    (failure,) = outcome.failures
+    assert failure.task.method == "batclip"
+    assert f"Failed: BATCLIP    pocket-c fog 5 batch 8 seed 1 pocket: {failure.words}" in outcome.describe()
+    details = (tmp_path / "failures" / f"{failure.task.run}.txt").read_text()
+    assert details.startswith("lmr bench --methods")
+    assert "Traceback" in details
+    assert "failed: " in capsys.readouterr().err
+
+
+def test_second_bench_in_a_folder_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmr.bench.running.bench.LOCK_SECONDS", 0.1)
+    with open(tmp_path / ".lock", "ab") as file:
+        lock_file(file.fileno(), 0.0, "")
+        with pytest.raises(lmr.LmrError, match="Another bench is at work"):
+            run_bench(make_plan(), tmp_path)
+
+
+def test_folder_that_cannot_be_made_gets_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(lmr.LmrError, match="Cannot use the folder"):
+        run_bench(make_plan(), tmp_path / "file" / "runs")
+    with pytest.raises(lmr.LmrError, match="at least one worker"):
+        run_bench(make_plan(), tmp_path / "runs", workers=0)
+
+
+def run_command(*words: str) -> str | None:
+    parser = argparse.ArgumentParser()
+    add_bench_options(parser)
+    return run_bench_command(parser.parse_args(words))
+
+
+def test_command_lists_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("--list") is None
+    shown = capsys.readouterr().out
+    for name, title in list_plans().items():
+        assert f"{name} " in shown
+        assert title in shown
+
+
+def test_command_shows_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run_command("pocket", "--corruptions", "fog", "--images", "10", "--dry-run", "--out", str(tmp_path)) is None
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10
+    assert lines[-1] == "9 runs, 90 pictures in all."
+    assert all(" lmr bench --methods " in line for line in lines[:-1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pattern_names_several_plans_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def list_runs(*plans: str) -> list[str]:
+        assert run_command(*plans, "--dry-run") is None
+        return capsys.readouterr().out.splitlines()
+
+    names = ["pocket-ablation-delta", "pocket-ablation-negatives"]
+    assert list_runs("pocket-ablation-[dn]*", names[0]) == list_runs(*names)
+    with pytest.raises(lmr.LmrError, match="no plan 'picket\\*'"):
+        list_runs("picket*")
+
+
+def test_command_runs_and_complains_of_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--methods", "batclip", "--datasets", "pocket-c", "--corruptions", "fog", "--images", "8"]
+    prompts = ["--prompts", '["a photo of a {}.", "a picture of a {}."]', "--out", str(tmp_path)]
+    assert run_command(*words, *prompts) == "1 runs failed."
+    shown = capsys.readouterr()
+    assert "Failed: BATCLIP" in shown.err
+    assert shown.out == ""  # there is nothing to report
+
+
+def test_command_without_anything_gets_a_sentence() -> None:
+    with pytest.raises(lmr.LmrError, match="Say what to run"):
+        run_command()
+    with pytest.raises(lmr.LmrError, match="which datasets"):
+        run_command("--methods", "lmr")

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+
+from lmr.bench.plans.plan import parse_plan
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running.live import Clock, View, describe_left, draw_bar
+from lmr.bench.running.row import Row
+
+
+def make_tasks() -> list[Task]:
+    table = {"methods": ["zeroshot", "lmr"], "datasets": "pocket-c", "corruptions": ["fog", "snow"], "images": 100}
+    return list_tasks([parse_plan("test", "", Path(), table)])
+
+
+def find(tasks: list[Task], method: str, domain: str) -> Task:
+    return next(task for task in tasks if (task.method, task.domain) == (method, domain))
+
+
+def test_time_left_follows_the_speed_of_each_method() -> None:
+    tasks = make_tasks()
+    clock = Clock(tasks, workers=1)
+    assert clock.estimate() is None
+    fast, slow = find(tasks, "zeroshot", "fog"), find(tasks, "lmr", "fog")
+    clock.advance(fast, 0, 10.0)
+    clock.advance(fast, 50, 15.0)  # 0.1 s for a picture
+    assert clock.estimate() == pytest.approx(0.1 * (50 + 100 + 200))
+    clock.advance(slow, 20, 15.0)  # was at 20 when it began: an earlier try
+    clock.advance(slow, 40, 35.0)  # 1 s for a picture
+    assert clock.estimate() == pytest.approx(0.1 * (50 + 100) + 1.0 * (60 + 100))
+    clock.end(slow)
+    assert clock.estimate() == pytest.approx(0.1 * (50 + 100) + 1.0 * 100)
+    several = Clock(tasks, workers=4)
+    several.advance(slow, 0, 0.0)
+    several.advance(slow, 1, 1.0)
+    assert several.estimate() == pytest.approx(100)  # four workers cannot share one run
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "unknown"), (0.2, "about 1 s left"), (89, "about 89 s left"), (91, "about 2 min left"),
+        (3600, "about 60 min left"), (9000, "about 2.5 h left"),
+    ],
+)  # fmt: skip
+def test_time_left_in_words(seconds: float | None, words: str) -> None:
+    assert words in describe_left(seconds)
+
+
+def test_bar() -> None:
+    assert draw_bar(0.5, 4) == "[##..]"
+    assert draw_bar(2, 4) == "[####]"
+    assert draw_bar(0, 4) == "[....]"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def show(screen: io.StringIO, row: Row) -> list[Task]:
+    tasks = make_tasks()
+    view = View(tasks, finished=1, workers=1, screen=screen)
+    view.advance(0, tasks[0], 0)
+    view.advance(0, tasks[0], 50)
+    view.finish(0, tasks[0], row)
+    view.say("something is odd")
+    view.fail(0, tasks[1], "no memory")
+    view.close()
+    return tasks
+
+
+def make_row() -> Row:
+    names = [field.name for field in dataclasses.fields(Row) if field.default_factory is dataclasses.MISSING]
+    return Row(**dict.fromkeys(names, "") | {"metrics": {"accuracy": 0.5}})  # type: ignore[arg-type]
+
+
+def test_lines_where_there_is_no_terminal() -> None:
+    screen = io.StringIO()
+    tasks = show(screen, make_row())
+    done, word, failed = screen.getvalue().splitlines()
+    assert done.startswith("[2/5] ")
+    assert "50.0 %" in done
+    assert "left)" in done
+    assert word == "lmr: something is odd"
+    assert failed.startswith("[3/5] ")
+    assert "failed: no memory" in failed
+    assert tasks[1].contender.label in failed
+    assert "\x1b" not in screen.getvalue()
+
+
+def test_live_view_ends_with_the_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    show(screen, make_row())
+    lines: list[str] = [""]
+    for piece in screen.getvalue().replace("\x1b[J", "").replace("\x1b[", "\0").split("\n"):
+        text = piece
+        if "\0" in text:  # n lines up, and everything from there is gone
+            up, _, text = text[1:].partition("F")
+            lines = [*lines[: -1 - int(up)], ""]
+        lines[-1] += text
+        lines.append("")
+    shown = [line for line in lines if line]
+    assert [line[:5] for line in shown] == ["[2/5]", "lmr: ", "[3/5]"]
+    assert "of 5 runs, 1 failed" in screen.getvalue()

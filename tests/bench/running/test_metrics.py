@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lmr.bench.running.metrics import (
+    accuracy,
+    calibration_error,
+    effective_classes,
+    late_top_share,
+    running_accuracy,
+    running_top_share,
+    share_of_classes,
+    thin_curve,
+    top_share,
+)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_running_measures_equal_counting_from_the_start(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    predicted, true = random.integers(0, 4, 60), random.integers(0, 4, 60)
+    right, share = running_accuracy(predicted, true), running_top_share(predicted, 4)
+    for n in range(1, 61):
+        correct = sum(int(p == t) for p, t in zip(predicted[:n], true[:n], strict=True))
+        most = max(list(predicted[:n]).count(label) for label in range(4))
+        assert right[n - 1] == pytest.approx(correct / n)
+        assert share[n - 1] == pytest.approx(most / n)
+    assert accuracy(predicted, true) == pytest.approx(right[-1])
+    assert top_share(predicted) == pytest.approx(share[-1])
+
+
+def reference_error(confidence: np.ndarray, right: np.ndarray, bins: int) -> float:
+    """The calibration error from its definition: a sum over bins (k/bins, (k+1)/bins]."""
+    error = 0.0
+    for k in range(bins):
+        inside = [i for i, c in enumerate(confidence) if k / bins < c <= (k + 1) / bins or (k == 0 and c == 0)]
+        if inside:
+            sure = sum(float(confidence[i]) for i in inside) / len(inside)
+            hit = sum(bool(right[i]) for i in inside) / len(inside)
+            error += len(inside) / len(confidence) * abs(sure - hit)
+    return error
+
+
+@pytest.mark.parametrize("bins", [1, 10, 15])
+@pytest.mark.parametrize("seed", range(4))
+def test_calibration_error_equals_its_definition(seed: int, bins: int) -> None:
+    random = np.random.default_rng(seed)
+    confidence = random.beta(4, 1.5, 300)
+    right = random.random(300) < confidence**2
+    assert calibration_error(confidence, right, bins) == pytest.approx(reference_error(confidence, right, bins))
+
+
+def test_calibration_error_of_known_answers() -> None:
+    """Two bins: 0.9 sure and half right, 0.3 sure and never right."""
+    confidence = np.array([0.9, 0.9, 0.3, 0.3])
+    right = np.array([True, False, False, False])
+    assert calibration_error(confidence, right) == pytest.approx(0.5 * 0.4 + 0.5 * 0.3)
+    assert calibration_error(np.ones(5), np.ones(5, bool)) == 0
+    assert calibration_error(np.zeros(5), np.zeros(5, bool)) == 0
+    assert math.isnan(calibration_error(np.array([0.5, np.nan]), np.array([True, False])))
+
+
+def test_a_bin_holds_its_upper_edge() -> None:
+    """0.5 and 0.25 share a bin of two only if edges belong below: |0.75 - 1| / 2 in all."""
+    confidence, right = np.array([0.5, 0.25]), np.array([True, False])
+    assert calibration_error(confidence, right, 2) == pytest.approx(0.125)
+
+
+@pytest.mark.parametrize("bins", [10, 15])
+def test_calibration_error_equals_torchmetrics(bins: int) -> None:
+    torchmetrics = pytest.importorskip("torchmetrics.functional.classification", reason="torchmetrics is not installed")
+    import torch
+
+    random = np.random.default_rng(7)
+    logits, true = random.normal(0, 2, (400, 6)), random.integers(0, 6, 400)
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    ours = calibration_error(probabilities.max(1), probabilities.argmax(1) == true, bins)
+    theirs = torchmetrics.multiclass_calibration_error(
+        torch.from_numpy(probabilities), torch.from_numpy(true), 6, n_bins=bins, norm="l1"
+    )
+    assert ours == pytest.approx(float(theirs), rel=1e-5)
+
+
+def test_concentration_of_known_answers() -> None:
+    even = np.arange(20) % 5
+    assert effective_classes(even) == pytest.approx(5)
+    assert share_of_classes(even, 10) == 0.5
+    one = np.zeros(7, np.int64)
+    assert effective_classes(one) == pytest.approx(1)
+    assert top_share(one) == 1
+    uneven = np.array([0, 0, 0, 1])
+    assert effective_classes(uneven) == pytest.approx(math.exp(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25))))
+
+
+def test_late_stage_is_the_last_fifth() -> None:
+    predicted = np.array([3] * 80 + [0, 1] * 7 + [2] * 6)
+    assert late_top_share(predicted) == pytest.approx(7 / 20)
+    assert late_top_share(np.array([1, 2])) == 1  # at least one picture is late
+
+
+@pytest.mark.parametrize("count", [1, 3, 200, 201, 1000, 12345])
+def test_curve_has_few_places_and_the_last(count: int) -> None:
+    values = np.linspace(0, 1, count)
+    curve = thin_curve(values)
+    assert len(curve["images"]) == len(curve["accuracy"]) == min(count, 200)
+    assert curve["images"][0] == 1
+    assert curve["images"][-1] == count
+    assert curve["images"] == sorted(set(curve["images"]))
+    assert curve["accuracy"] == [values[int(n) - 1] for n in curve["images"]]

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lmr
+from lmr.bench.plans.plan import parse_plan
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running import answers
+from lmr.bench.running.row import Row, read_samples
+from lmr.bench.running.run import Stop, run_task
+from lmr.data.sets.catalogue import open_dataset
+from lmr.data.streams import make_stream
+
+SMALL = {"datasets": "pocket-c", "corruptions": "jpeg_compression", "images": 60, "batch_sizes": 16}
+
+
+def make_task(methods: str, **changes: Any) -> Task:
+    (task,) = list_tasks([parse_plan("test", "", Path(), SMALL | {"methods": methods} | changes)])
+    return task
+
+
+def stop_after(images: int) -> Callable[[int], None]:
+    def report(answered: int) -> None:
+        if answered >= images:
+            raise Stop
+
+    return report
+
+
+def answer_by_hand(spec: str, task: Task) -> tuple[torch.Tensor, np.ndarray, list[lmr.Prediction]]:
+    """Logits [N, C] of a method on the stream of a task, labels, and the answers, with nothing of the bench."""
+    dataset = open_dataset("pocket-c")
+    backbone = lmr.load("pocket")
+    method = lmr.create(spec, backbone.classifier(dataset.classes))
+    batches = list(make_stream(dataset, "jpeg_compression", severity=5, limit=60, batch_size=16))
+    answers = [method.step(backbone.preprocess_pixels(torch.from_numpy(np.stack(b.pictures)))) for b in batches]
+    return torch.cat([answer.logits for answer in answers]), np.concatenate([b.labels for b in batches]), answers
+
+
+def test_row_says_what_the_method_answered(tmp_path: Path) -> None:
+    task = make_task("lmr")
+    row = run_task(task, tmp_path)
+    logits, labels, answers = answer_by_hand("lmr", task)
+    right = (logits.argmax(1).numpy() == labels).mean()
+    sizes = [len(answer.logits) for answer in answers]
+    assert sizes == [16, 16, 16, 12]
+    assert row.metrics["accuracy"] == pytest.approx(right)
+    assert row.metrics["nll"] == pytest.approx(
+        torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels)).item()
+    )
+    for key in ("gate_share", "protected_size"):
+        mean = sum(size * answer.info[key] for size, answer in zip(sizes, answers, strict=True)) / 60
+        assert row.metrics[key] == pytest.approx(mean)
+    assert row.metrics["drift"] == pytest.approx(answers[-1].info["drift"])
+    assert row.metrics["clean_accuracy"] is None
+    assert row.curve["images"][-1] == row.images == 60
+    assert row.curve["accuracy"][-1] == pytest.approx(right)
+    assert (row.domain, row.severity, row.emit, row.reset) == ("jpeg_compression", 5, "after", "domain")
+    assert row.run == task.run
+    assert row.protocol["classes"] == "100"
+    assert (row.metrics["ms_per_image"] or 0) > 0
+    assert (row.metrics["trainable"] or 0) > 1000
+    samples = read_samples(tmp_path, row.run)
+    assert np.array_equal(samples["predicted"], logits.argmax(1).numpy())
+    assert np.array_equal(samples["true"], labels)
+    assert samples["confidence"] == pytest.approx(logits.softmax(1).amax(1).numpy(), rel=1e-5)
+
+
+def test_scores_of_zero_shot_are_cosines(tmp_path: Path) -> None:
+    """gap, margin and recovery against loops over the cosines of every picture."""
+    task = make_task("zeroshot", recovery=True)
+    samples = read_samples(tmp_path, run_task(task, tmp_path).run)
+    logits, labels, _ = answer_by_hand("zeroshot", task)
+    for k, cosines in enumerate((logits / 100).double().tolist()):
+        best = max(cosines)
+        inside = [value for value in cosines if value >= best - 0.03]
+        outside = [value for value in cosines if value < best - 0.03]
+        assert samples["gap"][k] == pytest.approx(best - cosines[labels[k]], abs=1e-7)
+        expected = min(inside) - max(outside) if outside else math.nan
+        assert samples["margin"][k] == pytest.approx(expected, abs=1e-7, nan_ok=True)
+        wrong = samples["predicted"][k] != labels[k]
+        assert samples["recovery"][k] == pytest.approx(-samples["gap"][k] if wrong else math.nan, abs=1e-7, nan_ok=True)
+    assert (samples["predicted"] != labels).any()
+
+
+def test_bias_correction_is_not_in_the_scores(tmp_path: Path) -> None:
+    """Without the margin step LMR's uncorrected scores are zero-shot's, whatever bias it emits."""
+    plain = read_samples(tmp_path, run_task(make_task("zeroshot"), tmp_path).run)
+    task = make_task("lmr(pmr=False, eta=1.0)")
+    corrected = read_samples(tmp_path, run_task(task, tmp_path).run)
+    assert not np.array_equal(plain["confidence"], corrected["confidence"])
+    assert corrected["gap"] == pytest.approx(plain["gap"], abs=1e-6)
+    assert corrected["margin"] == pytest.approx(plain["margin"], abs=1e-6, nan_ok=True)
+
+
+def test_answers_that_are_no_cosines_have_no_gap(tmp_path: Path) -> None:
+    samples = read_samples(tmp_path, run_task(make_task("ecalp"), tmp_path).run)
+    assert np.isnan(samples["gap"]).all()
+    assert np.isfinite(samples["confidence"]).all()
+
+
+def test_a_class_without_any_probability_has_no_likelihood(tmp_path: Path) -> None:
+    """ECALP's graph gives most classes nothing; its logits have a floor there, whose height says nothing."""
+    task = make_task("ecalp")
+    logits, labels, _ = answer_by_hand("ecalp", task)
+    floor = np.log(np.finfo(np.float32).tiny)
+    assert (logits[range(60), labels] < floor + 1e-3).any()
+    assert run_task(task, tmp_path).metrics["nll"] is None
+    classifier = lmr.load("pocket").classifier(["red star", "blue ring"])
+    method = lmr.create("ecalp", classifier)
+    known = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log()
+    step = answers.Step(lmr.Prediction(known, {}), 1.0, 0, None)
+    records = answers.record(method, step, np.array([0, 1]), np.array([0, 1]), None)
+    assert records["nll"] == pytest.approx(-np.log([0.25, 0.5]))
+
+
+@pytest.mark.parametrize("method", ["lmr", "eta", "mint", "ecalp", "tda", "bitta"])
+def test_run_that_was_stopped_goes_on_to_the_same_row(method: str, tmp_path: Path) -> None:
+    task = make_task(method)
+    whole = run_task(task, tmp_path / "whole")
+    for images in (16, 32, 48):
+        with pytest.raises(Stop):
+            run_task(task, tmp_path / "broken", stop_after(images))
+    seen: list[int] = []
+    broken = run_task(task, tmp_path / "broken", seen.append)
+    assert seen[0] == 48
+    assert broken.compare() == whole.compare()
+    for name, expected in read_samples(tmp_path / "whole", whole.run).items():
+        assert np.array_equal(read_samples(tmp_path / "broken", whole.run)[name], expected, equal_nan=True), name
+
+
+def spoil_answers(folder: Path, run: str) -> None:
+    with open(folder / "checkpoints" / f"{run}.answers", "r+b") as file:
+        file.truncate(100)
+
+
+def spoil_state(folder: Path, run: str) -> None:
+    (folder / "checkpoints" / f"{run}.state").write_bytes(b"no state")
+
+
+@pytest.mark.parametrize("spoil", [spoil_answers, spoil_state])
+def test_damaged_checkpoint_counts_as_none(spoil: Callable[[Path, str], None], tmp_path: Path) -> None:
+    task = make_task("lmr")
+    whole = run_task(task, tmp_path / "whole")
+    with pytest.raises(Stop):
+        run_task(task, tmp_path, stop_after(32))
+    spoil(tmp_path, task.run)
+    words: list[str] = []
+    assert run_task(task, tmp_path, say=words.append).compare() == whole.compare()
+    assert len(words) == 1
+    assert "starts anew" in words[0]
+
+
+def test_answers_behind_the_saved_state_are_cut_off(tmp_path: Path) -> None:
+    """As when a kill comes between the answers and the state."""
+    task = make_task("lmr")
+    whole = run_task(task, tmp_path / "whole")
+    with pytest.raises(Stop):
+        run_task(task, tmp_path, stop_after(32))
+    with open(tmp_path / "checkpoints" / f"{task.run}.answers", "ab") as file:
+        file.write(b"x" * 1000)
+    assert run_task(task, tmp_path).compare() == whole.compare()
+
+
+def test_checkpoint_is_saved_on_the_way(tmp_path: Path) -> None:
+    """A run that breaks has saved its last whole batch where every batch is saved."""
+    task = make_task("lmr")
+
+    def break_down(images: int) -> None:
+        if images >= 48:
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        run_task(task, tmp_path, break_down, save_seconds=0.0)
+    seen: list[int] = []
+    run_task(task, tmp_path, seen.append)
+    assert seen[0] == 32
+
+
+def test_forgetting_asks_for_clean_pictures_after_the_stream(tmp_path: Path) -> None:
+    row = run_task(make_task("zeroshot", forgetting=70), tmp_path)
+    dataset, backbone = open_dataset("pocket"), lmr.load("pocket")
+    classifier = backbone.classifier(dataset.classes)
+    right = []
+    for batch in make_stream(dataset, "clean", seed=1, limit=70):
+        images = backbone.preprocess_pixels(torch.from_numpy(np.stack(batch.pictures)))
+        right += (classifier.cosines(classifier.features(images)).argmax(1).numpy() == batch.labels).tolist()
+    assert len(right) == 70
+    assert row.metrics["clean_accuracy"] == pytest.approx(sum(right) / 70)
+
+
+def run_streams(folder: Path, **changes: Any) -> Row:
+    return run_task(make_task("lmr", corruptions=["jpeg_compression", "fog"], images=20, **changes), folder)
+
+
+def test_continual_and_mixed_streams_are_one_row(tmp_path: Path) -> None:
+    continual, mixed = run_streams(tmp_path, reset="never"), run_streams(tmp_path, mix=True)
+    assert (continual.domain, continual.reset, continual.images) == ("continual", "never", 40)
+    assert (mixed.domain, mixed.reset, mixed.images) == ("mixed", "never", 40)
+    for row in (continual, mixed):
+        samples = read_samples(tmp_path, row.run)
+        for place, domain in enumerate(("jpeg_compression", "fog")):
+            part = samples["domain"] == place
+            right = (samples["predicted"] == samples["true"])[part].mean()
+            assert row.domains[domain] == pytest.approx(right)
+    assert continual.order["hash"] != mixed.order["hash"]

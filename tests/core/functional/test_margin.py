@@ -1,0 +1,300 @@
+"""The identities of LMR's margin (appendix of the paper), each against sums written out over samples and classes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lmr.core.functional.margin import (
+    adapt_margin,
+    count_mass,
+    gate,
+    measure_margin,
+    protect,
+    restoration_loss,
+    sum_by_stream,
+)
+
+quick = settings(max_examples=50, deadline=None)
+EPS = 1e-6
+
+
+@st.composite
+def draw_cases(draw: Any, extreme: bool = False) -> dict[str, Any]:
+    """Cosines [B, C] of random spread, a logit scale, and the arguments of the margin."""
+    classes, count = draw(st.integers(2, 14)), draw(st.integers(1, 4))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    cosines = 2 * torch.rand(count, classes, generator=generator, dtype=torch.float64) - 1
+    cosines = cosines * draw(st.sampled_from([0.05, 0.2, 1.0]))
+    if extreme:
+        share = draw(st.sampled_from([0.0, 0.5, 1.0]))
+        poles = torch.rand(count, classes, generator=generator) < share
+        cosines = torch.where(poles, cosines.sign(), cosines)
+    return {
+        "cosines": cosines,
+        "scale": draw(st.sampled_from([1.0, 10.0, 100.0, 1000.0] if extreme else [1.0, 10.0, 100.0])),
+        "delta": draw(st.sampled_from([0.0, 0.03, 0.1, 0.5, 3.0])),
+        "negatives": draw(st.integers(1, 16)),
+        "positives": draw(st.sampled_from(["gap", "gap", "top1"])),
+        "target": draw(st.floats(-5.0, 20.0)),
+    }
+
+
+def split_classes(row: list[float], case: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """The protected classes and the hard negatives of one sample, by their definitions."""
+    top = max(range(len(row)), key=lambda c: row[c])
+    near = [c for c in range(len(row)) if row[c] >= row[top] - case["delta"]]
+    protected = [top] if case["positives"] == "top1" else near
+    outside = sorted((c for c in range(len(row)) if c not in protected), key=lambda c: -row[c])
+    return protected, outside[: case["negatives"]]
+
+
+def measure_by_hand(row: list[float], case: dict[str, Any]) -> tuple[float, dict[int, float], dict[int, float]]:
+    """Margin of one sample, the weights pi+ over its protected set and pi- over its negatives (all logits shifted)."""
+    protected, negatives = split_classes(row, case)
+    powers = [math.exp(case["scale"] * (s - max(row))) for s in row]
+    posterior = [power / sum(powers) for power in powers]
+    alpha = {c: posterior[c] / (sum(posterior[j] for j in protected) + EPS) for c in protected}
+    positive = sum(alpha[c] * powers[c] for c in protected)
+    negative = sum(powers[c] for c in negatives)
+    margin = math.log(positive) - math.log(negative / len(negatives)) if negatives else 0.0
+    plus = {c: alpha[c] * powers[c] / positive for c in protected}
+    return margin, plus, {c: powers[c] / negative for c in negatives}
+
+
+def differentiate(case: dict[str, Any]) -> tuple[Any, Tensor, Tensor]:
+    """The library's margin, its loss softplus(target - margin) [B] and the loss's gradient on the logits."""
+    logits = (case["scale"] * case["cosines"]).requires_grad_()
+    local = measure_margin(logits, case["cosines"], case["delta"], case["negatives"], EPS, case["positives"])
+    loss = torch.nn.functional.softplus(case["target"] - local.margin)
+    return local, loss.detach(), torch.autograd.grad(loss.sum(), logits)[0]
+
+
+@quick
+@given(draw_cases())
+def test_margin_and_sets_are_the_definitions(case: dict[str, Any]) -> None:
+    local, _, _ = differentiate(case)
+    for i, row in enumerate(case["cosines"].tolist()):
+        protected, negatives = split_classes(row, case)
+        assert local.protected[i].nonzero().flatten().tolist() == protected
+        assert local.negatives[i].nonzero().flatten().tolist() == sorted(negatives)
+        assert local.margin[i].item() == pytest.approx(measure_by_hand(row, case)[0], rel=1e-11, abs=1e-11)
+
+
+@quick
+@given(draw_cases())
+def test_gradient_is_the_closed_form(case: dict[str, Any]) -> None:
+    """-nu pi+ on the protected set, +nu pi- on the negatives, exactly 0 elsewhere; the parts sum to -nu and +nu."""
+    local, _, gradient = differentiate(case)
+    for i, row in enumerate(case["cosines"].tolist()):
+        margin, plus, minus = measure_by_hand(row, case)
+        nu = 1 / (1 + math.exp(margin - case["target"]))
+        if not minus:
+            assert not gradient[i].any()
+            continue
+        for c in range(len(row)):
+            if c in plus or c in minus:
+                expected = -nu * plus[c] if c in plus else nu * minus[c]
+                assert gradient[i, c].item() == pytest.approx(expected, rel=1e-9, abs=1e-14)
+            else:
+                assert gradient[i, c].item() == 0.0
+        assert gradient[i][local.protected[i]].sum().item() == pytest.approx(-nu, rel=1e-9, abs=1e-14)
+        assert gradient[i][local.negatives[i]].sum().item() == pytest.approx(nu, rel=1e-9, abs=1e-14)
+        assert (gradient[i][local.protected[i]] <= 0).all()
+        assert (gradient[i][local.negatives[i]] >= 0).all()
+
+
+@quick
+@given(draw_cases())
+def test_entropy_is_dense_where_the_margin_is_sparse(case: dict[str, Any]) -> None:
+    case["scale"] = min(case["scale"], 10.0)
+    local, _, gradient = differentiate(case)
+    logits = (case["scale"] * case["cosines"]).requires_grad_()
+    q = logits.softmax(1)
+    entropy = -(q * q.log()).sum(1)
+    dense = torch.autograd.grad(entropy.sum(), logits)[0]
+    with torch.no_grad():
+        assert torch.allclose(dense, q * (-entropy.unsqueeze(1) - q.log()), rtol=1e-9, atol=1e-15)
+    elsewhere = ~(local.protected | local.negatives)
+    assert (dense[elsewhere] != 0).all()
+    assert (gradient[elsewhere] == 0).all()
+
+
+def test_zero_gradient_elsewhere_is_tested_somewhere() -> None:
+    """Forty classes, five negatives: most classes hear nothing of the step."""
+    torch.manual_seed(0)
+    cosines = 0.3 * torch.randn(6, 40, dtype=torch.float64)
+    case = {"cosines": cosines, "scale": 100.0, "delta": 0.03, "negatives": 5, "positives": "gap", "target": 90.0}
+    local, _, gradient = differentiate(case)
+    assert ((gradient != 0).sum(1) >= 2).all()
+    assert ((gradient == 0) | local.protected | local.negatives).all()
+    assert (local.negatives.sum(1) == 5).all()
+    assert (gradient == 0).sum(1).min() >= 25
+
+
+@quick
+@given(draw_cases(extreme=True), st.sampled_from([torch.float64, torch.float32]))
+def test_extremes_stay_finite(case: dict[str, Any], dtype: torch.dtype) -> None:
+    """Scales up to 1000, cosines of 1 and -1, two classes, every class protected."""
+    case["cosines"] = case["cosines"].to(dtype)
+    local, loss, gradient = differentiate(case)
+    assert local.margin.isfinite().all()
+    assert loss.isfinite().all()
+    assert gradient.isfinite().all()
+    assert (gradient.abs().sum(1) <= 2.0001).all()
+    weight = gate(case["scale"] * case["cosines"], 0.3)
+    assert ((weight >= 0) & (weight <= 1)).all()
+    assert not local.margin[~local.negatives.any(1)].any()
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("scale", [100.0, 1000.0])
+def test_all_classes_protected_is_no_margin(classes: int, scale: float) -> None:
+    cosines = torch.linspace(-1, 1, classes, dtype=torch.float64).repeat(2, 1)
+    case = {"cosines": cosines, "scale": scale, "delta": 2.0, "negatives": 5, "positives": "gap", "target": 4.0}
+    local, loss, gradient = differentiate(case)
+    assert local.protected.all()
+    assert not local.negatives.any()
+    assert local.margin.tolist() == [0.0, 0.0]
+    assert loss.isfinite().all()
+    assert not gradient.any()
+
+
+def test_opposite_poles() -> None:
+    """Cosines 1 and -1 at scale 1000: the margin is the whole gap of 2000, in either precision."""
+    for dtype in (torch.float32, torch.float64):
+        cosines = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=dtype)
+        local = measure_margin(1000 * cosines, cosines, 0.03, 5, EPS)
+        assert local.margin.tolist() == pytest.approx([2000.0, 2000.0], abs=1e-3)
+
+
+def test_protection_by_gap_and_by_top() -> None:
+    cosines = torch.tensor([[0.30, 0.28, 0.26, 0.30], [0.1, 0.2, 0.1875, 0.0]], dtype=torch.float64)
+    assert protect(cosines, 0.03).int().tolist() == [[1, 1, 0, 1], [0, 1, 1, 0]]
+    assert protect(cosines, 0.0).int().tolist() == [[1, 0, 0, 1], [0, 1, 0, 0]]
+    assert protect(cosines, 0.0125).int().tolist() == [[1, 0, 0, 1], [0, 1, 1, 0]]
+    assert protect(cosines, 0.03, "top1").int().tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+    assert protect(cosines, 2.0).all()
+
+
+def test_gate_opens_at_tau() -> None:
+    def stand(confidence: float) -> Tensor:
+        return torch.tensor([[math.log(confidence / (1 - confidence)), 0.0]], dtype=torch.float64)
+
+    assert gate(stand(0.6), 0.7).item() == 0
+    assert gate(stand(0.85), 0.7).item() == pytest.approx(0.5)
+    assert gate(stand(0.7 + 1e-9), 0.7).item() == pytest.approx(0.0, abs=1e-8)
+    assert gate(torch.tensor([[1000.0, -1000.0]]), 0.7).item() == 1
+    assert gate(torch.zeros(1, 2), 0.5).item() == 0
+    assert gate(torch.zeros(1, 4), 0.0).item() == pytest.approx(0.25)
+    assert not gate(torch.randn(3, 4, requires_grad=True), 0.1).requires_grad
+
+
+@st.composite
+def draw_streams(draw: Any) -> dict[str, Any]:
+    """Mass before the batch [A, C], and weight, class and stream of each of its samples."""
+    streams, classes, count = draw(st.integers(1, 3)), draw(st.integers(2, 8)), draw(st.integers(1, 12))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    weight = torch.rand(count, generator=generator, dtype=torch.float64)
+    return {
+        "before": draw(st.sampled_from([0.0, 1.0, 50.0])) * torch.rand(streams, classes, generator=generator).double(),
+        "weight": weight * (torch.rand(count, generator=generator) < 0.7),
+        "top": torch.randint(classes, (count,), generator=generator),
+        "index": torch.randint(streams, (count,), generator=generator),
+        "gamma0": draw(st.sampled_from([0.3, 4.0])),
+        "beta": draw(st.sampled_from([0.0, 1.0, 3.0])),
+    }
+
+
+@quick
+@given(draw_streams())
+def test_target_reads_the_mass_without_the_sample(case: dict[str, Any]) -> None:
+    """The whole batch counts first; then each sample's own weight is left out of its share, stream by stream."""
+    weight, top, index = case["weight"], case["top"], case["index"]
+    streams, classes = case["before"].shape
+    mass = case["before"].tolist()
+    for w, c, a in zip(weight.tolist(), top.tolist(), index.tolist(), strict=True):
+        mass[a][c] += w
+    counted = case["before"] + count_mass(weight, top, classes, index, streams)
+    assert torch.allclose(counted, torch.tensor(mass, dtype=torch.float64), rtol=1e-13, atol=1e-13)
+    target = adapt_margin(counted, weight, top, index, case["gamma0"], case["beta"], EPS)
+    for i, (w, c, a) in enumerate(zip(weight.tolist(), top.tolist(), index.tolist(), strict=True)):
+        share = max(mass[a][c] - w, 0.0) / (sum(mass[a]) - w + EPS)
+        expected = case["gamma0"] - case["beta"] * (math.log(classes) + math.log(share + EPS))
+        assert target[i].item() == pytest.approx(expected, rel=1e-7, abs=1e-7)
+
+
+def test_lonely_class_has_the_largest_target() -> None:
+    """A class seen for the first time has no share but its own: its target stops at the bound that eps sets."""
+    mass, weight = torch.tensor([[0.9, 5.0, 0.0]]).double(), torch.tensor([0.9, 0.0]).double()
+    target = adapt_margin(mass, weight, torch.tensor([0, 2]), torch.zeros(2, dtype=torch.int64), 4.0, 1.0, EPS)
+    bound = 4.0 - math.log(3) - math.log(EPS)
+    assert target.tolist() == pytest.approx([bound, bound], abs=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+@pytest.mark.parametrize(("gamma0", "beta"), [(4.0, 1.0), (0.3, 3.0)])
+def test_fair_share_gets_gamma0(classes: int, gamma0: float, beta: float) -> None:
+    """Every class holds 7 and the sample adds 0.5 of its own, which is left out."""
+    mass, weight = torch.full((1, classes), 7.0).double(), torch.tensor([0.5]).double()
+    mass[0, 1] += 0.5
+    zero = torch.zeros(1, dtype=torch.int64)
+    target = adapt_margin(mass, weight, torch.tensor([1]), zero, gamma0, beta, EPS).item()
+    assert target == pytest.approx(gamma0, abs=2 * beta * classes * EPS)
+
+
+@quick
+@example(share=0.001, margins=(0.3, 3.0), margin=-2.0, classes=2)  # far from the target, where nu is almost 1
+@given(
+    st.floats(0.001, 0.9),
+    st.sampled_from([(4.0, 1.0), (0.3, 3.0)]),
+    st.floats(-3.0, 8.0),
+    st.integers(2, 20),
+)
+def test_more_mass_means_less_pressure(share: float, margins: tuple[float, float], margin: float, classes: int) -> None:
+    """d nu / d rho = -beta / (rho + eps) nu (1 - nu) < 0, by the formula and by a finite difference."""
+    (gamma0, beta), zero, total = margins, torch.zeros(1, dtype=torch.int64), 10.0
+
+    def press(rho: float) -> float:
+        own = rho * (total + EPS)
+        mass = torch.full((1, classes), (total - own) / (classes - 1), dtype=torch.float64)
+        mass[0, 0] = own
+        target = adapt_margin(mass, torch.zeros(1).double(), zero, zero, gamma0, beta, EPS)
+        # The loss's slope in the margin is -nu; it is read off the library's loss, not computed here.
+        reached = torch.tensor([margin], dtype=torch.float64, requires_grad=True)
+        loss = restoration_loss(reached, target, torch.ones(1).double(), zero, 1, 0.0)
+        return -torch.autograd.grad(loss.sum(), reached)[0].item()
+
+    step = 1e-5 * share
+    nu, slope = press(share), (press(share + step) - press(share - step)) / (2 * step)
+    expected = -beta / (share + EPS) * nu * (1 - nu)
+    assert expected < 0
+    assert slope < 0
+    assert slope == pytest.approx(expected, rel=1e-5, abs=1e-10 / share)
+
+
+@quick
+@given(draw_streams(), st.floats(-3.0, 9.0))
+def test_loss_is_each_streams_own_average(case: dict[str, Any], target: float) -> None:
+    weight, index = case["weight"], case["index"]
+    streams = len(case["before"])
+    margin = torch.linspace(-2, 7, len(weight), dtype=torch.float64)
+    loss = restoration_loss(margin, torch.full_like(weight, target), weight, index, streams, EPS)
+    for a in range(streams):
+        own = [i for i in range(len(weight)) if index[i] == a]
+        lost = sum(weight[i].item() * math.log1p(math.exp(target - margin[i].item())) for i in own)
+        assert loss[a].item() == pytest.approx(lost / (sum(weight[i].item() for i in own) + EPS), rel=1e-12, abs=1e-12)
+
+
+def test_sums_of_streams_never_touch() -> None:
+    values = torch.tensor([[1.0, 2.0], [math.nan, math.inf], [3.0, 4.0]])
+    total = sum_by_stream(values, torch.tensor([2, 1, 2]), 4)
+    assert total[[0, 2, 3]].tolist() == [[0.0, 0.0], [4.0, 6.0], [0.0, 0.0]]
+    assert total[1].isnan().tolist() == [True, False]
+    assert sum_by_stream(values[::2], torch.tensor([0, 0]), 1).tolist() == [[4.0, 6.0]]

@@ -1,0 +1,380 @@
+"""The state file: small, plain, whole or not there; and whatever is not one is answered with a sentence."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+import lmr
+from lmr.core.state import read_state, write_atomically, write_state
+
+MAKE = """
+import torch
+from torch import nn
+import lmr
+
+def make_method(streams=1):
+    generator = torch.Generator().manual_seed(3)
+    encoder = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8))
+    for parameter in encoder.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
+    return lmr.create("lmr", lmr.ZeroShot(encoder, torch.randn(4, 8, generator=generator), 20.0), streams=streams)
+
+def make_images(count, seed):
+    return torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
+"""
+exec(MAKE)  # the same lines serve the processes that are started, and killed, below
+make_method: Callable[..., lmr.Method] = globals()["make_method"]
+make_images: Callable[[int, int], Tensor] = globals()["make_images"]
+
+
+def run(script: str, *arguments: str, limit: float = 300) -> str:
+    """Run a script in a process of its own and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def method() -> lmr.Method:
+    method = make_method()
+    for seed in range(3):
+        method.step(make_images(8, seed))
+    assert method.state["steps"].item() > 0
+    return method
+
+
+@pytest.fixture
+def path(method: lmr.Method, tmp_path: Path) -> Path:
+    method.save(tmp_path / "state.safetensors", notes={"camera": "gate 7", "größe": "日本 \n {}"})
+    return tmp_path / "state.safetensors"
+
+
+def refuse(path: Path, words: str) -> None:
+    """A method in the middle of its life is given the file: a sentence, and not one bit changes."""
+    method = make_method()
+    method.step(make_images(8, 9))
+    before = {key: value.clone() for key, value in method.state.items()}
+    with pytest.raises(lmr.LmrError, match=f"(?s){words}") as caught:
+        method.load(path)
+    assert path.name in str(caught.value)
+    assert all(torch.equal(value, before[key]) for key, value in method.state.items())
+
+
+# What is in it.
+
+
+def test_file_gives_back_what_was_saved(method: lmr.Method, path: Path) -> None:
+    tensors, facts = read_state(path)
+    assert tensors.keys() == method.state.keys()
+    for key, value in method.state.items():
+        assert torch.equal(tensors[key], value)
+        assert tensors[key].dtype == value.dtype
+    assert facts["spec"] == method.spec
+    fresh = make_method()
+    assert fresh.load(path) == {"camera": "gate 7", "größe": "日本 \n {}"}
+    assert torch.equal(fresh.step(make_images(8, 5)).logits, method.step(make_images(8, 5)).logits)
+
+
+@pytest.mark.parametrize("streams", [1, 64])
+def test_file_is_as_small_as_its_numbers(streams: int, tmp_path: Path) -> None:
+    method = make_method(streams)
+    method.save(tmp_path / "state")
+    numbers = sum(value.numel() * value.element_size() for value in method.state.values())
+    assert numbers < (tmp_path / "state").stat().st_size < numbers + 2000
+
+
+def test_file_can_be_read_without_torch_and_without_lmr(path: Path, method: lmr.Method) -> None:
+    script = """
+        import json, sys
+        sys.modules["torch"] = None
+        from safetensors import safe_open
+        with safe_open(sys.argv[1], framework="np") as file:
+            print(json.dumps([file.metadata(), sorted(file.keys()), file.get_tensor("batches").tolist()]))
+        assert "lmr" not in sys.modules
+    """
+    facts, keys, batches = json.loads(run(script, str(path)))
+    assert facts["format"] == "lmr-state"
+    assert facts["version"] == "1"
+    assert facts["spec"] == method.spec
+    assert facts["note.camera"] == "gate 7"
+    assert facts.keys() >= {"backbone", "classes"}
+    assert keys == sorted(method.state)
+    assert batches == [3]
+
+
+def test_path_may_be_text_or_path_or_relative(
+    method: lmr.Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("plain", Path("as path"), str(tmp_path / "whole")):
+        method.save(path)
+        make_method().load(path)
+    assert sorted(os.listdir(tmp_path)) == ["as path", "plain", "whole"]
+
+
+def test_tensor_that_is_a_view_is_written(tmp_path: Path) -> None:
+    table = torch.arange(12.0).view(3, 4)
+    write_state(tmp_path / "state", {"turned": table.T, "part": table[1:, ::2]}, {"spec": "x"})
+    tensors, _ = read_state(tmp_path / "state")
+    assert torch.equal(tensors["turned"], table.T)
+    assert torch.equal(tensors["part"], table[1:, ::2])
+
+
+# What is not one.
+
+
+def test_truncated_anywhere_is_refused(path: Path, tmp_path: Path) -> None:
+    content = path.read_bytes()
+    header = 8 + struct.unpack("<Q", content[:8])[0]
+    edges = {0, 1, 7, 8, 9, header - 1, header, header + 1, len(content) - 1}
+    places = sorted(edges | set(random.Random(0).sample(range(len(content)), 60)))
+    for place in places:
+        part = tmp_path / f"first {place}"
+        part.write_bytes(content[:place])
+        refuse(part, "not a whole state file")
+
+
+def test_bytes_at_the_end_are_refused(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0" * 8)
+    refuse(path, "not a whole state file")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_bytes_are_refused(seed: int, tmp_path: Path) -> None:
+    (tmp_path / "noise").write_bytes(random.Random(seed).randbytes(10 ** (seed % 4)))
+    refuse(tmp_path / "noise", "not a whole state file")
+
+
+def test_pickle_is_refused(method: lmr.Method, tmp_path: Path) -> None:
+    torch.save(method.state_dict(), tmp_path / "state.pt")
+    refuse(tmp_path / "state.pt", "not a whole state file")
+
+
+def test_missing_file_and_folder_get_a_sentence(tmp_path: Path) -> None:
+    refuse(tmp_path / "nowhere", "There is no state file")
+    (tmp_path / "folder").mkdir()
+    refuse(tmp_path / "folder", "is a folder")
+
+
+def test_foreign_safetensors_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(save({"weight": torch.zeros(3)}))
+    refuse(tmp_path / "plain", "not a saved state of lmr")
+    (tmp_path / "other").write_bytes(save({"weight": torch.zeros(3)}, metadata={"format": "pt"}))
+    refuse(tmp_path / "other", "not a saved state of lmr")
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Tensor], dict[str, str]], Any]) -> None:
+    """Change tensors or facts of a good file."""
+    tensors = load(path.read_bytes())
+    _, facts = read_state(path)
+    change(tensors, facts)
+    path.write_bytes(save(tensors, metadata=facts))
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, Tensor], dict[str, str]], Any], str]] = {
+    "future": (lambda tensors, facts: facts.update(version="2"), "has state format '2', this lmr reads '1'; upgrade"),
+    "no version": (lambda tensors, facts: facts.pop("version"), "has state format None"),
+    "no spec": (lambda tensors, facts: facts.pop("spec"), "belongs to None"),
+    "spec": (lambda tensors, facts: facts.update(spec="tent()"), r"belongs to tent\(\), not to lmr"),
+    "weights": (lambda tensors, facts: facts.update(backbone="0" * 64), "other weights"),
+    "no weights": (lambda tensors, facts: facts.pop("backbone"), "other weights"),
+    "classes": (lambda tensors, facts: facts.update(classes="0" * 64), "other classes"),
+    "missing tensor": (lambda tensors, facts: tensors.pop("second"), "second is missing"),
+    "odd tensor": (lambda tensors, facts: tensors.update(more=torch.zeros(1)), "more is missing or odd"),
+    "wrong shape": (lambda tensors, facts: tensors.update(norms=torch.zeros(1, 3)), "'norms'"),
+    "wrong type": (lambda tensors, facts: tensors.update(norms=tensors["norms"].half()), "'norms'"),
+    "one number": (lambda tensors, facts: tensors.update(steps=torch.tensor(1)), "'steps'"),
+    "two streams": (
+        lambda tensors, facts: tensors.update({key: value.repeat_interleave(2, 0) for key, value in tensors.items()}),
+        "holds 2 streams, expected 1",
+    ),
+    "no stream": (
+        lambda tensors, facts: tensors.update({key: value[:0] for key, value in tensors.items()}),
+        "holds 0 streams, expected 1",
+    ),
+}
+
+
+def test_rewriting_without_a_change_keeps_a_good_file(path: Path) -> None:
+    """Otherwise the refusals below could be due to the rewriting."""
+    rewrite(path, lambda tensors, facts: None)
+    make_method().load(path)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_file_is_refused(change: str, path: Path) -> None:
+    rewrite(path, CHANGES[change][0])
+    refuse(path, CHANGES[change][1])
+
+
+# Written whole, or not at all.
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES])
+def test_failing_disk_leaves_the_old_file(
+    call: str, code: int, method: lmr.Method, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = path.read_bytes()
+    method.step(make_images(8, 20))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(lmr.LmrError, match=f"Cannot write .*{os.strerror(code)}.* as it was"):
+            method.save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+    make_method().load(path)
+    method.save(path)
+    assert path.read_bytes() != before
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync"])
+def test_interrupted_writing_leaves_the_old_file(
+    call: str, method: lmr.Method, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = path.read_bytes()
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            method.save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_data_reach_the_disk_before_the_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other order can leave an empty file under the good name after a power cut."""
+    calls: list[tuple[str, int]] = []
+    fsync, replace = os.fsync, os.replace
+
+    def watch_fsync(descriptor: int) -> None:
+        calls.append(("fsync", os.fstat(descriptor).st_size))
+        fsync(descriptor)
+
+    def watch_replace(source: Any, target: Any) -> None:
+        calls.append(("replace", os.stat(source).st_size))
+        assert Path(source).parent == Path(target).parent  # a rename across file systems is a copy
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", watch_fsync)
+    monkeypatch.setattr(os, "replace", watch_replace)
+    write_atomically(path, b"new content")
+    assert calls[:2] == [("fsync", 11), ("replace", 11)]
+    assert path.read_bytes() == b"new content"
+
+
+def test_folder_that_is_not_there_gets_a_sentence(method: lmr.Method, tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match=r"Cannot write .*nowhere.*No such file"):
+        method.save(tmp_path / "nowhere" / "state")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(lmr.LmrError, match=r"Cannot write .*folder"):
+        method.save(tmp_path / "folder")
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_disk_that_is_full_leaves_the_old_file(tmp_path: Path) -> None:
+    pytest.importorskip("resource")
+    script = (
+        MAKE
+        + """
+import os, resource, sys
+path = sys.argv[1]
+method = make_method()
+method.step(make_images(8, 1))
+method.save(path)
+before = open(path, "rb").read()
+method.step(make_images(8, 2))
+for limit in (0, 1, 100, len(before) - 1):
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        method.save(path)
+    except lmr.LmrError as error:
+        assert "Cannot write" in str(error) and "as it was" in str(error), error
+    else:
+        raise SystemExit(f"a limit of {limit} bytes was not noticed")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert open(path, "rb").read() == before
+    assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
+method.save(path)
+assert open(path, "rb").read() != before
+print("whole")
+"""
+    )
+    assert run(script, str(tmp_path / "state")) == "whole"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_process_leaves_a_whole_file(tmp_path: Path) -> None:
+    script = (
+        MAKE
+        + """
+import os, random, signal, sys, time
+torch.set_num_threads(1)
+path = sys.argv[1]
+method = make_method(streams=40)
+method.save(path, notes={"count": "0"})
+reader = make_method(streams=40)
+seen, last, turn = set(), 0, 0
+while turn < 40 or (len(seen) < 6 and turn < 1000):  # on a busy machine many a child is killed before its first save
+    turn += 1
+    child = os.fork()
+    if child == 0:
+        while True:
+            last += 1
+            method.state["batches"].fill_(last)
+            method.state["norms"].fill_(last)
+            method.save(path, notes={"count": str(last)})
+    time.sleep(random.uniform(0.001, 0.025))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    count = int(reader.load(path)["count"])
+    assert count >= last, (count, last)
+    for key in ("batches", "norms"):
+        assert count == 0 or (reader.state[key] == count).all(), (key, count)
+    last = count
+    seen.add(count)
+assert len(seen) > 5, seen
+assert not [name for name in os.listdir(os.path.dirname(path)) if not (name == 'state' or name.endswith('.part'))]
+print("whole")
+"""
+    )
+    assert run(script, str(tmp_path / "state")) == "whole"
+
+
+def test_reader_beside_a_writer_always_finds_a_whole_file(method: lmr.Method, path: Path) -> None:
+    """Two names for one file: a reader that has it open keeps the old content, one that opens it gets the new."""
+    with open(path, "rb") as file:
+        old = path.read_bytes()
+        method.step(make_images(8, 30))
+        method.save(path)
+        assert file.read() == old
+    assert path.read_bytes() != old

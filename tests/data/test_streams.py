@@ -1,0 +1,244 @@
+"""Orders against Python's own shuffle and against what they promise, and streams that can be entered anywhere."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import set_maker as maker
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lmr.data.orders import ORDERS, arrange, order_by_classes, order_by_dirichlet, shuffle_places
+from lmr.data.streams import Batch, Stream, make_stream
+
+# How random.seed(1) and random.shuffle begin on 10,000 and on 5,000: the orders behind CIFAR-C and ImageNet-C numbers.
+FINGERPRINTS = {
+    10_000: [8709, 8573, 3061, 7879, 5676, 6834, 9043, 8801, 8390, 2025],
+    5_000: [1154, 2818, 409, 1116, 1872, 4822, 2572, 1287, 4952, 1439],
+}
+
+
+def make_set(count: int = 100, classes: int = 7, domains: tuple[str, ...] = ("fog", "snow", "frost")) -> maker.FakeSet:
+    return maker.FakeSet(np.random.default_rng(0).permutation(np.arange(count) % classes), domains)
+
+
+def unroll(batches: list[Batch]) -> list[tuple[str, int, int]]:
+    """Domain, index and label of every picture, after a check that the picture is the one it is said to be."""
+    rows = []
+    for batch in batches:
+        assert len(batch.pictures) == len(batch.labels) == len(batch.domains) == len(batch.index)
+        assert batch.labels.dtype == batch.index.dtype == np.int64
+        for picture, domain, index in zip(batch.pictures, batch.domains, batch.index, strict=True):
+            place, high, low = picture[0, 0].tolist()
+            assert ("fog", "snow", "frost")[place] == domain
+            assert 256 * high + low == index
+        rows += list(zip(batch.domains, batch.index.tolist(), batch.labels.tolist(), strict=True))
+    return rows
+
+
+@pytest.mark.parametrize("count", FINGERPRINTS)
+def test_shuffle_has_the_fingerprint_of_published_numbers(count: int) -> None:
+    places = shuffle_places(count)
+    assert places[:10].tolist() == FINGERPRINTS[count]
+    assert sorted(places.tolist()) == list(range(count))
+    assert make_stream(maker.FakeSet(np.zeros(count), ("fog",))).index[:10].tolist() == FINGERPRINTS[count]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12345])
+def test_shuffle_is_pythons_and_leaves_python_alone(seed: int) -> None:
+    random.seed(seed)
+    expected = list(range(50))
+    random.shuffle(expected)
+    state = random.getstate()
+    assert shuffle_places(50, seed).tolist() == expected
+    assert random.getstate() == state
+
+
+def test_batches_of_published_protocols() -> None:
+    """10,000 pictures in batches of 200 and 64, and 5,000 in batches of 64: the short last batch is kept."""
+    for count, size, batches, last in ((10_000, 200, 50, 200), (10_000, 64, 157, 16), (5_000, 64, 79, 8)):
+        stream = make_stream(maker.FakeSet(np.zeros(count), ("fog",)), batch_size=size)
+        assert len(stream) == batches
+        assert [len(batch.index) for batch in stream.batches(batches - 2)] == [size, last]
+        assert stream.count == count
+
+
+def test_domains_one_after_the_other() -> None:
+    data = make_set(count=50)
+    stream = make_stream(data, batch_size=16, severity=3)
+    batches = list(stream)
+    assert [len(batch.index) for batch in batches] == [16, 16, 16, 2] * 3
+    assert all(len(set(batch.domains)) == 1 for batch in batches)
+    rows = unroll(batches)
+    assert [row[0] for row in rows] == ["fog"] * 50 + ["snow"] * 50 + ["frost"] * 50
+    orders = [[row[1] for row in rows[k : k + 50]] for k in (0, 50, 100)]
+    assert orders[0] == orders[1] == orders[2] == shuffle_places(50).tolist()  # the same permutation for every domain
+    assert all(label == data.truth[index] for _, index, label in rows)
+    assert {severity for _, severity, _ in data.reads} == {3}
+
+
+def test_one_domain_by_name() -> None:
+    rows = unroll(list(make_stream(make_set(), "snow", batch_size=64)))
+    assert {row[0] for row in rows} == {"snow"}
+    assert len(rows) == 100
+
+
+@pytest.mark.parametrize("mix", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+def test_entering_at_any_batch(order: str, mix: bool) -> None:
+    data = make_set(count=30)
+    stream = make_stream(data, order=order, mix=mix, batch_size=7)
+    whole = list(stream)
+    assert len(whole) == len(stream)
+    for start in range(len(stream) + 1):
+        data.reads.clear()
+        rest = list(stream.batches(start))
+        assert unroll(rest) == unroll(whole[start:])
+        assert sum(len(indices) for _, _, indices in data.reads) == sum(len(batch.index) for batch in whole[start:])
+    for bad in (-1, len(stream) + 1):
+        with pytest.raises(ValueError, match="Expected a batch number"):
+            next(stream.batches(bad))
+
+
+def test_mixed_domains_are_one_shuffle_of_all() -> None:
+    data = make_set(count=20)
+    rows = unroll(list(make_stream(data, mix=True, batch_size=8, seed=5)))
+    expected = [(domain, index) for domain in data.domains for index in range(20)]
+    random.seed(5)
+    random.shuffle(expected)
+    assert [row[:2] for row in rows] == expected
+    stream = make_stream(data, mix=True, batch_size=8)
+    assert [len(batch.index) for batch in stream] == [8] * 7 + [4]
+    assert any(len(set(batch.domains)) > 1 for batch in stream)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_limit_keeps_the_beginning(order: str) -> None:
+    data = make_set(count=40)
+    whole, part = make_stream(data, "fog", order=order), make_stream(data, "fog", order=order, limit=15)
+    np.testing.assert_array_equal(part.index, whole.index[:15])
+    each = make_stream(data, order=order, limit=15)
+    assert Counter(row[0] for row in unroll(list(each))) == {"fog": 15, "snow": 15, "frost": 15}
+    mixed = make_stream(data, order=order, limit=15, mix=True)
+    assert unroll(list(mixed)) == unroll(list(make_stream(data, order=order, mix=True)))[:45]
+    assert make_stream(data, "fog", order=order, limit=1000).hash == whole.hash
+
+
+def test_hash_tells_orders_apart_and_domains_alike() -> None:
+    data = make_set()
+    hashes = {name: make_stream(data, name).hash for name in data.domains}
+    assert len(set(hashes.values())) == 1  # the same permutation
+    assert make_stream(data, "fog", batch_size=3, severity=1).hash == hashes["fog"]
+    others: list[Stream] = [
+        make_stream(data, "fog", seed=2),
+        make_stream(data, "fog", order="file"),
+        make_stream(data, "fog", limit=99),
+        make_stream(data, ("fog", "snow")),
+        make_stream(data, ("snow", "fog")),
+        make_stream(data, ("fog", "snow"), mix=True),
+        make_stream(data, "fog", order="dirichlet"),
+        make_stream(data, "fog", order="dirichlet", concentration=5.0),
+        make_stream(data, "fog", order="classes"),
+        make_stream(data, "fog", order="classes", block=3),
+    ]
+    assert len({stream.hash for stream in others} | {hashes["fog"]}) == len(others) + 1
+    assert all(len(stream.hash) == 16 and int(stream.hash, 16) >= 0 for stream in others)
+    assert hashes["fog"] == make_stream(make_set(), "fog").hash
+
+
+@given(
+    some.lists(some.integers(0, 5), max_size=60),
+    some.sampled_from(ORDERS),
+    some.integers(0, 3),
+    some.one_of(some.none(), some.integers(1, 9)),
+    some.sampled_from([0.01, 0.1, 10.0]),
+)
+def test_every_order_is_a_permutation(
+    labels: list[int], kind: str, seed: int, block: int | None, concentration: float
+) -> None:
+    truth = np.array(labels, np.int64)
+    first = arrange(kind, truth, seed, block=block, concentration=concentration)
+    assert first.dtype == np.int64
+    assert sorted(first.tolist()) == list(range(len(labels)))
+    np.testing.assert_array_equal(first, arrange(kind, truth, seed, block=block, concentration=concentration))
+
+
+def measure_imbalance(labels: np.ndarray, size: int) -> float:
+    """Mean share of the most frequent class in windows of a stream."""
+    windows = labels[: len(labels) // size * size].reshape(-1, size)
+    return float(np.mean([np.bincount(window).max() / size for window in windows]))
+
+
+def test_dirichlet_is_the_more_imbalanced_the_smaller_its_concentration() -> None:
+    truth = np.arange(2000) % 10
+    shares = [
+        np.mean([measure_imbalance(truth[order_by_dirichlet(truth, seed, value)], 100) for seed in range(5)])
+        for value in (0.01, 0.1, 1.0, 1000.0)
+    ]
+    assert shares[0] > shares[1] > shares[2] > shares[3]
+    assert shares[0] > 0.8
+    shuffled = measure_imbalance(truth[shuffle_places(2000)], 200)
+    even = truth[order_by_dirichlet(truth, 0, 1e6)]
+    assert all((np.bincount(slot) == 20).all() for slot in even.reshape(10, 200))  # every slot balanced
+    assert measure_imbalance(truth[order_by_dirichlet(truth, 0, 0.1)], 200) > 2 * shuffled
+
+
+def test_dirichlet_needs_a_concentration_above_zero() -> None:
+    for bad in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="concentration above 0"):
+            order_by_dirichlet(np.zeros(3, np.int64), 1, bad)
+
+
+def count_runs(labels: np.ndarray) -> list[int]:
+    return [len(list(group)) for _, group in itertools.groupby(labels.tolist())]
+
+
+def test_classes_come_in_blocks() -> None:
+    truth = np.random.default_rng(3).permutation(np.arange(70) % 7)
+    assert count_runs(truth[order_by_classes(truth)]) == [10] * 7
+    orders = [truth[order_by_classes(truth, seed)][::10].tolist() for seed in range(4)]
+    assert len({tuple(order) for order in orders}) == 4  # the classes' own order is random
+    places = order_by_classes(truth, 1, block=4)
+    blocks = []
+    rest = places.tolist()
+    while rest:  # a class of ten makes runs of 4, 4 and 2; cut greedily where the class changes
+        run = 1
+        while run < 4 and run < len(rest) and truth[rest[run]] == truth[rest[0]]:
+            run += 1
+        blocks.append(run)
+        rest = rest[run:]
+    assert sum(blocks) == 70
+    assert max(blocks) == 4
+    assert blocks.count(4) >= 10
+    assert count_runs(truth[order_by_classes(truth, 1, block=1)]) != [10] * 7
+    for bad in (0, -3, 2.5):
+        with pytest.raises(ValueError, match="block of at least 1"):
+            order_by_classes(truth, 1, bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"domains": ()}, "one or several domains"),
+        ({"domains": ("fog", "fog")}, "each once"),
+        ({"domains": "rain"}, "no domain 'rain'"),
+        ({"severity": 0}, "severity from 1"),
+        ({"order": "random"}, "no order 'random'; choose one of: shuffle"),
+        ({"batch_size": 0}, "batch size of at least 1"),
+        ({"batch_size": 2.5}, "batch size of at least 1"),
+        ({"limit": 0}, "limit of at least 1"),
+        ({"limit": -4}, "limit of at least 1"),
+    ],
+)
+def test_wrong_arguments_are_sentences(wrong: dict, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make_stream(make_set(), **wrong)
+
+
+def test_unknown_order_is_a_sentence() -> None:
+    with pytest.raises(ValueError, match="no order 'up'"):
+        arrange("up", np.zeros(3, np.int64))

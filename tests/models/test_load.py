@@ -1,0 +1,136 @@
+"""``lmr.load``: one name or path, one model."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import checkpoint_maker as maker
+import pytest
+import torch
+
+import lmr
+from lmr.models.clip.model import Clip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return maker.write_huggingface(maker.make_model(words=49408), tmp_path_factory.mktemp("model"))
+
+
+def test_names_are_described() -> None:
+    models = lmr.list_models()
+    assert {"pocket", "ViT-B-32", "ViT-B-16", "ViT-L-14", "ViT-L-14-336"} <= set(models)
+    assert all(line and "\n" not in line for line in models.values())
+    assert any(name.startswith("laion/") for name in models)
+    assert any(name.startswith("google/siglip") for name in models)
+    models.clear()
+    assert lmr.list_models()
+
+
+@pytest.mark.parametrize("name", ["poket", "ViT-B-61"])
+def test_unknown_name_gets_a_sentence(name: str) -> None:
+    words = rf"There is no model {name!r}\. Did you mean .* There are: pocket, .*any folder"
+    with pytest.raises(lmr.LmrError, match=words):
+        lmr.load(name)
+
+
+@pytest.mark.parametrize("name", [None, 3, b"pocket", ["pocket"]])
+def test_what_is_no_name_gets_a_sentence(name: Any) -> None:
+    with pytest.raises(lmr.LmrError, match="Expected the name or the path of a model"):
+        lmr.load(name)
+
+
+def test_embedded_model_takes_no_options() -> None:
+    assert lmr.load("pocket", device="cpu", dtype=torch.float32).name == "pocket"
+    for options in ({"architecture": "ViT-B-32"}, {"dtype": torch.float16}, {"device": "meta"}):
+        with pytest.raises(lmr.LmrError, match="has its own architecture and runs in float32 on the CPU"):
+            lmr.load("pocket", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("memory", ["fast", "lean"])
+def test_embedded_model_follows_its_mode(memory: Any) -> None:
+    assert lmr.load("pocket", memory=memory).encoder.memory == memory
+
+
+@pytest.mark.parametrize("options", [{"memory": "bogus"}, {"dtype": "bfloat16"}, {"dtype": torch.complex64}], ids=str)
+def test_odd_options_get_a_sentence_before_anything_is_read(options: Any, tmp_path: Path) -> None:
+    for name in ("pocket", tmp_path / "nowhere"):
+        with pytest.raises(lmr.LmrError, match=r"Expected memory 'fast' or 'lean'|Expected one of torch\.float32"):
+            lmr.load(name, **options)
+
+
+def test_path_is_never_a_short_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("pocket", "ViT-B-16", "ViT-B/16"):
+        shutil.copytree(folder, tmp_path / name)
+        for path in (Path(name), f"./{name}"):
+            assert lmr.load(path).facts["files"] == str(Path(name) / "model.safetensors")
+        with pytest.raises(lmr.LmrError, match=rf"{name!r} is the name of a model and of a folder .* give '\./{name}'"):
+            lmr.load(name)
+    shutil.rmtree("pocket")
+    with pytest.raises(lmr.LmrError, match="There is no file or folder 'pocket'"):
+        lmr.load(Path("pocket"))
+    Path("pocket").mkdir()
+    Path("pocket", "notes.txt").write_text("no model")
+    assert lmr.load("pocket").name == "pocket"
+
+
+def test_model_made_in_inference_mode_can_adapt(folder: Path) -> None:
+    with torch.inference_mode():
+        backbone = lmr.load(folder)
+        clip = backbone.classifier(["cat", "dog"], cache=False)
+    method = lmr.create("lmr", clip)
+    assert method.step(torch.randn(4, 3, 32, 32)).logits.isfinite().all()
+
+
+def test_loaded_model_is_frozen_and_says_what_it_is(folder: Path) -> None:
+    backbone = lmr.load(folder)
+    assert isinstance(backbone, Clip)
+    for tower in (backbone.encoder, backbone.text):
+        assert not any(parameter.requires_grad or parameter.is_meta for parameter in tower.parameters())
+        assert not any(module.training for module in tower.modules())
+    assert backbone.facts == {
+        "format": "Hugging Face (safetensors)",
+        "files": str(folder / "model.safetensors"),
+        "architecture": "own sizes",
+        "sizes from": "config.json",
+        "activation": "quick_gelu",
+        "preprocessing": "short side to 32, bicubic; from preprocessor_config.json",
+        "tokenizer": "CLIP's byte-pair encoding",
+        "context": "16",
+    }
+
+
+def test_loading_asks_nobody_else(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path loads without transformers and without huggingface_hub: CLIP needs neither."""
+    shutil.copytree(folder, tmp_path / "copy")
+    for name in ("transformers", "huggingface_hub"):
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+    assert lmr.load(tmp_path / "copy").encode_text(["a dog"]).shape == (1, maker.FEATURES)
+
+
+@pytest.mark.parametrize("device", ["warp", "cpu:-7", 3.5])
+def test_odd_device_gets_a_sentence(device: Any, folder: Path) -> None:
+    with pytest.raises(lmr.LmrError, match=r"The device .* cannot be used here: .* Use 'cpu'\."):
+        lmr.load(folder, device=device)
+
+
+def test_siglip_goes_to_its_own_reader(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lmr.models.siglip as reader
+
+    seen: list[Any] = []
+
+    def load_siglip(*given: Any, **named: Any) -> str:
+        seen.append((given, named))
+        return "model"
+
+    monkeypatch.setattr(reader, "load_siglip", load_siglip)
+    maker.write_json({"model_type": "siglip2"}, tmp_path / "config.json")
+    shutil.copy(folder / "model.safetensors", tmp_path)
+    assert lmr.load(tmp_path, device="cpu", dtype=torch.float16) == "model"
+    assert seen == [((tmp_path / "model.safetensors", str(tmp_path)), {"device": "cpu", "dtype": torch.float16})]
+    with pytest.raises(lmr.LmrError, match="is a SigLIP model, whose config names its architecture"):
+        lmr.load(tmp_path, architecture="ViT-B-16")

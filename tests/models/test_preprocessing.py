@@ -1,0 +1,301 @@
+"""Preprocessing against filters written by hand, against transformers' processors; the tensor path against PIL's."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+import lmr
+from lmr.data.image_files import open_image
+from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, Preprocessing
+
+CLIP = Preprocessing(24, OPENAI_MEAN, OPENAI_STD)
+SIGLIP = Preprocessing(24, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), resize="squash")
+SIZES = [(24, 24), (25, 24), (24, 31), (17, 40), (80, 61), (3, 5), (1, 1), (1, 30), (200, 9), (9, 200), (131, 97)]
+
+
+def draw_noise(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8)
+
+
+def draw_scene(height: int, width: int) -> NDArray[np.uint8]:
+    """Soft colours with a hard-edged box in the middle: flat, smooth and sharp places, as photographs have them."""
+    soft = Image.fromarray(draw_noise(5, 5)).resize((width, height), Image.Resampling.BICUBIC)
+    scene = np.array(soft)
+    scene[height // 3 : 2 * height // 3, width // 3 : 2 * width // 3] = (255, 0, 40)
+    return scene
+
+
+def to_levels(values: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Normalised values [..., 3, H, W] back to levels 0 to 255."""
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (preprocessing.mean, preprocessing.std))
+    return (values * std + mean) * 255
+
+
+# By hand.
+
+
+def weigh_cubic(x: float) -> float:
+    """Keys' cubic with a = -0.5."""
+    x = abs(x)
+    if x < 1:
+        return 1.5 * x**3 - 2.5 * x**2 + 1
+    return -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0.0
+
+
+def weigh_linear(x: float) -> float:
+    return max(0.0, 1 - abs(x))
+
+
+def make_filter(before: int, after: int, kind: str) -> NDArray[np.float64]:
+    """[after, before]: the filter, widened where the picture shrinks, normalised over the pixels there are."""
+    weigh, reach = (weigh_cubic, 2) if kind == "bicubic" else (weigh_linear, 1)
+    step = before / after
+    wide = max(1.0, step)
+    matrix = np.zeros((after, before))
+    for row in range(after):
+        centre = (row + 0.5) * step
+        for column in range(before):
+            if abs(column + 0.5 - centre) < reach * wide:
+                matrix[row, column] = weigh((column + 0.5 - centre) / wide)
+    return matrix / matrix.sum(1, keepdims=True)
+
+
+def preprocess_by_hand(picture: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float64]:
+    """Levels [3, n, n]: columns, then rows, rounded to 8 bits in between, then the centre."""
+    n = preprocessing.resolution
+    height, width, _ = picture.shape
+    if preprocessing.resize == "squash":
+        tall, broad = n, n
+    elif width < height:
+        tall, broad = int(n * height / width), n
+    else:
+        tall, broad = n, int(n * width / height)
+    kind = preprocessing.interpolation
+    across = np.einsum("xw,hwc->hxc", make_filter(width, broad, kind), picture.astype(float))
+    across = np.clip(np.floor(across + 0.5 + 1e-9), 0, 255)
+    down = np.einsum("yh,hxc->yxc", make_filter(height, tall, kind), across)
+    down = np.clip(np.floor(down + 0.5 + 1e-9), 0, 255)
+    top, left = round((tall - n) / 2.0), round((broad - n) / 2.0)
+    return down[top : top + n, left : left + n].transpose(2, 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("resize", ["short", "squash"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_picture_is_filtered_as_by_hand(size: tuple[int, int], resize: Any, kind: Any) -> None:
+    preprocessing = Preprocessing(24, OPENAI_MEAN, OPENAI_STD, resize, kind)
+    for picture in (draw_noise(*size), draw_scene(*size)):
+        expected = preprocess_by_hand(picture, preprocessing)
+        for values in (
+            preprocessing.picture(Image.fromarray(picture)),
+            preprocessing.pixels(torch.from_numpy(picture)[None])[0],
+        ):
+            assert values.shape == (3, 24, 24)
+            assert values.dtype == torch.float32
+            gap = (to_levels(values, preprocessing) - torch.from_numpy(expected)).abs()
+            assert gap.max() < 2.01  # a tie may fall to the other side in both passes
+            assert (gap > 0.01).float().mean() < 0.1  # ties are common where the ratio is simple, seldom elsewhere
+
+
+@pytest.mark.parametrize("preprocessing", [CLIP, SIGLIP], ids=["short", "squash"])
+def test_arrays_are_resized_as_pictures_are(preprocessing: Preprocessing) -> None:
+    """But for fewer than one value in a hundred, which are a level off, seldom two: at sizes that photographs have."""
+    large = Preprocessing(224, preprocessing.mean, preprocessing.std, preprocessing.resize)
+    for size in ((375, 500), (500, 333), (96, 128)):
+        picture = draw_scene(*size)
+        gap = large.pixels(torch.from_numpy(picture)[None])[0] - large.picture(Image.fromarray(picture))
+        levels = (gap * torch.tensor(large.std).view(3, 1, 1) * 255).abs()
+        assert levels.max() < 2.01
+        assert (levels > 0.01).float().mean() < 0.01
+
+
+# Against the processors of transformers, which follow the same recipe.
+
+
+@pytest.mark.parametrize("size", [(24, 24), (30, 40), (40, 30), (100, 75), (60, 80), (12, 13), (48, 24)], ids=str)
+def test_clip_pictures_are_those_of_transformers(size: tuple[int, int]) -> None:
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    tall, broad = (int(24 * edge / min(size)) for edge in size)
+    assert (tall - 24) % 2 == (broad - 24) % 2 == 0  # at odd margins transformers rounds otherwise than torchvision
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24})
+    assert processor.image_mean == pytest.approx(OPENAI_MEAN)
+    assert processor.image_std == pytest.approx(OPENAI_STD)
+    for mode in ("RGB", "L", "RGBA", "P"):
+        picture = Image.fromarray(draw_noise(*size)).convert(mode)
+        expected = processor(picture, return_tensors="pt")["pixel_values"][0]
+        torch.testing.assert_close(CLIP.picture(picture), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(24, 24), (30, 40), (75, 100), (61, 80), (7, 9), (24, 48)], ids=str)
+def test_siglip_pictures_are_those_of_transformers(size: tuple[int, int]) -> None:
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+    processor = SiglipImageProcessorPil(size={"height": 24, "width": 24})
+    picture = Image.fromarray(draw_noise(*size))
+    expected = processor(picture, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(SIGLIP.picture(picture), expected, rtol=0, atol=1e-5)
+
+
+# Where the crop falls, what needs no resizing, what must not cost memory.
+
+
+@pytest.mark.parametrize(("long", "first"), [(26, 1), (27, 2), (28, 2), (29, 2), (30, 3), (31, 4), (25, 0)])
+def test_half_pixels_go_to_the_even_side(long: int, first: int) -> None:
+    """CenterCrop rounds (long - 24) / 2 to the even neighbour: 1.5 and 2.5 both become 2."""
+    picture = draw_noise(24, long)
+    wide, tall = picture[:, first : first + 24], picture.transpose(1, 0, 2)
+    for given, expected in ((picture, wide), (tall, wide.transpose(1, 0, 2))):
+        levels = to_levels(CLIP.picture(Image.fromarray(np.ascontiguousarray(given))), CLIP)
+        assert torch.equal(levels.round(), torch.from_numpy(expected.transpose(2, 0, 1).astype(np.float32)))
+        again = CLIP.pixels(torch.from_numpy(np.ascontiguousarray(given))[None])[0]
+        assert torch.equal(levels, to_levels(again, CLIP))
+
+
+@pytest.mark.parametrize("preprocessing", [CLIP, SIGLIP], ids=["short", "squash"])
+def test_the_models_own_size_is_taken_as_it_is(preprocessing: Preprocessing) -> None:
+    pictures = np.stack([draw_noise(24, 24, seed) for seed in range(3)])
+    values = preprocessing.pixels(torch.from_numpy(pictures))
+    mean, std = (np.array(v, np.float32) for v in (preprocessing.mean, preprocessing.std))
+    expected = (pictures.astype(np.float32) / np.float32(255) - mean) / std
+    assert torch.equal(values, torch.from_numpy(expected.transpose(0, 3, 1, 2)))
+    for picture, value in zip(pictures, values, strict=True):
+        assert torch.equal(preprocessing.picture(Image.fromarray(picture)), value)
+
+
+def test_many_pictures_are_those_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = torch.from_numpy(np.stack([draw_noise(30, 50, seed) for seed in range(7)]))
+    whole = CLIP.pixels(pictures)
+    assert whole.shape == (7, 3, 24, 24)
+    for picture, values in zip(pictures, whole, strict=True):
+        assert torch.equal(CLIP.pixels(picture[None])[0], values)
+    monkeypatch.setattr("lmr.models.preprocessing._PIXELS", 3100)  # two pictures at a time
+    assert torch.equal(CLIP.pixels(pictures), whole)
+    monkeypatch.setattr("lmr.models.preprocessing._PIXELS", 1)
+    assert torch.equal(CLIP.pixels(pictures), whole)
+
+
+def test_pixels_may_be_any_view_and_are_left_alone() -> None:
+    pictures = torch.from_numpy(np.stack([draw_noise(30, 50, seed) for seed in range(4)]))
+    before = pictures.clone()
+    view = pictures.flip(0).transpose(1, 2)[::2]
+    assert torch.equal(CLIP.pixels(view), CLIP.pixels(view.contiguous()))
+    assert torch.equal(pictures, before)
+
+
+@pytest.mark.parametrize("size", [(24, 24), (30, 50)], ids=str)
+def test_no_pictures_give_no_images(size: tuple[int, int]) -> None:
+    values = CLIP.pixels(torch.zeros(0, *size, 3, dtype=torch.uint8))
+    assert values.dtype == torch.float32
+    assert values.shape == (0, 3, 24, 24)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("preprocessing", [CLIP, SIGLIP], ids=["short", "squash"])
+def test_strip_costs_no_memory(preprocessing: Preprocessing, turned: bool) -> None:
+    """One pixel wide and a hundred thousand long: scaled whole it would have 24 x 2,400,000 pixels."""
+    strip = np.zeros((1, 100_001, 3), np.uint8)
+    strip[:, :, 0] = 255 * (np.abs(np.arange(100_001) - 50_000) < 100)
+    strip = strip.transpose(1, 0, 2).copy() if turned else strip
+    largest = 0
+
+    def note(image: Image.Image, size: tuple[int, int], *rest: Any, **more: Any) -> Image.Image:
+        nonlocal largest
+        largest = max(largest, size[0] * size[1])
+        return resize(image, size, *rest, **more)
+
+    resize = Image.Image.resize
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Image.Image, "resize", note)
+        values = preprocessing.picture(Image.fromarray(strip))
+    assert largest <= 24 * 24 * 65 if preprocessing is CLIP or turned else largest <= 24 * 24
+    gap = (preprocessing.pixels(torch.from_numpy(strip)[None])[0] - values).abs().max()
+    assert gap < 2.01 / 255 / min(preprocessing.std)
+    if preprocessing is CLIP:
+        assert (to_levels(values, CLIP)[0] > 254).all()
+        assert (to_levels(values, CLIP)[1:] < 1).all()
+
+
+# Modes of more than 8 bits, and what files are opened as.
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I;16B", "I"])
+def test_16_bits_are_scaled_as_in_files(mode: str, tmp_path: Path) -> None:
+    """Pillow's own conversion makes all above 255 white."""
+    values = np.linspace(0, 65535, 30 * 40).reshape(30, 40).round()
+    kind = {"I;16": "<u2", "I;16B": ">u2", "I": "<i4"}[mode]
+    picture = Image.frombytes(mode, (40, 30), values.astype(kind).tobytes())
+    grey = np.rint(values / 257).astype(np.uint8)
+    expected = CLIP.picture(Image.fromarray(grey).convert("RGB"))
+    assert torch.equal(CLIP.picture(picture), expected)
+    Image.frombytes("I;16", (40, 30), values.astype("<u2").tobytes()).save(tmp_path / "deep.png")
+    assert torch.equal(CLIP.picture(open_image(tmp_path / "deep.png")), expected)
+    with Image.open(tmp_path / "deep.png") as opened:
+        assert torch.equal(CLIP.picture(opened), expected)
+
+
+@pytest.mark.parametrize(("mode", "value"), [("F", 0.5), ("I", -1), ("I", 65536)])
+def test_values_of_unknown_range_are_refused(mode: str, value: float) -> None:
+    with pytest.raises(lmr.LmrError, match=rf"mode '{mode}' with values from {value}.*convert it to 8 bits first"):
+        CLIP.picture(Image.new(mode, (5, 5), value))
+
+
+# What is not a picture.
+
+
+@pytest.mark.parametrize(
+    "given", [np.zeros((5, 5, 3), np.uint8), torch.zeros(3, 5, 5), "photo.jpg", Path("photo.jpg"), None], ids=type
+)
+def test_what_is_not_a_picture_gets_a_sentence(given: Any) -> None:
+    with pytest.raises(lmr.LmrError, match=rf"PIL image, got {type(given).__name__}; .*open_image.*preprocess_pixels"):
+        lmr.load("pocket").preprocess(given)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "words"),
+    [
+        (np.zeros((1, 24, 24, 3), np.uint8), "got ndarray"),
+        (torch.zeros(1, 24, 24, 3), r"got \[1, 24, 24, 3\] of torch.float32"),
+        (torch.zeros(24, 24, 3, dtype=torch.uint8), r"got \[24, 24, 3\]"),
+        (torch.zeros(1, 3, 24, 24, dtype=torch.uint8), r"got \[1, 3, 24, 24\]"),
+        (torch.zeros(1, 24, 24, 4, dtype=torch.uint8), r"got \[1, 24, 24, 4\]"),
+        (torch.zeros(1, 0, 24, 3, dtype=torch.uint8), "with pixels"),
+        (None, "got NoneType"),
+    ],
+)
+def test_what_is_not_pictures_gets_a_sentence(pixels: Any, words: str) -> None:
+    with pytest.raises(lmr.LmrError, match=words):
+        CLIP.pixels(pixels)
+
+
+@pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)], ids=str)
+def test_picture_without_pixels_gets_a_sentence(size: tuple[int, int]) -> None:
+    with pytest.raises(lmr.LmrError, match="Expected a picture with pixels"):
+        CLIP.picture(Image.new("RGB", size))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"resolution": 0}, "resolution"),
+        ({"resolution": 24.5}, "resolution"),
+        ({"mean": (0.5, 0.5)}, "three means"),
+        ({"std": (0.5, 0.0, 0.5)}, "three positive deviations"),
+        ({"std": (0.5, math.nan, 0.5)}, "three positive deviations"),
+        ({"mean": (0.5, math.inf, 0.5)}, "three means"),
+        ({"resize": "long"}, "'short' or 'squash'"),
+        ({"interpolation": "nearest"}, "'bicubic' or 'bilinear'"),
+    ],
+)
+def test_what_no_model_wants_gets_a_sentence(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(lmr.LmrError, match=words):
+        Preprocessing(**{"resolution": 24, "mean": OPENAI_MEAN, "std": OPENAI_STD, **change})

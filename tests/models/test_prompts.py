@@ -1,0 +1,128 @@
+"""Prompts from templates, from sentences per class, and from a file of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+import lmr
+from lmr.models.prompts import write_prompts
+
+NAMES = ["great_white_shark", "Tabby Cat", "dog"]
+SENTENCES: dict[str, Any] = {
+    "Great White Shark": ["A shark with a white belly.", "A large grey fish."],
+    "tabby_cat": ["A striped cat."],
+    "dog": ["A loyal animal.", "It barks.", "A {} runs."],
+    "zebra": ["Not asked for."],
+}
+EXPECTED = [
+    ["A shark with a white belly.", "A large grey fish."],
+    ["A striped cat."],
+    ["A loyal animal.", "It barks.", "A dog runs."],
+]
+
+
+def test_every_name_is_put_into_every_template() -> None:
+    prompts = write_prompts(NAMES, ["a {}.", "{} or {}"])
+    assert prompts == [
+        ["a great white shark.", "great white shark or great white shark"],
+        ["a Tabby Cat.", "Tabby Cat or Tabby Cat"],
+        ["a dog.", "dog or dog"],
+    ]
+
+
+def test_sentences_are_matched_whatever_case_and_underscores() -> None:
+    assert write_prompts(NAMES, SENTENCES) == EXPECTED
+    assert write_prompts(NAMES, MappingProxyType(SENTENCES)) == EXPECTED
+    assert write_prompts(NAMES[::-1], SENTENCES) == EXPECTED[::-1]
+
+
+@pytest.mark.parametrize("form", [str, Path])
+def test_sentences_come_from_a_file(form: Any, tmp_path: Path) -> None:
+    path = tmp_path / "cupl.json"
+    path.write_text(json.dumps({**SENTENCES, "dog": [*SENTENCES["dog"], "Ein Hund, größer als 🐱."]}), encoding="utf-8")
+    prompts = write_prompts(NAMES, form(path))
+    assert prompts[:2] == EXPECTED[:2]
+    assert prompts[2][-1] == "Ein Hund, größer als 🐱."
+
+
+def test_exact_name_comes_first() -> None:
+    sentences = {"crane": ["A bird."], "Crane": ["A machine."]}
+    assert write_prompts(["crane", "Crane"], sentences) == [["A bird."], ["A machine."]]
+    with pytest.raises(lmr.LmrError, match="has both 'crane' and 'Crane' for the class 'CRANE'; keep one"):
+        write_prompts(["crane", "CRANE"], sentences)
+
+
+def test_same_name_may_come_twice() -> None:
+    assert write_prompts(["dog", "dog"], SENTENCES) == [EXPECTED[2]] * 2
+    assert write_prompts(["dog", "dog"], ["a {}"]) == [["a dog"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("sentences", "words"),
+    [
+        ({"dog": ["x"]}, r"no sentences for 'great_white_shark', 'Tabby Cat'; it needs every one of the 3 classes"),
+        ({**SENTENCES, "dog": []}, r"should give 'dog' a list of sentences, none of them empty; got \[\]"),
+        ({**SENTENCES, "dog": "It barks."}, "should give 'dog' a list of sentences.*got 'It barks.'"),
+        ({**SENTENCES, "dog": ["It barks.", " "]}, "should give 'dog' a list"),
+        ({**SENTENCES, "dog": ["It barks.", 3]}, "should give 'dog' a list"),
+        ({**SENTENCES, "dog": None}, "should give 'dog' a list"),
+        ({**SENTENCES, "dog": {"It barks.": 1}}, "should give 'dog' a list"),
+        ({}, "no sentences for"),
+    ],
+)
+def test_bad_sentences_get_a_sentence(sentences: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match=f"The set of prompts .*{words}"):
+        write_prompts(NAMES, sentences)
+    path = tmp_path / "cupl.json"
+    path.write_text(json.dumps(sentences))
+    with pytest.raises(lmr.LmrError, match=f"The prompt file .*cupl.json' .*{words}"):
+        write_prompts(NAMES, path)
+
+
+def test_only_the_first_missing_classes_are_named() -> None:
+    names = [f"class {number}" for number in range(20)]
+    with pytest.raises(lmr.LmrError, match=r"'class 1', 'class 2', .*'class 5' and 14 more; .*mean 'Class_0'\?"):
+        write_prompts(names, {"Class_0": ["x"]})
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1, 2]", '"text"', '{"a": ["\ud800"', b"\xff\xfe\x00", "[" * 100_000])
+def test_file_that_is_not_prompts_gets_a_sentence(content: Any, tmp_path: Path) -> None:
+    path = tmp_path / "odd.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+    with pytest.raises(
+        lmr.LmrError,
+        match=r"Cannot read .*odd\.json' as a JSON file|class -> list of sentences in .*odd\.json', found a (list|str)",
+    ):
+        write_prompts(NAMES, path)
+
+
+def test_missing_file_gets_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match=r"There is no prompt file .*nowhere\.json'\. Expected a list of templates"):
+        write_prompts(NAMES, tmp_path / "nowhere.json")
+    with pytest.raises(lmr.LmrError, match="Cannot read"):
+        write_prompts(NAMES, tmp_path)
+
+
+def test_single_template_is_not_taken_for_a_file() -> None:
+    with pytest.raises(lmr.LmrError, match="single text; put it in a list"):
+        write_prompts(NAMES, "a photo of a {}.")
+
+
+def test_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    path = tmp_path / "cupl.json"
+    path.write_text(json.dumps(SENTENCES), encoding="utf-8-sig")
+    assert write_prompts(NAMES, path) == EXPECTED
+
+
+@pytest.mark.parametrize("given", [None, 3])
+def test_what_is_no_list_gets_a_sentence(given: Any) -> None:
+    with pytest.raises(lmr.LmrError, match=rf"list of templates, got {given}; for 'a photo of a {{}}\.' leave it away"):
+        write_prompts(NAMES, given)
+    with pytest.raises(lmr.LmrError, match=f"list of class names, got {given}"):
+        lmr.load("pocket").classifier(given)
+    assert write_prompts((name for name in NAMES), (text for text in ["{}"])) == write_prompts(NAMES, ["{}"])

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from row_maker import complete, make_row, make_world, write_runs
+
+from lmr.bench.running.row import Row
+from lmr.report.figures.paper_figures import Drawing
+from lmr.report.page import build_page, clean_svg, collect_curves
+from lmr.report.report import make_report
+from lmr.report.series import gather
+from lmr.report.tables.table import Cell, Column, Line, Table
+
+EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; Debian has it: apt-get install chromium")
+
+
+class Reader(HTMLParser):
+    """Collects elements and checks that they close in order."""
+
+    VOID = ("meta", "link", "input", "br", "img")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def parse(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def read_data(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return dict(json.loads(found[1]))
+
+
+def make_evil_rows() -> list[Row]:
+    fields = {"dataset": f"folder:{EVIL}", "backbone": {"name": EVIL, "weights": EVIL, "dtype": EVIL}}
+    rows = [make_row(EVIL, complete("lmr(lr=0.1)"), domain, 0.5, command=EVIL, **fields) for domain in ("frost", EVIL)]
+    return [*rows, make_row("LMR", complete("lmr"), "frost", 0.6, **fields)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reports of made-up runs: one beside published numbers, one with names that try to break out."""
+    root = tmp_path_factory.mktemp("reports")
+    chosen = [row for row in make_world("cifar100-c", images=10000) if row.domain in ("frost", "fog", "clean")]
+    again = [make_row("LMR", complete("lmr"), d, 0.5, dataset="cifar100-c", seed=2) for d in ("frost", "fog")]
+    make_report([write_runs(root / "runs", chosen + again)], root / "plain")
+    make_report([write_runs(root / "bad", make_evil_rows())], root / "evil", figures=False)
+    short = {"curve": {"images": [64, 600], "accuracy": [0.1, 0.3]}, "images": 600}
+    made = {"protocol": {"corruptions": "made by lmr, <seed> 0", "classes": "100"}}
+    rows = [
+        make_row("LMR", complete("lmr"), "frost", 0.5, curve={"images": [64, 1000], "accuracy": [0.2, 0.5]}, **made)
+    ]
+    rows.append(make_row("TENT", complete("tent"), "frost", 0.3, **short, **made))
+    make_report([write_runs(root / "mixed", rows)], root / "short", figures=False)
+    return root
+
+
+@pytest.mark.parametrize("name", ["plain", "evil"])
+def test_the_page_needs_nothing_but_itself(folder: Path, name: str) -> None:
+    page = (folder / name / "index.html").read_text(encoding="utf-8")
+    reader = parse(page)
+    for tag, attributes in reader.elements:
+        assert tag not in ("iframe", "object", "embed", "base", "img", "image", "audio", "video")
+        for key in ("src", "href", "xlink:href", "action", "data", "poster", "srcset"):
+            value = attributes.get(key) or "#"
+            assert value.startswith("#") or value == "data:,", (tag, key, value)
+        assert not [key for key in attributes if key.startswith("on")]
+    code = re.sub(r"<script type=.application/json.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"@import|url\((?!#)|fetch\(|XMLHttpRequest|WebSocket|import\(|eval\(|innerHTML", code)
+    addresses = set(re.findall(r"https?://[^\s\"'<]+", code))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # names, never fetched
+    assert len([tag for tag, _ in reader.elements if tag == "script"]) == 2
+
+
+def test_ids_are_unique_and_references_resolve(folder: Path) -> None:
+    page = (folder / "plain" / "index.html").read_text(encoding="utf-8")
+    ids = [attributes["id"] for _, attributes in parse(page).elements if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+    markup = page[: page.index("<script")]
+    for reference in re.findall(r'(?:href="#|url\(#)([^")]+)', markup):
+        assert reference in ids, reference
+
+
+def test_names_stay_text(folder: Path) -> None:
+    page = (folder / "evil" / "index.html").read_text(encoding="utf-8")
+    assert "<img" not in page
+    assert "owned'</script>" not in page
+    data = read_data(page)
+    assert any(EVIL in facts["command"] for facts in data["runs"].values())
+    assert any(EVIL in domains for domains in data["curves"].values())
+
+
+def test_every_number_leads_to_its_runs_and_commands(folder: Path) -> None:
+    page = (folder / "plain" / "index.html").read_text(encoding="utf-8")
+    data = read_data(page)
+    named = {run for runs in re.findall(r'data-runs="([^"]*)"', page) for run in runs.split()}
+    assert named == set(data["runs"])
+    for facts in data["runs"].values():
+        assert facts["command"].startswith("lmr bench")
+        assert {"method", "backbone", "data", "prompts", "stream", "versions"} <= set(facts["protocol"])
+    assert page.count("<pre>lmr bench") > 5  # also without scripts
+
+
+def test_published_numbers_and_marks_are_in_the_table() -> None:
+    line = Line(
+        "LMR", (Cell(50.0, 0.5, 2, 53.29, ("abc",)),), ("images 5 (paper: 10000)",), (("images", "5"),), "lmr x", True
+    )
+    other = Line("TENT", (Cell(40.0),))
+    table = Table("t", "T", (Column("average", "AVG"),), (other, line), published="the paper's table 1")
+    page = build_page("t", "s", [table], [], {}, [], ["mind <this>"])
+    assert '<td class="best" data-runs="abc" data-what="LMR, average"' in page
+    assert "Published: 53.29, the paper&#x27;s table 1. Our protocol differs: images 5 (paper: 10000)." in page
+    assert '<th scope="row">published</th><td>53.29</td>' in page
+    assert '<th scope="row">difference</th><td class="down">-3.29</td>' in page
+    assert '<th scope="row">± sd</th><td>0.50</td>' in page
+    assert '<td class="second"><span>40.00</span></td>' in page
+    assert "<li>mind &lt;this&gt;</li>" in page
+    assert "The runs have no numbers for figures." in page
+
+
+def test_curves_are_of_the_first_seed_and_damaged_ones_are_left_out() -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", accuracy, seed=seed) for seed, accuracy in ((2, 0.9), (1, 0.5))]
+    rows.append(make_row("TENT", complete("tent"), "frost", 0.4, curve={"images": [1, 2], "accuracy": [0.1]}))
+    rows.append(make_row("ETA", complete("eta"), "frost", 0.4, curve={}))
+    (series,) = gather(rows).values()
+    assert collect_curves({"here": series}) == {
+        "here": {"frost": [{"label": "LMR", "ours": True, "images": [64.0, 128.0], "accuracy": [0.25, 0.5]}]}
+    }
+
+
+def test_curves_stand_in_the_order_of_the_benchmark() -> None:
+    domains = ("clean", "jpeg_compression", "shot_noise", "gaussian_noise")
+    (series,) = gather(make_row("LMR", complete("lmr"), domain, 0.5, severity=0) for domain in domains).values()
+    found = collect_curves({"here": series})
+    assert list(found["here"]) == ["gaussian_noise", "shot_noise", "jpeg_compression", "clean"]
+
+
+def test_a_figure_brings_no_prologue_and_no_foreign_ids() -> None:
+    svg = '<?xml version="1.0"?>\n<!DOCTYPE svg PUBLIC "x" "http://x/y.dtd">\n<svg width="9pt" height="8pt">'
+    svg += '<metadata><a href="http://purl.org"/></metadata><g id="a"/><use xlink:href="#a" clip-path="url(#a)"/></svg>'
+    cleaned = clean_svg(svg, "figure 1", 'a "caption"')
+    assert cleaned == (
+        '<svg role="img" aria-label="a &quot;caption&quot;"><g id="figure-1-a"/>'
+        '<use xlink:href="#figure-1-a" clip-path="url(#figure-1-a)"/></svg>'
+    )
+    page = build_page("t", "s", [], [Drawing("f", "1a", "<caption>", svg, b"")], {}, [], [])
+    assert "<b>Figure 1a</b> &lt;caption&gt;" in page
+
+
+PROBE = """
+<script>
+const out = {};
+window.addEventListener("error", (event) => { out.error = event.message; });
+out.title = document.title;
+out.paths = document.querySelectorAll("#plot path").length;
+out.legend = [...document.querySelectorAll("#legend button")].map((button) => button.textContent);
+const box = plot.getBoundingClientRect();
+const left = { clientX: box.left + 38, clientY: box.top + 50 };
+plot.dispatchEvent(new PointerEvent("pointermove", left));
+out.hovered = [...document.querySelectorAll("#legend button")].map((button) => button.textContent);
+out.place = document.getElementById("place").textContent;
+const right = { clientX: box.right, clientY: box.top + 50 };
+plot.dispatchEvent(new PointerEvent("pointermove", right));
+out.ended = [...document.querySelectorAll("#legend button")].map((button) => button.textContent);
+document.querySelector("#legend button").click();
+out.dim = document.querySelectorAll("#plot path.dim").length;
+const cell = document.querySelector("td[data-runs]");
+cell.click();
+out.drawer = document.getElementById("drawer").textContent;
+document.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+out.closed = document.getElementById("drawer").hidden;
+const box2 = document.getElementById("others");
+out.before = getComputedStyle(document.querySelector("tr.other") || document.body).display;
+box2.click();
+out.after = getComputedStyle(document.querySelector("tr.other") || document.body).display;
+out.wide = document.documentElement.scrollWidth > window.innerWidth;
+const result = document.createElement("pre");
+result.id = "result";
+result.textContent = JSON.stringify(out);
+document.body.append(result);
+</script>
+"""
+
+
+def browse(page: Path, profile: Path, width: int = 1200) -> dict[str, Any]:
+    """Open a page in a real browser without a network, use it, and say what it looked like."""
+    assert CHROMIUM is not None
+    probed = page.with_name("probed.html")
+    probed.write_text(page.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},900", "--dump-dom", probed.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found is not None, done.stderr[-2000:]
+    return dict(json.loads(unescape(found[1])))
+
+
+@BROWSER
+def test_a_browser_shows_curves_numbers_and_commands(folder: Path, tmp_path: Path) -> None:
+    out = browse(folder / "plain" / "index.html", tmp_path / "profile")
+    assert "error" not in out
+    assert out["paths"] == 9
+    assert len(out["legend"]) == 9
+    assert out["legend"][-1].startswith("LMR")
+    assert out["place"].startswith("after 0 pictures")
+    assert out["hovered"] != out["legend"]  # the values under the pointer
+    assert out["dim"] == 8
+    assert "lmr bench --methods" in out["drawer"]
+    assert "Published: 41.64" in out["drawer"]
+    assert out["closed"] is True
+    assert (out["before"], out["after"]) == ("table-row", "none")
+    assert out["wide"] is False
+
+
+def test_the_page_says_where_pictures_come_from(folder: Path) -> None:
+    page = (folder / "short" / "index.html").read_text(encoding="utf-8")
+    words = "corruptions: made by lmr, <seed> 0; classes: 100"
+    assert all(f"({words})" in facts["protocol"]["data"] for facts in read_data(page)["runs"].values())
+    assert f"<dt>data</dt><dd>{words.replace('<', '&lt;').replace('>', '&gt;')}</dd>" in page
+
+
+@BROWSER
+def test_a_shorter_stream_says_where_it_ended(folder: Path, tmp_path: Path) -> None:
+    out = browse(folder / "short" / "index.html", tmp_path / "profile")
+    assert "error" not in out
+    assert out["legend"] == out["ended"] == ["TENT30.0 (after its 600)", "LMR50.0"]
+    assert out["hovered"] == ["TENT10.0", "LMR20.0"]
+
+
+@BROWSER
+def test_names_do_nothing_in_a_browser(folder: Path, tmp_path: Path) -> None:
+    out = browse(folder / "evil" / "index.html", tmp_path / "profile", width=500)
+    assert "error" not in out
+    assert out["title"] == "LMR: benchmark report"
+    assert out["wide"] is False

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+from row_maker import complete, make_row, make_world, write_runs
+
+import lmr
+from lmr.apps import reproduce
+from lmr.report.paper.published import read_reference
+from lmr.report.report import OWN, add_report_options, make_report, run_report
+
+ROWS = [row for row in make_world() if row.domain in ("frost", "fog", "clean")]
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_report_options(parser)
+    return parser.parse_args(words)
+
+
+def test_a_report_has_every_table_in_four_forms_and_the_page(tmp_path: Path) -> None:
+    report = make_report([write_runs(tmp_path / "runs", ROWS)], tmp_path / "out", figures=False)
+    kinds = [table.name.split("-pocket")[0] for table in report.tables]
+    assert kinds == [
+        "accuracy", "parts", "gains", "measures", "efficiency", "ablation-components", "severities",
+        "sweep-batch-size", "sweep-delta", "sweep-negatives",
+    ]  # fmt: skip
+    assert all(OWN["tables"][0].fullmatch(table.name) for table in report.tables)  # or an old one would never go
+    files = {path.name for path in (tmp_path / "out" / "tables").iterdir()}
+    assert files == {f"{table.name}.{form}" for table in report.tables for form in ("txt", "md", "tex", "csv")}
+    page, text = report.page.read_text(), (tmp_path / "out" / "report.md").read_text()
+    for table in report.tables:
+        assert table.title in text
+        assert f'id="{table.name}"' in page
+    assert "On the clean pictures zero-shot has 80.00." in text
+
+
+def test_the_command_prints_tables_and_says_where_things_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A half-written last line costs a word, not the report."""
+    runs = write_runs(tmp_path / "runs", ROWS)
+    with open(runs / "rows.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"run": "abc", "met')
+    run_report(parse(str(runs), "--no-figures"))
+    shown = capsys.readouterr().out
+    assert "LMR        54.00*  55.00*  54.50*" in shown
+    assert "damaged and was left out" in shown
+    assert str(runs / "report" / "index.html") in shown
+    assert "\x1b" not in shown
+    assert "damaged and was left out" in (runs / "report" / "index.html").read_text()
+
+
+def test_the_same_runs_give_the_same_report(tmp_path: Path) -> None:
+    runs = write_runs(tmp_path / "runs", ROWS)
+    pages = [make_report([runs], tmp_path / name, figures=False).page.read_bytes() for name in ("a", "b")]
+    assert pages[0] == pages[1]
+
+
+def test_published_numbers_can_stand_beside_other_data(tmp_path: Path) -> None:
+    runs = write_runs(tmp_path / "runs", ROWS)
+    assert (
+        "dataset pocket-c (paper: cifar100-c)"
+        not in make_report([runs], tmp_path / "a", figures=False).page.read_text()
+    )
+    beside = make_report([runs], tmp_path / "b", beside="cifar100-c", figures=False)
+    assert "dataset pocket-c (paper: cifar100-c)" in beside.page.read_text()
+    assert any("35.80" in word and "35.58" in word for word in beside.words)  # the paper's own fault is told
+    with pytest.raises(lmr.LmrError, match="no table"):
+        make_report([runs], tmp_path / "c", beside="nothing")
+    assert not (tmp_path / "c").exists()
+
+
+def test_two_settings_with_one_name_do_not_share_files(tmp_path: Path) -> None:
+    rows = []
+    for prompt in ("one {}", "two {}"):
+        prompts = {"name": prompt, "count": 1, "digest": prompt}
+        rows += [make_row(name, complete(name), "frost", 0.5, prompts=prompts) for name in ("tent", "eta")]
+    report = make_report([write_runs(tmp_path / "runs", rows)], tmp_path / "out", figures=False)
+    names = [table.name for table in report.tables]
+    assert len(names) == len(set(names))
+    accuracies = [table for table in report.tables if table.name.startswith("accuracy")]
+    assert [("one" in table.title, "two" in table.title) for table in accuracies] == [(True, False), (False, True)]
+
+
+def test_zero_shot_alone_is_a_report_too(tmp_path: Path) -> None:
+    rows = [make_row("zero-shot", "zeroshot()", domain, 0.5) for domain in ("frost", "fog")]
+    report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out")
+    assert [table.name.split("-")[0] for table in report.tables] == ["accuracy"]
+    assert len([word for word in report.words if "left out" in word]) == 8
+
+
+def test_zero_shot_alone_on_other_data_has_its_table(tmp_path: Path) -> None:
+    rows = [
+        make_row("LMR", complete("lmr"), "frost", 0.5),
+        make_row("zero-shot", "zeroshot()", "fog", 0.5, dataset="x"),
+    ]
+    report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out", figures=False)
+    assert [table.title.split(",")[0] for table in report.tables] == ["Accuracy (%): cifar10-c", "Accuracy (%): x"]
+
+
+def test_what_is_in_no_table_is_named(tmp_path: Path) -> None:
+    """Other batch sizes have a table of their own; so have single images."""
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, batch_size=size) for size in (1, 16, 64)]
+    rows.append(make_row("LMR", complete("lmr"), "frost", 0.5, images=5))
+    report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out", figures=False)
+    assert "Also run, not shown here: LMR (5 images)." in report.tables[0].notes
+    assert "batch size" in report.tables[-1].title
+
+
+def test_what_an_earlier_report_left_behind_goes(tmp_path: Path) -> None:
+    """And nothing else: neither other names nor a single file that only looks like ours."""
+    zero = [row for row in ROWS if row.method == "zeroshot" and row.severity in (0, 5)]
+    make_report([write_runs(tmp_path / "runs", zero)], tmp_path / "out")
+    mine = [
+        tmp_path / "out" / name for name in ("tables/notes.txt", "tables/accuracy-mine.txt", "figures/figure-9.png")
+    ]
+    for path in mine:
+        path.write_text("mine")
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5)]
+    report = make_report([write_runs(tmp_path / "other", rows, samples=False)], tmp_path / "out", figures=False)
+    files = {path.name for folder in ("tables", "figures") for path in (tmp_path / "out" / folder).iterdir()}
+    names = {f"{table.name}.{form}" for table in report.tables for form in ("txt", "md", "tex", "csv")}
+    assert files == names | {path.name for path in mine}
+
+
+def test_figures_are_written_and_named_in_the_markdown(tmp_path: Path) -> None:
+    rows = [row for row in ROWS if row.method == "zeroshot" and row.severity in (0, 5)]
+    report = make_report([write_runs(tmp_path / "runs", rows)], tmp_path / "out")
+    assert [drawing.number for drawing in report.drawings] == ["1a", "1c"]
+    text = (tmp_path / "out" / "report.md").read_text()
+    for drawing in report.drawings:
+        assert f"(figures/{drawing.name}.svg)" in text
+        assert (tmp_path / "out" / "figures" / f"{drawing.name}.png").stat().st_size > 10000
+
+
+def test_the_page_on_reports_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Python runs, and its tables and tolerances are those of the code."""
+    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    write_runs(tmp_path / "lmr-runs", ROWS[:4])
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, {})
+    assert (tmp_path / "report" / "index.html").exists()
+    listed = re.search(r"Tables: (.*?)\. The command", text, re.DOTALL)
+    assert listed is not None
+    assert re.findall(r"`(.*?)`", listed[1]) == list(read_reference())
+    assert f"| {reproduce.MEAN} points | {reproduce.CELL} points |" in text
+    assert f"| {reproduce.MEAN_ZERO_SHOT} | {reproduce.CELL_ZERO_SHOT} |" in text
+
+
+def test_what_is_not_there_or_not_writable_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match="There are no runs"):
+        make_report([tmp_path / "nowhere"], tmp_path / "out")
+    runs = write_runs(tmp_path / "runs", ROWS[:2])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(lmr.LmrError, match="Cannot make the folder"):
+        make_report([runs], tmp_path / "file" / "out", figures=False)
