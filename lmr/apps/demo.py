@@ -19,12 +19,12 @@ import torch
 from tqdm import tqdm
 
 from lmr.apps.demo_run import Run, run_stream
-from lmr.bench.columns import align, check_folder
+from lmr.bench.columns import align
 from lmr.bench.cost.machine import count_cores
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.files import check_folder, write_atomically
 from lmr.core.registry import create, find_method, list_methods
-from lmr.core.state import write_atomically
 from lmr.data.sets.catalogue import CorruptedOnTheFly, PocketWorld
 from lmr.data.sets.pocket import CLASSES
 from lmr.data.streams import Batch, make_stream

@@ -1,25 +1,8 @@
-"""What commands print and write: text in columns, and a look at the folder before the work begins."""
+"""Text in columns, for tables on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-
-from lmr.core.errors import LmrError
-from lmr.core.state import write_atomically
-
-
-def check_folder(folder: Path, names: Iterable[str]) -> None:
-    """Make the folder and see that these files can be written, before minutes go into what they are to hold."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LmrError(f"Cannot make the folder {str(folder)!r}: {error.strerror}.") from error
-    write_atomically(folder / ".probe", b"")
-    (folder / ".probe").unlink()
-    for name in names:
-        if (folder / name).is_dir():
-            raise LmrError(f"{str(folder / name)!r} is a folder where a file is to go; give another --out.")
+from collections.abc import Sequence
 
 
 def align(lines: Sequence[Sequence[str]]) -> str:

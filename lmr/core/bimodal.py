@@ -15,6 +15,7 @@ from lmr.core.gradient import GradientMethod
 from lmr.core.method import Mix
 from lmr.core.optim import OptimizerName
 from lmr.core.text import differentiate
+from lmr.core.traits import Tower
 
 T = TypeVar("T")
 
@@ -25,6 +26,9 @@ class BimodalMethod(GradientMethod):
 
     All class prompts are encoded again at every batch. Subclasses write ``adapt`` with :meth:`differentiate`.
     """
+
+    towers = (Tower.IMAGE, Tower.TEXT)
+    one_stream_because = "every stream would need all class prompts encoded with its own text norms at every batch"
 
     optimizer: OptimizerName = "adamw"
     weight_decay: float = 0.01

@@ -35,6 +35,11 @@ class GradientMethod(Method):
         self.bank = NormBank(self.tower())
         self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)
 
+    @property
+    def trainable(self) -> int:
+        """The norm parameters of one stream."""
+        return self.bank.size
+
     def tower(self) -> nn.Module:
         """The module whose norms adapt."""
         return self.classifier.encoder

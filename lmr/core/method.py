@@ -22,6 +22,7 @@ from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
+from lmr.core.traits import Emission, Passes, Role, Scores, Tower
 
 Streams = Sequence[int] | Tensor | int | None
 
@@ -70,10 +71,22 @@ class Mix:
 class Method:
     """Base of all methods. Labels never reach it; nothing adapts unless :meth:`step` is called."""
 
+    # Traits: what a method declares of itself. All have defaults; ``register`` fills in name and label.
     name: ClassVar[str]
-    presets: ClassVar[dict[str, Preset]] = {"default": Preset({}, "the method's own defaults")}
+    label: ClassVar[str]  # what tables call it; the name in capitals if not declared
+    source: ClassVar[str] = ""  # where it was published, in a few words
+    year: ClassVar[int] = 9999  # of the publication; orders tables
+    role: ClassVar[Role] = Role.OTHER
+    towers: ClassVar[tuple[Tower, ...]] = ()  # whose norms it adapts
+    emission: ClassVar[Emission] = "before"  # of a method without an argument ``emit``
+    scores: ClassVar[Scores] = Scores.COSINES
+    gated: ClassVar[bool] = False  # info["gate_share"] of the samples take the backward; the others cost a forward
+    parts: ClassVar[tuple[str, ...]] = ()  # boolean arguments that switch parts of the method off, for ablations
+    swept: ClassVar[dict[str, tuple[str, ...]]] = {}  # name of a sweep -> the arguments that vary in it
     many_streams: ClassVar[bool] = False
+    one_stream_because: ClassVar[str] = ""  # why not, for the error message
     grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n changes with the stream
+    presets: ClassVar[dict[str, Preset]] = {"default": Preset({}, "the method's own defaults")}
 
     classifier: ZeroShot = dataclasses.field(kw_only=False)
     streams: int = 1
@@ -86,7 +99,8 @@ class Method:
         if self.streams < 1:
             raise LmrError(f"Expected a number of streams of at least 1, got {self.streams!r}.")
         if self.streams > 1 and not self.many_streams:
-            raise LmrError(f"{self.name} serves one stream; make one {self.name} per stream, or use 'lmr'.")
+            reason = f" ({self.one_stream_because})" if self.one_stream_because else ""
+            raise LmrError(f"{self.name} serves one stream{reason}; create one {self.name} per stream.")
         try:
             with leave_inference_mode():
                 self.prepare()
@@ -96,6 +110,34 @@ class Method:
             raise LmrError(f"There is no memory for the state of {self!r}; ask for less. ({error})") from error
 
     # What a method says of itself.
+
+    @property
+    def emits(self) -> Emission:
+        """Whether an answer is the one before or after the batch's own update."""
+        emission: Emission = getattr(self, "emit", self.emission)
+        return emission
+
+    @property
+    def trainable(self) -> int:
+        """How many parameters of the model one stream adapts."""
+        return 0
+
+    @property
+    def margin_width(self) -> float:
+        """Width in cosine units of the set of plausible classes that local margins are measured against."""
+        return 0.03
+
+    def count_passes(self, learning: float = 1.0) -> Passes | None:
+        """The arithmetic of one step when a share ``learning`` of the samples takes the backward; None if unknown."""
+        return None
+
+    def logit_offset(self) -> Tensor | None:
+        """What the present state adds to the logits besides similarity: [streams, C], or None for nothing."""
+        return None
+
+    def logit_floor(self) -> float | None:
+        """The logit that stands for probability 0, for methods whose logits have a floor."""
+        return None
 
     def prepare(self) -> None:
         """Check the configuration and build what the method works with; called once."""

@@ -1,9 +1,22 @@
-"""The registry: a method is found, configured and made by its spec string."""
+"""The registry: a method is found, configured and created by its spec string.
+
+Methods come from three places: the folder ``lmr.methods``, packages with an entry point in the group ``lmr.methods``,
+and files that are named in the spec itself, ``./mine.py:mine(lr=1e-3)``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
 from lmr.core.classifier import ZeroShot
@@ -11,8 +24,10 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
 from lmr.core.spec import parse_spec, suggest
 
+ENTRY_POINTS = "lmr.methods"
 _METHODS: dict[str, type[Method]] = {}
 _M = TypeVar("_M", bound=type[Method])
+_ADDRESS = re.compile(r"(?P<file>.+\.py):(?P<spec>[A-Za-z_]\w*\s*(?:\(.*\))?)\s*", re.DOTALL)
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(dataclasses.field,))
@@ -21,35 +36,61 @@ def register(name: str) -> Callable[[_M], _M]:
 
     def enter(method: _M) -> _M:
         if name in _METHODS:
-            raise LmrError(f"There is a method {name!r} already: {_METHODS[name].__module__}.")
+            raise LmrError(f"There already is a method {name!r}, in {_METHODS[name].__module__}; choose another name.")
         made = dataclasses.dataclass(kw_only=True, eq=False, repr=False)(method)
         made.name = name
+        if "label" not in vars(made):
+            made.label = name.upper()
         _METHODS[name] = made
         return method
 
     return enter
 
 
+def split_address(spec: str) -> tuple[str | None, str]:
+    """Split ``FILE.py:name(...)`` into the file and the spec; a plain spec has no file."""
+    match = _ADDRESS.fullmatch(spec) if isinstance(spec, str) else None
+    return (match["file"], match["spec"]) if match else (None, spec)
+
+
 def list_methods() -> list[str]:
     """The names of all methods, in alphabetical order."""
+    _fill()
     return sorted(_METHODS)
 
 
+def sort_methods(names: Sequence[str]) -> list[str]:
+    """Names in the order of tables: the baseline first, then methods without training, then by year, ours last."""
+
+    def place(name: str) -> tuple[int, bool, int, str]:
+        method = find_method(name)
+        return method.role, bool(method.towers), method.year, name
+
+    return sorted(names, key=place)
+
+
 def find_method(name: str) -> type[Method]:
-    """The class behind a name; an unknown one is answered with the nearest."""
+    """The class of a method by its name or by ``FILE.py:name``; an unknown name is answered with the nearest one."""
+    file, name = split_address(name)
+    if file is not None:
+        load_method_file(file)
+    else:
+        _fill()
     if not isinstance(name, str) or name not in _METHODS:
-        raise LmrError(f"There is no method {name!r}.{suggest(name, _METHODS)} There are: {', '.join(list_methods())}.")
+        known = ", ".join(list_methods())
+        raise LmrError(f"There is no method {name!r}.{suggest(name, _METHODS)} There are: {known}.")
     return _METHODS[name]
 
 
 def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: int = 1, **arguments: Any) -> Method:
-    """Make a method from its spec string, for example ``create("lmr(lr=1e-3)", clip)``.
+    """Create a method from its spec string, for example ``create("lmr(lr=1e-3)", clip)``.
 
     What is given in the call wins over the string, the string over the preset, the preset over the defaults. A preset
-    may also stand in the string: ``lmr(preset="cifar10-c")``.
+    may also be in the string: ``lmr(preset="cifar10-c")``. A method in a file of your own is ``./mine.py:mine``.
     """
+    file, spec = split_address(spec)
     name, values = parse_spec(spec)
-    method = find_method(name)
+    method = find_method(name if file is None else f"{file}:{name}")
     if not isinstance(clip, ZeroShot):
         raise LmrError(f"Expected a ZeroShot, got {type(clip).__name__}; backbone.classifier(names) makes one.")
     values |= arguments
@@ -65,3 +106,52 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
         if key not in known:
             raise LmrError(f"{name} has no argument {key!r}.{suggest(key, known)} It has: {', '.join(known)}.")
     return method(clip, streams=streams, **values)
+
+
+def load_method_file(path: str) -> str:
+    """Import a file of methods once per content and return the digest of its content.
+
+    A file that was edited since is imported again; its methods replace those of its earlier content.
+    """
+    try:
+        resolved = Path(path).resolve(strict=True)
+        digest = hashlib.sha256(resolved.read_bytes()).hexdigest()
+    except (OSError, ValueError) as error:
+        raise LmrError(f"Cannot read the method file {path!r}: {getattr(error, 'strerror', None) or error}.") from error
+    module_name = f"lmr_method_file_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
+    if getattr(sys.modules.get(module_name), "__lmr_digest__", None) == digest:
+        return digest
+    _fill()  # a name that a file takes from the package is refused, whatever was loaded first
+    for name in [name for name, method in _METHODS.items() if method.__module__ == module_name]:
+        del _METHODS[name]
+    module_spec = importlib.util.spec_from_file_location(module_name, resolved)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_name] = module  # dataclasses look their own module up
+    before = set(_METHODS)
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        for name in set(_METHODS) - before:
+            del _METHODS[name]
+        del sys.modules[module_name]
+        raise LmrError(f"The method file {path!r} cannot be imported: {type(error).__name__}: {error}") from error
+    module.__dict__["__lmr_digest__"] = digest
+    return digest
+
+
+@cache
+def _fill() -> None:
+    """Import every method of the package and of installed packages, when one is first asked for.
+
+    The package's own folder is imported by name: core knows that there is a folder of methods, not what is in it.
+    """
+    importlib.import_module("lmr.methods")
+    for point in metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            point.load()
+        except Exception as error:  # a broken package must not take the others along
+            warnings.warn(
+                f"The methods of {point.value!r} (entry point {point.name!r}) cannot be imported: {error}", stacklevel=2
+            )

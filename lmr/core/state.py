@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from torch import Tensor
 
 from lmr.core.errors import LmrError
+from lmr.core.files import write_atomically
 
 FORMAT, VERSION = "lmr-state", "1"
 
@@ -61,34 +59,3 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
             f"{os.fspath(path)!r} has state format {facts.get('version')!r}, this lmr reads {VERSION!r}; upgrade lmr."
         )
     return tensors, facts
-
-
-def _choose_mode(target: Path) -> int:
-    """The permissions of the file that is replaced, or those any new file would get."""
-    if target.exists():
-        return target.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
-def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a temporary file beside ``path``, flush it to the disk and rename it over ``path``."""
-    target = Path(path)
-    temporary = None
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            os.chmod(temporary, _choose_mode(target))
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        temporary = None
-    except OSError as error:
-        reason = error.strerror or error
-        raise LmrError(f"Cannot write {str(target)!r}: {reason}. What was there is as it was.") from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)

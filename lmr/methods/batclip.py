@@ -11,6 +11,7 @@ from lmr.core.bimodal import BimodalMethod
 from lmr.core.functional.losses import bimodal_loss
 from lmr.core.method import Mix, Prediction, Preset
 from lmr.core.registry import register
+from lmr.core.traits import Passes
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
@@ -27,12 +28,17 @@ class BATCLIP(BimodalMethod):
     CIFAR-100-C is the only preset with Adam, whose weight decay goes through the gradient.
     """
 
+    source = "Maharana et al. 2025"
+    year = 2025
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=200),
         "cifar10-c": Preset({"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.01}, _SOURCE, batch_size=200),
         "cifar100-c": Preset({"optimizer": "adam", "lr": 5e-4, "weight_decay": 0.01}, _SOURCE, batch_size=200),
         "imagenet": Preset({"optimizer": "adamw", "lr": 5e-4, "weight_decay": 0.01}, _SOURCE, batch_size=64),
     }
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        return Passes(forwards=1, backwards=1, text_forwards=1, text_backwards=1)
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
         def objective(raw: Tensor, prototypes: Tensor, logits: Tensor) -> tuple[Tensor, int]:

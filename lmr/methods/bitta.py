@@ -13,6 +13,7 @@ from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss, entropy
 from lmr.core.method import Mix, Prediction, Preset
 from lmr.core.registry import register
+from lmr.core.traits import Passes
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
@@ -33,6 +34,8 @@ class BITTA(BimodalMethod):
     unlearning off, ``high=0`` does not. Where every uncertain sample has entropy 0 there is nothing to unlearn.
     """
 
+    source = "Sun et al. 2026"
+    year = 2026
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=200),
         "cifar10-c": Preset({"lr": 1e-3}, _SOURCE, batch_size=200),
@@ -55,6 +58,10 @@ class BITTA(BimodalMethod):
         if not 0 <= self.high <= 1 or self.unlearn < 0:
             raise LmrError("Expected 'high' of bitta from 0 to 1 and 'unlearn' of bitta not negative.")
         super().prepare()
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        forwards = 2 if self.emit == "after" else 1
+        return Passes(forwards=forwards, backwards=1, text_forwards=forwards, text_backwards=1)
 
     def begin(self, streams: int) -> dict[str, Tensor]:
         """Also the counts (low, high, all) of the first batch: zeros before it."""

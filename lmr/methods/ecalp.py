@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, Mix, Prediction, Preset
 from lmr.core.registry import register
+from lmr.core.traits import Passes, Scores
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details (all benchmarks)"
 _NOBODY, _FAR = -1, -2.0  # a free place in a neighbour list, and its similarity: below every cosine
@@ -35,6 +36,11 @@ class ECALP(Method):
     an image costs n * D for its similarities and 2 (iterations - 1) * n * k_image * C for the propagation itself.
     """
 
+    source = "Li et al. 2025"
+    year = 2025
+    emission = "after"
+    scores = Scores.LABELS
+    one_stream_because = "the graph of a stream grows with it, so that streams have tensors of different lengths"
     grows: ClassVar[tuple[str, ...]] = ("features", "images", "similarity", "classes", "cosines", "label", "value")
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE, batch_size=1),
@@ -57,6 +63,12 @@ class ECALP(Method):
         if not 0 < self.alpha <= 1:
             raise LmrError(f"Expected 'alpha' of ecalp above 0 and up to 1, got {self.alpha}.")
         self.spread = F.normalize(self.classifier.prototypes.var(0), dim=0)
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        return Passes(forwards=1)
+
+    def logit_floor(self) -> float:
+        return math.log(torch.finfo(self.classifier.prototypes.dtype).tiny)
 
     def begin(self, streams: int) -> dict[str, Tensor]:
         prototypes, few = self.classifier.prototypes, min(self.k_text, self.classifier.classes)

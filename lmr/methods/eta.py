@@ -12,6 +12,7 @@ from lmr.core.functional.losses import entropy
 from lmr.core.gradient import GradientMethod
 from lmr.core.method import Mix, Prediction, Preset
 from lmr.core.registry import register
+from lmr.core.traits import Passes, Tower
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 _KEPT = 0.9  # memory of the running average, a constant of the authors' code
@@ -32,6 +33,9 @@ class ETA(GradientMethod):
     of ETA take 0.4 on CIFAR-10-C and 0.1 on CIFAR-100-C. ``certain`` and ``diverse`` in the info count the samples.
     """
 
+    source = "Niu et al. 2022"
+    year = 2022
+    towers = (Tower.IMAGE,)
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
         "cifar10-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),
@@ -50,6 +54,9 @@ class ETA(GradientMethod):
     def begin(self, streams: int) -> dict[str, Tensor]:
         average = self.classifier.prototypes.new_zeros(streams, self.classifier.classes)
         return super().begin(streams) | {"average": average}
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        return Passes(forwards=1, backwards=learning)
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
         average, begun = self.state["average"], bool(self.state["steps"] > 0)  # each step accepts, nothing else does

@@ -23,6 +23,7 @@ from lmr.core.method import Method, Mix, Prediction, Preset
 from lmr.core.norms import NormBank
 from lmr.core.optim import adam_step
 from lmr.core.registry import register
+from lmr.core.traits import Passes, Role, Tower
 
 
 class _Look(NamedTuple):
@@ -50,6 +51,13 @@ class _Seen(NamedTuple):
 class LMR(Method):
     """Local Margin Restoration: protected margins, adaptive targets, bias correction."""
 
+    source = "Huang et al. 2026"
+    year = 2026
+    role = Role.OURS
+    towers = (Tower.IMAGE,)
+    gated = True
+    parts = ("pmr", "am", "bc")
+    swept: ClassVar[dict[str, tuple[str, ...]]] = {"delta": ("delta",), "negatives": ("negatives", "positives")}
     many_streams = True
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, "paper, Implementation details: CIFAR-100-C and ImageNet-C"),
@@ -89,6 +97,21 @@ class LMR(Method):
         super().__post_init__()
         if self.bank is not None:
             self.state["norms"] = self.bank.rows
+
+    @property
+    def trainable(self) -> int:
+        return 0 if self.bank is None else self.bank.size
+
+    @property
+    def margin_width(self) -> float:
+        return self.delta
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        learning = learning if self.pmr else 0.0
+        return Passes(forwards=2 if learning > 0 and self.emit == "after" else 1, backwards=learning)
+
+    def logit_offset(self) -> Tensor:
+        return self.state["bias"]
 
     def begin(self, streams: int) -> dict[str, Tensor]:
         prototypes = self.classifier.prototypes

@@ -12,6 +12,7 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method, Mix, Prediction, Preset
 from lmr.core.norms import NormBank
 from lmr.core.registry import register
+from lmr.core.traits import Passes, Tower
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
@@ -33,6 +34,10 @@ class MINT(Method):
     the text mixed with the present post means; before the first step that is the zero-shot classifier.
     """
 
+    source = "Bao et al. 2025"
+    year = 2025
+    towers = (Tower.IMAGE,)
+    emission = "after"
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": all benchmarks"),
         "cifar10-c": Preset({"lr": 7e-3, "prior": 10000.0}, _SOURCE),
@@ -48,6 +53,13 @@ class MINT(Method):
         if not 0 < self.prior < float("inf"):
             raise LmrError(f"Expected 'prior' of mint to be finite and above 0, got {self.prior}.")
         self.bank = NormBank(self.classifier.encoder)
+
+    @property
+    def trainable(self) -> int:
+        return self.bank.size
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        return Passes(forwards=2, backwards=1)
 
     def begin(self, streams: int) -> dict[str, Tensor]:
         prototypes = self.classifier.prototypes

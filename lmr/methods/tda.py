@@ -12,6 +12,7 @@ from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
 from lmr.core.method import Method, Mix, Prediction, Preset
 from lmr.core.registry import register
+from lmr.core.traits import Passes
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details (TDA's official ImageNet values)"
 
@@ -33,6 +34,9 @@ class TDA(Method):
     numbers for each negative one.
     """
 
+    source = "Karmanov et al. 2024"
+    year = 2024
+    emission = "after"
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE, batch_size=1),
         "cifar10-c": Preset({}, _SOURCE, batch_size=1),
@@ -55,6 +59,9 @@ class TDA(Method):
             low, high = getattr(self, key)
             if not low < high:
                 raise LmrError(f"Expected {key!r} of tda as (low, high) with low below high, got {(low, high)}.")
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        return Passes(forwards=1)
 
     def begin(self, streams: int) -> dict[str, Tensor]:
         prototypes = self.classifier.prototypes

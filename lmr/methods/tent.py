@@ -10,6 +10,7 @@ from lmr.core.functional.losses import entropy
 from lmr.core.gradient import GradientMethod
 from lmr.core.method import Mix, Prediction, Preset
 from lmr.core.registry import register
+from lmr.core.traits import Passes, Tower
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
@@ -21,6 +22,9 @@ class TENT(GradientMethod):
     The answer is the one before the step, as in the authors' code. (Ports that forward once more are not comparable.)
     """
 
+    source = "Wang et al. 2021"
+    year = 2021
+    towers = (Tower.IMAGE,)
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
         "cifar10-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),
@@ -29,6 +33,9 @@ class TENT(GradientMethod):
     }
 
     lr: float = 2.5e-4
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        return Passes(forwards=1, backwards=1)
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
         gradient, logits, uncertainty = self.sum_slopes(images, lambda logits: (entropy(logits),))

@@ -7,13 +7,21 @@ from torch import Tensor
 
 from lmr.core.method import Method, Mix, Prediction
 from lmr.core.registry import register
+from lmr.core.traits import Passes, Role
 
 
 @register("zeroshot")
 class ZeroShotMethod(Method):
     """The frozen classifier; nothing adapts."""
 
+    label = "zero-shot"
+    source = "Radford et al. 2021"
+    year = 2021
+    role = Role.BASELINE
     many_streams = True
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        return Passes(forwards=1)
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
         with torch.no_grad():

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
-from lmr.core.state import write_atomically
+from lmr.core.files import write_atomically
 
 VERSION = "1"  # of how prompts become prototypes: another recipe or another cleaning of texts gets another number
 CHUNK = 256

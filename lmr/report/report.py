@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lmr.bench.running.row import FOLDER
 from lmr.core.errors import LmrError
-from lmr.core.state import write_atomically
+from lmr.core.files import write_atomically
 from lmr.report.figures.paper_figures import Drawing, draw_figures
 from lmr.report.page import build_page, collect_curves
 from lmr.report.paper.published import describe_paper, find_published

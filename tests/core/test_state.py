@@ -20,7 +20,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import lmr
-from lmr.core.state import read_state, write_atomically, write_state
+from lmr.core.files import write_atomically
+from lmr.core.state import read_state, write_state
 
 MAKE = """
 import torch

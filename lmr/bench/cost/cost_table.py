@@ -12,7 +12,7 @@ from typing import Any
 from lmr.bench.columns import align
 from lmr.bench.cost.aims import MODEL, SETTING, Verdict, judge_aims
 from lmr.bench.cost.measurement import Row
-from lmr.core.state import write_atomically
+from lmr.core.files import write_atomically
 
 FILES = ("cost.txt", "cost.md", "cost.json")
 

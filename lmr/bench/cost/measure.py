@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Never
 
 import torch
 
-from lmr.bench.columns import check_folder
 from lmr.bench.cost.apart import measure_apart
 from lmr.bench.cost.contenders import Bench, Contender, Outcome
 from lmr.bench.cost.cost_table import FILES, Report, Table
@@ -28,6 +27,7 @@ from lmr.bench.cost.measurement import Row
 from lmr.bench.cost.timing import choose_rounds, take_turns, warm_up
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
+from lmr.core.files import check_folder
 from lmr.models.clip.image_tower import VisionConfig
 
 if TYPE_CHECKING:

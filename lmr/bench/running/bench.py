@@ -20,7 +20,7 @@ from lmr.bench.running.live import View, describe_task
 from lmr.bench.running.row import FOLDER, Row, append_row, read_rows
 from lmr.bench.running.run import SAVE_SECONDS
 from lmr.core.errors import LmrError
-from lmr.core.state import write_atomically
+from lmr.core.files import write_atomically
 
 LOCK_SECONDS = 5.0  # for a bench that was just ended to let go of its folder
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
-from lmr.core.state import write_atomically
+from lmr.core.files import write_atomically
 
 FOLDER = "lmr-runs"  # where runs go and reports look, unless told otherwise
 METRICS = (

@@ -1,0 +1,120 @@
+"""Files that survive a kill, a full disk and a second process: atomic writing and locks, once for the whole package."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from lmr.core.errors import LmrError
+
+AnyPath = str | os.PathLike[str]
+
+
+def write_atomically(path: AnyPath, content: bytes) -> None:
+    """Write ``content`` to ``path`` so that a kill or a power cut leaves the old file or the new one, never a mixture.
+
+    The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed over ``path``; the
+    folder is flushed too, as the new name is an entry in it.
+    """
+    target = Path(path)
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            os.chmod(temporary, _choose_mode(target))
+            file.write(content)
+        replace_durably(temporary, target)
+        temporary = None
+    except OSError as error:
+        reason = error.strerror or error
+        raise LmrError(f"Cannot write {str(target)!r}: {reason}. The previous content is unchanged.") from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def replace_durably(finished: AnyPath, target: AnyPath) -> None:
+    """Flush the finished file to the disk, rename it to ``target`` and flush the folder. Raises OSError."""
+    with open(finished, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(finished, target)
+    sync_folder(Path(target).parent)
+
+
+def sync_folder(folder: AnyPath) -> None:
+    """Flush the names in a folder to the disk; systems that cannot do this for folders are left alone."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows does not open folders
+        return
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_folder(folder: Path, names: tuple[str, ...] = ()) -> None:
+    """Create the folder and check that these files can be written to it, before minutes are spent on their content."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LmrError(f"Cannot create the folder {str(folder)!r}: {error.strerror}.") from error
+    write_atomically(folder / ".probe", b"")
+    (folder / ".probe").unlink()
+    for name in names:
+        if (folder / name).is_dir():
+            raise LmrError(f"{str(folder / name)!r} is a folder where a file is to go; give another --out.")
+
+
+def acquire_lock(file: IO[bytes], wait: float = 0.0) -> bool:
+    """Lock an open file until it is closed or the process ends, however it ends; False if another process holds it.
+
+    Tries for ``wait`` seconds. Systems and network disks without such locks answer True: there the user is trusted.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    end = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.05)
+        except OSError:
+            return True
+
+
+@contextlib.contextmanager
+def hold_lock(path: AnyPath, message: str, wait: float = 0.0) -> Iterator[None]:
+    """Hold the lock file ``path`` within this context; LmrError with ``message`` if another process holds it.
+
+    The file is created if needed and stays, empty: removing a lock file would let two processes hold different ones.
+    """
+    try:
+        file = open(path, "ab")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise LmrError(f"Cannot open the lock file {os.fspath(path)!r}: {error.strerror or error}.") from error
+    with file:
+        if not acquire_lock(file, wait):
+            raise LmrError(message)
+        yield
+
+
+def _choose_mode(target: Path) -> int:
+    """The permissions of the file that is replaced, or those any new file would get."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

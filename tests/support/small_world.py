@@ -1,0 +1,49 @@
+"""A small classifier with a text tower, the same at every call: states and answers of older versions belong to it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lmr import ZeroShot
+from lmr.core.text import TextSide
+
+CLASSES, WIDTH = 6, 8
+
+
+class SmallTower(nn.Module):
+    """Tokens [B, n, 8] to features [B, 8] with two norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.mix, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + torch.tanh(self.mix(self.first(x)))
+        return self.out(self.second(x.mean(1)))
+
+
+def fill(module: nn.Module, first: int) -> nn.Module:
+    """Weights that depend on nothing but this formula: no generator, no version of torch."""
+    with torch.no_grad():
+        for k, (name, value) in enumerate(sorted(module.named_parameters())):
+            wave = torch.sin(torch.arange(value.numel(), dtype=torch.float64) * (0.7 + 0.1 * k) + first + k)
+            start = 1.0 if name.endswith("weight") and value.ndim == 1 else 0.0
+            value.copy_((start + 0.4 * wave).view(value.shape))
+    return module
+
+
+def make_classifier() -> ZeroShot:
+    """Six classes in float64."""
+    image, text = fill(SmallTower().double(), 1), fill(SmallTower().double(), 2)
+    prompts = torch.sin(torch.arange(CLASSES * 3 * WIDTH, dtype=torch.float64) * 1.3).view(CLASSES, 3, WIDTH)
+    side = TextSide(text, lambda tower, part: tower(prompts[part]), CLASSES)
+    with torch.no_grad():
+        prototypes = text(prompts)
+    return ZeroShot(image, prototypes, 20.0, text=side)
+
+
+def make_images(batch: int) -> Tensor:
+    """Eight images [8, 4, 8] of batch number ``batch``."""
+    return torch.cos(torch.arange(8 * 4 * WIDTH, dtype=torch.float64) * (0.9 + 0.05 * batch) + batch).view(8, 4, WIDTH)
