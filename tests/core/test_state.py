@@ -245,7 +245,7 @@ def test_failing_disk_leaves_the_old_file(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
-        with pytest.raises(lmr.LmrError, match=f"Cannot write .*{os.strerror(code)}.* as it was"):
+        with pytest.raises(lmr.LmrError, match=f"Cannot write .*{os.strerror(code)}.* unchanged"):
             method.save(path)
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
@@ -319,7 +319,7 @@ for limit in (0, 1, 100, len(before) - 1):
     try:
         method.save(path)
     except lmr.LmrError as error:
-        assert "Cannot write" in str(error) and "as it was" in str(error), error
+        assert "Cannot write" in str(error) and "unchanged" in str(error), error
     else:
         raise SystemExit(f"a limit of {limit} bytes was not noticed")
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
