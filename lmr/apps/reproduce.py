@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import read_plan
 from lmr.bench.running.bench import run_bench
-from lmr.bench.running.row import FOLDER
 from lmr.report.paper.published import (
     AVERAGE,
     PublishedTable,

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lmr.bench.plans.plan import DTYPES, KEYS, RESETS, Plan, list_plans, parse_plan, read_plan
+from lmr.bench.plans.choices import DTYPES, FOLDER, KEYS, RESETS
+from lmr.bench.plans.plan import Plan, list_plans, parse_plan, read_plan
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.bench import run_bench
-from lmr.bench.running.row import FOLDER
 from lmr.core.errors import LmrError
 from lmr.data.orders import ORDERS
 

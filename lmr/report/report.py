@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmr.bench.running.row import FOLDER
+from lmr.bench.plans.choices import FOLDER
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 from lmr.report.figures.paper_figures import Drawing, draw_figures

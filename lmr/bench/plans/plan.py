@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from lmr.bench.plans.choices import DTYPES, KEYS, RESETS
 from lmr.bench.plans.prompt_sets import PromptSet, read_prompt_set
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
@@ -29,8 +30,6 @@ from lmr.models.backbone import DEFAULT_TEMPLATES
 
 PAPER_ORDER = ("zeroshot", "tda", "ecalp", "tent", "eta", "batclip", "mint", "bitta", "lmr")
 DOMAINS = (*CORRUPTIONS, *EXTRA, "clean")
-RESETS = ("domain", "never")
-DTYPES = ("float32", "bfloat16", "float16")
 OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order has a use for
 
 
@@ -74,12 +73,6 @@ class Plan:
     name: str
     title: str
     parts: tuple[Part, ...]
-
-
-KEYS = (
-    "methods", "preset", "datasets", "corruptions", "severities", "backbones", "prompts", "batch_sizes", "seeds",
-    "images", "order", "concentration", "block", "reset", "mix", "forgetting", "recovery", "dtype", "device",
-)  # fmt: skip
 
 
 def list_plans() -> dict[str, str]:
