@@ -6,10 +6,11 @@ plan is checked as a whole before anything runs.
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from lmr.bench.plans.choices import DTYPES, KEYS, RESETS
 from lmr.bench.plans.prompt_sets import PromptSet, read_prompt_set
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
@@ -29,8 +31,6 @@ from lmr.models.backbone import DEFAULT_TEMPLATES
 
 PAPER_ORDER = ("zeroshot", "tda", "ecalp", "tent", "eta", "batclip", "mint", "bitta", "lmr")
 DOMAINS = (*CORRUPTIONS, *EXTRA, "clean")
-RESETS = ("domain", "never")
-DTYPES = ("float32", "bfloat16", "float16")
 OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order has a use for
 
 
@@ -76,12 +76,6 @@ class Plan:
     parts: tuple[Part, ...]
 
 
-KEYS = (
-    "methods", "preset", "datasets", "corruptions", "severities", "backbones", "prompts", "batch_sizes", "seeds",
-    "images", "order", "concentration", "block", "reset", "mix", "forgetting", "recovery", "dtype", "device",
-)  # fmt: skip
-
-
 def list_plans() -> dict[str, str]:
     """The plans that come with the package, each with its title."""
     files = (item for item in resources.files("lmr.bench").joinpath("plans").iterdir() if item.name.endswith(".toml"))
@@ -106,6 +100,24 @@ def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any]
     except (OSError, UnicodeDecodeError) as error:
         raise LmrError(f"Cannot read the plan {str(path)!r}: {error}.") from error
     return parse_plan(path.stem, text, path.parent, overrides)
+
+
+def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = None) -> list[Plan]:
+    """The plans that names, files or patterns such as 'pocket*' ask for, each once; ``overrides`` win over all of them.
+
+    Without a name, the overrides alone are the plan.
+    """
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    for key in ("corruptions", "batch_sizes"):  # a list on the command line; one word where it stands for all
+        if given.get(key) in (["all"], ["preset"]):
+            given[key] = given[key][0]
+    if not names:
+        if not given:
+            raise LmrError("Say what to run: a plan ('lmr bench --list' shows them) or --methods and --datasets.")
+        return [parse_plan("command line", "", Path.cwd(), given)]
+    known = list_plans()
+    chosen = [found for name in names for found in fnmatch.filter(known, name) or [name]]
+    return [read_plan(name, given) for name in dict.fromkeys(chosen)]
 
 
 def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] | None = None) -> Plan:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TextIO
 
 from lmr.bench.cost.machine import count_cores
+from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.checkpoint import Checkpoint, lock_file
 from lmr.bench.running.crew import Crew
 from lmr.bench.running.live import View, describe_task
-from lmr.bench.running.row import FOLDER, Row, append_row, read_rows
+from lmr.bench.running.row import Row, append_row, read_rows
 from lmr.bench.running.run import SAVE_SECONDS
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically

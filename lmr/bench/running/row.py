@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 
-FOLDER = "lmr-runs"  # where runs go and reports look, unless told otherwise
 METRICS = (
     "accuracy", "ece", "nll", "classes_predicted", "effective_classes", "top_share", "late_top_share", "gate_share",
     "protected_size", "drift", "clean_accuracy", "ms_per_image", "peak_mb", "trainable",
