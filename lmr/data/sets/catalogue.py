@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from lmr.data.provenance import DataOrigin, Provenance, describe_pocket_world
 from lmr.data.sets.cifar import open_cifar, open_cifar_c
 from lmr.data.sets.dataset import CLEAN, CorruptedOnTheFly, Dataset, Labels, Picture, find_root, make_digest
 from lmr.data.sets.image_file_set import open_labelled
@@ -28,13 +29,17 @@ class PocketWorld(Dataset):
     def __init__(self, seed: int = POCKET_SEED, count: int = POCKET_COUNT) -> None:
         self.name, self.classes, self.seed = "pocket", CLASSES, seed
         self._labels = list_labels(count, seed)
-        self.protocol = {"pictures": f"the first {count} of the pocket world {seed}"}
+        self.protocol = {"pictures": describe_pocket_world(seed, count)}
 
     @cached_property
     def digest(self) -> str:
         """Of the world's number and of a few pictures, so that a change of its code shows."""
         pictures, _ = draw(range(0, len(self._labels), max(1, len(self._labels) // 16)), self.seed)
         return make_digest("pocket", str(self.seed), str(len(self._labels)), pictures.tobytes())
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """Drawn here."""
+        return DataOrigin(Provenance.MADE)
 
     def labels(self, domain: str) -> Labels:
         """Places among the 100 classes."""

@@ -19,6 +19,7 @@ from lmr.data.fetch.download import compute_checksum
 from lmr.data.fetch.made import read_note
 from lmr.data.fetch.sources import CIFAR_C_FILES
 from lmr.data.names import read_list
+from lmr.data.provenance import DataOrigin, Provenance, describe_files, describe_test_set
 from lmr.data.sets.cifar_archives import SIDE, read_archive
 from lmr.data.sets.dataset import (
     CLEAN,
@@ -67,13 +68,17 @@ class Cifar(Dataset):
             raise ValueError(
                 f"Expected the {COUNT} pictures of the test set in {str(path)!r}, got {len(self._images)}."
             )
-        official = self.digest == OFFICIAL[classes]
-        self.protocol = {"pictures": f"{'the official' if official else 'not the official'} test set, {COUNT} pictures"}
+        self._provenance = Provenance.OFFICIAL if self.digest == OFFICIAL[classes] else Provenance.OTHER
+        self.protocol = {"pictures": describe_test_set(self._provenance, COUNT)}
 
     @cached_property
     def digest(self) -> str:
         """Of every pixel and label, whatever file they came in."""
         return make_digest(self._images.tobytes(), self._labels.astype("<i8").tobytes())
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """Whether this is the published test set."""
+        return DataOrigin(self._provenance)
 
     def labels(self, domain: str) -> Labels:
         """The 10,000 labels."""
@@ -103,10 +108,8 @@ class CifarC(Dataset):
         self._arrays: dict[str, NDArray[np.uint8]] = {}
         self._published: dict[str, bool] = {}  # which of the files that were compared have the published checksum
         self._labels = self._read_labels()
-        self.protocol = {
-            "pictures": f"{COUNT} pictures of the test set",
-            "corruptions": read_note(folder) or f"files in the layout of CIFAR-{classes}-C, not checked",
-        }
+        words = read_note(folder) or describe_files(Provenance.UNCHECKED, f"CIFAR-{classes}-C")
+        self.protocol = {"pictures": describe_test_set(Provenance.UNCHECKED, COUNT), "corruptions": words}
 
     def _read_labels(self) -> Labels:
         labels = self._open("labels", (5 * COUNT,), kinds="iu")
@@ -167,14 +170,26 @@ class CifarC(Dataset):
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
         """Says whether the files are the published ones: they are read to the end once, in less than a second each."""
+        found = self._compare(domains)
+        if found is None:
+            return super().describe_part(domains)
+        words = describe_files(found[0], f"CIFAR-{len(self.classes)}-C", found[1])
+        return super().describe_part(domains) | {"corruptions": words}
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """The same as a type."""
+        if read_note(self.folder):
+            return DataOrigin(corruptions=Provenance.MADE)
+        found = self._compare(domains)
+        return DataOrigin(corruptions=found[0] if found else Provenance.UNCHECKED)
+
+    def _compare(self, domains: Sequence[str]) -> tuple[Provenance, list[str]] | None:
+        """Do the files of the domains match the published checksums, and which do not? None: nothing to compare."""
         files = [domain for domain in domains if domain != CLEAN]
         if not files or read_note(self.folder):
-            return super().describe_part(domains)
-        others = [name for name in ("labels", *files) if not self._is_published(name)]
-        words = f"the official files of CIFAR-{len(self.classes)}-C"
-        if others:
-            words = f"not {words}: {', '.join(f'{name}.npy' for name in others)} not of the published checksum"
-        return super().describe_part(domains) | {"corruptions": words}
+            return None
+        different = [f"{name}.npy" for name in ("labels", *files) if not self._is_published(name)]
+        return Provenance.OTHER if different else Provenance.OFFICIAL, different
 
     def _is_published(self, name: str) -> bool:
         if name not in self._published:

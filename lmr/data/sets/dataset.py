@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmr.data.corruptions import CORRUPTIONS, EXTRA, corrupt_batch
+from lmr.data.provenance import DataOrigin, Provenance, describe_made
 
 Picture = NDArray[np.uint8]  # [H, W, 3], RGB
 Labels = NDArray[np.int64]
@@ -57,8 +58,12 @@ class Dataset(ABC):
         return self.digest
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
-        """The protocol of a stream through some domains."""
+        """The protocol of a stream through some domains, in words."""
         return dict(self.protocol)
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """Where the data of a stream through some domains come from: what ``describe_part`` says in words."""
+        return DataOrigin()
 
     def check(self, domain: str, severity: int | None = None, indices: Sequence[int] = ()) -> None:
         """Refuse what the set does not have, in a sentence."""
@@ -102,13 +107,16 @@ class CorruptedOnTheFly(Dataset):
         self.name, self.clean, self.classes = name, clean, clean.classes
         self.constants, self.seed, self.workers = constants, seed, workers
         self._numbers, self._finish = numbers, finish
-        made = f"made by lmr with the {constants} constants, seed {seed}"
-        self.protocol = {**clean.protocol, "corruptions": made}
+        self.protocol = {**clean.protocol, "corruptions": describe_made(constants, seed)}
 
     @property
     def digest(self) -> str:
         """Of the clean pictures and of how they are corrupted."""
         return make_digest(self.clean.digest, "on the fly", self.constants, str(self.seed))
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """Made here from the clean pictures."""
+        return DataOrigin(self.clean.find_origin([CLEAN]).images, Provenance.MADE)
 
     def labels(self, domain: str) -> Labels:
         """The labels of the clean pictures."""

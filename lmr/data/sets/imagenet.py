@@ -18,6 +18,7 @@ from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.fetch.fetched import read_fetched
 from lmr.data.fetch.made import read_note
 from lmr.data.names import read_imagenet, read_list
+from lmr.data.provenance import DataOrigin, Provenance, describe_files
 from lmr.data.sets.dataset import (
     CLEAN,
     SEVERITIES,
@@ -160,7 +161,7 @@ class ImageNetC(Dataset):
                 f"Expected folders such as {self.domains[0]}/5/n01440764 in {str(folder)!r}, found none. {self._advice}"
             )
         protocol = _describe_list(self._small, self.count(first))
-        words = read_note(folder) or "files in the layout of ImageNet-C, not checked"
+        words = read_note(folder) or describe_files(Provenance.UNCHECKED, "ImageNet-C")
         self.protocol = {**protocol, "corruptions": words}
 
     def _has(self, domain: str) -> bool:
@@ -222,11 +223,18 @@ class ImageNetC(Dataset):
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
         """Official are files that `lmr fetch` took out of the published archives; single ones have no checksum."""
+        if self.find_origin(domains).corruptions is not Provenance.OFFICIAL:
+            return super().describe_part(domains)
+        return super().describe_part(domains) | {"corruptions": describe_files(Provenance.OFFICIAL, "ImageNet-C")}
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """The same as a type."""
+        if read_note(self.folder):
+            return DataOrigin(corruptions=Provenance.MADE)
         archives = {find_group(domain) for domain in domains if domain != CLEAN}
         notes = [read_fetched(self.folder.parent, f"{archive}.tar") for archive in archives]
-        if not notes or read_note(self.folder) or not all(note and note.get("names") for note in notes):
-            return super().describe_part(domains)
-        return super().describe_part(domains) | {"corruptions": "the official files of ImageNet-C"}
+        official = bool(notes) and all(note and note.get("names") for note in notes)
+        return DataOrigin(corruptions=Provenance.OFFICIAL if official else Provenance.UNCHECKED)
 
     def count(self, domain: str) -> int:
         """How many pictures a corruption has."""
