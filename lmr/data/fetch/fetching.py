@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lmr.core.errors import LmrError
 from lmr.data.fetch.download import download_file
 from lmr.data.fetch.fetched import read_fetched, write_fetched
 from lmr.data.fetch.made import read_note
@@ -22,18 +23,18 @@ Say = Callable[[str], None]
 
 
 def find_source(name: str) -> Source:
-    """The source of a set. Raises ValueError, a sentence."""
+    """The source of a set. Raises LmrError, a sentence."""
     if name in SOURCES:
         return SOURCES[name]
     if name in ("pocket", "pocket-c"):
-        raise ValueError("The pocket world is drawn by code and comes with lmr; there is nothing to fetch.")
+        raise LmrError("The pocket world is drawn by code and comes with lmr; there is nothing to fetch.")
     near = difflib.get_close_matches(name, SOURCES, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"There is no set {name!r} to fetch.{hint} Choose one of: {', '.join(SOURCES)}.")
+    raise LmrError(f"There is no set {name!r} to fetch.{hint} Choose one of: {', '.join(SOURCES)}.")
 
 
 def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, say: Say = lambda line: None) -> None:
-    """Fetch the archives of a set that are not there yet, and unpack them. Raises ValueError, a sentence."""
+    """Fetch the archives of a set that are not there yet, and unpack them. Raises LmrError, a sentence."""
     source = find_source(name)
     for archive in source.archives:
         _check_place(archive, source, root)
@@ -68,7 +69,7 @@ def _check_space(archive: Archive, root: Path) -> None:
     needed = 2 * archive.size - (part.stat().st_size if part.is_file() else 0)
     free = shutil.disk_usage(root).free
     if free < needed:
-        raise ValueError(
+        raise LmrError(
             f"Fetching and unpacking {archive.file} takes {needed / 1e9:.1f} GB, but {str(root)!r} has "
             f"{free / 1e9:.1f} GB free; make room, or give another --root."
         )
@@ -79,10 +80,10 @@ def _check_place(archive: Archive, source: Source, root: Path) -> None:
     folder = root / source.folder
     places = [folder / name for name in archive.brings]
     if made := next((place for place in (folder, *places) if read_note(place)), None):
-        raise ValueError(f"The folder {str(made)!r} holds pictures that lmr made; move it away first.")
+        raise LmrError(f"The folder {str(made)!r} holds pictures that lmr made; move it away first.")
     there = next((place for place in places if place.exists()), None)
     if there is not None and _read_note(archive, root) is None:
-        raise ValueError(
+        raise LmrError(
             f"The folder {str(there)!r} is there already and was not fetched by lmr. See whether it is whole with "
             f"--check, or move it away first."
         )
