@@ -54,7 +54,7 @@ class Interrupts:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether the command line itself is importing something: the import machinery is what its innermost frame called."""
+    """Whether the command line itself is importing: what its innermost frame called is the import machinery."""
     called = None
     while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
         called, frame = frame, frame.f_back
