@@ -66,11 +66,6 @@ def test_each_command_is_filled_when_it_is_chosen() -> None:
             chosen.parse_args([name, "--no-such-option"])
 
 
-def test_a_command_may_follow_the_end_of_options(capsys: pytest.CaptureFixture[str]) -> None:
-    options = build_parser("doctor").parse_args(["--", "doctor", "pocket"])
-    assert options.model == "pocket"
-
-
 def test_names_in_the_help_are_those_of_the_package() -> None:
     """They are written out there, as the modules that know them are slow to import."""
     assert tuple(read_reference()) == TABLES
