@@ -7,6 +7,7 @@ import pytest
 
 import lmr
 from lmr.apps.listing import WIDTH, describe_everything, describe_method, describe_name
+from lmr.core import registry
 from lmr.core.method import list_arguments
 from lmr.core.registry import sort_methods
 
@@ -61,7 +62,8 @@ def test_one_method_has_its_arguments_and_presets(name: str) -> None:
     assert lmr.create(name, classifier).spec in " ".join(text.split())
 
 
-def test_a_method_in_a_file_is_described(tmp_path: Path) -> None:
+def test_a_method_in_a_file_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_METHODS", {name: lmr.find_method(name) for name in lmr.list_methods()})
     (tmp_path / "mine.py").write_text(MINE)
     text = describe_name(f"{tmp_path / 'mine.py'}:mine_for_the_listing")
     assert text.splitlines()[:2] == ["MINE_FOR_THE_LISTING: Answers what it likes.", "Source: Doe et al. 2030."]
