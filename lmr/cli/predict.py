@@ -86,8 +86,9 @@ def add_predict(subparsers: Subparsers) -> None:
     parser.set_defaults(run=_run_predict)
 
 
-def _run_predict(options: argparse.Namespace) -> None:
+def _run_predict(options: argparse.Namespace) -> str | None:
     from lmr.apps.predict.predict import predict_images
 
     summary = predict_images(options.sources, options.labels, **collect_options(options, "sources", "labels"))
     print(f"lmr: {summary}", file=sys.stderr)
+    return summary.complaint
