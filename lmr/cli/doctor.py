@@ -68,8 +68,8 @@ def add_doctor(subparsers: Subparsers) -> None:
 
 
 def _run_doctor(options: argparse.Namespace) -> str | None:
-    from lmr.apps.doctor.doctor import examine
+    from lmr.apps.doctor.examine import examine
 
     report = examine(options.model, **collect_options(options, "model"))
     print(report)
-    return None if report.ok else f"{len(report.failed)} of the checks failed: {'; '.join(report.failed)}."
+    return report.complaint
