@@ -5,7 +5,6 @@ What has come lies in ``NAME.part``; only a whole file of the right checksum eve
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import http.client
 import os
@@ -13,12 +12,13 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
 from lmr.core.errors import LmrError
+from lmr.core.files import acquire_lock, replace_durably
 
 _CHUNK = 1 << 20  # bytes
 _TRIES = 4  # in a row without a single new byte, before the next server is asked
@@ -43,7 +43,9 @@ def download_file(
     part = target.with_name(target.name + ".part")
     target.parent.mkdir(parents=True, exist_ok=True)
     reasons = []
-    with open(part, "ab", buffering=0) as file, _lock(file, part):
+    with open(part, "ab", buffering=0) as file:
+        if not acquire_lock(file):
+            raise LmrError(f"Another process is fetching {str(part)!r} right now; wait for it, or stop it.")
         for url in urls:
             resumed = os.fstat(file.fileno()).st_size > 0
             try:
@@ -58,8 +60,7 @@ def download_file(
             except Unavailable as reason:
                 reasons.append(f"{urlsplit(url).netloc}: {reason}")
                 continue
-            os.fsync(file.fileno())
-            os.replace(part, target)
+            replace_durably(part, target)
             return
         kept = os.fstat(file.fileno()).st_size
         if not kept:
@@ -141,18 +142,3 @@ def _show_progress(url: str, have: int, total: int | None, show: bool) -> Any:
 
     name = Path(urlsplit(url).path.removesuffix("/content")).name
     return tqdm(total=total, initial=have, unit="B", unit_scale=True, unit_divisor=1000, desc=name, disable=not show)
-
-
-@contextlib.contextmanager
-def _lock(file: IO[bytes], part: Path) -> Iterator[None]:
-    """Refuse to write where another process is writing; a killed process lets go by itself."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise LmrError(f"Another process is fetching {str(part)!r} right now; wait for it, or stop it.") from error
-    yield
