@@ -90,7 +90,7 @@ def _receive(url: str, file: IO[bytes], size: int | None, show: bool, pause: flo
     while True:
         before = os.fstat(file.fileno()).st_size
         try:
-            if (size is not None and before == size) or _receive_once(url, file, before, show):
+            if (size is not None and before == size) or _receive_once(url, file, before, size, show):
                 return
             reason = "the connection was cut"
         except urllib.error.HTTPError as error:
@@ -100,7 +100,7 @@ def _receive(url: str, file: IO[bytes], size: int | None, show: bool, pause: flo
                 return
             if error.code < 500 and error.code not in (408, 429):
                 raise Unavailable(reason) from error
-        except (OSError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
+        except (OSError, ValueError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
         idle = 0 if os.fstat(file.fileno()).st_size > before else idle + 1
         if idle == _TRIES:
@@ -108,20 +108,27 @@ def _receive(url: str, file: IO[bytes], size: int | None, show: bool, pause: flo
         time.sleep(pause * 2 ** max(0, idle - 1))
 
 
-def _receive_once(url: str, file: IO[bytes], have: int, show: bool) -> bool:
-    """One request, for the rest of the file if some of it is there -> whether everything came."""
+def _receive_once(url: str, file: IO[bytes], have: int, size: int | None, show: bool) -> bool:
+    """One request, for the rest of the file if some of it is there -> whether everything came.
+
+    ``size`` counts where the server does not say how long the file is. Bytes are written as soon as they come: a
+    stalled connection loses none of them.
+    """
     request = urllib.request.Request(url, headers={"User-Agent": "lmr", "Accept-Encoding": "identity"})
     if have:
         request.add_header("Range", f"bytes={have}-")
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
-        total = _read_total(response, have)
+        stated = _read_total(response, have)
+        total = size if stated is None else stated
         if response.status != 206:  # the whole file again: the server knows no ranges
             file.truncate(0)
             have = 0
         with _show_progress(url, have, total, show) as bar:
-            while chunk := response.read(_CHUNK):
+            left = response.length  # of this answer; None: until the connection ends
+            while left != 0 and (chunk := response.read1(_CHUNK if left is None else min(_CHUNK, left))):
                 file.write(chunk)
                 have += len(chunk)
+                left = None if left is None else left - len(chunk)
                 bar.update(len(chunk))
     return total is None or have == total
 
@@ -133,8 +140,8 @@ def _read_total(response: Any, have: int) -> int | None:
         if not match or int(match[1]) != have:
             raise Unavailable("it sends another part of the file than was asked for")
         return None if match[2] == "*" else int(match[2])
-    length = response.headers.get("Content-Length")
-    return int(length) if length else None
+    length = str(response.headers.get("Content-Length", ""))
+    return int(length) if re.fullmatch("[0-9]+", length) else None  # nonsense is no length; the checksum decides
 
 
 def _show_progress(url: str, have: int, total: int | None, show: bool) -> Any:
