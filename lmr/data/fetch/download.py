@@ -124,11 +124,9 @@ def _receive_once(url: str, file: IO[bytes], have: int, size: int | None, show: 
             file.truncate(0)
             have = 0
         with _show_progress(url, have, total, show) as bar:
-            left = response.length  # of this answer; None: until the connection ends
-            while left != 0 and (chunk := response.read1(_CHUNK if left is None else min(_CHUNK, left))):
+            while chunk := response.read1(_CHUNK):
                 file.write(chunk)
                 have += len(chunk)
-                left = None if left is None else left - len(chunk)
                 bar.update(len(chunk))
     return total is None or have == total
 
