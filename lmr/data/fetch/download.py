@@ -70,9 +70,12 @@ def download_file(
 
 
 def compute_checksum(path: Path, algorithm: str) -> str:
-    """The checksum of a file, in hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
+    """The checksum of a file, in hexadecimal digits. Raises LmrError."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, algorithm).hexdigest()
+    except OSError as error:
+        raise LmrError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from error
 
 
 def _compare(part: Path, checksum: str) -> None:

@@ -101,7 +101,11 @@ def read_class_names(path: AnyPath) -> list[str] | dict[str, str]:
 
 def _search_classes(source: Path) -> dict[str, list[Path]]:
     """The pictures of every sub-folder, in the sorted order of their names; a class may have none."""
-    folders = sorted(name for name in os.listdir(source) if not name.startswith(".") and (source / name).is_dir())
+    try:
+        names = os.listdir(source)
+    except OSError as error:
+        raise LmrError(f"Cannot list the folder {str(source)!r}: {error.strerror}.") from error
+    folders = sorted(name for name in names if not name.startswith(".") and (source / name).is_dir())
     found: dict[str, list[Path]] = {}
     for name in folders:
         try:
