@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import shutil
 import sys
@@ -15,51 +14,12 @@ from lmr.core.errors import LmrError
 from lmr.data.fetch.download import compute_checksum, download_file
 from lmr.data.fetch.fetched import read_fetched, write_fetched
 from lmr.data.fetch.made import read_note
-from lmr.data.fetch.making import make_set
 from lmr.data.fetch.sources import SOURCES, Archive, Source
 from lmr.data.fetch.unpack import unpack_archive
 from lmr.data.fetch.verification import check_set
 from lmr.data.names import read_list
-from lmr.data.sets.dataset import find_root
 
 Say = Callable[[str], None]
-
-
-def add_fetch_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr fetch``."""
-    add = parser.add_argument
-    add("name", nargs="?", metavar="NAME", help=f"one of: {', '.join(SOURCES)}; without it, what each of them is")
-    add("--root", metavar="DIR", help="where sets are kept (default: $LMR_DATA, else ~/.cache/lmr/data)")
-    add("--check", metavar="DIR", help="fetch nothing: see whether DIR holds the set, whole and right")
-    add("--make", action="store_true", help="fetch nothing: make a corrupted set from the clean one, on disk")
-    add("--workers", type=int, default=1, metavar="N", help="processes that make pictures (default: %(default)s)")
-    add("--keep", action="store_true", help="keep the archives after they are unpacked")
-
-
-def run_fetch(options: argparse.Namespace) -> str | None:
-    """Do what the options say -> None, or what is wrong with the set. Raises ValueError, a sentence."""
-    if options.check and options.make:
-        raise ValueError("--check looks at what is there and --make writes; give one of them.")
-    if options.name is None:
-        if options.check or options.make:
-            raise ValueError(f"Say which set: lmr fetch NAME {'--check DIR' if options.check else '--make'}.")
-        for name, source in SOURCES.items():
-            print(f"{name:<18}{source.about}")
-        return None
-    source = find_source(options.name)
-    if options.check:
-        return _report(options.name, Path(options.check).expanduser())
-    root = find_root(options.root)
-    if options.make:
-        folder = make_set(options.name, root, workers=options.workers, show=sys.stderr.isatty())
-        print(f"The set {options.name!r} is in {folder}; a note there says that it was made, and how.")
-        return None
-    if not source.archives:
-        print(source.by_hand.format(root=root))
-        print(f"\nWhat is in {root} now:")
-        return _report(options.name, root)
-    fetch_set(options.name, root, keep=options.keep, show=sys.stderr.isatty(), say=print)
-    return None
 
 
 def find_source(name: str) -> Source:
@@ -171,7 +131,8 @@ def _is_unpacked(archive: Archive, source: Source, root: Path) -> bool:
     return all((root / source.folder / name).exists() for name in note["names"])
 
 
-def _report(name: str, folder: Path) -> str | None:
+def report_check(name: str, folder: Path) -> str | None:
+    """Check a set and print what is wrong with it -> None, or the complaint in one line."""
     problems = check_set(name, folder, say=print, show=sys.stderr.isatty())
     if not problems:
         print(f"The set {name!r} is whole and right.")
