@@ -6,6 +6,7 @@ plan is checked as a whole before anything runs.
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import os
 import tomllib
@@ -116,6 +117,24 @@ def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any]
     except (OSError, UnicodeDecodeError) as error:
         raise LmrError(f"Cannot read the plan {str(path)!r}: {error}.") from error
     return parse_plan(path.stem, text, path.parent, overrides)
+
+
+def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = None) -> list[Plan]:
+    """The plans that names, files or patterns such as 'pocket*' ask for, each once; ``overrides`` win over all of them.
+
+    Without a name, the overrides alone are the plan.
+    """
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    for key in ("corruptions", "batch_sizes"):  # a list on the command line; one word where it stands for all
+        if given.get(key) in (["all"], ["preset"]):
+            given[key] = given[key][0]
+    if not names:
+        if not given:
+            raise LmrError("Say what to run: a plan ('lmr bench --list' shows them) or --methods and --datasets.")
+        return [parse_plan("command line", "", Path.cwd(), given)]
+    known = list_plans()
+    chosen = [found for name in names for found in fnmatch.filter(known, name) or [name]]
+    return [read_plan(name, given) for name in dict.fromkeys(chosen)]
 
 
 def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] | None = None) -> Plan:

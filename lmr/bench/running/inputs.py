@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
+from lmr.data.provenance import DataOrigin
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN, Dataset, Labels, Picture
 from lmr.data.streams import Stream, make_stream
@@ -54,6 +55,10 @@ class KeptPictures(Dataset):
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
         """The protocol of a part of the set."""
         return self.source.describe_part(domains)
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """The origin of a part of the set."""
+        return self.source.find_origin(domains)
 
     def labels(self, domain: str) -> Labels:
         """The labels of the set."""
