@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
+from lmr.core.locks import hold
 from lmr.core.text import TextSide
 
 
@@ -92,7 +93,8 @@ class ZeroShot:
     def encode(self, images: Tensor) -> Tensor:
         """Features [B, D] as the encoder gives them, in the prototypes' precision."""
         try:
-            raw = self.encoder(images)
+            with hold(self.encoder):
+                raw = self.encoder(images)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, AssertionError, IndexError) as error:

@@ -11,6 +11,7 @@ import math
 import os
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from torch import Tensor
 from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.functional.streams import all_by_stream, mean_by_stream, sum_by_stream
+from lmr.core.locks import hold
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
 from lmr.core.traits import Emission, Passes, Role, Scores, Tower
@@ -184,7 +186,7 @@ class Method:
 
     def step(self, images: Tensor, streams: Streams = None) -> Prediction:
         """Adapt on this batch and answer it. ``streams`` [B] names the stream of each image where there are several."""
-        with leave_inference_mode(), leave_autocast(self.classifier.device):
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
             images, mix = self._check(images, streams)
             prediction = self.adapt(images, mix)
             sound = prediction.logits.isfinite().all(1)
@@ -195,23 +197,21 @@ class Method:
 
     def predict(self, images: Tensor, streams: Streams = None) -> Prediction:
         """Answer with the present state and change nothing."""
-        with leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
             return Prediction(self.answer(*self._check(images, streams)))
 
     def reset(self, streams: Streams = None) -> None:
         """Forget everything, or only what the named streams have seen."""
         rows = self._rows(streams)
-        with leave_inference_mode():
+        with self._hold(), leave_inference_mode():
             self._replace(self.begin(len(rows)) | {"predicted": self._no_predictions(len(rows))}, rows)
 
     def state_dict(self, streams: Streams = None) -> dict[str, Any]:
         """A copy of the state (of all streams, or of the named ones) with what it belongs to."""
         rows = self._rows(streams)
-        return {
-            "spec": self.spec,
-            **self.classifier.fingerprint,
-            "tensors": {key: value[rows].clone() for key, value in self.state.items()},
-        }
+        with self._hold():
+            tensors = {key: value[rows].clone() for key, value in self.state.items()}
+        return {"spec": self.spec, **self.classifier.fingerprint, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any], streams: Streams = None) -> None:
         """Take over a state (into all streams, or into the named ones); one that does not fit changes nothing."""
@@ -228,7 +228,7 @@ class Method:
             odd = sorted(set(tensors) ^ set(self.state))
             raise LmrError(f"The state does not have the tensors of {self.name}: {', '.join(odd)} is missing or odd.")
         self._check_fit(tensors, len(rows))
-        with leave_inference_mode():
+        with self._hold(), leave_inference_mode():
             self._replace(tensors, rows)
 
     def save(
@@ -305,6 +305,13 @@ class Method:
             value = getattr(self, key)
             if not 0 <= value < math.inf:
                 raise LmrError(f"Expected {key!r} of {self.name} to be finite and not negative, got {value}.")
+
+    def _hold(self) -> AbstractContextManager[None]:
+        """Keep other threads off the towers and, as every call holds them, off the state."""
+        towers = [self.classifier.encoder]
+        if Tower.TEXT in self.towers and self.classifier.text is not None:
+            towers.append(self.classifier.text.tower)
+        return hold(*towers)
 
     def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
         self.classifier.check(images)
