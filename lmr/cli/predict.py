@@ -62,7 +62,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_prompt_options(parser)
     add("--batch-size", type=int, default=64, metavar="N", help="images per adaptation step (default: %(default)s)")
     add("--top", type=int, default=5, metavar="N", help="classes to list for each image (default: %(default)s)")
-    add("--out", metavar="FILE", help="the file to write: FILE.jsonl or FILE.csv (default: JSON lines on standard output)")
+    add(
+        "--out",
+        metavar="FILE",
+        help="the file to write: FILE.jsonl or FILE.csv (default: JSON lines on standard output)",
+    )
     add(
         "--state",
         metavar="FILE",
@@ -74,7 +78,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="resume an interrupted run; with --state, also label the images that were added since a run ended",
     )
-    what.add_argument("--overwrite", action="store_true", help="replace --out if it exists (default: an existing file is an error)")
+    what.add_argument(
+        "--overwrite", action="store_true", help="replace --out if it exists (default: an existing file is an error)"
+    )
     add_model_options(parser)
 
 
