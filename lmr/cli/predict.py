@@ -87,9 +87,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Label the images and print a summary."""
+def run(options: argparse.Namespace) -> str | None:
+    """Label the images and print a summary; what is returned is a complaint: every image failed."""
     from lmr.apps.predict.predict import predict_images
 
     summary = predict_images(options.sources, options.labels, **collect_options(options, "sources", "labels"))
     print(f"lmr: {summary}", file=sys.stderr)
+    return summary.complaint
