@@ -42,7 +42,9 @@ def run(options: argparse.Namespace) -> str | None:
         raise LmrError("--check only reads and --make writes; give one of them.")
     if options.name is None:
         if options.check or options.make:
-            raise LmrError(f"Give the name of a dataset: lmr fetch NAME {'--check DIR' if options.check else '--make'}.")
+            raise LmrError(
+                f"Give the name of a dataset: lmr fetch NAME {'--check DIR' if options.check else '--make'}."
+            )
         for name, source in SOURCES.items():
             print(f"{name:<18}{source.about}")
         return None
