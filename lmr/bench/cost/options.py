@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from lmr.bench.cost.entries import METHODS
 from lmr.bench.cost.measure import measure_cost
 from lmr.bench.cost.measured_model import SMALL
+from lmr.bench.cost.settings import METHODS
 from lmr.core.errors import LmrError
 
 
