@@ -10,22 +10,20 @@ numbers are, to 5 %, since it differs which norms are counted.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import read_plan
 from lmr.bench.running.bench import run_bench
-from lmr.bench.running.row import FOLDER
 from lmr.report.paper.published import (
     AVERAGE,
     PublishedTable,
     describe_paper,
     find_published,
     match_corruption_table,
-    read_reference,
 )
 from lmr.report.report import make_report, show_tables
 from lmr.report.series import Series, Setting, gather, read_runs
@@ -170,20 +168,6 @@ def reproduce(
     return judgements
 
 
-def add_reproduce_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options to the parser of the command."""
-    add = parser.add_argument
-    add("table", metavar="TABLE", help=f"one of: {', '.join(read_reference())}")
-    add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples go (default: %(default)s)")
-    add("--root", metavar="DIR", help="where datasets lie (default: $LMR_DATA, or ~/.cache/lmr/data)")
-    add("--workers", type=int, metavar="N", help="processes that share the cores (default: as lmr bench has it)")
-    add("--prompts", nargs="+", metavar="FILE", help="for imagenet-c-cupl: CuPL's file of sentences")
-
-
-def run_reproduce(options: argparse.Namespace) -> str | None:
-    """Run the command; what it returns is a complaint."""
-    judgements = reproduce(
-        options.table, options.out, workers=options.workers, root=options.root, prompts=options.prompts
-    )
-    left = [judgement.row for judgement in judgements if judgement.verdict not in (REPRODUCED, COUNTED)]
-    return f"Not reproduced: {', '.join(left)}." if left else None
+def list_missed(judgements: Sequence[Judgement]) -> list[str]:
+    """The published rows that did not come out again, or could not be judged."""
+    return [judgement.row for judgement in judgements if judgement.verdict not in (REPRODUCED, COUNTED)]

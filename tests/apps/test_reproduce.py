@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import argparse
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,15 +16,14 @@ from lmr.apps.reproduce import (
     DIFFERENT,
     MISSED,
     REPRODUCED,
-    add_reproduce_options,
     format_verdict,
     judge,
     pick_table,
-    run_reproduce,
 )
 from lmr.bench.plans.plan import list_plans, read_plan
 from lmr.bench.running.bench import Outcome
 from lmr.bench.running.row import Row
+from lmr.cli.parser import parse
 from lmr.report.paper.published import PRESETS, find_published, read_reference
 from lmr.report.series import gather
 
@@ -162,10 +161,10 @@ def test_the_verdict_states_its_tolerance() -> None:
     assert "Tolerance: 0.5 points for an average, 1.0 for a cell; zero-shot 0.1 and 0.25" in text
 
 
-def parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_reproduce_options(parser)
-    return parser.parse_args(words)
+def run_command(*words: str) -> str | None:
+    options = parse(["reproduce", *words])
+    complaint: str | None = options.run(options)
+    return complaint
 
 
 @pytest.mark.parametrize(("shift", "complaint"), [(0.0, None), (0.6, "Not reproduced: CLIPZS, TDA")])
@@ -185,8 +184,8 @@ def test_the_command_runs_reports_and_judges(
         return Outcome(rows, [], 0, 1.0)
 
     monkeypatch.setattr(module, "run_bench", run_bench)
-    monkeypatch.setattr(module, "make_report", lambda folders, out: argparse.Namespace(page=out / "index.html"))
-    said = run_reproduce(parse("cifar10-c", "--out", str(tmp_path), "--workers", "2", "--root", "data"))
+    monkeypatch.setattr(module, "make_report", lambda folders, out: SimpleNamespace(page=out / "index.html"))
+    said = run_command("cifar10-c", "--out", str(tmp_path), "--workers", "2", "--root", "data")
     assert asked == [("cifar10-c", str(tmp_path), 2, "data")]
     assert said is None if complaint is None else said is not None and said.startswith(complaint)
     shown = capsys.readouterr().out
@@ -196,12 +195,12 @@ def test_the_command_runs_reports_and_judges(
 
 def test_missing_data_name_the_command_that_fetches_them(tmp_path: Path) -> None:
     with pytest.raises(lmr.LmrError, match="lmr fetch cifar10-c"):
-        run_reproduce(parse("cifar10-c", "--out", str(tmp_path / "runs"), "--root", str(tmp_path)))
+        run_command("cifar10-c", "--out", str(tmp_path / "runs"), "--root", str(tmp_path))
 
 
 def test_a_table_the_paper_does_not_have_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(lmr.LmrError, match="Its tables are"):
-        run_reproduce(parse("pocket", "--out", str(tmp_path)))
+        run_command("pocket", "--out", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
@@ -9,16 +8,11 @@ from row_maker import complete, make_row, make_world, write_runs
 
 import lmr
 from lmr.apps import reproduce
+from lmr.cli import main
 from lmr.report.paper.published import read_reference
-from lmr.report.report import OWN, add_report_options, make_report, run_report
+from lmr.report.report import OWN, make_report
 
 ROWS = [row for row in make_world() if row.domain in ("frost", "fog", "clean")]
-
-
-def parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_report_options(parser)
-    return parser.parse_args(words)
 
 
 def test_a_report_has_every_table_in_four_forms_and_the_page(tmp_path: Path) -> None:
@@ -45,7 +39,7 @@ def test_the_command_prints_tables_and_says_where_things_are(
     runs = write_runs(tmp_path / "runs", ROWS)
     with open(runs / "rows.jsonl", "a", encoding="utf-8") as file:
         file.write('{"run": "abc", "met')
-    run_report(parse(str(runs), "--no-figures"))
+    assert main(["report", str(runs), "--no-figures"]) == 0
     shown = capsys.readouterr().out
     assert "LMR        54.00*  55.00*  54.50*" in shown
     assert "damaged and was left out" in shown

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
+from lmr.data.provenance import DataOrigin
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN, Dataset, Labels, Picture
 from lmr.data.streams import Stream, make_stream
@@ -54,6 +55,10 @@ class KeptPictures(Dataset):
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
         """The protocol of a part of the set."""
         return self.source.describe_part(domains)
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """The origin of a part of the set."""
+        return self.source.find_origin(domains)
 
     def labels(self, domain: str) -> Labels:
         """The labels of the set."""
@@ -134,10 +139,17 @@ def load_backbone(name: str, dtype: str, device: str) -> Backbone:
 @lru_cache
 def describe_backbone(name: str, dtype: str, device: str) -> str:
     """A digest of everything of a model that decides its answers: both towers, scale and bias."""
+    count_parameters(name, dtype, device)  # while the model is loaded: a process holds one at a time
     backbone = load_backbone(name, dtype, device)
     parts = [digest_tensors(backbone.encoder.state_dict()), backbone.text_digest()]
     parts += [repr(backbone.logit_scale), repr(backbone.logit_bias), repr(backbone.preprocessing)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@lru_cache
+def count_parameters(name: str, dtype: str, device: str) -> int:
+    """How many parameters the image tower of a model has."""
+    return sum(parameter.numel() for parameter in load_backbone(name, dtype, device).encoder.parameters())
 
 
 @lru_cache(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import dataclasses
 import json
@@ -16,20 +15,21 @@ from tqdm import tqdm
 
 import lmr
 import lmr.bench.cost
-from lmr.bench.cost import add_cost_options, measure_cost, run_cost
 from lmr.bench.cost.aims import judge_aims
 from lmr.bench.cost.contenders import ContenderFactory, CostContender, StepOutcome
 from lmr.bench.cost.cost_table import FILES, CostReport
 from lmr.bench.cost.entries import SHARES, Entry, list_entries
 from lmr.bench.cost.flops import count_comparison, count_image, count_text
 from lmr.bench.cost.gemm import MatrixRate
-from lmr.bench.cost.measure import check_limits
+from lmr.bench.cost.measure import check_limits, measure_cost
 from lmr.bench.cost.measured_model import ModelSource, find_measured_model
 from lmr.bench.cost.measurement import Measurement
 from lmr.bench.cost.memory import measure_peak, read_peak, reset_peak
 from lmr.bench.cost.settings import AIMS
 from lmr.bench.cost.step_memory import measure_step_memory
 from lmr.bench.cost.timing import choose_rounds, warm_up
+from lmr.cli import main
+from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.core.registry import list_methods
 from lmr.models.clip.model import Clip
@@ -126,10 +126,8 @@ def test_files_hold_what_was_measured(measured: tuple[CostReport, Path]) -> None
 
 
 def test_command_of_the_protocol_measures_the_same(measured: tuple[CostReport, Path]) -> None:
-    parser = argparse.ArgumentParser()
-    add_cost_options(parser)
     words = measured[0].protocol["command"].split()
-    options = parser.parse_args(words[2:])
+    options = parse(words[1:])
     assert (options.random, options.batch_size, options.classes, options.rounds) == ("small", [4], 16, 3)
     assert options.lean
     assert options.full_context
@@ -391,10 +389,8 @@ def test_files_are_replaced_whole_or_not_at_all(
 
 
 def test_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    add_cost_options(parser)
     words = ["--small", "--no-memory", "--threads=1", "--streams=1", "--batch-size", "1", "3", "--methods", "lmr"]
-    run_cost(parser.parse_args([*words, "--minutes=1e-9", "--out", str(tmp_path)]))
+    assert main(["cost", *words, "--minutes=1e-9", "--out", str(tmp_path)]) == 0
     shown, progress = capsys.readouterr()
     assert shown.count("lmr, all past") >= 2
     assert shown.count("lmr, half past  ") == 1  # half of one image is none
@@ -404,8 +400,8 @@ def test_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (tmp_path / "cost.txt").read_text() in shown
     assert "One round takes about" in progress
     assert "3 rounds" in progress
-    with pytest.raises(LmrError, match="--small"):
-        run_cost(parser.parse_args(["--small", "pocket"]))
+    assert main(["cost", "--small", "pocket"]) == 2
+    assert "--small" in capsys.readouterr().err
 
 
 def test_embedded_model_can_be_measured() -> None:

@@ -14,9 +14,10 @@ from PIL import Image
 
 from lmr.data.corruptions import corrupt
 from lmr.data.fetch.fetched import write_fetched
+from lmr.data.fetch.sources import GROUPS
 from lmr.data.names import read_imagenet, read_list
+from lmr.data.provenance import Provenance, read_origin
 from lmr.data.sets.imagenet import (
-    GROUPS,
     ImageNetC,
     crop_picture,
     number_picture,
@@ -212,6 +213,9 @@ def test_files_are_official_if_they_were_fetched(tmp_path: Path) -> None:
     assert found.describe_part(["fog"])["corruptions"] == "the official files of ImageNet-C"
     assert found.describe_part(["fog", "zoom_blur"]) == found.protocol  # which is in another archive
     assert found.describe_part(["clean"]) == found.protocol
+    assert found.find_origin(["fog"]).corruptions is Provenance.OFFICIAL
+    for domains in (["fog"], ["fog", "zoom_blur"], ["clean"]):
+        assert read_origin(found.describe_part(domains)) == found.find_origin(domains)
 
 
 def test_list_of_5000_keeps_its_order(tmp_path: Path) -> None:
