@@ -14,7 +14,6 @@ import lmr
 from lmr.core.spec import parse_spec
 from lmr.report.paper import published as reference
 from lmr.report.paper.published import (
-    expand_spec,
     find_differences,
     find_published,
     list_numbers,
@@ -24,6 +23,7 @@ from lmr.report.paper.published import (
     read_number,
     read_reference,
 )
+from lmr.report.row_traits import expand_spec
 
 PAPER = Path(__file__).parents[3].parent / "shared" / "paper" / "lmr.tex"
 CONTENT: dict[str, Any] = json.loads(Path(reference.PATH).read_text())
