@@ -5,16 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from lmr.cli.options import (
-    MODEL_HELP,
-    Subparsers,
-    add_command,
-    add_model_options,
-    add_prompt_options,
-    collect_options,
-)
+from lmr.cli.shared_options import MODEL_HELP, add_model_options, add_prompt_options, collect_options
 
-_PREDICT = """\
+DESCRIPTION = """\
 Label pictures with your own class names, without training data. The model adapts to the pictures while it labels
 them, batch by batch in a stable order (img2 before img10), so that noise, fog or a new camera cost less accuracy.
 For photographs give --model a CLIP or SigLIP model, once downloaded no network is needed. The default is the small
@@ -24,7 +17,7 @@ One line per picture goes to --out as soon as its batch is done. A run that was 
 continues with --resume and ends with exactly the lines it would have had. A picture that cannot be read gets a line
 with an "error" and disturbs nothing."""
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   label photographs with CLIP, class names from a file with one per line:
     lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --out photos.jsonl
@@ -52,9 +45,8 @@ exit codes: 0 done, 2 something does not fit (a sentence says what), 130 interru
 standard output has gone."""
 
 
-def add_predict(subparsers: Subparsers) -> None:
-    """The command and its options."""
-    parser = add_command(subparsers, "predict", "label a folder of pictures while adapting to it", _PREDICT, _EXAMPLES)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``lmr predict``."""
     add = parser.add_argument
     add("sources", nargs="+", metavar="FOLDER|FILE", help="folders (searched to the bottom) and picture files")
     add(
@@ -83,10 +75,10 @@ def add_predict(subparsers: Subparsers) -> None:
     )
     what.add_argument("--overwrite", action="store_true", help="replace --out if it exists (otherwise it is refused)")
     add_model_options(parser)
-    parser.set_defaults(run=_run_predict)
 
 
-def _run_predict(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
+    """Label the images and print a summary."""
     from lmr.apps.predict.predict import predict_images
 
     summary = predict_images(options.sources, options.labels, **collect_options(options, "sources", "labels"))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmr.bench.running.row import FOLDER
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 from lmr.report.figures.paper_figures import FORMS, Drawing, FigureSet, draw_figures, find_panel
@@ -185,29 +183,6 @@ def _join_markdown(
     parts = ["# Benchmark report", summary, *(f"- {note}" for note in notes), *map(format_markdown, tables)]
     parts += [f"![Figure {d.number}](figures/{d.name}.svg)\n\n**Figure {d.number}.** {d.caption}" for d in drawings]
     return "\n\n".join(parts) + "\n"
-
-
-def add_report_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options to the parser of the command."""
-    add = parser.add_argument
-    add("runs", nargs="*", default=[FOLDER], metavar="RUNS", help=f"folders that lmr bench filled (default: {FOLDER})")
-    add("--out", metavar="FOLDER", help="where the report goes (default: RUNS/report of the first folder)")
-    add(
-        "--beside", metavar="TABLE", help="put this published table beside runs on other data, with the difference said"
-    )
-    add("--no-figures", dest="figures", action="store_false", help="tables and the page alone")
-
-
-def run_report(options: argparse.Namespace) -> None:
-    """Make the report, show the tables and say where everything is."""
-    out = Path(options.out) if options.out else Path(options.runs[0]) / "report"
-    report = make_report(options.runs, out, options.beside, options.figures)
-    show_tables(report.tables)
-    for word in report.notes:
-        print_text(f"- {word}")
-    print_text(
-        f"\nLook at {report.page} (tables also as .md, .tex, .csv in {out / 'tables'}; figures in {out / 'figures'})."
-    )
 
 
 def show_tables(tables: Sequence[ReportTable]) -> None:

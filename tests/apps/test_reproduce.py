@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,9 +9,9 @@ from row_maker import complete, make_published_rows, make_row, write_runs
 
 import lmr
 from lmr.apps import reproduce as module
-from lmr.apps.reproduce import add_reproduce_options, run_reproduce
 from lmr.bench.plans.plan import list_plans, read_plan
 from lmr.bench.running.bench import Outcome
+from lmr.cli.parser import parse
 from lmr.report.paper.published import find_published, read_reference
 
 
@@ -35,10 +35,10 @@ def test_every_table_has_its_plan_with_its_methods(name: str) -> None:
             assert published.batch_size in (None, size)
 
 
-def parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_reproduce_options(parser)
-    return parser.parse_args(words)
+def run_command(*words: str) -> str | None:
+    options = parse(["reproduce", *words])
+    complaint: str | None = options.run(options)
+    return complaint
 
 
 @pytest.mark.parametrize(("shift", "complaint"), [(0.0, None), (0.6, "Not reproduced: CLIPZS, TDA")])
@@ -58,8 +58,8 @@ def test_the_command_runs_reports_and_judges(
         return Outcome(rows, [], 0, 1.0)
 
     monkeypatch.setattr(module, "run_bench", run_bench)
-    monkeypatch.setattr(module, "make_report", lambda folders, out: argparse.Namespace(page=out / "index.html"))
-    said = run_reproduce(parse("cifar10-c", "--out", str(tmp_path), "--workers", "2", "--root", "data"))
+    monkeypatch.setattr(module, "make_report", lambda folders, out: SimpleNamespace(page=out / "index.html"))
+    said = run_command("cifar10-c", "--out", str(tmp_path), "--workers", "2", "--root", "data")
     assert asked == [("cifar10-c", str(tmp_path), 2, "data")]
     assert said is None if complaint is None else said is not None and said.startswith(complaint)
     shown = capsys.readouterr().out
@@ -69,10 +69,10 @@ def test_the_command_runs_reports_and_judges(
 
 def test_missing_data_name_the_command_that_fetches_them(tmp_path: Path) -> None:
     with pytest.raises(lmr.LmrError, match="lmr fetch cifar10-c"):
-        run_reproduce(parse("cifar10-c", "--out", str(tmp_path / "runs"), "--root", str(tmp_path)))
+        run_command("cifar10-c", "--out", str(tmp_path / "runs"), "--root", str(tmp_path))
 
 
 def test_a_table_the_paper_does_not_have_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(lmr.LmrError, match="Its tables are"):
-        run_reproduce(parse("pocket", "--out", str(tmp_path)))
+        run_command("pocket", "--out", str(tmp_path))
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
@@ -8,18 +7,13 @@ import pytest
 from row_maker import complete, make_row, make_world, write_runs
 
 import lmr
+from lmr.cli import main
 from lmr.report.paper import verdicts
 from lmr.report.paper.published import read_reference
-from lmr.report.report import add_report_options, make_report, run_report
+from lmr.report.report import make_report
 from lmr.report.tables.table import find_kind
 
 ROWS = [row for row in make_world() if row.domain in ("frost", "fog", "clean")]
-
-
-def parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_report_options(parser)
-    return parser.parse_args(words)
 
 
 def test_a_report_has_every_table_in_four_forms_and_the_page(tmp_path: Path) -> None:
@@ -46,7 +40,7 @@ def test_the_command_prints_tables_and_says_where_things_are(
     runs = write_runs(tmp_path / "runs", ROWS)
     with open(runs / "rows.jsonl", "a", encoding="utf-8") as file:
         file.write('{"run": "abc", "met')
-    run_report(parse(str(runs), "--no-figures"))
+    assert main(["report", str(runs), "--no-figures"]) == 0
     shown = capsys.readouterr().out
     assert "LMR        54.00*  55.00*  54.50*" in shown
     assert "damaged and was left out" in shown

@@ -1,6 +1,4 @@
-"""What the two exact savings on the text side are worth, for methods that encode all prompts at every batch.
-
-    python -m lmr.bench.cost.text_gradient [--classes 1000] [--batch-size 64] [--rounds 5] [--threads 1] [--small]
+"""``lmr cost-text``: what two exact savings are worth to methods that encode all prompts at every batch.
 
 A causal text tower of the size of ViT-B/16's (random weights: cost does not depend on them) gives the gradient of
 BATCLIP's objective to its norms: with prompts of the full context in one graph (plain), with prompts cut to the longest
@@ -10,13 +8,11 @@ take turns in one process; memory is how far the peak of a process of its own ri
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Never
 
@@ -27,6 +23,7 @@ from tqdm import tqdm
 
 from lmr.bench.columns import align
 from lmr.bench.cost.memory import estimate_prompt, measure_peak
+from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss
 from lmr.core.norms import NormBank
 from lmr.core.text import TextSide, differentiate
@@ -51,6 +48,14 @@ class Sizes:
     features: int = 512
     limit_gb: float = 16.0
     threads: int = 1
+
+    def __post_init__(self) -> None:
+        if min(dataclasses.astuple(self)) <= 0 or self.classes < 2:
+            raise LmrError("Expected positive sizes and at least two classes.")
+        if not 2 <= self.longest <= self.context:
+            raise LmrError(f"Expected a longest prompt of 2 to {self.context} tokens, got {self.longest}.")
+        if self.width % self.heads:
+            raise LmrError(f"Expected a width that {self.heads} heads divide, got {self.width}.")
 
     def count_classes(self, contender: str) -> int:
         """How many classes a contender can take without passing the memory limit with its one graph."""
@@ -123,7 +128,7 @@ def measure_memory(sizes: Sizes, contender: str) -> int:
 def measure_memory_apart(sizes: Sizes, contender: str) -> int:
     """The same, in a process of its own."""
     given = [f"--{key.replace('_', '-')}={value}" for key, value in dataclasses.asdict(sizes).items()]
-    command = [sys.executable, "-m", "lmr.bench.cost.text_gradient", f"--measure={contender}", *given]
+    command = [sys.executable, "-m", "lmr", "cost-text", f"--measure={contender}", *given]
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
@@ -152,6 +157,8 @@ def measure_seconds(sizes: Sizes, rounds: int, bar: tqdm[Never]) -> tuple[dict[s
 
 def run_text_cost(sizes: Sizes, rounds: int) -> str:
     """Measure everything and give the table. Memory comes first: a child's peak starts at its parent's size."""
+    if rounds < 1:
+        raise LmrError(f"Expected at least one round, got {rounds}.")
     with tqdm(total=len(CONTENDERS) * (1 + rounds), unit="gradient") as bar:
         memory = {}
         for contender in CONTENDERS:
@@ -189,33 +196,3 @@ def format_table(
         "at once: prompts in one graph; differs: largest difference of the gradient, relative to its largest number",
     ]
     return "\n".join([*head, align(lines), *tail, *notes])
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m lmr.bench.cost.text_gradient", description=__doc__.split("\n")[0])
-    parser.add_argument("--small", action="store_true", help="a small tower and few classes: seconds, not minutes")
-    parser.add_argument("--rounds", type=int, default=5, help="gradients per contender (default: %(default)s)")
-    parser.add_argument("--measure", choices=list(CONTENDERS), help=argparse.SUPPRESS)
-    for field in dataclasses.fields(Sizes):
-        kind = type(field.default)
-        parser.add_argument(
-            f"--{field.name.replace('_', '-')}",
-            type=kind,
-            help=f"(default: {field.default}, small: {getattr(SMALL, field.name)})",
-        )
-    given = parser.parse_args(words)
-    chosen = {field.name: getattr(given, field.name) for field in dataclasses.fields(Sizes)}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
-    sizes = dataclasses.replace(SMALL if given.small else Sizes(), **chosen)
-    if given.rounds < 1 or min(dataclasses.astuple(sizes)) <= 0 or sizes.classes < 2:
-        parser.error("expected positive numbers and at least two classes")
-    if not 2 <= sizes.longest <= sizes.context:
-        parser.error(f"expected the longest prompt to have from 2 to {sizes.context} tokens, got {sizes.longest}")
-    if sizes.width % sizes.heads:
-        parser.error(f"expected a width that {sizes.heads} heads divide, got {sizes.width}")
-    print(measure_memory(sizes, given.measure) if given.measure else run_text_cost(sizes, given.rounds))
-
-
-if __name__ == "__main__":
-    main()

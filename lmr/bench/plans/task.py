@@ -24,7 +24,7 @@ from lmr.bench.running.inputs import (
 from lmr.core.errors import LmrError
 from lmr.core.spec import parse_spec
 from lmr.data.sets.dataset import Dataset
-from lmr.version import __version__
+from lmr.version import RESULTS_VERSION
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Task:
     @property
     def command(self) -> str:
         """The command that makes this run again, and nothing else."""
-        words = ["lmr", "bench", "--methods", self.contender.spec, "--datasets", self.dataset]
+        words = ["lmr", "bench", "--methods", self.contender.address, "--datasets", self.dataset]
         words += ["--corruptions", *self.domains, "--severities", str(self.severity or 5)]
         words += ["--backbones", self.backbone, "--prompts", self.prompts.word]
         words += ["--batch-sizes", str(self.batch_size), "--seeds", str(self.seed)]
@@ -181,8 +181,10 @@ def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
 
 def _hash(task: Task) -> str:
     """16 hexadecimal digits of everything that decides the numbers: not labels, not where files lie."""
-    content = dataclasses.asdict(task) | {"contender": task.contender.spec, "lmr": __version__}
+    content = dataclasses.asdict(task) | {"contender": task.contender.spec, "lmr": RESULTS_VERSION}
     for key in ("run", "root", "limit", "backbone", "prompts"):
         del content[key]
     content["prompt_facts"] = task.prompt_facts["digest"]
+    if task.contender.file_digest is not None:
+        content["method_file"] = task.contender.file_digest
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

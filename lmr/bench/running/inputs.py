@@ -139,10 +139,17 @@ def load_backbone(name: str, dtype: str, device: str) -> Backbone:
 @lru_cache
 def describe_backbone(name: str, dtype: str, device: str) -> str:
     """A digest of everything of a model that decides its answers: both towers, scale and bias."""
+    count_parameters(name, dtype, device)  # while the model is loaded: a process holds one at a time
     backbone = load_backbone(name, dtype, device)
     parts = [digest_tensors(backbone.encoder.state_dict()), backbone.text_digest()]
     parts += [repr(backbone.logit_scale), repr(backbone.logit_bias), repr(backbone.preprocessing)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@lru_cache
+def count_parameters(name: str, dtype: str, device: str) -> int:
+    """How many parameters the image tower of a model has."""
+    return sum(parameter.numel() for parameter in load_backbone(name, dtype, device).encoder.parameters())
 
 
 @lru_cache(1)

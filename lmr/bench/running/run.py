@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lmr.bench.plans.plan import Contender
 from lmr.bench.plans.task import Task
 from lmr.bench.running import answers
 from lmr.bench.running.checkpoint import Checkpoint
@@ -26,13 +27,13 @@ from lmr.bench.running.inputs import (
 from lmr.bench.running.metrics import accuracy, running_accuracy, thin_curve
 from lmr.bench.running.row import SAMPLES, Row, write_samples
 from lmr.core.classifier import ZeroShot
+from lmr.core.errors import LmrError
 from lmr.core.method import Method
-from lmr.core.registry import create
+from lmr.core.registry import create, load_method_file
 from lmr.data.streams import Batch, Stream, make_stream
 from lmr.version import __version__
 
 SAVE_SECONDS = 15.0  # between checkpoints
-EMITS = {"mint": "after", "tda": "after", "ecalp": "after"}  # others say it themselves or answer before their step
 
 
 class Stop(Exception):
@@ -52,7 +53,7 @@ def run_task(
     """
     dataset = find_dataset(task.dataset, task.root)
     classifier = load_classifier(task.backbone, task.dtype, task.device, dataset.classes, task.prompts)
-    method = create(task.contender.spec, classifier)
+    method = create_method(task.contender, classifier)
     stream = make_task_stream(task, dataset)
     with Checkpoint(folder, task.run) as kept:
         kept.restore(method, say)
@@ -72,6 +73,13 @@ def run_task(
         records, peak = kept.read(), kept.peak
     write_samples(folder, task.run, {name: records[name] for name in SAMPLES} | {"domain": records["domain"]})
     return _make_row(task, method, stream, records, peak)
+
+
+def create_method(contender: Contender, classifier: ZeroShot) -> Method:
+    """The method of a contender; one from a file is refused if the file was changed after the plan was read."""
+    if contender.file is not None and load_method_file(contender.file) != contender.file_digest:
+        raise LmrError(f"The method file {contender.file!r} was changed while the bench was running; start it again.")
+    return create(contender.address, classifier)
 
 
 def _answer(task: Task, method: Method, batch: Batch, measure: bool) -> tuple[answers.Records, int]:
@@ -108,7 +116,7 @@ def measure_forgetting(task: Task, method: Method) -> float:
 def _make_row(task: Task, method: Method, stream: Stream, records: answers.Records, peak: int) -> Row:
     numbers = answers.compute_metrics(records, method.classifier.classes)
     numbers["peak_mb"] = peak / 1e6
-    numbers["trainable"] = answers.count_trainable(method)
+    numbers["trainable"] = method.trainable
     numbers["clean_accuracy"] = measure_forgetting(task, method) if task.forgetting else None
     several: dict[str, float] = {}
     if len(task.domains) > 1:
@@ -131,7 +139,7 @@ def _make_row(task: Task, method: Method, stream: Stream, records: answers.Recor
         order=task.order_facts,
         reset=task.reset,
         images=len(records),
-        emit=getattr(method, "emit", EMITS.get(method.name, "before")),
+        emit=method.emits,
         metrics=numbers,
         curve=thin_curve(running_accuracy(records["predicted"], records["true"])),
         versions={"lmr": __version__, "torch": torch.__version__, "numpy": np.__version__}
@@ -140,4 +148,11 @@ def _make_row(task: Task, method: Method, stream: Stream, records: answers.Recor
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         protocol=stream.dataset.describe_part(task.domains) | {"classes": str(method.classifier.classes)},
         domains=several,
+        method_file=_describe_file(task.contender),
     )
+
+
+def _describe_file(contender: Contender) -> dict[str, str]:
+    if contender.file is None or contender.file_digest is None:
+        return {}
+    return {"path": contender.file, "digest": contender.file_digest}

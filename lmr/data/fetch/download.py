@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from lmr.core.errors import LmrError
+
 _CHUNK = 1 << 20  # bytes
 _TRIES = 4  # in a row without a single new byte, before the next server is asked
 _TIMEOUT = 60.0  # seconds without a byte
@@ -34,7 +36,7 @@ class Damaged(Unavailable):
 def download_file(
     urls: Sequence[str], target: Path, checksum: str, *, size: int | None = None, show: bool = False, pause: float = 2.0
 ) -> None:
-    """Fetch a file from the first server that gives it whole. Raises ValueError, a sentence, if none does.
+    """Fetch a file from the first server that gives it whole. Raises LmrError, a sentence, if none does.
 
     ``checksum`` is "md5:…" or "sha256:…"; ``pause`` seconds lie between tries, twice as many each time.
     """
@@ -63,7 +65,7 @@ def download_file(
         if not kept:
             part.unlink()
     resume = f" The {kept:,} bytes that came are kept; the same command goes on from there." if kept else ""
-    raise ValueError(f"Could not fetch {target.name} ({'; '.join(reasons)}).{resume}")
+    raise LmrError(f"Could not fetch {target.name} ({'; '.join(reasons)}).{resume}")
 
 
 def compute_checksum(path: Path, algorithm: str) -> str:
@@ -152,5 +154,5 @@ def _lock(file: IO[bytes], part: Path) -> Iterator[None]:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise ValueError(f"Another process is fetching {str(part)!r} right now; wait for it, or stop it.") from error
+        raise LmrError(f"Another process is fetching {str(part)!r} right now; wait for it, or stop it.") from error
     yield

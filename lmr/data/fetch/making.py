@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.data.fetch.made import write_note
 from lmr.data.names import read_imagenet
@@ -36,12 +37,12 @@ def make_set(
     workers: int = 1,
     show: bool = False,
 ) -> Path:
-    """Corrupt the clean pictures under the root and store them there -> their folder. Raises ValueError, a sentence.
+    """Corrupt the clean pictures under the root and store them there -> their folder. Raises LmrError, a sentence.
 
     The .npy files of CIFAR hold all five severities, whatever ``severities`` says.
     """
     if name not in MADE:
-        raise ValueError(f"The set {name!r} cannot be made from clean pictures; these can: {', '.join(MADE)}.")
+        raise LmrError(f"The set {name!r} cannot be made from clean pictures; these can: {', '.join(MADE)}.")
     if name.startswith("cifar"):
         classes = 100 if name == "cifar100-c" else 10
         corrupted = CorruptedOnTheFly(name, open_cifar(classes, root), "cifar", workers=workers)

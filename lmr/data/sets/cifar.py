@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.fetch.download import compute_checksum
 from lmr.data.fetch.made import read_note
@@ -65,9 +66,7 @@ class Cifar(Dataset):
         self.name, self.classes = f"cifar{classes}", read_list(f"cifar{classes}")
         self._images, self._labels = read_archive(path, classes)
         if len(self._images) != COUNT:
-            raise ValueError(
-                f"Expected the {COUNT} pictures of the test set in {str(path)!r}, got {len(self._images)}."
-            )
+            raise LmrError(f"Expected the {COUNT} pictures of the test set in {str(path)!r}, got {len(self._images)}.")
         self._provenance = Provenance.OFFICIAL if self.digest == OFFICIAL[classes] else Provenance.OTHER
         self.protocol = {"pictures": describe_test_set(self._provenance, COUNT)}
 
@@ -115,7 +114,7 @@ class CifarC(Dataset):
         labels = self._open("labels", (5 * COUNT,), kinds="iu")
         same = (labels.reshape(5, COUNT) == labels[:COUNT]).all()
         if not same or not 0 <= labels.min() <= labels.max() < len(self.classes):
-            raise ValueError(
+            raise LmrError(
                 f"Expected five times the same {COUNT} labels from 0 to {len(self.classes) - 1} in "
                 f"{str(self.folder / 'labels.npy')!r}; {self._advice()}"
             )
@@ -125,17 +124,17 @@ class CifarC(Dataset):
         """Map a file into memory: its header is checked, its rows are read when they are needed."""
         path = self.folder / f"{name}.npy"
         if not path.is_file():
-            raise ValueError(f"There is no file {str(path)!r}; {self._advice()}")
+            raise LmrError(f"There is no file {str(path)!r}; {self._advice()}")
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            raise ValueError(f"The file {str(path)!r} is damaged or incomplete ({error}); {self._advice()}") from error
+            raise LmrError(f"The file {str(path)!r} is damaged or incomplete ({error}); {self._advice()}") from error
         if not isinstance(array, np.ndarray):
             array.close()
-            raise ValueError(f"{str(path)!r} is an archive of arrays, not an array; {self._advice()}")
+            raise LmrError(f"{str(path)!r} is an archive of arrays, not an array; {self._advice()}")
         if array.dtype.kind not in kinds or (kinds == "u" and array.dtype != np.uint8) or array.shape != shape:
             came = f"{array.dtype} {list(array.shape)}"
-            raise ValueError(f"Expected uint8 {list(shape)} in {str(path)!r}, got {came}; {self._advice()}")
+            raise LmrError(f"Expected uint8 {list(shape)} in {str(path)!r}, got {came}; {self._advice()}")
         return array
 
     def _advice(self) -> str:

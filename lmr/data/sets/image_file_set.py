@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from lmr.core.errors import LmrError
 from lmr.data.image_files import EXTENSIONS, UnreadableImage, open_image
 from lmr.data.sets.dataset import Dataset, Labels, Picture, make_digest
 from lmr.data.sets.labelled import list_labelled, read_class_names
@@ -96,13 +97,13 @@ def list_classes(folder: Path, allowed: Iterable[str]) -> list[str]:
     order = list(allowed)
     found = {entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")}
     if strange := sorted(found - set(order)):
-        raise ValueError(
+        raise LmrError(
             f"Expected one folder for each class ({order[0]}, {order[1]}, …) in {str(folder)!r}, but {strange[0]!r} "
             "is there and is no class of this set; give the folder that holds the classes alone."
         )
     names = [f"{name}/{file}" for name in order if name in found for file in list_pictures(folder / name)]
     if not names:
-        raise ValueError(f"There is no picture in class folders ({order[0]}, {order[1]}, …) in {str(folder)!r}.")
+        raise LmrError(f"There is no picture in class folders ({order[0]}, {order[1]}, …) in {str(folder)!r}.")
     return names
 
 

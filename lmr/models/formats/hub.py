@@ -17,6 +17,8 @@ from lmr.models.formats.archives import SUFFIXES, list_shards
 from lmr.models.formats.configs import HF_CONFIG, OPEN_CLIP_CONFIG, read_json
 from lmr.models.formats.keys import ANYTHING
 from lmr.models.formats.preprocessing_configs import PREPROCESSOR, PROCESSOR
+from lmr.models.known_models import OPENAI_MODELS as OPENAI_MODELS
+from lmr.models.known_models import OPENAI_SPELLINGS
 
 Get = Callable[[str], Path | None]  # a file of the model by its name, or None where the model has none of that name
 
@@ -36,21 +38,6 @@ _VOCABULARIES = ("tokenizer.json", "spiece.model", "tokenizer.model")
 _TOKENIZER = (*_VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json")
 _HUB_ID = re.compile(r"(?:hf-hub:)?([\w.-]+/[\w.-]+)")
 
-# OpenAI's models: the names open_clip and OpenAI give them, their hub ids, and their files in OpenAI's own cache.
-OPENAI_MODELS = {
-    "ViT-B-32": ("openai/clip-vit-base-patch32", "ViT-B-32.pt"),
-    "ViT-B-16": ("openai/clip-vit-base-patch16", "ViT-B-16.pt"),
-    "ViT-L-14": ("openai/clip-vit-large-patch14", "ViT-L-14.pt"),
-    "ViT-L-14-336": ("openai/clip-vit-large-patch14-336", "ViT-L-14-336px.pt"),
-}
-_SPELLINGS = {
-    "ViT-B/32": "ViT-B-32",
-    "ViT-B/16": "ViT-B-16",
-    "ViT-L/14": "ViT-L-14",
-    "ViT-L/14@336px": "ViT-L-14-336",
-    "ViT-L-14-336px": "ViT-L-14-336",
-}
-
 
 @dataclass(frozen=True)
 class Files:
@@ -68,7 +55,7 @@ class Files:
 def find_model(name: str | os.PathLike[str]) -> Files | None:
     """The files of a model by path, by OpenAI's short name or by hub id; None where the name is none of these."""
     text = os.fspath(name)
-    short = _SPELLINGS.get(text, text)
+    short = OPENAI_SPELLINGS.get(text, text)
     if isinstance(name, str) and short in OPENAI_MODELS:
         refuse_twin(name)
         return _find_openai(short)

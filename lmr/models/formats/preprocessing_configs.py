@@ -8,6 +8,7 @@ from typing import Any
 
 from lmr.core.errors import LmrError
 from lmr.models.formats.configs import OPEN_CLIP_CONFIG, read_json
+from lmr.models.model_facts import ModelFormat
 from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, Preprocessing
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
@@ -57,10 +58,13 @@ def openai_preprocessing(resolution: int) -> Preprocessing:
     return Preprocessing(resolution, OPENAI_MEAN, OPENAI_STD)
 
 
-def read_preprocessing(folder: Path, family: str, resolution: int) -> tuple[Preprocessing, str]:
-    """The preprocessing of a ``family`` of files in this folder, and where it comes from in a few words."""
-    if family in ("huggingface", "siglip"):
-        model = "Siglip" if family == "siglip" else "CLIP"
+def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tuple[Preprocessing, str | None]:
+    """The preprocessing of a model of this form in this folder, and the file that names it.
+
+    None in place of the file where there is none: then the constants of the model's family hold.
+    """
+    if form in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP):
+        model = "Siglip" if form is ModelFormat.SIGLIP else "CLIP"
         for name in (PREPROCESSOR, PROCESSOR):
             if (folder / name).is_file():
                 config = read_json(folder / name)
@@ -68,14 +72,14 @@ def read_preprocessing(folder: Path, family: str, resolution: int) -> tuple[Prep
                     continue
                 part = config["image_processor"] if name == PROCESSOR else config
                 return _read_hf(part, repr(str(folder / name)), resolution, model), name
-    if family == "open_clip" and (folder / OPEN_CLIP_CONFIG).is_file():
+    if form is ModelFormat.OPEN_CLIP and (folder / OPEN_CLIP_CONFIG).is_file():
         path = folder / OPEN_CLIP_CONFIG
         config = read_json(path)
         if config.get("preprocess_cfg"):
             return _read_open_clip(config["preprocess_cfg"], repr(str(path)), resolution), OPEN_CLIP_CONFIG
-    if family == "siglip":
-        return Preprocessing(resolution, _HALF, _HALF, resize="squash"), "SigLIP's own constants"
-    return openai_preprocessing(resolution), "CLIP's own constants"
+    if form is ModelFormat.SIGLIP:
+        return Preprocessing(resolution, _HALF, _HALF, resize="squash"), None
+    return openai_preprocessing(resolution), None
 
 
 def _read_hf(config: Any, where: str, resolution: int, model: str) -> Preprocessing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmr.bench.cost import add_cost_options, measure_cost, run_cost
+from lmr.bench.cost import measure_cost
 from lmr.bench.cost.aims import AIMS, judge_aims
 from lmr.bench.cost.apart import measure_apart
 from lmr.bench.cost.contenders import Bench, Contender, Outcome
@@ -23,6 +22,8 @@ from lmr.bench.cost.measured_model import Source, find_subject
 from lmr.bench.cost.measurement import Row
 from lmr.bench.cost.memory import measure_peak, read_peak, reset_peak
 from lmr.bench.cost.timing import choose_rounds
+from lmr.cli import main
+from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.models.clip.model import Clip
 from lmr.models.formats.preprocessing_configs import openai_preprocessing
@@ -118,10 +119,8 @@ def test_files_hold_what_was_measured(measured: tuple[Report, Path]) -> None:
 
 
 def test_command_of_the_protocol_measures_the_same(measured: tuple[Report, Path]) -> None:
-    parser = argparse.ArgumentParser()
-    add_cost_options(parser)
     words = measured[0].protocol["command"].split()
-    options = parser.parse_args(words[2:])
+    options = parse(words[1:])
     assert (options.random, options.batch_size, options.classes, options.rounds) == ("small", [4], 16, 3)
     assert options.lean
     assert options.full_context
@@ -260,10 +259,8 @@ def test_files_are_replaced_whole_or_not_at_all(
 
 
 def test_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    add_cost_options(parser)
     words = ["--small", "--no-memory", "--threads=1", "--streams=1", "--batch-size", "1", "3", "--methods", "lmr"]
-    run_cost(parser.parse_args([*words, "--minutes=1e-9", "--out", str(tmp_path)]))
+    assert main(["cost", *words, "--minutes=1e-9", "--out", str(tmp_path)]) == 0
     shown, progress = capsys.readouterr()
     assert shown.count("lmr, all past") >= 2
     assert shown.count("lmr, half past  ") == 1  # half of one image is none
@@ -273,8 +270,8 @@ def test_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (tmp_path / "cost.txt").read_text() in shown
     assert "One round takes about" in progress
     assert "3 rounds" in progress
-    with pytest.raises(LmrError, match="--small"):
-        run_cost(parser.parse_args(["--small", "pocket"]))
+    assert main(["cost", "--small", "pocket"]) == 2
+    assert "--small" in capsys.readouterr().err
 
 
 def test_embedded_model_can_be_measured() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 import torch
 
 from lmr.bench.cost import text_gradient as text_cost
 from lmr.bench.cost.text_gradient import CONTENDERS, SMALL, Bench, Sizes
+from lmr.cli import main
 
 TINY = dataclasses.replace(SMALL, classes=12, batch_size=6, chunk=5, context=20, longest=7, width=16, features=8)
 
@@ -54,7 +56,7 @@ def test_table_has_a_row_for_each_and_says_who_took_fewer(
     monkeypatch.setattr(text_cost, "measure_memory_apart", lambda sizes, contender: 3_000_000)
     given = {key: value for key, value in dataclasses.asdict(TINY).items() if key != "limit_gb"}
     words = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
-    text_cost.main(["--small", "--rounds=2", "--limit-gb=0.0002", *words])
+    assert main(["cost-text", "--small", "--rounds=2", "--limit-gb=0.0002", *words]) == 0
     shown, progress = capsys.readouterr()
     rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines()[4:8]}
     assert list(rows) == list(CONTENDERS)
@@ -81,14 +83,18 @@ def test_memory_of_a_fresh_process_is_a_number_and_chunks_need_less() -> None:
 
 @pytest.mark.parametrize("bad", [["--rounds=0"], ["--classes=1"], ["--longest=99"], ["--heads=3"], ["--chunk=-1"]])
 def test_bad_sizes_get_a_sentence(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        text_cost.main(["--small", *bad])
-    assert "expected" in capsys.readouterr().err
+    assert main(["cost-text", "--small", *bad]) == 2
+    assert "lmr: Expected" in capsys.readouterr().err
 
 
 def test_help_names_the_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        text_cost.main(["--help"])
+        main(["cost-text", "--help"])
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("--classes", "--batch-size", "--rounds", "--small"))
+    assert all(word in shown for word in ("--rounds", "--small"))
+    for field in dataclasses.fields(Sizes):
+        name, small = field.name.replace("_", "-"), getattr(SMALL, field.name)
+        assert f"--{name} " in shown
+        given = rf"--{name} .*?\(default: {field.default:g}" + ("" if small == field.default else f"; small: {small}")
+        assert re.search(given + r"\)", shown, re.DOTALL), name
     assert "--measure" not in shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import http.server
 import io
@@ -24,8 +23,9 @@ import set_maker as maker
 
 import lmr.data.fetch.unpack
 import lmr.data.fetch.verification
+from lmr.cli.parser import parse
 from lmr.data.fetch.download import download_file
-from lmr.data.fetch.fetching import add_fetch_options, fetch_set, find_source, run_fetch
+from lmr.data.fetch.fetching import fetch_set, find_source
 from lmr.data.fetch.sources import CIFAR_C_FILES, SOURCES, Archive, Source
 from lmr.data.fetch.unpack import unpack_archive
 from lmr.data.fetch.verification import check_set
@@ -475,9 +475,9 @@ def test_sources_are_complete() -> None:
 
 
 def run(*words: str) -> str | None:
-    parser = argparse.ArgumentParser()
-    add_fetch_options(parser)
-    return run_fetch(parser.parse_args(words))
+    options = parse(["fetch", *words])
+    complaint: str | None = options.run(options)
+    return complaint
 
 
 def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:

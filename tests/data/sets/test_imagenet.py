@@ -14,10 +14,10 @@ from PIL import Image
 
 from lmr.data.corruptions import corrupt
 from lmr.data.fetch.fetched import write_fetched
+from lmr.data.fetch.sources import GROUPS
 from lmr.data.names import read_imagenet, read_list
 from lmr.data.provenance import Provenance, read_origin
 from lmr.data.sets.imagenet import (
-    GROUPS,
     ImageNetC,
     crop_picture,
     number_picture,

@@ -1,14 +1,9 @@
-"""What several commands have in common: how they are made, and the options about the model."""
+"""Options that several commands share: the model and its prompts."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-else:
-    Subparsers = Any
+from typing import Any
 
 MODEL_HELP = (
     "the model: a name of 'lmr list', a Hugging Face hub name such as openai/clip-vit-base-patch16, a folder of "
@@ -16,33 +11,20 @@ MODEL_HELP = (
 )
 
 
-def add_command(
-    subparsers: Subparsers, name: str, line: str, description: str, examples: str
-) -> argparse.ArgumentParser:
-    """A command with its line in the list, what it does, and examples."""
-    return subparsers.add_parser(
-        name,
-        help=line,
-        description=description,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
-    """The sentences around the class names."""
+    """The prompts made of the class names."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--template",
         action="append",
         dest="templates",
         metavar="TEXT",
-        help='a sentence around the class name, such as "a photo of a {}."; repeat the option to average over several',
+        help='a prompt around the class name, such as "a photo of a {}."; repeat the option to average over several',
     )
     which.add_argument(
         "--prompts",
         metavar="FILE.json",
-        help='a prompt set instead: {"class": ["sentence", ...], ...} as CuPL has them, or a list of templates',
+        help='a prompt set instead: {"class": ["prompt", ...], ...} as in CuPL, or a list of templates',
     )
 
 
@@ -67,9 +49,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         default="fast",
         help="lean: compute parts of a step twice instead of keeping them, for large models (default: %(default)s)",
     )
-    group.add_argument("--compile", action="store_true", help="let torch.compile build the kernels; slow to start")
+    group.add_argument("--compile", action="store_true", help="use torch.compile; the first batch is slow")
 
 
 def collect_options(options: argparse.Namespace, *without: str) -> dict[str, Any]:
-    """The options as keyword arguments, but for some."""
+    """The options as keyword arguments, except some."""
     return {key: value for key, value in vars(options).items() if key != "run" and key not in without}
