@@ -9,7 +9,7 @@ from pathlib import Path
 from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import read_plan
 from lmr.bench.running.bench import run_bench
-from lmr.report.paper.published import find_published
+from lmr.report.paper.paper_tables import find_published
 from lmr.report.paper.verdicts import Judgement, format_verdict, judge, pick_table
 from lmr.report.report import make_report, show_tables
 from lmr.report.runs import read_runs

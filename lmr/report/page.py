@@ -18,7 +18,7 @@ from lmr.report.tables.table import Cell, Line, ReportTable, show_number
 from lmr.report.tables.table_formats import DIFFERENCE, PUBLISHED, SPREAD, cite, list_notes
 
 TEMPLATE = Path(__file__).with_name("page.html")
-CURVE_ROLES = {LineKind.OURS: "ours", LineKind.BASELINE: "baseline"}  # the page draws these two in colours of their own
+CURVE_ROLES = {LineKind.OURS: "ours", LineKind.BASELINE: "baseline"}  # the page has colours for these two
 
 
 def build_page(

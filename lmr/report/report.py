@@ -13,7 +13,7 @@ from lmr.report.figures.paper_figures import FORMS, Drawing, FigureSet, draw_fig
 from lmr.report.noted import Noted, join_notes
 from lmr.report.page import build_page, collect_curves
 from lmr.report.paper.abbreviations import VARIANTS
-from lmr.report.paper.published import describe_paper, find_published
+from lmr.report.paper.paper_tables import describe_paper, find_published
 from lmr.report.row_traits import LineKind, StreamKind, label_of
 from lmr.report.runs import Runs, read_runs
 from lmr.report.series import Series, Setting, gather
@@ -169,7 +169,7 @@ def _make_folder(out: Path) -> None:
 def _remove_old(folder: Path, find: Callable[[str], object | None], forms: Sequence[str], kept: set[str]) -> None:
     """Delete what an earlier report left in a folder: files with our names in all of our formats, and no others.
 
-    ``find`` tells what a file name stands for, None if it is not ours.
+    ``find`` returns the kind of thing that a file name belongs to, None if it is not ours.
     """
     for name in {path.stem for path in folder.glob("*") if find(path.stem) is not None} - kept:
         paths = [folder / f"{name}.{form}" for form in forms]

@@ -16,7 +16,7 @@ import numpy as np
 from lmr.bench.running.row import Row
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.report.noted import Noted
-from lmr.report.paper.published import SINGLE_PROMPT, is_printed_name, name_backbone, name_prompts
+from lmr.report.paper.paper_tables import SINGLE_PROMPT, is_printed_name, name_backbone, name_prompts
 from lmr.report.row_traits import (
     LineKind,
     StreamKind,
@@ -206,7 +206,7 @@ def _join_rows(setting: Setting, rows: Sequence[Row]) -> list[Series]:
 def _group_data(rows: Sequence[Row]) -> dict[str, DataGroup]:
     """Run -> which images it saw; all the same unless runs on one domain saw different ones.
 
-    Digests of two domains say nothing about each other: each may be of its own files alone.
+    Digests of two domains say nothing about each other: each may cover only the files of its domain.
     """
     if not _find_clashes(rows):
         return {row.run: DataGroup() for row in rows}

@@ -12,7 +12,7 @@ from lmr.apps import reproduce as module
 from lmr.bench.plans.plan import list_plans, read_plan
 from lmr.bench.running.bench import Outcome
 from lmr.cli.parser import parse
-from lmr.report.paper.published import find_published, read_reference
+from lmr.report.paper.paper_tables import find_published, read_reference
 
 
 @pytest.mark.parametrize("name", list(read_reference()))

@@ -16,7 +16,7 @@ from lmr.bench.running.row import Row
 from lmr.report.figures.paper_figures import Drawing
 from lmr.report.page import build_page, clean_svg, collect_curves
 from lmr.report.paper.panels import Panel
-from lmr.report.paper.published import find_published
+from lmr.report.paper.paper_tables import find_published
 from lmr.report.report import make_report
 from lmr.report.row_traits import LineKind
 from lmr.report.series import gather

@@ -9,7 +9,7 @@ from row_maker import complete, make_row, make_world, write_runs
 import lmr
 from lmr.cli import main
 from lmr.report.paper import verdicts
-from lmr.report.paper.published import read_reference
+from lmr.report.paper.paper_tables import read_reference
 from lmr.report.report import make_report
 from lmr.report.tables.table import find_kind
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from lmr.bench.running.row import Row
 from lmr.core.spec import format_spec, parse_spec
-from lmr.report.paper.published import PRESETS, find_published
+from lmr.report.paper.paper_tables import PRESETS, find_published
 from lmr.report.row_traits import expand_spec
 
 CORRUPTIONS = (

@@ -17,7 +17,7 @@ import numpy as np
 from lmr.report.figures import figure_data as data
 from lmr.report.noted import join_notes
 from lmr.report.paper.panels import DELTA, NEEDS, SWEEPS, SWEPT_PANELS, VALUE_WORDS, Panel
-from lmr.report.paper.published import describe_paper
+from lmr.report.paper.paper_tables import describe_paper
 from lmr.report.row_traits import LineKind
 from lmr.report.runs import Runs
 from lmr.report.series import Series, Setting
@@ -180,8 +180,8 @@ def _draw_gaps(axes: Axes, where: str, gaps: data.Floats) -> str:
     axes.set(xlabel="cosine of top class − cosine of true class", ylabel="errors with a gap up to this, %")
     axes.set(xlim=(0, float(np.quantile(gaps, 0.995)) * 1.05 or 1), ylim=(0, 102))
     return (
-        f"Top-1/ground-truth gap of the {len(gaps)} errors of zero-shot on {where}: "
-        f"{100 * below:.1f} % lie within δ = {DELTA}."
+        f"Gap between the top class and the true class where zero-shot is wrong ({len(gaps)} of the images), on "
+        f"{where}: {100 * below:.1f} % are within δ = {DELTA}."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmr.report.paper.published import AVERAGE
+from lmr.report.paper.paper_tables import AVERAGE
 
 HEADS = {
     "gaussian_noise": "Gauss.", "shot_noise": "Shot", "impulse_noise": "Impu.", "defocus_blur": "Defo.",

@@ -14,7 +14,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lmr.report.paper.published import AVERAGE, PublishedTable, describe_paper, match_corruption_table
+from lmr.report.paper.paper_tables import AVERAGE, PublishedTable, describe_paper, match_corruption_table
 from lmr.report.row_traits import LineKind
 from lmr.report.series import Series, Setting
 from lmr.report.tables.by_corruption import build_accuracy
@@ -29,7 +29,7 @@ COUNT = 0.05  # share
 NOT_JUDGED = ("ms_per_image", "peak_mb")
 
 
-class Verdict(enum.Enum):
+class RowVerdict(enum.Enum):
     """The outcome for one published row; the values are words for people."""
 
     REPRODUCED = "reproduced"
@@ -41,7 +41,7 @@ class Verdict(enum.Enum):
     @property
     def good(self) -> bool:
         """Whether everything that is judged agrees."""
-        return self in (Verdict.REPRODUCED, Verdict.COUNTED)
+        return self in (RowVerdict.REPRODUCED, RowVerdict.COUNTED)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Judgement:
     """The verdict on one published row, and why."""
 
     row: str
-    verdict: Verdict
+    verdict: RowVerdict
     reason: str
 
 
@@ -60,9 +60,9 @@ def judge(table: ReportTable | None, published: PublishedTable) -> list[Judgemen
     for row in published.rows:
         line = lines.get(row.printed)
         if table is None or line is None:
-            found.append(Judgement(row.printed, Verdict.ABSENT, "the runs contain no such line"))
+            found.append(Judgement(row.printed, RowVerdict.ABSENT, "the runs contain no such line"))
         elif line.differs:
-            found.append(Judgement(row.printed, Verdict.DIFFERENT, "; ".join(line.differs)))
+            found.append(Judgement(row.printed, RowVerdict.DIFFERENT, "; ".join(line.differs)))
         else:
             found.append(_judge_line(row.printed, line, table, published))
     return found
@@ -98,14 +98,14 @@ def _judge_line(name: str, line: Line, table: ReportTable, published: PublishedT
         if abs(cell.difference) > allowed + 1e-9:
             outside.append(f"{column.key} {cell.difference:+.2f} (allowed {allowed:.2f})")
     if missing:
-        return Judgement(name, Verdict.ABSENT, f"no numbers for {', '.join(missing)}")
+        return Judgement(name, RowVerdict.ABSENT, f"no numbers for {', '.join(missing)}")
     if outside:
-        return Judgement(name, Verdict.MISSED, ", ".join(outside))
+        return Judgement(name, RowVerdict.MISSED, ", ".join(outside))
     if not count:
-        return Judgement(name, Verdict.DIFFERENT, "the row contains nothing that can be judged")
+        return Judgement(name, RowVerdict.DIFFERENT, "the row contains nothing that can be judged")
     if _is_half_judged(published):
-        return Judgement(name, Verdict.COUNTED, "time and memory are not judged")
-    return Judgement(name, Verdict.REPRODUCED, f"{count} numbers, largest difference {largest:.2f}")
+        return Judgement(name, RowVerdict.COUNTED, "time and memory are not judged")
+    return Judgement(name, RowVerdict.REPRODUCED, f"{count} numbers, largest difference {largest:.2f}")
 
 
 def _is_half_judged(published: PublishedTable) -> bool:

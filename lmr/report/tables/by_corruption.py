@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lmr.report.paper.abbreviations import HEADS
-from lmr.report.paper.published import AVERAGE, PublishedTable, match_corruption_table
+from lmr.report.paper.paper_tables import AVERAGE, PublishedTable, match_corruption_table
 from lmr.report.row_traits import LineKind, label_of
 from lmr.report.series import Series, Setting, order_domains, share_seeds
 from lmr.report.tables.distinction import note_differences

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.report.paper.abbreviations import HEADS, VARIANTS
-from lmr.report.paper.published import AVERAGE, PublishedRow, PublishedTable, find_published
+from lmr.report.paper.paper_tables import AVERAGE, PublishedRow, PublishedTable, find_published
 from lmr.report.row_traits import label_of
 from lmr.report.series import Series, Setting, find_common, share_seeds
 from lmr.report.tables.distinction import note_differences, tell_apart

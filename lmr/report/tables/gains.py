@@ -21,8 +21,8 @@ REPEATS = 1 << 20  # more than the times a stream shows one image
 def compare_series(runs: Runs, ours: Series, other: Series, seed: int = 0) -> Noted[Difference | None]:
     """The interval of the difference of accuracies over all domains and seeds both have, None without samples.
 
-    An image stands for itself under all corruptions and in all orders: it is drawn with all of its answers. Every run
-    has the same weight, so that the mean is the difference of the means in the table of accuracies.
+    An image is drawn with all of its answers, under all corruptions and in all orders. Every run has the same weight,
+    so that the mean is the difference of the means in the table of accuracies.
     """
     pairs = [
         (first, second)
@@ -88,9 +88,9 @@ def build_gains(runs: Runs, setting: Setting, series: Sequence[Series]) -> Noted
         return Noted(None, join_notes(*problems, absent))
     columns = [Column(key, head, 2, None) for key, head in (
         ("difference", "difference"), ("low", "2.5 %"), ("high", "97.5 %"))]  # fmt: skip
-    columns.append(Column("images", "images", 0, None))
+    columns.append(Column("distinct_images", "images", 0, None))
     notes = ["Paired bootstrap over images, 2000 draws; an image is drawn with all of its corruptions and seeds."]
-    notes += ["Methods whose interval contains 0 are statistically indistinguishable."]
+    notes += ["A pair whose interval contains 0 is statistically indistinguishable."]
     notes += [f"Only over {limit}: {', '.join(labels)}." for limit, labels in narrower.items()]
     table = ReportTable(
         TableKind.GAINS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lmr.bench.running.row import Row
-from lmr.report.paper.published import PublishedRow, PublishedTable, find_differences
+from lmr.data.provenance import IMAGES
+from lmr.report.paper.paper_tables import PublishedRow, PublishedTable, find_differences
 from lmr.report.series import Series
 from lmr.report.tables.table import Cell, Line
 
@@ -29,10 +30,10 @@ def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
         "dataset": row.dataset,
         **({"data": describe_data(row)} if row.protocol else {}),
         "severity": str(row.severity),
-        "prompts": f"{row.prompts.get('name')} ({row.prompts.get('count')} sentences)",
+        "prompts": f"{row.prompts.get('name')} ({row.prompts.get('count')} prompts)",
         "batch size": str(row.batch_size),
         "images": str(row.images),
-        "order": f"{row.order_words}, seeds {', '.join(map(str, seeds))}",
+        "order": f"{row.order_words}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
         "reset": row.reset,
         "answers": f"{row.emit} the batch's own update",
     }
@@ -40,7 +41,8 @@ def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
 
 def describe_data(row: Row) -> str:
     """What the row says about its data: whether they are official or made."""
-    return "; ".join(f"{key}: {value}" for key, value in row.protocol.items())
+    words = {IMAGES: "images"}  # rows keep an older word
+    return "; ".join(f"{words.get(key, key)}: {value}" for key, value in row.protocol.items())
 
 
 def list_runs(one: Series, domains: Iterable[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lmr.report.paper.published import PublishedTable, find_published
+from lmr.report.paper.paper_tables import PublishedTable, find_published
 from lmr.report.series import Series, Setting, find_common, order_domains, share_seeds
 from lmr.report.tables.distinction import note_differences, note_left_out, tell_apart
 from lmr.report.tables.lines import finish_line, list_differences, list_runs
@@ -16,13 +16,13 @@ MEASURES: dict[str, Column] = {
     key: Column(key, head, digits, higher)
     for key, head, digits, higher in (
         ("accuracy", "accuracy %", 2, True),
-        ("clean_accuracy", "clean afterwards %", 2, True),
+        ("clean_accuracy", "clean after stream %", 2, True),
         ("ece", "ECE %", 2, False),
         ("nll", "NLL", 3, False),
         ("classes_predicted", "classes predicted %", 1, None),
         ("effective_classes", "effective classes", 1, None),
         ("top_share", "top class %", 2, None),
-        ("late_top_share", "top class late %", 2, None),
+        ("late_top_share", "late top class %", 2, None),
         ("gate_share", "gate open %", 1, None),
         ("protected_size", "protected classes", 2, None),
         ("drift", "norm drift", 3, None),
@@ -93,4 +93,4 @@ def _note_means(domains: Sequence[str], series: Sequence[Series]) -> list[str]:
     every = len(order_domains(series))
     if len(domains) < every:
         return [f"Means over the {len(domains)} of {every} domains that all lines have: {', '.join(domains)}."]
-    return ["Means over the domains."] if every > 1 else []
+    return ["Means over all domains."] if every > 1 else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lmr.report.paper.published import PRESETS, find_published
+from lmr.report.paper.paper_tables import PRESETS, find_published
 from lmr.report.row_traits import LineKind, find_known, place_of
 from lmr.report.series import Series
 from lmr.report.tables.distinction import note_left_out, tell_apart

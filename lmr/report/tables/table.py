@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lmr.report.paper.published import PublishedTable
+from lmr.report.paper.paper_tables import PublishedTable
 from lmr.report.row_traits import LineKind, StreamKind
 from lmr.report.series import SHUFFLE, Setting
 from lmr.report.statistics import summarise

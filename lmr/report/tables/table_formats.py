@@ -1,6 +1,6 @@
-"""Tables as terminal text, Markdown, LaTeX and csv: the same numbers in four forms.
+"""Tables as terminal text, Markdown, LaTeX and csv: the same numbers in four formats.
 
-Under every line stand, where there are any, the published numbers and the difference.
+Below each line are its published numbers and the differences, if there are any.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
-from lmr.report.paper.published import PublishedTable
+from lmr.report.paper.paper_tables import PublishedTable
 from lmr.report.row_traits import LineKind
 from lmr.report.tables.table import Cell, Line, ReportTable, show_number
 from lmr.report.terminal import spell
@@ -102,7 +102,7 @@ def format_latex(table: ReportTable) -> str:
 def format_csv(table: ReportTable) -> str:
     """One line per method and kind of number (measured, sd, published, difference), all digits kept.
 
-    What a reader of the other forms finds in the notes has columns here: batch size, images, seeds, differences.
+    Batch size, images, seeds and differences, which other formats have in the notes, are columns here.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -126,10 +126,10 @@ def format_csv(table: ReportTable) -> str:
 
 
 def list_notes(table: ReportTable) -> list[str]:
-    """What stands under a table: where published numbers are from, which lines differ and where, and notes."""
+    """The notes below a table: where published numbers are from, which lines differ and where, and its own notes."""
     notes = [f"Published: {cite(table.published)}."] if table.published else []
-    beside = [line.differs for line in table.lines if line.has_published]
-    common = [text for text in beside[0] if all(text in other for other in beside)] if len(beside) > 1 else []
+    compared = [line.differs for line in table.lines if line.has_published]
+    common = [text for text in compared[0] if all(text in other for other in compared)] if len(compared) > 1 else []
     notes += [f"All lines differ from the paper: {'; '.join(common)}."] if common else []
     for line in table.lines:
         if own := [text for text in line.differs if text not in common]:

@@ -7,7 +7,7 @@ import pytest
 from row_maker import B16, CORRUPTIONS, L14, complete, make_row, make_world
 
 from lmr.bench.running.row import Row
-from lmr.report.paper.published import find_published
+from lmr.report.paper.paper_tables import find_published
 from lmr.report.row_traits import LineKind, StreamKind
 from lmr.report.series import Series, Setting, gather
 from lmr.report.tables.by_corruption import build_accuracy, build_parts
@@ -179,8 +179,8 @@ def test_a_line_shows_what_its_data_say_of_themselves() -> None:
     rows = [make_row("LMR", complete("lmr"), "frost", 0.5, protocol=made)]
     rows.append(make_row("LMR", complete("lmr"), "fog", 0.5, protocol=made | {"corruptions": "not checked"}))
     assert dict(build(rows).lines[0].protocol)["data"] == (
-        "pictures: not the official test set; corruptions: made by lmr | "
-        "pictures: not the official test set; corruptions: not checked"
+        "images: not the official test set; corruptions: made by lmr | "
+        "images: not the official test set; corruptions: not checked"
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lmr.report.paper.published import PublishedTable
+from lmr.report.paper.paper_tables import PublishedTable
 from lmr.report.row_traits import LineKind
 from lmr.report.tables.table import Cell, Column, Line, ReportTable, TableKind, make_cell, show_number
 from lmr.report.tables.table_formats import (

@@ -7,7 +7,6 @@ are datasets, ``images`` is given for each of them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +18,9 @@ from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
 from lmr.data.provenance import Provenance, read_origin
 from lmr.models.formats.hub import OPENAI_MODELS
+from lmr.report.paper.paper_file import read_paper_file
 from lmr.report.row_traits import expand_spec, list_parts_off, read_spec
 
-PATH = Path(__file__).with_name("published.json")
 AVERAGE = "average"
 SINGLE_PROMPT = "a photo of a {}."
 PRESETS = {
@@ -91,15 +90,9 @@ class PublishedNumber:
     protocol: dict[str, Any]
 
 
-@cache
-def _read() -> Mapping[str, Any]:
-    content: Mapping[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
-    return content
-
-
 def describe_paper() -> Mapping[str, Any]:
     """Title and DOI, notes, implied values, and where the paper contradicts itself."""
-    paper: Mapping[str, Any] = _read()["paper"]
+    paper: Mapping[str, Any] = read_paper_file()["paper"]
     return paper
 
 
@@ -107,7 +100,7 @@ def describe_paper() -> Mapping[str, Any]:
 def read_reference() -> dict[str, PublishedTable]:
     """All published tables by name."""
     tables = {}
-    for content in _read()["tables"]:
+    for content in read_paper_file()["tables"]:
         columns = tuple(content["columns"])
         rows = tuple(
             PublishedRow(row["printed"], row["spec"], row["batch_size"], dict(zip(columns, row["values"], strict=True)))
