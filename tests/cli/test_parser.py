@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from lmr.report.paper.published import read_reference
 
-from lmr.bench.cost.entries import METHODS
+from lmr.bench.cost.settings import METHODS
 from lmr.cli.parser import COMMANDS, build_command, build_parser
+from lmr.report.paper.paper_tables import read_reference
 
 HEAVY = {"torch", "numpy", "PIL", "scipy", "cv2", "matplotlib", "tqdm", "safetensors", "transformers"}
 QUICK = {
