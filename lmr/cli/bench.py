@@ -1,78 +1,98 @@
-"""``lmr fetch``, ``bench``, ``report`` and ``reproduce``: data, runs, tables, and the numbers of the paper again."""
+"""``lmr bench``: run methods on streams of images."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 
-from lmr.apps.reproduce import add_reproduce_options, run_reproduce
-from lmr.bench.options import add_bench_options, run_bench_command
-from lmr.cli.options import Subparsers, add_command
-from lmr.core.errors import LmrError
-from lmr.data.fetch.fetching import add_fetch_options, run_fetch
-from lmr.report.report import add_report_options, run_report
+from lmr.bench.plans.choices import DTYPES, FOLDER, KEYS, RESETS
+from lmr.data.orders import ORDERS
 
-_FETCH = """\
-Download a dataset with checksum and resume, or say what to do by hand where a licence or a login stands before it.
-Corrupted sets need not be fetched: from clean pictures they are made on the fly, or to disk with --make."""
+DESCRIPTION = """\
+Run methods on streams of images and keep every number with the protocol that made it. A plan says what to run:
+methods, datasets, corruptions, severities, models, prompts, batch sizes, seeds. Give the same command again to resume
+a bench that was stopped: finished runs are skipped. A run that fails does not stop the others."""
 
-_FETCH_EXAMPLES = """\
-examples:
-  lmr fetch                                    what there is
-  lmr fetch cifar10-c
-  lmr fetch imagenet --check ~/imagenet/val    is this folder what it should be?
-  lmr fetch cifar100-c --make --workers 2      from the clean test set, in the official layout"""
-
-_BENCH = """\
-Run methods on streams of pictures and keep every number with the protocol that made it. A plan says what: methods,
-datasets, corruptions, severities, models, prompts, batch sizes, seeds. A run that was killed goes on where it was, a
-finished one is skipped, a failed one stops no other."""
-
-_BENCH_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lmr bench --list                                   the plans that come with lmr
   lmr bench pocket                                   nine methods, 15 corruptions, no download
   lmr bench 'pocket*'                                the ablations too: all that the figures need
   lmr bench cifar10-c --root ~/data --workers 2      a table of the paper
   lmr bench pocket --methods lmr --seeds 1 2 3       a plan with other values
-  lmr bench --methods lmr "tent(lr=1e-3)" --datasets folder:photos --backbones ViT-B-16"""
-
-_REPORT = """\
-Make tables (terminal, Markdown, LaTeX, csv), the paper's figures (PNG, SVG) and one page without network of what lmr
-bench has run, with the published value beside each number where there is one, and where the protocol differs."""
-
-_REPORT_EXAMPLES = """\
-examples:
-  lmr report
-  lmr report my-runs more-runs --out report"""
-
-_REPRODUCE = """\
-Run a table of the paper with its exact settings, report it, and judge every row against the published numbers within
-a stated tolerance. Needs the table's data (lmr fetch) and model."""
-
-_REPRODUCE_EXAMPLES = """\
-examples:
-  lmr reproduce cifar10-c --root ~/data
-  lmr reproduce imagenet-c-cupl --prompts CuPL_image_prompts.json"""
+  lmr bench --methods lmr "tent(lr=1e-3)" --datasets folder:photos --backbones ViT-B-16
+  lmr bench pocket --methods lmr ./mine.py:mine      your own method, from a file"""
 
 
-def add_bench(subparsers: Subparsers) -> None:
-    """The four commands and their options."""
-    commands = (
-        ("fetch", "get a dataset, or see whether one is whole", _FETCH, _FETCH_EXAMPLES),
-        ("bench", "run methods on benchmarks, resumably", _BENCH, _BENCH_EXAMPLES),
-        ("report", "tables, figures and a page of what was run", _REPORT, _REPORT_EXAMPLES),
-        ("reproduce", "run a table of the paper and compare", _REPRODUCE, _REPRODUCE_EXAMPLES),
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``lmr bench``."""
+    add = parser.add_argument
+    add("plans", nargs="*", metavar="PLAN", help="a plan of the package (see --list; 'pocket*' is every plan whose "
+        "name begins with pocket), or a file PLAN.toml")  # fmt: skip
+    add("--list", action="store_true", help="list the plans that come with lmr")
+    add("--dry-run", action="store_true", help="list what would be run and run nothing")
+    add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")
+    add("--workers", type=int, metavar="N", help="processes that share the cores (default: as many as cores for the "
+        "pocket model, otherwise 1)")  # fmt: skip
+    add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
+    group = parser.add_argument_group("instead of a plan, or to change one")
+    add = group.add_argument
+    add("--methods", nargs="+", metavar="SPEC", help='such as all, lmr, "tent(lr=1e-3)" or ./mine.py:mine')
+    add("--preset", nargs="+", metavar="NAME", help="presets to use; each method takes the first that it has")
+    add("--datasets", "--data", nargs="+", metavar="NAME", help="such as pocket-c, cifar10-c, folder:PATH or csv:PATH")
+    add("--corruptions", nargs="+", metavar="NAME", help="such as fog or clean (default: those of the benchmark)")
+    add("--severities", nargs="+", type=int, metavar="1..5", help="severities of the corruptions (default: 5)")
+    add("--backbones", nargs="+", metavar="MODEL", help="models, as lmr.load takes them (default: pocket)")
+    add(
+        "--prompts",
+        nargs="+",
+        metavar="TEXT",
+        help='templates such as "a photo of a {}.", or JSON files; each is a set',
     )
-    options = (add_fetch_options, add_bench_options, add_report_options, add_reproduce_options)
-    runs = (_run_fetch, run_bench_command, run_report, run_reproduce)
-    for command, add_options, run in zip(commands, options, runs, strict=True):
-        parser = add_command(subparsers, *command)
-        add_options(parser)
-        parser.set_defaults(run=run)
+    add(
+        "--batch-sizes",
+        nargs="+",
+        type=_read_size,
+        metavar="N",
+        help="images per step (default: preset, the batch size of each method's preset)",
+    )
+    add("--seeds", nargs="+", type=int, metavar="N", help="seeds of the order of the images (default: 1)")
+    add("--images", type=int, metavar="N", help="use the first N images of each stream (default: all)")
+    add("--order", choices=ORDERS, help="order of the images in a stream (default: shuffle)")
+    add("--concentration", type=float, metavar="X", help="for --order dirichlet: small is strongly imbalanced "
+        "(default: 0.1)")  # fmt: skip
+    add("--block", type=int, metavar="N", help="for --order classes: images of one class in a row (default: all)")
+    add("--reset", choices=RESETS, help="never: one stream through all corruptions (default: domain)")
+    add("--mix", action="store_true", default=None, help="shuffle all corruptions into one stream")
+    add("--forgetting", type=int, metavar="N", help="clean images to classify after each stream (default: 0)")
+    add("--recovery", action="store_true", default=None, help="measure how many of zero-shot's errors are undone")
+    add("--dtype", choices=DTYPES, help="type of the frozen weights (default: float32)")
+    add("--device", metavar="NAME", help="where models run, such as cpu or cuda (default: cpu)")
 
 
-def _run_fetch(options: argparse.Namespace) -> str | None:
-    try:
-        return run_fetch(options)
-    except ValueError as error:
-        raise LmrError(str(error)) from error
+def _read_size(word: str) -> int | str:
+    return word if word == "preset" else int(word)
+
+
+def run(options: argparse.Namespace) -> str | None:
+    """List plans, list runs, or run them; what is returned is a complaint."""
+    from lmr.bench.plans.plan import choose_plans, list_plans
+    from lmr.bench.plans.task import list_tasks
+    from lmr.bench.running.bench import run_bench
+
+    if options.list:
+        titles = list_plans()
+        width = max(map(len, titles))
+        print("\n".join(f"{name:{width}}  {title}" for name, title in titles.items()))
+        return None
+    plans = choose_plans(options.plans, {key: getattr(options, key) for key in KEYS})
+    if options.dry_run:
+        tasks = list_tasks(plans, options.root)
+        print("\n".join(f"{task.run}  {task.command}" for task in tasks))
+        print(f"{len(tasks)} runs, {sum(task.images for task in tasks):,} images in all.")
+        return None
+    outcome = run_bench(plans, options.out, workers=options.workers, root=options.root)
+    print(outcome.describe(), file=sys.stderr)
+    if outcome.rows:
+        print(f"Rows are in {options.out}; 'lmr report {options.out}' makes tables and figures of them.")
+    return f"{len(outcome.failures)} runs failed." if outcome.failures else None

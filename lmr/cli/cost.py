@@ -2,29 +2,88 @@
 
 from __future__ import annotations
 
-from lmr.bench.cost.options import add_cost_options, run_cost
-from lmr.cli.options import Subparsers, add_command
+import argparse
 
-_COST = """\
+DESCRIPTION = """\
 Measure what a step of each method costs on this machine: milliseconds per image (median and spread, the contenders
-taking turns after a warm-up), peak memory above the loaded model (each in a process of its own), how many numbers are
-trained, the time in plain forward passes, and the share of the machine's arithmetic that is reached. Beside
-our steps stand the straightforward loops on transformers, with autograd and torch.optim.
+taking turns after a warm-up), peak memory above the loaded model (each in a separate process), how many parameters
+are trained, the time in plain forward passes, and the share of the machine's arithmetic that is reached. For
+comparison, straightforward loops on transformers, with autograd and torch.optim, are measured too.
 
-The cost does not depend on what the weights are, so --random needs no download. Let the machine do nothing else."""
+The cost does not depend on the values of the weights, so --random needs no download. Run nothing else meanwhile."""
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lmr cost --small                                              see what the table looks like, in about a minute
   lmr cost --random ViT-B-16 --batch-size 16
   lmr cost --random ViT-L-14 --batch-size 64 --lean --methods zeroshot lmr
   lmr cost openai/clip-vit-base-patch16 --batch-size 16 64 --methods lmr "lmr(bc=False)" tent --out my-cost
 
-The table goes to the screen and, with every number behind it, to the folder --out."""
+The table is printed and, with every number behind it, written to the folder --out."""
 
 
-def add_cost(subparsers: Subparsers) -> None:
-    """The command and its options."""
-    parser = add_command(subparsers, "cost", "measure what a step of each method costs here", _COST, _EXAMPLES)
-    add_cost_options(parser)
-    parser.set_defaults(run=run_cost)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``lmr cost``."""
+    from lmr.bench.cost.settings import METHODS
+
+    add = parser.add_argument
+    add("model", nargs="?", help="the model, as lmr.load takes it; or give --random")
+    add("--random", metavar="ARCHITECTURE", help="random weights of this architecture, such as ViT-B-16; the cost is "
+        "the same")  # fmt: skip
+    add("--small", action="store_true", help="a tiny random model and few classes: see the table in a minute")
+    add(
+        "--batch-size",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="images per step; several give a table each (default: 16)",
+    )
+    add("--methods", nargs="+", default=list(METHODS), metavar="SPEC", help="the methods to measure, such as lmr, "
+        f"\"tent(lr=1e-3)\" or ./mine.py:mine (default: {' '.join(METHODS)})")  # fmt: skip
+    add("--classes", type=int, metavar="N", help="classes, each with a prompt for methods that adapt the text tower "
+        "(default: 1000)")  # fmt: skip
+    add("--streams", type=int, metavar="N", help="streams of one image each that share a batch; 1 leaves this out "
+        "(default: the batch size)")  # fmt: skip
+    add("--rounds", type=int, metavar="N", help="measured steps of each contender (default: what --minutes allows)")
+    add("--minutes", type=float, default=8.0, metavar="M", help="time to spend on each batch size; at least three "
+        "rounds are measured (default: %(default)g)")  # fmt: skip
+    add("--threads", type=int, metavar="N", help="threads of torch (default: all cores)")
+    add("--lean", action="store_true", help="also the methods in their lean mode, which recomputes instead of keeping")
+    add(
+        "--full-context",
+        action="store_true",
+        help="also the methods that adapt the text tower with prompts of the full context in one graph",
+    )
+    add("--no-plain", dest="plain", action="store_false", help="leave out the loops on transformers, which for large "
+        "models and batches need tens of gigabytes")  # fmt: skip
+    add("--no-memory", dest="memory", action="store_false", help="leave out peak memory and its separate processes")
+    add("--out", default="lmr-cost", metavar="FOLDER", help="where cost.txt, .md and .json are written "
+        "(default: %(default)s)")  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, write the files and print the table."""
+    from lmr.bench.cost.measure import measure_cost
+    from lmr.bench.cost.measured_model import SMALL
+    from lmr.core.errors import LmrError
+
+    if options.small and (options.model or options.random):
+        raise LmrError("--small includes its own model; leave out the model and --random.")
+    report = measure_cost(
+        model=options.model,
+        random=SMALL if options.small else options.random,
+        batch_size=options.batch_size or (8 if options.small else 16),
+        classes=options.classes if options.classes is not None else 20 if options.small else 1000,
+        minutes=min(options.minutes, 0.1) if options.small else options.minutes,
+        methods=options.methods,
+        rounds=options.rounds,
+        threads=options.threads,
+        streams=options.streams,
+        lean=options.lean,
+        full_context=options.full_context,
+        plain=options.plain,
+        memory=options.memory,
+        out=options.out,
+    )
+    print(report.to_text())
+    print(f"Written to {options.out}: cost.txt, cost.md, cost.json")

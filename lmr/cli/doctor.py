@@ -1,27 +1,20 @@
-"""``lmr doctor``: what a model is, and whether it works."""
+"""``lmr doctor``: describe a model and check that it works."""
 
 from __future__ import annotations
 
 import argparse
 
-from lmr.cli.options import (
-    MODEL_HELP,
-    Subparsers,
-    add_command,
-    add_model_options,
-    add_prompt_options,
-    collect_options,
-)
+from lmr.cli.shared_options import MODEL_HELP, add_model_options, add_prompt_options, collect_options
 
-_DOCTOR = """\
-Say in one screen what was loaded (format, architecture, activation, preprocessing, how many numbers are adapted,
+DESCRIPTION = """\
+Show on one screen what was loaded (format, architecture, activation, preprocessing, how many parameters are adapted,
 digests of the weights) and check that it works: features finite, of unit length and independent of the batch,
 padding without influence, one adaptation step and its reset, agreement with transformers.
 
-With labelled pictures (--data) it measures the zero-shot accuracy, without adaptation, and puts it beside the
+With labelled images (--data) it measures the zero-shot accuracy, without adaptation, and compares it with the
 published one where one is known for the model and the --dataset."""
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lmr doctor pocket
   lmr doctor openai/clip-vit-base-patch16
@@ -33,43 +26,45 @@ examples:
     lmr doctor openai/clip-vit-base-patch16 --data imagenet/val --labels names.txt --prompts templates.json \\
         --dataset imagenet --images 5000
 
-exit codes: 0 all is well, 1 a check failed, 2 something does not fit (a sentence says what)."""
+exit codes: 0 every check passed, 1 a check failed, 2 the command cannot run (an error message says why)."""
 
 
-def add_doctor(subparsers: Subparsers) -> None:
-    """The command and its options."""
-    parser = add_command(subparsers, "doctor", "say what a model is and check that it works", _DOCTOR, _EXAMPLES)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``lmr doctor``."""
     add = parser.add_argument
     add("model", metavar="MODEL", help=MODEL_HELP)
     add(
         "--data",
         metavar="FOLDER|FILE.csv",
-        help="labelled pictures: a folder with one sub-folder per class, or a table with the columns path and label",
+        help="labelled images: a folder with one sub-folder per class, or a table with the columns path and label",
     )
     add(
         "--dataset",
         metavar="NAME",
-        help="what the pictures are, to compare with the published accuracy: imagenet, imagenet-v2, imagenet-a, "
-        "imagenet-r, imagenet-sketch, cifar10 or cifar100",
+        help="which dataset the images are from, to compare with the published accuracy: imagenet, imagenet-v2, "
+        "imagenet-a, imagenet-r, imagenet-sketch, cifar10 or cifar100",
     )
     add(
         "--labels",
         metavar="FILE|A,B,C",
-        help="class names, where the sub-folders' are none: one per line in the sorted order of the sub-folders, "
-        "sub-folder<TAB>name lines, JSON of either, or a,b,c",
+        help="class names, where the sub-folders are not named by class: one per line in the sorted order of the "
+        "sub-folders, sub-folder<TAB>name lines, JSON of either, or a,b,c",
     )
     add_prompt_options(parser)
     add(
-        "--images", type=int, metavar="N", help="use N of the pictures, drawn at random, always the same (default: all)"
+        "--images",
+        type=int,
+        metavar="N",
+        help="use N of the images, drawn at random, the same in every run (default: all)",
     )
-    add("--batch-size", type=int, default=64, metavar="N", help="pictures at a time (default: %(default)s)")
+    add("--batch-size", type=int, default=64, metavar="N", help="images at a time (default: %(default)s)")
     add_model_options(parser)
-    parser.set_defaults(run=_run_doctor)
 
 
-def _run_doctor(options: argparse.Namespace) -> str | None:
-    from lmr.apps.doctor.doctor import examine
+def run(options: argparse.Namespace) -> str | None:
+    """Examine the model; what is returned is a complaint."""
+    from lmr.apps.doctor.examine import examine
 
     report = examine(options.model, **collect_options(options, "model"))
     print(report)
-    return None if report.ok else f"{len(report.failed)} of the checks failed: {'; '.join(report.failed)}."
+    return report.complaint

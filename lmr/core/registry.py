@@ -79,7 +79,16 @@ def find_method(name: str) -> type[Method]:
     if not isinstance(name, str) or name not in _METHODS:
         known = ", ".join(list_methods())
         raise LmrError(f"There is no method {name!r}.{suggest(name, _METHODS)} There are: {known}.")
-    return _METHODS[name]
+    method = _METHODS[name]
+    if file is not None and find_method_file(method) != str(Path(file).resolve()):
+        raise LmrError(f"The file {file!r} does not define the method {name!r}; it comes from {method.__module__}.")
+    return method
+
+
+def find_method_file(method: type[Method]) -> str | None:
+    """The file that :func:`load_method_file` took a method from; None for methods of packages."""
+    module = sys.modules.get(method.__module__)
+    return module.__file__ if module is not None and hasattr(module, "__lmr_digest__") else None
 
 
 def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: int = 1, **arguments: Any) -> Method:

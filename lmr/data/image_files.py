@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from lmr.core.errors import LmrError
+
 EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 _ORIENTATION_TAG = 0x0112
@@ -31,7 +33,7 @@ _UPRIGHT = {
 }
 
 
-class UnreadableImage(ValueError):
+class UnreadableImage(LmrError):
     """The file cannot be turned into a picture; the message says why in one sentence."""
 
 
@@ -46,14 +48,14 @@ def list_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     unique: dict[str, Path] = {}
     for name in sources:
         if not os.fspath(name):
-            raise ValueError("Expected a file or folder, got an empty name; is a variable of the shell not set?")
+            raise LmrError("Expected a file or folder, got an empty name; is a variable of the shell not set?")
         source = Path(name)
         if os.path.isdir(source):
             found = _search_folder(source)
         elif os.path.exists(source):
             found = [source]
         else:
-            raise ValueError(f"There is no file or folder {str(source)!r}: check the spelling, or give the full path.")
+            raise LmrError(f"There is no file or folder {str(source)!r}: check the spelling, or give the full path.")
         for path in found:
             unique.setdefault(os.path.abspath(path), path)
     return list(unique.values())
@@ -65,7 +67,7 @@ def _search_folder(source: Path) -> list[Path]:
         folders[:] = [folder for folder in folders if not folder.startswith(".")]
         found += [Path(root, file) for file in files if not file.startswith(".") and file.lower().endswith(EXTENSIONS)]
     if not found:
-        raise ValueError(
+        raise LmrError(
             f"The folder {str(source)!r} holds no picture ({', '.join(EXTENSIONS)}): give one that does, "
             "or name files with other extensions one by one."
         )
@@ -73,7 +75,7 @@ def _search_folder(source: Path) -> list[Path]:
 
 
 def _refuse_folder(error: OSError) -> None:
-    raise ValueError(
+    raise LmrError(
         f"The folder {str(error.filename)!r} cannot be listed ({error.strerror}): make it readable, or "
         "name the other folders one by one."
     ) from error

@@ -11,34 +11,15 @@ from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
 from lmr.models.backbone import Backbone
 from lmr.models.clip.image_tower import Memory, check_memory
-from lmr.models.formats.checkpoints import choose_dtype
+from lmr.models.formats.checkpoints import check_device, choose_dtype, read_device
+from lmr.models.known_models import KNOWN_MODELS
 
 __all__ = ["Backbone", "list_models", "load"]
-
-# Names worth knowing; any other hub id of a CLIP or SigLIP model, and any path, can be given too.
-_MODELS = {
-    "pocket": "the embedded model: 32x32 pictures of coloured shapes, no download",
-    "ViT-B-32": "OpenAI CLIP ViT-B/32, the same as openai/clip-vit-base-patch32",
-    "ViT-B-16": "OpenAI CLIP ViT-B/16, the same as openai/clip-vit-base-patch16",
-    "ViT-L-14": "OpenAI CLIP ViT-L/14, the same as openai/clip-vit-large-patch14",
-    "ViT-L-14-336": "OpenAI CLIP ViT-L/14 at 336 pixels, the same as openai/clip-vit-large-patch14-336",
-    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": "ViT-B/32 trained on LAION-2B",
-    "laion/CLIP-ViT-B-16-laion2B-s34B-b88K": "ViT-B/16 trained on LAION-2B",
-    "laion/CLIP-ViT-L-14-laion2B-s32B-b82K": "ViT-L/14 trained on LAION-2B",
-    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": "ViT-H/14 trained on LAION-2B",
-    "laion/CLIP-ViT-bigG-14-laion2B-39B-b160k": "ViT-bigG/14 trained on LAION-2B",
-    "laion/CLIP-ViT-B-32-DataComp.XL-s13B-b90K": "ViT-B/32 trained on DataComp-1B",
-    "laion/CLIP-ViT-B-16-DataComp.XL-s13B-b90K": "ViT-B/16 trained on DataComp-1B",
-    "laion/CLIP-ViT-L-14-DataComp.XL-s13B-b90K": "ViT-L/14 trained on DataComp-1B",
-    "google/siglip-base-patch16-224": "SigLIP ViT-B/16, through transformers",
-    "google/siglip-so400m-patch14-384": "SigLIP So400m/14 at 384 pixels, through transformers",
-    "google/siglip2-base-patch16-224": "SigLIP 2 ViT-B/16, through transformers",
-}
 
 
 def list_models() -> dict[str, str]:
     """Names that ``load`` knows, each with a line about it."""
-    return dict(_MODELS)
+    return dict(KNOWN_MODELS)
 
 
 def load(
@@ -71,14 +52,14 @@ def load(
             from lmr.models.pocket import load_pocket
 
             refuse_twin(name)
-            _refuse_options(name, architecture, device, dtype)
+            _refuse_options(name, architecture, read_device(device), dtype)
             return load_pocket(memory, compile)
-        _check_device(device)
+        check_device(device)
         files = find_model(name_or_path)
         if files is None:
             raise LmrError(
-                f"There is no model {name!r}.{suggest(name, _MODELS)} There are: {', '.join(_MODELS)}; and any folder "
-                "or weights file of a CLIP model, and the hub ids of others."
+                f"There is no model {name!r}.{suggest(name, KNOWN_MODELS)} There are: {', '.join(KNOWN_MODELS)}; and "
+                "any folder or weights file of a CLIP model, and the hub ids of others."
             )
         if files.model_type in SIGLIP:
             from lmr.models.siglip import load_siglip
@@ -99,16 +80,10 @@ def load(
         )
 
 
-def _refuse_options(name: str, architecture: str | None, device: str | torch.device, dtype: torch.dtype | None) -> None:
-    """The embedded model is what it is; an option it would not follow is answered, not dropped."""
-    if architecture is not None or torch.device(device).type != "cpu" or dtype not in (None, torch.float32):
-        raise LmrError(f"The model {name!r} has its own architecture and runs in float32 on the CPU; leave these away.")
-
-
-def _check_device(device: str | torch.device) -> None:
-    """Before anything large is read."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).partition("\n")[0][:200].rstrip(".")
-        raise LmrError(f"The device {device!r} cannot be used here: {reason}. Use 'cpu'.") from error
+def _refuse_options(name: str, architecture: str | None, device: torch.device, dtype: torch.dtype | None) -> None:
+    """The embedded model has one form only; an option that it cannot follow is an error."""
+    if architecture is not None or device.type != "cpu" or dtype not in (None, torch.float32):
+        raise LmrError(
+            f"The model {name!r} has its own architecture and runs in float32 on the CPU; omit architecture, device "
+            "and dtype."
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
 from lmr.core.text import TextSide
+from lmr.models.model_facts import ModelFacts, describe_facts
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
 from lmr.models.prototypes import (
@@ -39,9 +41,14 @@ class Backbone(ABC):
     logit_scale: float
     logit_bias: float = 0.0
     dtype: torch.dtype = torch.float32  # of the images the encoder takes
-    facts: dict[str, str]  # what was loaded, in plain words: format, files, architecture, activation, tokenizer
+    model_facts: ModelFacts = ModelFacts()  # what was loaded: format, files, architecture, activation, tokenizer
     keeps_prototypes: bool = True  # False where computing prototypes is cheaper than looking them up
     _text: nn.Module  # the text tower
+
+    @cached_property
+    def facts(self) -> dict[str, str]:
+        """``model_facts`` in words, for people; code asks ``model_facts``."""
+        return describe_facts(self.model_facts)
 
     def preprocess(self, image: Image) -> Tensor:
         """A PIL picture of any size and mode to what the encoder takes: [*input_shape], on the CPU.

@@ -23,7 +23,9 @@ from lmr.models.backbone import Backbone
 from lmr.models.clip.tokenizer import check_texts
 from lmr.models.formats.archives import read_weights
 from lmr.models.formats.checkpoints import check_depth, choose_dtype, convert_tower
+from lmr.models.formats.configs import HF_CONFIG
 from lmr.models.formats.preprocessing_configs import read_preprocessing
+from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
 from lmr.models.preprocessing import Preprocessing
 
 _TOKENIZER_FILES = ("spiece.model", "tokenizer.model", "tokenizer.json", "tokenizer_config.json")
@@ -57,7 +59,7 @@ class Siglip(Backbone):
         preprocessing: Preprocessing,
         logit_scale: float,
         logit_bias: float,
-        facts: Mapping[str, str],
+        model_facts: ModelFacts,
         tokenizer_digest: str,
         *,
         device: str | torch.device = "cpu",
@@ -71,7 +73,7 @@ class Siglip(Backbone):
         self.preprocessing = preprocessing
         self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
         self.logit_scale, self.logit_bias = logit_scale, logit_bias
-        self.facts = dict(facts)
+        self.model_facts = model_facts
         self._tokenizer, self._tokenizer_digest = tokenizer, tokenizer_digest
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
@@ -139,22 +141,26 @@ def load_siglip(
     if not all(map(math.isfinite, (scale, bias))) or abs(scale) > 20:
         raise LmrError(f"{str(path)!r} has the logit scale exp({scale}) and the logit bias {bias}; it is damaged.")
     vision, text = config.vision_config, config.text_config
-    preprocessing, source = read_preprocessing(folder, "siglip", vision.image_size)
+    preprocessing, preprocessing_file = read_preprocessing(folder, ModelFormat.SIGLIP, vision.image_size)
     files = {
         file.name: torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8) for file in _list_files(folder)
     }
-    facts = {
-        "format": f"Hugging Face ({weights.container}), through transformers",
-        "files": str(path),
-        "architecture": f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
+    facts = ModelFacts(
+        format=ModelFormat.SIGLIP,
+        weights=path,
+        container=weights.container,
+        unwrapped=weights.unwrapped,
+        sizes=f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
         f"{vision.patch_size} pixels; text {text.num_hidden_layers} blocks of width {text.hidden_size}",
-        "activation": vision.hidden_act,
-        "preprocessing": f"{preprocessing.resize} to {preprocessing.resolution}, {preprocessing.interpolation}; "
-        f"from {source}",
-        "tokenizer": f"{type(tokenizer).__name__}, {text.vocab_size} tokens",
-        "context": str(text.max_position_embeddings),
-    }
-    facts |= {"taken off": weights.wrapping} if weights.wrapping else {}
+        sizes_source=SizesSource.CONFIG,
+        config=HF_CONFIG,
+        activations=(vision.hidden_act, text.hidden_act),
+        preprocessing=preprocessing,
+        preprocessing_file=preprocessing_file,
+        tokenizer=TokenizerKind.TRANSFORMERS,
+        tokenizer_name=f"{type(tokenizer).__name__}, {text.vocab_size} tokens",
+        context=text.max_position_embeddings,
+    )
     return Siglip(
         name,
         model,

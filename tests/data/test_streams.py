@@ -12,8 +12,16 @@ import set_maker as maker
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lmr.data.orders import ORDERS, arrange, order_by_classes, order_by_dirichlet, shuffle_places
-from lmr.data.streams import Batch, Stream, make_stream
+from lmr.data.orders import ORDERS
+from lmr.data.streams import (
+    Batch,
+    Stream,
+    arrange,
+    make_stream,
+    order_by_classes,
+    order_by_dirichlet,
+    shuffle_places,
+)
 
 # How random.seed(1) and random.shuffle begin on 10,000 and on 5,000: the orders behind CIFAR-C and ImageNet-C numbers.
 FINGERPRINTS = {

@@ -20,11 +20,17 @@ import lmr
 from lmr.data.sets.pocket import CLASSES, COLOURS, SHAPES, draw
 from lmr.models.clip.block import Block
 from lmr.models.clip.text_tower import TextTower
+from lmr.models.model_facts import ModelFormat
 from lmr.models.pocket import WEIGHTS, Pocket
 from lmr.models.pocket.towers import PocketConfig
 from lmr.models.pocket.words import END, START, WORDS, split_words, tokenize
 
 NAMES = ["red star", "striped blue ring", "green heart"]
+
+
+def read_metadata() -> dict[str, str]:
+    with safe_open(str(WEIGHTS), framework="pt") as file:
+        return dict(file.metadata())
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +270,7 @@ def test_picture_of_the_models_size_is_its_pixels(backbone: Pocket) -> None:
     assert expected.dtype == torch.float32
     for picture, pixels in zip(pictures, expected, strict=True):
         assert torch.equal(backbone.preprocess(Image.fromarray(picture)), pixels)
-    mean, std = float(backbone.facts["mean"]), float(backbone.facts["std"])
+    mean, std = float(read_metadata()["mean"]), float(read_metadata()["std"])
     by_hand = (pictures[2, 5, 9].astype(float) / 255 - mean) / std
     assert expected[2, :, 5, 9].tolist() == pytest.approx(by_hand.tolist(), abs=1e-6)
 
@@ -322,8 +328,11 @@ def test_preprocess_leaves_the_picture_alone(backbone: Pocket) -> None:
 
 
 def test_file_says_what_it_holds(backbone: Pocket) -> None:
-    assert backbone.facts["words"].split() == list(WORDS)
-    assert PocketConfig(**json.loads(backbone.facts["config"])).vocabulary == len(WORDS)
+    written = read_metadata()
+    assert written["words"].split() == list(WORDS)
+    assert PocketConfig(**json.loads(written["config"])).vocabulary == len(WORDS)
+    assert backbone.model_facts.format is ModelFormat.POCKET
+    assert backbone.facts["clean accuracy"] == written["clean_accuracy"]
     assert backbone.logit_scale > 0
     assert not any(parameter.requires_grad for parameter in backbone.encoder.parameters())
     assert not any(module.training for module in backbone.encoder.modules())
@@ -358,8 +367,7 @@ FAULTS = ["no facts", "no config", "bad config", "odd config", "no mean", "bad s
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_foreign_file_gets_a_sentence(fault: str, tmp_path: Path) -> None:
-    with safe_open(str(WEIGHTS), framework="pt") as file:
-        facts = dict(file.metadata())
+    facts = read_metadata()
     weights = load_file(WEIGHTS)
     changes: dict[str, Any] = {
         "no facts": lambda: facts.clear(),

@@ -6,10 +6,11 @@ plan is checked as a whole before anything runs.
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -18,29 +19,45 @@ from typing import Any
 
 import torch
 
+from lmr.bench.plans.choices import DTYPES, KEYS, RESETS
 from lmr.bench.plans.prompt_sets import PromptSet, read_prompt_set
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.registry import create, find_method, list_methods
+from lmr.core.registry import (
+    create,
+    find_method,
+    find_method_file,
+    list_methods,
+    load_method_file,
+    sort_methods,
+    split_address,
+)
 from lmr.core.spec import format_spec, parse_spec, suggest
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.orders import ORDERS
 from lmr.models.backbone import DEFAULT_TEMPLATES
 
-PAPER_ORDER = ("zeroshot", "tda", "ecalp", "tent", "eta", "batclip", "mint", "bitta", "lmr")
 DOMAINS = (*CORRUPTIONS, *EXTRA, "clean")
-RESETS = ("domain", "never")
-DTYPES = ("float32", "bfloat16", "float16")
 OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order has a use for
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A method with all its arguments, what tables call it, and the batch size its values were chosen for."""
+    """A method with all its arguments, what tables call it, and the batch size its values were chosen for.
+
+    A method from a user's own file comes with the absolute path and the digest of the content of that file.
+    """
 
     label: str
     spec: str  # canonical
     batch_size: int
+    file: str | None = None
+    file_digest: str | None = None
+
+    @property
+    def address(self) -> str:
+        """What ``create`` and the command line take: the spec, after the path of the file if there is one."""
+        return self.spec if self.file is None else f"{self.file}:{self.spec}"
 
 
 @dataclass(frozen=True)
@@ -76,12 +93,6 @@ class Plan:
     parts: tuple[Part, ...]
 
 
-KEYS = (
-    "methods", "preset", "datasets", "corruptions", "severities", "backbones", "prompts", "batch_sizes", "seeds",
-    "images", "order", "concentration", "block", "reset", "mix", "forgetting", "recovery", "dtype", "device",
-)  # fmt: skip
-
-
 def list_plans() -> dict[str, str]:
     """The plans that come with the package, each with its title."""
     files = (item for item in resources.files("lmr.bench").joinpath("plans").iterdir() if item.name.endswith(".toml"))
@@ -108,8 +119,29 @@ def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any]
     return parse_plan(path.stem, text, path.parent, overrides)
 
 
+def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = None) -> list[Plan]:
+    """The plans that names, files or patterns such as 'pocket*' ask for, each once; ``overrides`` win over all of them.
+
+    Without a name, the overrides alone are the plan.
+    """
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    for key in ("corruptions", "batch_sizes"):  # a list on the command line; one word where it stands for all
+        if given.get(key) in (["all"], ["preset"]):
+            given[key] = given[key][0]
+    if not names:
+        if not given:
+            raise LmrError("Say what to run: a plan ('lmr bench --list' shows them) or --methods and --datasets.")
+        return [parse_plan("command line", "", Path.cwd(), given)]
+    known = list_plans()
+    chosen = [found for name in names for found in fnmatch.filter(known, name) or [name]]
+    return [read_plan(name, given) for name in dict.fromkeys(chosen)]
+
+
 def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] | None = None) -> Plan:
-    """The plan in a TOML text; files it names are looked for in ``folder``."""
+    """The plan in a TOML text; files it names are looked for in ``folder`` and where the command runs.
+
+    Method files in ``overrides`` are looked for where the command runs first.
+    """
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -118,7 +150,9 @@ def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] 
     if not isinstance(title, str) or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
         raise LmrError(f"The plan {name!r} should have a title (a text) and its runs as [[runs]] tables.")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    return Plan(name, title, tuple(_read_part(name, _combine(content | table, given), folder) for table in tables))
+    near = (Path.cwd(), folder) if "methods" in given else (folder, Path.cwd())
+    parts = [_read_part(name, _combine(content | table, given), folder, near) for table in tables]
+    return Plan(name, title, tuple(parts))
 
 
 def _combine(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +161,8 @@ def _combine(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return {key: value for key, value in table.items() if key not in dropped} | dict(given)
 
 
-def _read_part(plan: str, table: Mapping[str, Any], folder: Path) -> Part:
+def _read_part(plan: str, table: Mapping[str, Any], folder: Path, near: Sequence[Path]) -> Part:
+    """Check a table; prompt files are looked for in ``folder``, method files in the folders ``near``."""
     for key in table:
         if key not in KEYS:
             raise LmrError(
@@ -140,7 +175,7 @@ def _read_part(plan: str, table: Mapping[str, Any], folder: Path) -> Part:
         values = {key: _READ[key](key, value) for key, value in table.items() if key in _READ}
         if "prompts" in table:
             values["prompts"] = tuple(read_prompt_set(entry, folder) for entry in _wrap(table["prompts"]))
-        values["methods"] = _read_methods(table["methods"], tuple(_wrap(table.get("preset", []))))
+        values["methods"] = _read_methods(table["methods"], tuple(_wrap(table.get("preset", []))), near)
         _check_order(values)
     except LmrError as error:
         raise LmrError(f"In the plan {plan!r}: {error}") from error
@@ -157,20 +192,20 @@ def _check_order(values: Mapping[str, Any]) -> None:
         raise LmrError("The order 'file' is the same for every seed; leave the seeds away or give seeds = 1.")
 
 
-def _read_methods(given: Any, presets: tuple[Any, ...]) -> tuple[Contender, ...]:
-    """Specs, or label -> spec; "all" is every registered method in the order of the paper's tables."""
+def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) -> tuple[Contender, ...]:
+    """Specs, or label -> spec; "all" is every method of the package and of installed ones, in the order of tables."""
     if isinstance(given, Mapping):
         pairs = [(str(label), spec) for label, spec in given.items()]
     else:
-        specs = [name for entry in _wrap(given) for name in (_list_all() if entry == "all" else [entry])]
-        pairs = [("", spec) for spec in specs]
+        pairs = [("", spec) for entry in _wrap(given) for spec in (_list_installed() if entry == "all" else [entry])]
+    found = [(label, *_find_file(spec, near)) for label, spec in pairs]
     for preset in presets:
         known = sorted({name for method in list_methods() for name in find_method(method).presets})
         if preset not in known:
             raise LmrError(
                 f"No method has a preset {preset!r}.{suggest(str(preset), known)} There are: {', '.join(known)}."
             )
-    contenders = [_complete(label, spec, presets) for label, spec in pairs]
+    contenders = [_complete(label, spec, file, presets) for label, spec, file in found]
     labels = [contender.label for contender in contenders]
     for label in labels:
         if labels.count(label) > 1:
@@ -178,25 +213,37 @@ def _read_methods(given: Any, presets: tuple[Any, ...]) -> tuple[Contender, ...]
     return tuple(contenders)
 
 
-def _complete(label: str, spec: str, presets: Iterable[str]) -> Contender:
+def _list_installed() -> list[str]:
+    return sort_methods([name for name in list_methods() if find_method_file(find_method(name)) is None])
+
+
+def _find_file(address: Any, near: Sequence[Path]) -> tuple[Any, str | None]:
+    """The spec and the absolute path of the file it names, if it does, whose methods are known from now on."""
+    named, spec = split_address(address)
+    if named is None:
+        return spec, None
+    places = [folder / Path(named).expanduser() for folder in near]
+    file = os.path.abspath(next((place for place in places if place.is_file()), places[0]))
+    load_method_file(file)
+    return spec, file
+
+
+def _complete(label: str, spec: str, file: str | None, presets: Iterable[str]) -> Contender:
     """The canonical spec, with the first of the presets that the method has unless it names one."""
     name, values = parse_spec(spec)
-    method = find_method(name)
+    method = find_method(name if file is None else f"{file}:{name}")
     preset = values.get("preset", next((preset for preset in presets if preset in method.presets), "default"))
     made = create(format_spec(name, {"preset": preset} | values), _make_small_classifier())
-    return Contender(label or name_contender(spec), made.spec, method.presets[preset].batch_size)
+    digest = None if file is None else load_method_file(file)
+    return Contender(label or name_contender(spec), made.spec, method.presets[preset].batch_size, file, digest)
 
 
 def name_contender(spec: str) -> str:
-    """What tables call a method: its name in capitals, with its arguments where some were given."""
+    """What tables call a method: its label, followed by its arguments where some were given."""
     name, values = parse_spec(spec)
-    known = "zero-shot" if name == "zeroshot" else name.upper()
+    label = find_method(name).label
     shown = ", ".join(f"{key}={value}" for key, value in values.items() if key != "preset")
-    return f"{known} ({shown})" if shown else known
-
-
-def _list_all() -> list[str]:
-    return sorted(list_methods(), key=lambda name: PAPER_ORDER.index(name) if name in PAPER_ORDER else len(PAPER_ORDER))
+    return f"{label} ({shown})" if shown else label
 
 
 @lru_cache(1)

@@ -15,7 +15,6 @@ from typing import Any
 from lmr.bench.plans.plan import Contender, Part, Plan
 from lmr.bench.plans.prompt_sets import PromptSet
 from lmr.bench.running.inputs import (
-    answer_in_sentences,
     describe_backbone,
     find_clean_dataset,
     find_dataset,
@@ -24,7 +23,7 @@ from lmr.bench.running.inputs import (
 from lmr.core.errors import LmrError
 from lmr.core.spec import parse_spec
 from lmr.data.sets.dataset import Dataset
-from lmr.version import __version__
+from lmr.version import RESULTS_VERSION
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Task:
     @property
     def command(self) -> str:
         """The command that makes this run again, and nothing else."""
-        words = ["lmr", "bench", "--methods", self.contender.spec, "--datasets", self.dataset]
+        words = ["lmr", "bench", "--methods", self.contender.address, "--datasets", self.dataset]
         words += ["--corruptions", *self.domains, "--severities", str(self.severity or 5)]
         words += ["--backbones", self.backbone, "--prompts", self.prompts.word]
         words += ["--batch-sizes", str(self.batch_size), "--seeds", str(self.seed)]
@@ -160,8 +159,7 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
 
 def _digest_data(dataset: Dataset, domains: tuple[str, ...], severity: int) -> str:
     """Of the files that the task reads, and no others: a further corruption in the folder makes no run another."""
-    with answer_in_sentences():
-        return dataset.digest_part(domains, severity)
+    return dataset.digest_part(domains, severity)
 
 
 @lru_cache
@@ -181,8 +179,10 @@ def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
 
 def _hash(task: Task) -> str:
     """16 hexadecimal digits of everything that decides the numbers: not labels, not where files lie."""
-    content = dataclasses.asdict(task) | {"contender": task.contender.spec, "lmr": __version__}
+    content = dataclasses.asdict(task) | {"contender": task.contender.spec, "lmr": RESULTS_VERSION}
     for key in ("run", "root", "limit", "backbone", "prompts"):
         del content[key]
     content["prompt_facts"] = task.prompt_facts["digest"]
+    if task.contender.file_digest is not None:
+        content["method_file"] = task.contender.file_digest
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

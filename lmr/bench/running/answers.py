@@ -15,9 +15,8 @@ from lmr.bench.cost.memory import measure_peak
 from lmr.bench.running import metrics
 from lmr.core.functional.margin import protect
 from lmr.core.method import Method, Prediction
-from lmr.core.norms import NormBank
+from lmr.core.traits import Scores
 
-DELTA = 0.03  # width of the protected set where a method has none of its own, as in the paper
 # What is known of a batch (seconds, gate_share, protected_size, drift) stands in the record of each of its pictures.
 RECORD = np.dtype(
     [(name, "<i8") for name in ("index", "true", "predicted", "domain", "batch")]
@@ -29,17 +28,18 @@ Records = NDArray[np.void]
 
 @dataclass(frozen=True)
 class Step:
-    """A method's answer to a batch, what it took, and the bias that bias correction had laid on its logits."""
+    """A method's answer to a batch, what it took, and the offset that its logits hold besides similarity."""
 
     answer: Prediction
     seconds: float
     peak: int  # bytes above what was there before, with what the method remembers; 0 where not measured
-    bias: Tensor | None
+    offset: Tensor | None  # [C]
 
 
 def take_step(method: Method, images: Tensor, measure: bool) -> Step:
     """Adapt on a batch and answer it; ``measure`` its peak memory too, which costs some time outside of the clock."""
-    bias = method.state["bias"][0].clone() if "bias" in method.state else None
+    before = method.logit_offset()  # the answer holds the offset from before the batch's own update
+    offset = None if before is None else before[0].clone()
     found: list[tuple[Prediction, float]] = []
 
     def work() -> None:
@@ -53,7 +53,7 @@ def take_step(method: Method, images: Tensor, measure: bool) -> Step:
     peak = measure_peak(work) + remembered if measure else 0
     if not measure:
         work()
-    return Step(*found[0], peak, bias)
+    return Step(*found[0], peak, offset)
 
 
 def record(
@@ -69,14 +69,14 @@ def record(
     records["predicted"] = step.answer.labels.cpu().numpy()
     records["confidence"] = certain.amax(1).exp().numpy()
     records["nll"] = -certain.gather(1, places.unsqueeze(1)).squeeze(1).numpy()
-    if method.name == "ecalp":  # its logits have a floor where they stand for no probability at all
-        floor = math.log(torch.finfo(step.answer.logits.dtype).tiny) + 1e-3  # more than the logarithm's rounding
-        records["nll"][(logits.gather(1, places.unsqueeze(1)).squeeze(1) < floor).numpy()] = np.inf
-    scores = compute_scores(method, logits, step.bias)
+    if (floor := method.logit_floor()) is not None:  # a true class without any probability has no likelihood
+        at_floor = logits.gather(1, places.unsqueeze(1)).squeeze(1) < floor + 1e-3  # more than the logarithm's rounding
+        records["nll"][at_floor.numpy()] = np.inf
+    scores = compute_scores(method, logits, step.offset)
     if scores is not None:
         own = scores.gather(1, places.unsqueeze(1)).squeeze(1)
         records["gap"] = (scores.amax(1) - own).numpy()
-        records["margin"] = measure_local_margin(scores, getattr(method, "delta", DELTA)).numpy()
+        records["margin"] = measure_local_margin(scores, method.margin_width).numpy()
         if plain is not None:
             first = scores.gather(1, plain.cpu().unsqueeze(1)).squeeze(1)
             records["recovery"] = torch.where(plain.cpu() == places, math.nan, own - first).numpy()
@@ -86,11 +86,11 @@ def record(
     return records
 
 
-def compute_scores(method: Method, logits: Tensor, bias: Tensor | None) -> Tensor | None:
-    """Emitted logits [B, C] without bias correction in cosine units; None where a method's answers are no cosines."""
-    if method.name == "ecalp":  # the logarithm of propagated labels
+def compute_scores(method: Method, logits: Tensor, offset: Tensor | None) -> Tensor | None:
+    """Emitted logits [B, C] without their offset [C], in cosine units; None for methods whose logits are no cosines."""
+    if method.scores is not Scores.COSINES:
         return None
-    plain = logits if bias is None else logits - bias.cpu().double()
+    plain = logits if offset is None else logits - offset.cpu().double()
     return (plain - method.classifier.logit_bias) / method.classifier.logit_scale
 
 
@@ -125,12 +125,6 @@ def _leave_out_first(records: Records) -> Records:
     """Without the first batch, in which libraries load and threads start; all of it where there is no other."""
     later = records[records["batch"] > 0]
     return later if len(later) else records
-
-
-def count_trainable(method: Method) -> int:
-    """How many numbers of the model a method adapts."""
-    bank = getattr(method, "bank", None)
-    return bank.size if isinstance(bank, NormBank) else 0
 
 
 def is_measured(batch: int, batches: int) -> bool:

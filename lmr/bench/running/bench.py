@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import TextIO
 
 from lmr.bench.cost.machine import count_cores
+from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.checkpoint import Checkpoint, lock_file
 from lmr.bench.running.crew import Crew
+from lmr.bench.running.inputs import count_parameters
 from lmr.bench.running.live import View, describe_task
-from lmr.bench.running.row import FOLDER, Row, append_row, read_rows
+from lmr.bench.running.row import Row, append_row, read_rows
 from lmr.bench.running.run import SAVE_SECONDS
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 
+SMALL_MODEL = 20_000_000  # parameters of the image tower; a ViT-B/16 has 86 million
 LOCK_SECONDS = 5.0  # for a bench that was just ended to let go of its folder
 
 
@@ -119,8 +122,9 @@ def _find_rows(folder: Path, tasks: Sequence[Task], screen: TextIO) -> dict[str,
 
 
 def _choose_workers(tasks: Sequence[Task]) -> int:
-    """Small models gain more from processes than from threads; large ones fill memory."""
-    small = all(task.backbone == "pocket" for task in tasks)
+    """As many as cores for small models, which gain more from processes than from threads; large ones fill memory."""
+    models = {(task.backbone, task.dtype, task.device) for task in tasks}
+    small = all(count_parameters(*model) <= SMALL_MODEL for model in models)
     return min(count_cores(), 8) if small else 1
 
 

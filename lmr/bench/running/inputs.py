@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
+from lmr.data.provenance import DataOrigin
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN, Dataset, Labels, Picture
 from lmr.data.streams import Stream, make_stream
@@ -55,6 +55,10 @@ class KeptPictures(Dataset):
         """The protocol of a part of the set."""
         return self.source.describe_part(domains)
 
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """The origin of a part of the set."""
+        return self.source.find_origin(domains)
+
     def labels(self, domain: str) -> Labels:
         """The labels of the set."""
         return self.source.labels(domain)
@@ -74,20 +78,10 @@ class KeptPictures(Dataset):
         return [fresh[index] if index in fresh else kept._kept[index] for index in wanted]
 
 
-@contextmanager
-def answer_in_sentences() -> Iterator[None]:
-    """Errors of the data, which are sentences already, become errors of lmr."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        raise error if isinstance(error, LmrError) else LmrError(str(error)) from error
-
-
 @lru_cache
 def find_dataset(name: str, root: str | None = None) -> KeptPictures:
     """A dataset by its name; one that is missing is answered with the command that gets it."""
-    with answer_in_sentences():
-        return KeptPictures(open_dataset(name, root))
+    return KeptPictures(open_dataset(name, root))
 
 
 def find_clean_dataset(name: str, root: str | None) -> Dataset:
@@ -108,19 +102,18 @@ def find_clean_dataset(name: str, root: str | None) -> Dataset:
 
 def make_task_stream(task: Task, dataset: Dataset) -> Stream:
     """The stream of a task."""
-    with answer_in_sentences():
-        return make_stream(
-            dataset,
-            task.domains,
-            severity=task.severity or 5,
-            order=task.order,
-            seed=task.seed,
-            limit=task.limit,
-            batch_size=task.batch_size,
-            mix=task.mix,
-            concentration=task.concentration,
-            block=task.block,
-        )
+    return make_stream(
+        dataset,
+        task.domains,
+        severity=task.severity or 5,
+        order=task.order,
+        seed=task.seed,
+        limit=task.limit,
+        batch_size=task.batch_size,
+        mix=task.mix,
+        concentration=task.concentration,
+        block=task.block,
+    )
 
 
 @lru_cache(1)
@@ -134,10 +127,17 @@ def load_backbone(name: str, dtype: str, device: str) -> Backbone:
 @lru_cache
 def describe_backbone(name: str, dtype: str, device: str) -> str:
     """A digest of everything of a model that decides its answers: both towers, scale and bias."""
+    count_parameters(name, dtype, device)  # while the model is loaded: a process holds one at a time
     backbone = load_backbone(name, dtype, device)
     parts = [digest_tensors(backbone.encoder.state_dict()), backbone.text_digest()]
     parts += [repr(backbone.logit_scale), repr(backbone.logit_bias), repr(backbone.preprocessing)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@lru_cache
+def count_parameters(name: str, dtype: str, device: str) -> int:
+    """How many parameters the image tower of a model has."""
+    return sum(parameter.numel() for parameter in load_backbone(name, dtype, device).encoder.parameters())
 
 
 @lru_cache(1)

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 
-FOLDER = "lmr-runs"  # where runs go and reports look, unless told otherwise
 METRICS = (
     "accuracy", "ece", "nll", "classes_predicted", "effective_classes", "top_share", "late_top_share", "gate_share",
     "protected_size", "drift", "clean_accuracy", "ms_per_image", "peak_mb", "trainable",
 )  # fmt: skip
 MEASURED = ("ms_per_image", "peak_mb")  # of the machine: these alone differ when a run is made again
+UNCOMPARED = ("finished", "versions", "command", "method_file")  # say when, where and with what it was made
 # Per picture, in the order of the stream. gap: score of the best class minus score of the true one. margin: weakest
 # score inside the protected set minus strongest outside. recovery: score of the true class minus score of what
 # zero-shot says, where that is wrong. Scores are emitted logits in cosine units, without bias correction; NaN where
@@ -64,10 +64,13 @@ class Row:
     finished: str  # when, ISO 8601
     protocol: dict[str, str] = field(default_factory=dict)  # what the data says of itself
     domains: dict[str, float] = field(default_factory=dict)  # accuracy on each domain of a stream with several
+    method_file: dict[str, str] = field(default_factory=dict)  # path and digest of the user's file it is from, if any
 
     def to_json(self) -> str:
         """One line; numbers that are not finite are null."""
         content = dataclasses.asdict(self)
+        if not self.method_file:
+            del content["method_file"]
         metrics = {key: self.metrics.get(key) for key in METRICS}
         content["metrics"] = {key: value if _is_finite(value) else None for key, value in metrics.items()}
         return json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
@@ -102,7 +105,7 @@ class Row:
         """What must be equal when the run is made again: everything but times, memory and the machine's words."""
         content = dataclasses.asdict(self)
         content["metrics"] = {key: value for key, value in self.metrics.items() if key not in MEASURED}
-        return {key: value for key, value in content.items() if key not in ("finished", "versions", "command")}
+        return {key: value for key, value in content.items() if key not in UNCOMPARED}
 
 
 _KINDS: dict[str, type] = {
@@ -110,7 +113,7 @@ _KINDS: dict[str, type] = {
 }  # the annotations above are texts
 _VALUES: dict[str, tuple[type, ...]] = {
     "backbone": (str,), "order": (str,), "versions": (str,), "protocol": (str,), "prompts": (str, int),
-    "domains": (int, float), "metrics": (int, float, NoneType),
+    "method_file": (str,), "domains": (int, float), "metrics": (int, float, NoneType),
 }  # fmt: skip
 
 

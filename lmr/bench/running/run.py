@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lmr.bench.plans.plan import Contender
 from lmr.bench.plans.task import Task
 from lmr.bench.running import answers
 from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.inputs import (
-    answer_in_sentences,
     find_clean_dataset,
     find_dataset,
     load_backbone,
@@ -26,13 +26,13 @@ from lmr.bench.running.inputs import (
 from lmr.bench.running.metrics import accuracy, running_accuracy, thin_curve
 from lmr.bench.running.row import SAMPLES, Row, write_samples
 from lmr.core.classifier import ZeroShot
+from lmr.core.errors import LmrError
 from lmr.core.method import Method
-from lmr.core.registry import create
+from lmr.core.registry import create, load_method_file
 from lmr.data.streams import Batch, Stream, make_stream
 from lmr.version import __version__
 
 SAVE_SECONDS = 15.0  # between checkpoints
-EMITS = {"mint": "after", "tda": "after", "ecalp": "after"}  # others say it themselves or answer before their step
 
 
 class Stop(Exception):
@@ -52,26 +52,32 @@ def run_task(
     """
     dataset = find_dataset(task.dataset, task.root)
     classifier = load_classifier(task.backbone, task.dtype, task.device, dataset.classes, task.prompts)
-    method = create(task.contender.spec, classifier)
+    method = create_method(task.contender, classifier)
     stream = make_task_stream(task, dataset)
     with Checkpoint(folder, task.run) as kept:
         kept.restore(method, say)
         report(kept.images)
         saved = time.monotonic()
-        with answer_in_sentences():
-            for batch in stream.batches(kept.batches):
-                kept.add(*_answer(task, method, batch, answers.is_measured(kept.batches, len(stream))))
-                try:
-                    report(kept.images)
-                except Stop:
-                    kept.save(method)
-                    raise
-                if time.monotonic() - saved >= save_seconds:
-                    kept.save(method)
-                    saved = time.monotonic()
+        for batch in stream.batches(kept.batches):
+            kept.add(*_answer(task, method, batch, answers.is_measured(kept.batches, len(stream))))
+            try:
+                report(kept.images)
+            except Stop:
+                kept.save(method)
+                raise
+            if time.monotonic() - saved >= save_seconds:
+                kept.save(method)
+                saved = time.monotonic()
         records, peak = kept.read(), kept.peak
     write_samples(folder, task.run, {name: records[name] for name in SAMPLES} | {"domain": records["domain"]})
     return _make_row(task, method, stream, records, peak)
+
+
+def create_method(contender: Contender, classifier: ZeroShot) -> Method:
+    """The method of a contender; one from a file is refused if the file was changed after the plan was read."""
+    if contender.file is not None and load_method_file(contender.file) != contender.file_digest:
+        raise LmrError(f"The method file {contender.file!r} was changed while the bench was running; start it again.")
+    return create(contender.address, classifier)
 
 
 def _answer(task: Task, method: Method, batch: Batch, measure: bool) -> tuple[answers.Records, int]:
@@ -95,20 +101,19 @@ def measure_forgetting(task: Task, method: Method) -> float:
     """Accuracy on clean pictures with what the stream has left behind; nothing is adapted."""
     classifier = method.classifier
     backbone = load_backbone(task.backbone, task.dtype, task.device)
-    with answer_in_sentences():
-        clean = find_clean_dataset(task.dataset, task.root)
-        stream = make_stream(clean, "clean", seed=task.seed, limit=task.forgetting)
-        right = [
-            method.predict(preprocess(backbone, batch.pictures, classifier.device)).labels.cpu().numpy() == batch.labels
-            for batch in stream
-        ]
+    clean = find_clean_dataset(task.dataset, task.root)
+    stream = make_stream(clean, "clean", seed=task.seed, limit=task.forgetting)
+    right = [
+        method.predict(preprocess(backbone, batch.pictures, classifier.device)).labels.cpu().numpy() == batch.labels
+        for batch in stream
+    ]
     return float(np.concatenate(right).mean())
 
 
 def _make_row(task: Task, method: Method, stream: Stream, records: answers.Records, peak: int) -> Row:
     numbers = answers.compute_metrics(records, method.classifier.classes)
     numbers["peak_mb"] = peak / 1e6
-    numbers["trainable"] = answers.count_trainable(method)
+    numbers["trainable"] = method.trainable
     numbers["clean_accuracy"] = measure_forgetting(task, method) if task.forgetting else None
     several: dict[str, float] = {}
     if len(task.domains) > 1:
@@ -131,7 +136,7 @@ def _make_row(task: Task, method: Method, stream: Stream, records: answers.Recor
         order=task.order_facts,
         reset=task.reset,
         images=len(records),
-        emit=getattr(method, "emit", EMITS.get(method.name, "before")),
+        emit=method.emits,
         metrics=numbers,
         curve=thin_curve(running_accuracy(records["predicted"], records["true"])),
         versions={"lmr": __version__, "torch": torch.__version__, "numpy": np.__version__}
@@ -140,4 +145,11 @@ def _make_row(task: Task, method: Method, stream: Stream, records: answers.Recor
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         protocol=stream.dataset.describe_part(task.domains) | {"classes": str(method.classifier.classes)},
         domains=several,
+        method_file=_describe_file(task.contender),
     )
+
+
+def _describe_file(contender: Contender) -> dict[str, str]:
+    if contender.file is None or contender.file_digest is None:
+        return {}
+    return {"path": contender.file, "digest": contender.file_digest}

@@ -1,4 +1,4 @@
-"""Train the pocket model from nothing and write its weights: ``python -m lmr.bench.training.pocket``.
+"""Train the pocket model from nothing and write its weights: ``lmr train pocket``.
 
 Contrastive training on pictures of the pocket world and varied captions. A caption is a positive for every picture of
 the batch it is true of (two pictures of a red star share their captions), so the targets of a row are spread evenly
@@ -8,7 +8,6 @@ corrupted picture is ever shown and no adaptation method takes part.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -137,20 +136,3 @@ def train(steps: int, batch: int, lr: float, out: Path, config: PocketConfig) ->
     save_file(weights, out, metadata=facts)
     print(f"clean zero-shot accuracy on 5000 unseen pictures: {clean:.1%}")
     print(f"wrote {out} after {(time.perf_counter() - started) / 60:.0f} minutes")
-
-
-def main() -> None:
-    """Read the command line and train."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=7000, help="batches to train for (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=256, help="pictures per batch (default: %(default)s)")
-    parser.add_argument("--lr", type=float, default=1e-3, help="peak learning rate (default: %(default)s)")
-    parser.add_argument("--patch", type=int, default=8, help="patch size (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("pocket.safetensors"), help="where to write the weights")
-    options = parser.parse_args()
-    config = PocketConfig(patch=options.patch, vocabulary=len(WORDS))
-    train(options.steps, options.batch, options.lr, options.out, config)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions.checks import check_choice, check_indices, check_pictures, check_workers
 from lmr.data.corruptions.constants import CONSTANTS
 from lmr.data.corruptions.kinds import Pictures
@@ -75,7 +76,7 @@ def corrupt_batch(
         return np.concatenate(list(pieces))
     except BrokenProcessPool as error:
         _open_pool.cache_clear()
-        raise RuntimeError(
+        raise LmrError(
             "A process that corrupted pictures was ended from outside, most likely for want of memory: "
             "give fewer workers, or fewer pictures at a time."
         ) from error

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions.constants import CONSTANTS, CORRUPTIONS, EXTRA
 from lmr.data.corruptions.kinds import Pictures
 
@@ -17,7 +18,7 @@ def check_choice(name: str, severity: int, seed: int, constants: str) -> None:
     _check_word("corruption", name, CORRUPTIONS + EXTRA)
     _check_word("set of constants", constants, tuple(CONSTANTS))
     if not _is_whole(severity) or not 1 <= severity <= 5:
-        raise ValueError(f"The severity must be a whole number from 1 (mild) to 5 (strong), but {severity!r} came.")
+        raise LmrError(f"The severity must be a whole number from 1 (mild) to 5 (strong), but {severity!r} came.")
     _check_count("seed", seed, 0)
 
 
@@ -25,14 +26,14 @@ def check_pictures(images: object, dimensions: int) -> Pictures:
     """One picture [H, W, 3] or a batch [N, H, W, 3] of uint8."""
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
         kind = images.dtype if isinstance(images, np.ndarray) else type(images).__name__
-        raise ValueError(
+        raise LmrError(
             f"Expected a numpy array of uint8 values from 0 to 255, but {kind} came: corrupt the pictures "
             "before they are scaled, normalised or turned into tensors."
         )
     if images.ndim != dimensions or images.shape[-1] != 3 or 0 in images.shape[-3:]:
         wanted, other = ("[H, W, 3]", "corrupt_batch") if dimensions == 3 else ("[N, H, W, 3]", "corrupt")
         number = "a colour picture" if dimensions == 3 else "colour pictures of one size"
-        raise ValueError(
+        raise LmrError(
             f"Expected {number} {wanted}, but the shape {list(images.shape)} came: put the channels last, turn grey "
             f"into three equal channels, and use {other} for {'a batch' if dimensions == 3 else 'a single picture'}."
         )
@@ -43,7 +44,7 @@ def check_indices(indices: Sequence[int] | npt.NDArray[np.integer] | None, count
     """One place in the data set per picture; without any, their places in the batch."""
     listed = list(range(count)) if indices is None else list(indices)
     if len(listed) != count:
-        raise ValueError(f"Expected one index for each of the {count} pictures, but {len(listed)} came.")
+        raise LmrError(f"Expected one index for each of the {count} pictures, but {len(listed)} came.")
     for index in listed:
         _check_count("index of a picture", index, 0)
     return [int(index) for index in listed]
@@ -59,12 +60,12 @@ def _check_word(kind: str, word: object, known: Collection[str]) -> None:
         return
     near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"There is no {kind} {word!r}.{hint} Choose one of: {', '.join(known)}.")
+    raise LmrError(f"There is no {kind} {word!r}.{hint} Choose one of: {', '.join(known)}.")
 
 
 def _check_count(label: str, value: object, least: int) -> None:
     if not _is_whole(value) or value < least:  # type: ignore[operator]
-        raise ValueError(f"The {label} must be a whole number of at least {least}, but {value!r} came.")
+        raise LmrError(f"The {label} must be a whole number of at least {least}, but {value!r} came.")
 
 
 def _is_whole(value: object) -> bool:

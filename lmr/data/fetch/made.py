@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from lmr.core.errors import LmrError
+from lmr.core.files import write_atomically
+
 NOTE = "made-by-lmr.json"
 
 
@@ -15,7 +18,7 @@ def read_note(folder: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(
+        raise LmrError(
             f"The note {str(folder / NOTE)!r} cannot be read ({error}); move the folder away and make it anew."
         ) from error
 
@@ -25,9 +28,9 @@ def write_note(folder: Path, digest: str, corruptions: str) -> None:
     note, path = {"clean": digest, "corruptions": corruptions}, folder / NOTE
     if folder.exists() and any(folder.iterdir()):
         if read_note(folder) is None:
-            raise ValueError(f"The folder {str(folder)!r} holds files that lmr did not make; move it away first.")
+            raise LmrError(f"The folder {str(folder)!r} holds files that lmr did not make; move it away first.")
         if json.loads(path.read_text()) != note:
-            raise ValueError(f"The folder {str(folder)!r} holds pictures made in another way; move it away first.")
+            raise LmrError(f"The folder {str(folder)!r} holds pictures made in another way; move it away first.")
         return
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(note, indent=1))
+    write_atomically(path, json.dumps(note, indent=1).encode())

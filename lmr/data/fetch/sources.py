@@ -3,13 +3,21 @@
 Checksums of the CIFAR archives are on their author's page, those of the corrupted sets on Zenodo (records 2535967,
 3555552 and 2235448; of the single .npy files in the package torch-uncertainty), those of ImageNet-A and -R in the same
 package, those of -Sketch and -V2 in TensorFlow Datasets. Any server may stand in for another: the checksum decides.
+The command line lists these sets: nothing heavy is imported here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmr.data.sets.imagenet import GROUPS
+# The archives ImageNet-C is published in; some keep their corruptions in folders of these names.
+GROUPS = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+    "extra": ("speckle_noise", "gaussian_blur", "spatter", "saturate"),
+}
 
 
 @dataclass(frozen=True)

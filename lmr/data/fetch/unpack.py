@@ -10,6 +10,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from lmr.core.errors import LmrError
+from lmr.core.files import replace_durably, sync_folder
+
 
 def unpack_archive(
     archive: Path,
@@ -23,7 +26,7 @@ def unpack_archive(
 
     The files are written aside first and moved when all are there, so that a kill leaves nothing that looks whole. What
     had the same name before is replaced if ``replace`` names it; otherwise nothing is touched. ``wanted`` chooses files
-    by their names in the archive. Links, and names that lead out of the folder, are refused. Raises ValueError.
+    by their names in the archive. Links, and names that lead out of the folder, are refused. Raises LmrError.
     """
     aside = folder / f".unpacking-{archive.name}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -33,16 +36,15 @@ def unpack_archive(
         extract(archive, aside, wanted or (lambda name: True), show)
         names = sorted(os.listdir(aside))
         if not names:
-            raise ValueError(f"The archive {str(archive)!r} holds none of the files it should.")
+            raise LmrError(f"The archive {str(archive)!r} holds none of the files it should.")
         if taken := [name for name in names if (folder / name).exists() and name not in replace]:
-            raise ValueError(
-                f"{str(folder / taken[0])!r} is there already, and {archive.name} brings another; move it."
-            )
+            raise LmrError(f"{str(folder / taken[0])!r} is there already, and {archive.name} brings another; move it.")
         for name in names:
             _replace(aside / name, folder / name)
+        sync_folder(folder)
         return names
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"Cannot unpack {str(archive)!r} into {str(folder)!r}: {error}.") from error
+        raise LmrError(f"Cannot unpack {str(archive)!r} into {str(folder)!r}: {error}.") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -55,7 +57,7 @@ def _extract_tar(archive: Path, aside: Path, wanted: Callable[[str], bool], show
                 file.extract(member, aside, filter="data")
                 bar.update()
             elif not member.isfile() and not member.isdir():
-                raise ValueError(f"The archive {str(archive)!r} holds {member.name!r}, which is no plain file.")
+                raise LmrError(f"The archive {str(archive)!r} holds {member.name!r}, which is no plain file.")
             file.members = []  # type: ignore[attr-defined]  # the list would grow to millions of entries
 
 
@@ -70,7 +72,7 @@ def _extract_zip(archive: Path, aside: Path, wanted: Callable[[str], bool], show
 
 def _refuse_outside(archive: Path, name: str) -> None:
     if name.startswith(("/", "\\")) or ".." in Path(name).parts:
-        raise ValueError(f"The archive {str(archive)!r} holds {name!r}, which leads out of its folder.")
+        raise LmrError(f"The archive {str(archive)!r} holds {name!r}, which leads out of its folder.")
 
 
 def _count_files(archive: Path, show: bool) -> Any:
@@ -87,5 +89,7 @@ def _replace(new: Path, old: Path) -> None:
         os.rename(old, trash)
         os.rename(new, old)
         shutil.rmtree(trash, ignore_errors=True)
-    else:
+    elif new.is_dir():
         os.replace(new, old)
+    else:
+        replace_durably(new, old)

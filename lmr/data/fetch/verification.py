@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.fetch.download import compute_checksum
 from lmr.data.fetch.made import read_note
@@ -34,7 +35,7 @@ def check_set(name: str, folder: Path, *, say: Say = lambda line: None, show: bo
         if name.startswith("imagenet-c"):
             return _check_imagenet_c(name, folder, say, show)
         return _check_imagenet(name, folder, say)
-    except ValueError as error:  # what the reader itself would say
+    except LmrError as error:  # what the reader itself would say
         return [str(error)]
 
 

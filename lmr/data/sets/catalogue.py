@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from lmr.core.errors import LmrError
+from lmr.data.provenance import DataOrigin, Provenance, describe_pocket_world
 from lmr.data.sets.cifar import open_cifar, open_cifar_c
 from lmr.data.sets.dataset import CLEAN, CorruptedOnTheFly, Dataset, Labels, Picture, find_root, make_digest
 from lmr.data.sets.image_file_set import open_labelled
@@ -28,13 +30,17 @@ class PocketWorld(Dataset):
     def __init__(self, seed: int = POCKET_SEED, count: int = POCKET_COUNT) -> None:
         self.name, self.classes, self.seed = "pocket", CLASSES, seed
         self._labels = list_labels(count, seed)
-        self.protocol = {"pictures": f"the first {count} of the pocket world {seed}"}
+        self.protocol = {"pictures": describe_pocket_world(seed, count)}
 
     @cached_property
     def digest(self) -> str:
         """Of the world's number and of a few pictures, so that a change of its code shows."""
         pictures, _ = draw(range(0, len(self._labels), max(1, len(self._labels) // 16)), self.seed)
         return make_digest("pocket", str(self.seed), str(len(self._labels)), pictures.tobytes())
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """Drawn here."""
+        return DataOrigin(Provenance.MADE)
 
     def labels(self, domain: str) -> Labels:
         """Places among the 100 classes."""
@@ -52,7 +58,7 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, worke
     """Open a set by name (one of ``NAMES``), or any pictures as "folder:PATH" or "csv:PATH".
 
     ``root`` is the folder the sets lie in: $LMR_DATA or ~/.cache/lmr/data if it is not given. ``workers`` processes
-    make corrupted pictures where these are made on the fly. Raises ValueError, a sentence that names the command which
+    make corrupted pictures where these are made on the fly. Raises LmrError, a sentence that names the command which
     gets a missing set.
     """
     kind, colon, path = str(name).partition(":")
@@ -61,7 +67,7 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, worke
     if name not in NAMES:
         near = difflib.get_close_matches(str(name), NAMES, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
+        raise LmrError(
             f"There is no set {name!r}.{hint} Choose one of: {', '.join(NAMES)}, or give folder:PATH or csv:PATH."
         )
     if name in ("pocket", "pocket-c"):
@@ -78,9 +84,9 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, worke
 
 def _open_own(name: str, kind: str, path: Path) -> Dataset:
     if kind == "folder" and not path.is_dir():
-        raise ValueError(f"There is no folder {str(path)!r}; give folder:PATH, with one sub-folder per class.")
+        raise LmrError(f"There is no folder {str(path)!r}; give folder:PATH, with one sub-folder per class.")
     if kind == "csv" and not path.is_file():
-        raise ValueError(f"There is no file {str(path)!r}; give csv:PATH, a table with the columns path and label.")
+        raise LmrError(f"There is no file {str(path)!r}; give csv:PATH, a table with the columns path and label.")
     return open_labelled(name, path)
 
 

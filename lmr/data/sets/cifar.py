@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.fetch.download import compute_checksum
 from lmr.data.fetch.made import read_note
 from lmr.data.fetch.sources import CIFAR_C_FILES
 from lmr.data.names import read_list
+from lmr.data.provenance import DataOrigin, Provenance, describe_files, describe_test_set
 from lmr.data.sets.cifar_archives import SIDE, read_archive
 from lmr.data.sets.dataset import (
     CLEAN,
@@ -64,16 +66,18 @@ class Cifar(Dataset):
         self.name, self.classes = f"cifar{classes}", read_list(f"cifar{classes}")
         self._images, self._labels = read_archive(path, classes)
         if len(self._images) != COUNT:
-            raise ValueError(
-                f"Expected the {COUNT} pictures of the test set in {str(path)!r}, got {len(self._images)}."
-            )
-        official = self.digest == OFFICIAL[classes]
-        self.protocol = {"pictures": f"{'the official' if official else 'not the official'} test set, {COUNT} pictures"}
+            raise LmrError(f"Expected the {COUNT} pictures of the test set in {str(path)!r}, got {len(self._images)}.")
+        self._provenance = Provenance.OFFICIAL if self.digest == OFFICIAL[classes] else Provenance.OTHER
+        self.protocol = {"pictures": describe_test_set(self._provenance, COUNT)}
 
     @cached_property
     def digest(self) -> str:
         """Of every pixel and label, whatever file they came in."""
         return make_digest(self._images.tobytes(), self._labels.astype("<i8").tobytes())
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """Whether this is the published test set."""
+        return DataOrigin(self._provenance)
 
     def labels(self, domain: str) -> Labels:
         """The 10,000 labels."""
@@ -103,16 +107,14 @@ class CifarC(Dataset):
         self._arrays: dict[str, NDArray[np.uint8]] = {}
         self._published: dict[str, bool] = {}  # which of the files that were compared have the published checksum
         self._labels = self._read_labels()
-        self.protocol = {
-            "pictures": f"{COUNT} pictures of the test set",
-            "corruptions": read_note(folder) or f"files in the layout of CIFAR-{classes}-C, not checked",
-        }
+        words = read_note(folder) or describe_files(Provenance.UNCHECKED, f"CIFAR-{classes}-C")
+        self.protocol = {"pictures": describe_test_set(Provenance.UNCHECKED, COUNT), "corruptions": words}
 
     def _read_labels(self) -> Labels:
         labels = self._open("labels", (5 * COUNT,), kinds="iu")
         same = (labels.reshape(5, COUNT) == labels[:COUNT]).all()
         if not same or not 0 <= labels.min() <= labels.max() < len(self.classes):
-            raise ValueError(
+            raise LmrError(
                 f"Expected five times the same {COUNT} labels from 0 to {len(self.classes) - 1} in "
                 f"{str(self.folder / 'labels.npy')!r}; {self._advice()}"
             )
@@ -122,17 +124,17 @@ class CifarC(Dataset):
         """Map a file into memory: its header is checked, its rows are read when they are needed."""
         path = self.folder / f"{name}.npy"
         if not path.is_file():
-            raise ValueError(f"There is no file {str(path)!r}; {self._advice()}")
+            raise LmrError(f"There is no file {str(path)!r}; {self._advice()}")
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            raise ValueError(f"The file {str(path)!r} is damaged or incomplete ({error}); {self._advice()}") from error
+            raise LmrError(f"The file {str(path)!r} is damaged or incomplete ({error}); {self._advice()}") from error
         if not isinstance(array, np.ndarray):
             array.close()
-            raise ValueError(f"{str(path)!r} is an archive of arrays, not an array; {self._advice()}")
+            raise LmrError(f"{str(path)!r} is an archive of arrays, not an array; {self._advice()}")
         if array.dtype.kind not in kinds or (kinds == "u" and array.dtype != np.uint8) or array.shape != shape:
             came = f"{array.dtype} {list(array.shape)}"
-            raise ValueError(f"Expected uint8 {list(shape)} in {str(path)!r}, got {came}; {self._advice()}")
+            raise LmrError(f"Expected uint8 {list(shape)} in {str(path)!r}, got {came}; {self._advice()}")
         return array
 
     def _advice(self) -> str:
@@ -167,14 +169,26 @@ class CifarC(Dataset):
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
         """Says whether the files are the published ones: they are read to the end once, in less than a second each."""
+        found = self._compare(domains)
+        if found is None:
+            return super().describe_part(domains)
+        words = describe_files(found[0], f"CIFAR-{len(self.classes)}-C", found[1])
+        return super().describe_part(domains) | {"corruptions": words}
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """The same as a type."""
+        if read_note(self.folder):
+            return DataOrigin(corruptions=Provenance.MADE)
+        found = self._compare(domains)
+        return DataOrigin(corruptions=found[0] if found else Provenance.UNCHECKED)
+
+    def _compare(self, domains: Sequence[str]) -> tuple[Provenance, list[str]] | None:
+        """Do the files of the domains match the published checksums, and which do not? None: nothing to compare."""
         files = [domain for domain in domains if domain != CLEAN]
         if not files or read_note(self.folder):
-            return super().describe_part(domains)
-        others = [name for name in ("labels", *files) if not self._is_published(name)]
-        words = f"the official files of CIFAR-{len(self.classes)}-C"
-        if others:
-            words = f"not {words}: {', '.join(f'{name}.npy' for name in others)} not of the published checksum"
-        return super().describe_part(domains) | {"corruptions": words}
+            return None
+        different = [f"{name}.npy" for name in ("labels", *files) if not self._is_published(name)]
+        return Provenance.OTHER if different else Provenance.OFFICIAL, different
 
     def _is_published(self, name: str) -> bool:
         if name not in self._published:

@@ -18,6 +18,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lmr.core.errors import LmrError
+
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]  # pictures [N, 32, 32, 3] and labels [N]
 SIDE = 32
 _PIXELS = 3 * SIDE * SIDE
@@ -28,27 +30,27 @@ class Unexpected(Exception):
 
 
 def read_archive(path: Path, classes: int) -> Arrays:
-    """The test pictures and labels in a file, whose name tells its kind. Raises ValueError, a sentence."""
+    """The test pictures and labels in a file, whose name tells its kind. Raises LmrError, a sentence."""
     try:
         images, labels = _find_reader(path)(path, classes)
     except Unexpected as error:
-        raise ValueError(f"Cannot read CIFAR-{classes} from {str(path)!r}: {error}") from error
+        raise LmrError(f"Cannot read CIFAR-{classes} from {str(path)!r}: {error}") from error
     except Exception as error:  # whatever a decoder of damaged data comes up with
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(
+        raise LmrError(
             f"Cannot read CIFAR-{classes} from {str(path)!r}: it is damaged or incomplete ({reason}). Fetch it again "
             f"with `lmr fetch cifar{classes}`."
         ) from error
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (SIDE, SIDE, 3):
-        raise ValueError(
+        raise LmrError(
             f"Expected uint8 pictures [N, {SIDE}, {SIDE}, 3] in {str(path)!r}, got {images.dtype} {list(images.shape)}."
         )
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(
+        raise LmrError(
             f"Expected {len(images)} whole numbers as labels in {str(path)!r}, got {labels.dtype} {list(labels.shape)}."
         )
     if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
-        raise ValueError(
+        raise LmrError(
             f"Expected labels from 0 to {classes - 1} in {str(path)!r}, got {labels.min()} to {labels.max()}."
         )
     return np.ascontiguousarray(images), labels.astype(np.int64)

@@ -12,7 +12,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA, corrupt_batch
+from lmr.data.provenance import DataOrigin, Provenance, describe_made
 
 Picture = NDArray[np.uint8]  # [H, W, 3], RGB
 Labels = NDArray[np.int64]
@@ -57,20 +59,24 @@ class Dataset(ABC):
         return self.digest
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
-        """The protocol of a stream through some domains."""
+        """The protocol of a stream through some domains, in words."""
         return dict(self.protocol)
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """Where the data of a stream through some domains come from: what ``describe_part`` says in words."""
+        return DataOrigin()
 
     def check(self, domain: str, severity: int | None = None, indices: Sequence[int] = ()) -> None:
         """Refuse what the set does not have, in a sentence."""
         if domain not in self.domains + self.others:
             known = ", ".join(self.domains + self.others)
-            raise ValueError(f"The set {self.name!r} has no domain {domain!r}; choose one of: {known}.")
+            raise LmrError(f"The set {self.name!r} has no domain {domain!r}; choose one of: {known}.")
         if severity is not None and domain != CLEAN and severity not in self.severities:
-            raise ValueError(f"Expected a severity from 1 (mild) to 5 (strong) for {self.name!r}, got {severity!r}.")
+            raise LmrError(f"Expected a severity from 1 (mild) to 5 (strong) for {self.name!r}, got {severity!r}.")
         if len(indices):
             count = self.count(domain)
             if not 0 <= min(indices) <= max(indices) < count:
-                raise ValueError(
+                raise LmrError(
                     f"The set {self.name!r} has the pictures 0 to {count - 1}, but {min(indices)} to {max(indices)} "
                     "were asked for."
                 )
@@ -102,13 +108,16 @@ class CorruptedOnTheFly(Dataset):
         self.name, self.clean, self.classes = name, clean, clean.classes
         self.constants, self.seed, self.workers = constants, seed, workers
         self._numbers, self._finish = numbers, finish
-        made = f"made by lmr with the {constants} constants, seed {seed}"
-        self.protocol = {**clean.protocol, "corruptions": made}
+        self.protocol = {**clean.protocol, "corruptions": describe_made(constants, seed)}
 
     @property
     def digest(self) -> str:
         """Of the clean pictures and of how they are corrupted."""
         return make_digest(self.clean.digest, "on the fly", self.constants, str(self.seed))
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """Made here from the clean pictures."""
+        return DataOrigin(self.clean.find_origin([CLEAN]).images, Provenance.MADE)
 
     def labels(self, domain: str) -> Labels:
         """The labels of the clean pictures."""
@@ -153,11 +162,11 @@ def find_first(root: Path, places: Iterable[str]) -> Path | None:
     return next((root / place for place in places if (root / place).exists()), None)
 
 
-def describe_missing(name: str, root: Path, places: Iterable[str], hint: str = "") -> ValueError:
+def describe_missing(name: str, root: Path, places: Iterable[str], hint: str = "") -> LmrError:
     """The error for a set that is not there: where it was looked for, and the command that gets it."""
     looked = ", ".join(places)
     extra = f" {hint}" if hint else ""
-    return ValueError(
+    return LmrError(
         f"The set {name!r} is not in {str(root)!r} (looked for: {looked}). Run `lmr fetch {name}` to get it, or give "
         f"the folder that holds it as the root (or as $LMR_DATA).{extra}"
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from lmr.core.errors import LmrError
 from lmr.data.image_files import EXTENSIONS, UnreadableImage, open_image
 from lmr.data.sets.dataset import Dataset, Labels, Picture, make_digest
 from lmr.data.sets.labelled import list_labelled, read_class_names
@@ -94,22 +95,30 @@ def list_classes(folder: Path, allowed: Iterable[str]) -> list[str]:
     another set.
     """
     order = list(allowed)
-    found = {entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")}
+    found = {entry.name for entry in _scan(folder) if entry.is_dir()}
     if strange := sorted(found - set(order)):
-        raise ValueError(
+        raise LmrError(
             f"Expected one folder for each class ({order[0]}, {order[1]}, …) in {str(folder)!r}, but {strange[0]!r} "
             "is there and is no class of this set; give the folder that holds the classes alone."
         )
     names = [f"{name}/{file}" for name in order if name in found for file in list_pictures(folder / name)]
     if not names:
-        raise ValueError(f"There is no picture in class folders ({order[0]}, {order[1]}, …) in {str(folder)!r}.")
+        raise LmrError(f"There is no picture in class folders ({order[0]}, {order[1]}, …) in {str(folder)!r}.")
     return names
 
 
 def list_pictures(folder: Path) -> list[str]:
     """Names of the picture files in a folder, sorted, without those a system hides."""
-    names = (entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
-    return sorted(name for name in names if name.lower().endswith(EXTENSIONS))
+    return sorted(entry.name for entry in _scan(folder) if entry.name.lower().endswith(EXTENSIONS))
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder, without what a system hides."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise LmrError(f"Cannot list the folder {str(folder)!r}: {error.strerror}.") from error
 
 
 def open_labelled(name: str, source: Path) -> PictureFiles:

@@ -14,10 +14,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.fetch.fetched import read_fetched
 from lmr.data.fetch.made import read_note
+from lmr.data.fetch.sources import GROUPS
 from lmr.data.names import read_imagenet, read_list
+from lmr.data.provenance import DataOrigin, Provenance, describe_files
 from lmr.data.sets.dataset import (
     CLEAN,
     SEVERITIES,
@@ -47,15 +50,6 @@ COUNTS = {
     "imagenet-r": 30_000,
     "imagenet-sketch": 50_889,
     "imagenet-v2": 10_000,
-}
-
-# The archives ImageNet-C is published in; some keep their corruptions in folders of these names.
-GROUPS = {
-    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
-    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
-    "weather": ("snow", "frost", "fog", "brightness"),
-    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
-    "extra": ("speckle_noise", "gaussian_blur", "spatter", "saturate"),
 }
 SMALL = "imagenet-c-5000"  # the set that has the pictures of the list alone
 _SMALL_LIST = "imagenet_c_5000"
@@ -156,11 +150,11 @@ class ImageNetC(Dataset):
         self._advice = f"Run `lmr fetch {name}`, or check the folder with `lmr fetch {name} --check {folder}`."
         first = next((domain for domain in self.domains + EXTRA if self._has(domain)), None)
         if first is None:
-            raise ValueError(
+            raise LmrError(
                 f"Expected folders such as {self.domains[0]}/5/n01440764 in {str(folder)!r}, found none. {self._advice}"
             )
         protocol = _describe_list(self._small, self.count(first))
-        words = read_note(folder) or "files in the layout of ImageNet-C, not checked"
+        words = read_note(folder) or describe_files(Provenance.UNCHECKED, "ImageNet-C")
         self.protocol = {**protocol, "corruptions": words}
 
     def _has(self, domain: str) -> bool:
@@ -179,7 +173,7 @@ class ImageNetC(Dataset):
             place = self.locate(domain)
             folder = next((place / str(s) for s in reversed(self.severities) if (place / str(s)).is_dir()), None)
             if folder is None:
-                raise ValueError(f"There is no folder {str(place / '5')!r}. {self._advice}")
+                raise LmrError(f"There is no folder {str(place / '5')!r}. {self._advice}")
             self._lists[domain] = tuple(list_classes(folder, self._place_of))
         return self._lists[domain]
 
@@ -222,11 +216,18 @@ class ImageNetC(Dataset):
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
         """Official are files that `lmr fetch` took out of the published archives; single ones have no checksum."""
+        if self.find_origin(domains).corruptions is not Provenance.OFFICIAL:
+            return super().describe_part(domains)
+        return super().describe_part(domains) | {"corruptions": describe_files(Provenance.OFFICIAL, "ImageNet-C")}
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """The same as a type."""
+        if read_note(self.folder):
+            return DataOrigin(corruptions=Provenance.MADE)
         archives = {find_group(domain) for domain in domains if domain != CLEAN}
         notes = [read_fetched(self.folder.parent, f"{archive}.tar") for archive in archives]
-        if not notes or read_note(self.folder) or not all(note and note.get("names") for note in notes):
-            return super().describe_part(domains)
-        return super().describe_part(domains) | {"corruptions": "the official files of ImageNet-C"}
+        official = bool(notes) and all(note and note.get("names") for note in notes)
+        return DataOrigin(corruptions=Provenance.OFFICIAL if official else Provenance.UNCHECKED)
 
     def count(self, domain: str) -> int:
         """How many pictures a corruption has."""

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
+from lmr.core.errors import LmrError
 from lmr.data.sets.image_file_set import list_classes, list_pictures
 
 # The truths in Kaggle's form (ImageId,PredictionString), and one class id per line in the order of the pictures.
@@ -13,7 +14,7 @@ KAGGLE, LINES = "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.
 
 
 def list_validation(folder: Path, wnids: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Files relative to the folder, by class and name, and their labels. Raises ValueError, a sentence."""
+    """Files relative to the folder, by class and name, and their labels. Raises LmrError, a sentence."""
     place_of = {wnid: place for place, wnid in enumerate(wnids)}
     flat = [name for name in list_pictures(folder) if name.startswith("ILSVRC2012_val_")]
     if not flat:
@@ -21,7 +22,7 @@ def list_validation(folder: Path, wnids: Sequence[str]) -> tuple[list[str], list
         return files, [place_of[file.partition("/")[0]] for file in files]
     truths = _read_truths(folder, flat)
     if wrong := next((name for name in flat if truths.get(name) not in place_of), None):
-        raise ValueError(f"The list of truths beside {str(folder)!r} has no known class for {wrong!r}.")
+        raise LmrError(f"The list of truths beside {str(folder)!r} has no known class for {wrong!r}.")
     files = sorted(flat, key=lambda name: (truths[name], name))  # the order that folders of classes would have
     return files, [place_of[truths[name]] for name in files]
 
@@ -31,11 +32,14 @@ def _read_truths(folder: Path, flat: Sequence[str]) -> dict[str, str]:
     places = [place / name for place in (folder, folder.parent) for name in (KAGGLE, LINES)]
     path = next((path for path in places if path.is_file()), None)
     if path is None:
-        raise ValueError(
+        raise LmrError(
             f"The folder {str(folder)!r} holds pictures without classes. Sort them into one folder per class "
             f"(n01440764, …), or put {KAGGLE} (from Kaggle) or {LINES} (one class id per line) beside them."
         )
-    text = path.read_text("utf-8-sig")
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LmrError(f"Cannot read the list of classes {str(path)!r}: {error}.") from error
     if path.name == KAGGLE:
         rows = list(csv.reader(text.splitlines()))
         return {f"{row[0]}.JPEG": row[1].split()[0] for row in rows[1:] if len(row) == 2 and row[1].strip()}

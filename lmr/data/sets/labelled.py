@@ -14,10 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from lmr.core.errors import LmrError
 from lmr.data.image_files import list_images
 
 AnyPath = str | os.PathLike[str]
 ClassNames = Sequence[str] | Mapping[str, str]
+
+_QUOTE = "put names that hold commas, quotes or line breaks in double quotes, and double the quotes inside."
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def list_labelled(source: AnyPath, names: ClassNames | None = None) -> Labelled:
     under that header, paths relative to the file. ``names`` gives the class names: a mapping from sub-folder (or label)
     to name, which may hold further classes, and then all of them are candidates; or a list, matched by name where it
     holds every sub-folder's name, by number where all are called 0, 1, 2 …, otherwise one name for each sub-folder in
-    sorted order. Raises ValueError, a sentence.
+    sorted order. Raises LmrError, a sentence.
     """
     if os.path.isdir(source):
         found = _search_classes(Path(source))
@@ -51,18 +54,16 @@ def list_labelled(source: AnyPath, names: ClassNames | None = None) -> Labelled:
         found = _read_table(Path(source))
     else:
         problem = "is not a .csv file" if os.path.exists(source) else "does not exist"
-        raise ValueError(
+        raise LmrError(
             f"Expected a folder with one sub-folder per class, or a .csv file with the columns path and label; "
             f"{os.fspath(source)!r} {problem}."
         )
     places, candidates = _match_names(list(found), names)
     if len(candidates) < 2:
-        raise ValueError(f"Expected pictures of at least two classes in {os.fspath(source)!r}, got {candidates}.")
+        raise LmrError(f"Expected pictures of at least two classes in {os.fspath(source)!r}, got {candidates}.")
     pairs = [(path, place) for place, paths in zip(places, found.values(), strict=True) for path in paths]
     if not pairs:
-        raise ValueError(
-            f"There is no picture in the sub-folders of {os.fspath(source)!r}; give a folder that has some."
-        )
+        raise LmrError(f"There is no picture in the sub-folders of {os.fspath(source)!r}; give a folder that has some.")
     paths, labels = zip(*pairs, strict=True)
     return Labelled(paths, labels, tuple(candidates))
 
@@ -70,65 +71,75 @@ def list_labelled(source: AnyPath, names: ClassNames | None = None) -> Labelled:
 def read_class_names(path: AnyPath) -> list[str] | dict[str, str]:
     """Class names from a file: one per line, ``sub-folder<TAB>name`` lines, or JSON (a list, or sub-folder to name).
 
-    A name may come twice (ImageNet has two missiles and two sunglasses). Raises ValueError, a sentence.
+    A name may come twice (ImageNet has two missiles and two sunglasses). Raises LmrError, a sentence.
     """
     name = os.fspath(path)
     try:
         text = Path(path).read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"Cannot read the class names in {name!r}: {error}.") from error
+        raise LmrError(f"Cannot read the class names in {name!r}: {error}.") from error
     if name.lower().endswith(".json"):
         try:
             content = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(f"{name!r} is not JSON: {error}.") from error
+            raise LmrError(f"{name!r} is not JSON: {error}.") from error
         values = list(content.values()) if isinstance(content, dict) else content
         if not isinstance(values, list) or not values or not all(isinstance(v, str) and v.strip() for v in values):
-            raise ValueError(f"Expected a JSON list of class names, or an object from sub-folder to name, in {name!r}.")
+            raise LmrError(f"Expected a JSON list of class names, or an object from sub-folder to name, in {name!r}.")
         return content if isinstance(content, dict) else values
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if not lines:
-        raise ValueError(f"Expected class names, one per line, in {name!r}; the file is empty.")
+        raise LmrError(f"Expected class names, one per line, in {name!r}; the file is empty.")
     if not any("\t" in line for line in lines):
         return lines
     pairs = [line.split("\t", 1) for line in lines]
     mapping = {pair[0].strip(): pair[-1].strip() for pair in pairs}
     if any(len(pair) < 2 for pair in pairs) or len(mapping) < len(pairs) or not all(mapping.values()):
-        raise ValueError(f"Expected every line of {name!r} as sub-folder<TAB>name, each sub-folder once.")
+        raise LmrError(f"Expected every line of {name!r} as sub-folder<TAB>name, each sub-folder once.")
     return mapping
 
 
 def _search_classes(source: Path) -> dict[str, list[Path]]:
     """The pictures of every sub-folder, in the sorted order of their names; a class may have none."""
-    folders = sorted(name for name in os.listdir(source) if not name.startswith(".") and (source / name).is_dir())
+    try:
+        names = os.listdir(source)
+    except OSError as error:
+        raise LmrError(f"Cannot list the folder {str(source)!r}: {error.strerror}.") from error
+    folders = sorted(name for name in names if not name.startswith(".") and (source / name).is_dir())
     found: dict[str, list[Path]] = {}
     for name in folders:
         try:
             found[name] = list_images([source / name])
-        except ValueError:
+        except LmrError:
             if os.listdir(source / name):
                 raise  # files, but none of them a picture: most likely not the folder that was meant
             found[name] = []
     if not found:
-        raise ValueError(f"The folder {str(source)!r} has no sub-folders; expected one for each class.")
+        raise LmrError(f"The folder {str(source)!r} has no sub-folders; expected one for each class.")
     return found
 
 
 def _read_table(source: Path) -> dict[str, list[Path]]:
     try:
         with open(source, newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, skipinitialspace=True)
+            rows = csv.DictReader(file, skipinitialspace=True, strict=True)
             if not {"path", "label"} <= set(rows.fieldnames or ()):
-                raise ValueError(f"Expected the columns path and label in {str(source)!r}, got {rows.fieldnames}.")
+                raise LmrError(f"Expected the columns path and label in {str(source)!r}, got {rows.fieldnames}.")
             found: dict[str, list[Path]] = {}
             for row in rows:
                 if not row["path"] or not row["label"]:
-                    raise ValueError(f"Line {rows.line_num} of {str(source)!r} lacks a path or a label.")
-                found.setdefault(row["label"].strip(), []).append(source.parent / row["path"].strip())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"Cannot read the table {str(source)!r}: {error}.") from error
+                    raise LmrError(f"Line {rows.line_num} of {str(source)!r} lacks a path or a label; {_QUOTE}")
+                if any(row.pop(None, ())):  # DictReader's key for what has no column
+                    raise LmrError(f"Line {rows.line_num} of {str(source)!r} has more cells than the header; {_QUOTE}")
+                path = row["path"].strip(" \t")  # line breaks in quotes belong to the name
+                found.setdefault(row["label"].strip(), []).append(source.parent / path)
+    except csv.Error as error:
+        first = rows.line_num + 1  # of the row that is wrong: line_num is the last line of the row before it
+        raise LmrError(f"Line {first} of {str(source)!r} does not begin a row: {error}; {_QUOTE}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise LmrError(f"Cannot read the table {str(source)!r}: {error}.") from error
     if not found:
-        raise ValueError(f"The table {str(source)!r} has no rows under its header.")
+        raise LmrError(f"The table {str(source)!r} has no rows under its header.")
     return dict(sorted(found.items()))
 
 
@@ -138,7 +149,7 @@ def _match_names(keys: list[str], names: ClassNames | None) -> tuple[list[int], 
         return list(range(len(keys))), keys
     if isinstance(names, Mapping):
         if missing := [key for key in keys if key not in names]:
-            raise ValueError(
+            raise LmrError(
                 f"The class names lack {len(missing)} of the pictures' {len(keys)} classes, {missing[0]!r} for one."
             )
         order = {key: place for place, key in enumerate(names)}
@@ -150,7 +161,7 @@ def _match_names(keys: list[str], names: ClassNames | None) -> tuple[list[int], 
         return [int(key) for key in keys], list(names)
     if len(names) != len(keys):
         odd = next(key for key in keys if _read_name(key) not in known)
-        raise ValueError(
+        raise LmrError(
             f"Expected a name for each of the {len(keys)} classes of the pictures, in sorted order, got {len(names)}, "
             f"and {odd!r} is none of them. Give sub-folder<TAB>name lines where the pictures hold only some classes."
         )

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lmr.core.errors import LmrError
+
 SIZE = 32
 SHAPES = ("circle", "ring", "crescent", "square", "diamond", "cross", "triangle", "pentagon", "star", "heart")
 COLOURS = ("red", "orange", "green", "blue", "purple")
@@ -45,11 +47,11 @@ def draw(indices: Iterable[int], seed: int = 0) -> tuple[NDArray[np.uint8], Scen
     try:
         index = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices))
     except (TypeError, ValueError) as error:
-        raise ValueError(sentence) from error
+        raise LmrError(sentence) from error
     if index.ndim != 1 or index.size == 0 or index.dtype.kind not in "iu" or bool((index < 0).any()):
-        raise ValueError(sentence)
+        raise LmrError(sentence)
     if not isinstance(seed, int | np.integer):
-        raise ValueError(f"Expected a whole number as the seed of a world, got {seed!r}.")
+        raise LmrError(f"Expected a whole number as the seed of a world, got {seed!r}.")
     parts = [_render(index[k : k + _CHUNK].astype(np.uint64), seed) for k in range(0, len(index), _CHUNK)]
     scenes = [scene for _, scene in parts]
     whole = (np.concatenate([getattr(scene, name) for scene in scenes]) for name in ("label", "size", "place"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from lmr.models.clip.text_tower import TextTower
 from lmr.models.formats.archives import Weights, read_weights
 from lmr.models.formats.checkpoints import (
     Sizes,
+    check_device,
     choose_dtype,
     convert_checkpoint,
     convert_tower,
@@ -30,9 +31,11 @@ from lmr.models.formats.checkpoints import (
     make_towers,
 )
 from lmr.models.formats.configs import HF_CONFIG, OPEN_CLIP_CONFIG, compare_sizes, read_hf_sizes, read_open_clip_sizes
-from lmr.models.formats.hub import OPENAI_MODELS
 from lmr.models.formats.keys import HUGGINGFACE, OPENAI, Naming, detect_naming
 from lmr.models.formats.preprocessing_configs import openai_preprocessing, read_preprocessing
+from lmr.models.formats.tokenizer_files import find_foreign_tokenizer
+from lmr.models.known_models import OPENAI_MODELS
+from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
 from lmr.models.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ class Clip(Backbone):
         preprocessing: Preprocessing,
         logit_scale: float,
         logit_bias: float = 0.0,
-        facts: Mapping[str, str] | None = None,
+        model_facts: ModelFacts | None = None,
         *,
         device: str | torch.device = "cpu",
         dtype: torch.dtype | None = None,
@@ -67,7 +70,7 @@ class Clip(Backbone):
         self.preprocessing = preprocessing
         self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
         self.logit_scale, self.logit_bias = logit_scale, logit_bias
-        self.facts = dict(facts or {})
+        self.model_facts = model_facts or ModelFacts()
         self.dtype = dtype
         self._tokenizer: ClipTokenizer | None = None
 
@@ -95,6 +98,12 @@ class Clip(Backbone):
             raise LmrError(
                 f"The model {self.name!r} has a vocabulary of {self._text.config.vocabulary} tokens, not CLIP's "
                 f"{VOCABULARY}, so its texts cannot be read; make a classifier of your own text features with "
+                "lmr.ZeroShot(backbone.encoder, prototypes, backbone.logit_scale)."
+            )
+        if self.model_facts.tokenizer is TokenizerKind.FOREIGN:
+            raise LmrError(
+                f"{self.model_facts.tokenizer_file!r} beside the weights of {self.name!r} is not CLIP's tokenizer, and "
+                "CLIP's would read its texts as other words. Make a classifier of your own text features with "
                 "lmr.ZeroShot(backbone.encoder, prototypes, backbone.logit_scale)."
             )
         self._tokenizer = self._tokenizer or ClipTokenizer(self._text.config.context)
@@ -134,27 +143,31 @@ def load_clip(
     named = find_architecture(architecture) if architecture is not None else None
     weights = read_weights(path)
     naming = detect_naming(weights.tensors, str(path))
-    family, sizes, source = _find_sizes(weights, naming, path, named, architecture)
+    form, sizes, source = _find_sizes(weights, naming, path, named, architecture)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     checkpoint = convert_checkpoint(weights.tensors, naming, sizes, str(path), wide)
     weights.tensors.clear()  # they are copied; a large model need not be held twice
-    preprocessing, seen = read_preprocessing(path.parent, family, sizes[0].resolution)
+    preprocessing, preprocessing_file = read_preprocessing(path.parent, form, sizes[0].resolution)
+    tokenizer, tokenizer_file = _find_tokenizer(form, sizes, path.parent)
     image, text = make_towers(sizes)
     fill_tower(image, checkpoint.image)
     fill_tower(text, checkpoint.text)
     image.set_mode(memory=memory, compile=compile)
-    facts = {
-        "format": f"{_FAMILIES[family]} ({weights.container})",
-        "files": str(path),
-        "architecture": name_architecture(*sizes) or "own sizes",
-        "sizes from": source,
-        "activation": _describe_activation(sizes),
-        "preprocessing": f"{preprocessing.resize} side to {preprocessing.resolution}, {preprocessing.interpolation}; "
-        f"from {seen}",
-        "tokenizer": "CLIP's byte-pair encoding" if sizes[1].vocabulary == VOCABULARY else "none (own vocabulary)",
-        "context": str(sizes[1].context),
-    }
-    facts |= {"taken off": weights.wrapping} if weights.wrapping else {}
+    facts = ModelFacts(
+        format=form,
+        weights=path,
+        container=weights.container,
+        unwrapped=weights.unwrapped,
+        architecture=name_architecture(*sizes),
+        sizes_source=source,
+        config=_name_config(naming) if source is SizesSource.CONFIG else "",
+        activations=(sizes[0].activation, sizes[1].activation),
+        preprocessing=preprocessing,
+        preprocessing_file=preprocessing_file,
+        tokenizer=tokenizer,
+        tokenizer_file=tokenizer_file,
+        context=sizes[1].context,
+    )
     return Clip(
         name,
         image,
@@ -182,6 +195,7 @@ def random_clip(
     Weights are drawn as CLIP's training draws them, so that features and gradients are of ordinary size. As in
     ``lmr.load``, the names of OpenAI's models mean OpenAI's, with QuickGELU.
     """
+    check_device(device)
     sizes = find_architecture(f"{name}-quickgelu" if name in OPENAI_MODELS else name)
     image, text = make_towers(sizes)
     generator = torch.Generator().manual_seed(seed)
@@ -189,43 +203,39 @@ def random_clip(
         empty = tower.state_dict()
         fill_tower(tower, {key: _draw(key, value, width, depth, generator) for key, value in empty.items()})
     image.set_mode(memory=memory, compile=compile)
-    facts = {
-        "format": "random weights",
-        "files": "none",
-        "architecture": name_architecture(*sizes) or name,
-        "activation": _describe_activation(sizes),
-    }
+    facts = ModelFacts(
+        format=ModelFormat.RANDOM,
+        architecture=name_architecture(*sizes),
+        activations=(sizes[0].activation, sizes[1].activation),
+    )
     preprocessing = openai_preprocessing(sizes[0].resolution)
     return Clip(f"random {name}", image, text, preprocessing, 100.0, 0.0, facts, device=device, dtype=dtype)
 
 
-_FAMILIES = {"huggingface": "Hugging Face", "open_clip": "open_clip", "openai": "OpenAI"}
-
-
 def _find_sizes(
     weights: Weights, naming: Naming, path: Path, named: Sizes | None, architecture: str | None
-) -> tuple[str, Sizes, str]:
-    """Family, sizes and their source: the configuration beside the weights, the named architecture, or OpenAI's rules.
+) -> tuple[ModelFormat, Sizes, SizesSource]:
+    """Form, sizes and their source: the configuration beside the weights, the named architecture, or OpenAI's rules.
 
     The names of OpenAI's and of open_clip's weights are the same while their activations differ, so for these one of
     the three must decide.
     """
-    family = "huggingface" if naming is HUGGINGFACE else "open_clip"
-    config = path.parent / (HF_CONFIG if naming is HUGGINGFACE else OPEN_CLIP_CONFIG)
+    form = ModelFormat.HUGGINGFACE if naming is HUGGINGFACE else ModelFormat.OPEN_CLIP
+    config = path.parent / _name_config(naming)
     if naming is OPENAI and is_openai(weights.tensors, path.name):
         sizes = infer_sizes(weights.tensors, str(path))
         if named is not None:
             same = replace(named[0], activation="quick_gelu"), replace(named[1], activation="quick_gelu")
             compare_sizes(sizes, f"The weights in {str(path)!r}", same, f"the architecture {architecture}")
-        return "openai", sizes, "the weights, which are OpenAI's"
+        return ModelFormat.OPENAI, sizes, SizesSource.WEIGHTS
     if config.is_file():
         read = read_hf_sizes if naming is HUGGINGFACE else read_open_clip_sizes
         sizes = read(config)
         if named is not None:
             compare_sizes(sizes, repr(str(config)), named, f"the architecture {architecture}")
-        return family, sizes, config.name
+        return form, sizes, SizesSource.CONFIG
     if named is not None:
-        return family, named, f"the named architecture {architecture}"
+        return form, named, SizesSource.ARCHITECTURE
     raise LmrError(
         f"The weights in {str(path)!r} have {naming.family} names, and these do not tell the number of heads and the "
         f'activation. Name the architecture, for example architecture="ViT-B-32" (GELU, as LAION\'s) or '
@@ -233,9 +243,20 @@ def _find_sizes(
     )
 
 
-def _describe_activation(sizes: Sizes) -> str:
-    image, text = sizes[0].activation, sizes[1].activation
-    return image if image == text else f"{image} (image), {text} (text)"
+def _find_tokenizer(form: ModelFormat, sizes: Sizes, folder: Path) -> tuple[TokenizerKind, str | None]:
+    """How the model reads texts, and the file that shows it where its tokenizer is foreign.
+
+    Only in Hugging Face's form does a tokenizer belong to the folder; open_clip's configuration names its own.
+    """
+    if sizes[1].vocabulary != VOCABULARY:
+        return TokenizerKind.NONE, None
+    foreign = find_foreign_tokenizer(folder) if form is ModelFormat.HUGGINGFACE else None
+    return (TokenizerKind.CLIP, None) if foreign is None else (TokenizerKind.FOREIGN, foreign)
+
+
+def _name_config(naming: Naming) -> str:
+    """The configuration file that lies beside weights with these names."""
+    return HF_CONFIG if naming is HUGGINGFACE else OPEN_CLIP_CONFIG
 
 
 def _draw(key: str, like: Tensor, width: int, depth: int, generator: torch.Generator) -> Tensor:

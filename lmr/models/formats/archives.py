@@ -31,7 +31,7 @@ class Weights:
 
     tensors: dict[str, Tensor]
     container: str
-    wrapping: str = ""  # tables and prefixes that were taken off, such as "state_dict, module."
+    unwrapped: tuple[str, ...] = ()  # tables and prefixes around the names that were removed: "state_dict", "module."
 
 
 def read_weights(path: Path) -> Weights:
@@ -44,7 +44,8 @@ def read_weights(path: Path) -> Weights:
     tensors, prefixes = _strip_prefixes(whole.tensors)
     if not tensors:
         raise LmrError(f"{str(path)!r} holds no weights: there is no table of named tensors in it.")
-    return Weights(tensors, whole.container, ", ".join(filter(None, [whole.wrapping, *prefixes])))
+    _refuse_unusual(tensors, path)
+    return Weights(tensors, whole.container, (*whole.unwrapped, *prefixes))
 
 
 def list_shards(index: Path) -> list[Path]:
@@ -71,7 +72,7 @@ def _read_shards(index: Path) -> Weights:
         )
     parts = [_read_one(shard) for shard in shards]
     tensors = {key: tensor for part in parts for key, tensor in part.tensors.items()}
-    return Weights(tensors, f"{parts[0].container} in {len(shards)} files", parts[0].wrapping)
+    return Weights(tensors, f"{parts[0].container} in {len(shards)} files", parts[0].unwrapped)
 
 
 def _read_one(path: Path) -> Weights:
@@ -127,7 +128,7 @@ def _unwrap(content: Any, path: Path) -> Weights:
         if inner is None:
             named = ((key, value) for key, value in content.items() if isinstance(key, str))
             tensors = {key: value.detach() for key, value in named if isinstance(value, Tensor)}
-            return Weights(tensors, "pickle", ", ".join(opened))
+            return Weights(tensors, "pickle", tuple(opened))
         opened.append(inner)
         content = content[inner]
     raise LmrError(
@@ -146,6 +147,19 @@ def _strip_prefixes(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list
         tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
         stripped.append(prefix)
     return tensors, stripped
+
+
+def _refuse_unusual(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Every weight must be an ordinary dense tensor; anything else would fail later, in whatever touches it first."""
+    for key, tensor in tensors.items():
+        if tensor.device.type == "meta":
+            problem, advice = "has no values (it is a meta tensor)", "Save the model after its weights are loaded."
+        elif tensor.is_nested or tensor.layout is not torch.strided:
+            kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+            problem, advice = f"is not dense ({kind})", "Save it as tensor.to_dense()."
+        else:
+            continue
+        raise LmrError(f"The tensor {key} in {str(path)!r} {problem}, so the file was not loaded. {advice}")
 
 
 def _describe_damage(path: Path, error: Exception) -> LmrError:

@@ -17,6 +17,9 @@ from lmr.models.formats.archives import SUFFIXES, list_shards
 from lmr.models.formats.configs import HF_CONFIG, OPEN_CLIP_CONFIG, read_json
 from lmr.models.formats.keys import ANYTHING
 from lmr.models.formats.preprocessing_configs import PREPROCESSOR, PROCESSOR
+from lmr.models.formats.tokenizer_files import TOKENIZER_CONFIG, TOKENIZER_JSON
+from lmr.models.known_models import OPENAI_MODELS as OPENAI_MODELS
+from lmr.models.known_models import OPENAI_SPELLINGS
 
 Get = Callable[[str], Path | None]  # a file of the model by its name, or None where the model has none of that name
 
@@ -36,21 +39,6 @@ _VOCABULARIES = ("tokenizer.json", "spiece.model", "tokenizer.model")
 _TOKENIZER = (*_VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json")
 _HUB_ID = re.compile(r"(?:hf-hub:)?([\w.-]+/[\w.-]+)")
 
-# OpenAI's models: the names open_clip and OpenAI give them, their hub ids, and their files in OpenAI's own cache.
-OPENAI_MODELS = {
-    "ViT-B-32": ("openai/clip-vit-base-patch32", "ViT-B-32.pt"),
-    "ViT-B-16": ("openai/clip-vit-base-patch16", "ViT-B-16.pt"),
-    "ViT-L-14": ("openai/clip-vit-large-patch14", "ViT-L-14.pt"),
-    "ViT-L-14-336": ("openai/clip-vit-large-patch14-336", "ViT-L-14-336px.pt"),
-}
-_SPELLINGS = {
-    "ViT-B/32": "ViT-B-32",
-    "ViT-B/16": "ViT-B-16",
-    "ViT-L/14": "ViT-L-14",
-    "ViT-L/14@336px": "ViT-L-14-336",
-    "ViT-L-14-336px": "ViT-L-14-336",
-}
-
 
 @dataclass(frozen=True)
 class Files:
@@ -68,7 +56,7 @@ class Files:
 def find_model(name: str | os.PathLike[str]) -> Files | None:
     """The files of a model by path, by OpenAI's short name or by hub id; None where the name is none of these."""
     text = os.fspath(name)
-    short = _SPELLINGS.get(text, text)
+    short = OPENAI_SPELLINGS.get(text, text)
     if isinstance(name, str) and short in OPENAI_MODELS:
         refuse_twin(name)
         return _find_openai(short)
@@ -133,8 +121,11 @@ def _pick(get: Get, origin: str) -> Files | None:
         weights = _get_first(get, HF_WEIGHTS)
         if weights:
             _get_first(get, (PREPROCESSOR, PROCESSOR))
-            for name in _TOKENIZER if model_type in SIGLIP else ():
-                get(name)
+            if model_type in SIGLIP:
+                for name in _TOKENIZER:
+                    get(name)
+            elif not _has_known_preprocessing(origin):
+                _get_first(get, (TOKENIZER_JSON, TOKENIZER_CONFIG))  # to see whether it is CLIP's
             return _get_shards(get, Files(weights, model_type))
     if get(OPEN_CLIP_CONFIG):
         weights = _get_first(get, _OPEN_CLIP_WEIGHTS)

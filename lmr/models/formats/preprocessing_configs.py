@@ -8,7 +8,8 @@ from typing import Any
 
 from lmr.core.errors import LmrError
 from lmr.models.formats.configs import OPEN_CLIP_CONFIG, read_json
-from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, Preprocessing
+from lmr.models.model_facts import ModelFormat
+from lmr.models.preprocessing import DEVIATIONS, MEANS, OPENAI_MEAN, OPENAI_STD, Preprocessing
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 _RESAMPLE = {2: "bilinear", 3: "bicubic"}  # PIL's numbers of its filters
@@ -57,10 +58,13 @@ def openai_preprocessing(resolution: int) -> Preprocessing:
     return Preprocessing(resolution, OPENAI_MEAN, OPENAI_STD)
 
 
-def read_preprocessing(folder: Path, family: str, resolution: int) -> tuple[Preprocessing, str]:
-    """The preprocessing of a ``family`` of files in this folder, and where it comes from in a few words."""
-    if family in ("huggingface", "siglip"):
-        model = "Siglip" if family == "siglip" else "CLIP"
+def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tuple[Preprocessing, str | None]:
+    """The preprocessing of a model of this form in this folder, and the file that names it.
+
+    None in place of the file where there is none: then the constants of the model's family hold.
+    """
+    if form in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP):
+        model = "Siglip" if form is ModelFormat.SIGLIP else "CLIP"
         for name in (PREPROCESSOR, PROCESSOR):
             if (folder / name).is_file():
                 config = read_json(folder / name)
@@ -68,14 +72,14 @@ def read_preprocessing(folder: Path, family: str, resolution: int) -> tuple[Prep
                     continue
                 part = config["image_processor"] if name == PROCESSOR else config
                 return _read_hf(part, repr(str(folder / name)), resolution, model), name
-    if family == "open_clip" and (folder / OPEN_CLIP_CONFIG).is_file():
+    if form is ModelFormat.OPEN_CLIP and (folder / OPEN_CLIP_CONFIG).is_file():
         path = folder / OPEN_CLIP_CONFIG
         config = read_json(path)
         if config.get("preprocess_cfg"):
             return _read_open_clip(config["preprocess_cfg"], repr(str(path)), resolution), OPEN_CLIP_CONFIG
-    if family == "siglip":
-        return Preprocessing(resolution, _HALF, _HALF, resize="squash"), "SigLIP's own constants"
-    return openai_preprocessing(resolution), "CLIP's own constants"
+    if form is ModelFormat.SIGLIP:
+        return Preprocessing(resolution, _HALF, _HALF, resize="squash"), None
+    return openai_preprocessing(resolution), None
 
 
 def _read_hf(config: Any, where: str, resolution: int, model: str) -> Preprocessing:
@@ -88,7 +92,7 @@ def _read_hf(config: Any, where: str, resolution: int, model: str) -> Preprocess
         if config.get(step, True) is not True:
             raise LmrError(f"Expected {step} to be true in {where}, got {config[step]!r}; CLIP needs this step.")
     factor = config.get("rescale_factor", 1 / 255)
-    if not isinstance(factor, float) or abs(factor * 255 - 1) > 1e-3:
+    if not isinstance(factor, float) or not abs(factor * 255 - 1) <= 1e-3:
         raise LmrError(f"Expected 1/255 as rescale_factor in {where}, got {factor!r}.")
     if config["resample"] not in tuple(_RESAMPLE):
         raise LmrError(f"Expected resample 3 (bicubic) or 2 (bilinear) in {where}, got {config['resample']!r}.")
@@ -146,10 +150,10 @@ def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:
 
 
 def _build(resolution: int, mean: Any, std: Any, resize: Any, interpolation: Any, where: str) -> Preprocessing:
-    for name, values in (("mean", mean), ("std", std)):
+    for name, values, (low, high) in (("mean", mean, MEANS), ("std", std, DEVIATIONS)):
         whole = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
-        if not whole or len(values) != 3:
-            raise LmrError(f"Expected three numbers as {name} in {where}, got {values!r}.")
+        if not whole or len(values) != 3 or not all(low <= value <= high for value in values):
+            raise LmrError(f"Expected three numbers from {low:g} to {high:g} as {name} in {where}, got {values!r}.")
     (r, g, b), (x, y, z) = map(float, mean), map(float, std)
     return Preprocessing(resolution, (r, g, b), (x, y, z), resize=resize, interpolation=interpolation)
 

@@ -16,11 +16,13 @@ from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import Memory, VisionTower
+from lmr.models.model_facts import ModelFacts, ModelFormat, TokenizerKind
 from lmr.models.pocket.towers import PocketConfig, PocketModel
 from lmr.models.pocket.words import WORDS, tokenize
 from lmr.models.preprocessing import Preprocessing
 
 WEIGHTS = Path(__file__).with_name("pocket.safetensors")
+_REMARKS = {"clean_accuracy": "clean accuracy", "training": "training"}  # what the file says of itself
 
 
 class Pocket(Backbone):
@@ -35,22 +37,29 @@ class Pocket(Backbone):
 
         try:
             with safe_open(str(path), framework="pt") as file:
-                self.facts = dict(file.metadata() or {})
+                written = dict(file.metadata() or {})
                 weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-            if self.facts["words"] != " ".join(WORDS):
+            if written["words"] != " ".join(WORDS):
                 raise ValueError("its vocabulary is another one")
-            config = PocketConfig(**json.loads(self.facts["config"]))
+            config = PocketConfig(**json.loads(written["config"]))
             model = PocketModel(config)
             model.load_state_dict(weights)
             fold_activations(model)
-            mean, std = float(self.facts["mean"]), float(self.facts["std"])
+            mean, std = float(written["mean"]), float(written["std"])
             self.preprocessing = Preprocessing(config.resolution, (mean, mean, mean), (std, std, std))
-            self.logit_scale = float(self.facts["logit_scale"])
+            self.logit_scale = float(written["logit_scale"])
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, LmrError) as error:
             raise LmrError(f"{str(path)!r} does not hold the pocket model; install lmr again. ({error})") from error
         self.encoder = model.image.eval().requires_grad_(False)
         self._text = model.text.eval().requires_grad_(False)
         self._context = config.context
+        self.model_facts = ModelFacts(
+            format=ModelFormat.POCKET,
+            activations=(config.image.activation, config.text.activation),
+            tokenizer=TokenizerKind.POCKET,
+            context=config.context,
+            remarks={title: written[key] for key, title in _REMARKS.items() if key in written},
+        )
         self.input_shape = (3, config.resolution, config.resolution)
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:

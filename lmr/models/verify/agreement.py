@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,30 @@ from lmr.models.backbone import Backbone
 from lmr.models.clip.image_tower import VisionTower
 from lmr.models.clip.text_tower import TextTower
 from lmr.models.formats.hub import HF_WEIGHTS
+from lmr.models.model_facts import ModelFormat
 from lmr.models.verify.to_transformers import build_transformers_clip
+
+
+class WeightsReader(Enum):
+    """Who read the weights that transformers ran. The values are for the screen; code compares the members."""
+
+    TRANSFORMERS = "which read the files itself"
+    LMR = "with the weights as loaded here"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class NotCompared(Enum):
+    """Why there is nothing to compare with. The values are for the screen; code compares the members."""
+
+    NO_TRANSFORMERS = "transformers is not installed"
+    NO_TOKENIZER = "the folder has no tokenizer that transformers can use"
+    OWN_TOWERS = "its towers are transformers' own, which would not read these weights by itself"
+    NO_MODEL = "transformers has no model of this kind"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True)
@@ -29,8 +53,17 @@ class Agreement:
 
     image: float = float("nan")
     text: float = float("nan")
-    reader: str = ""
-    reason: str = ""
+    reader: WeightsReader | None = None
+    reason: NotCompared | None = None
+
+    @property
+    def compared(self) -> bool:
+        """Whether the two differences were measured."""
+        return self.reason is None
+
+    def holds(self, tolerance: float) -> bool:
+        """Whether both differences were measured and lie within the tolerance."""
+        return self.compared and self.image <= tolerance and self.text <= tolerance
 
 
 def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequence[str]) -> Agreement:
@@ -38,7 +71,7 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
     try:
         import transformers  # noqa: F401
     except ImportError:
-        return Agreement(reason="transformers is not installed")
+        return Agreement(reason=NotCompared.NO_TRANSFORMERS)
     side = backbone.text_side(list(texts))
     tower = None if side is None else side.tower
     folder = find_folder(backbone)
@@ -46,19 +79,19 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
     with torch.no_grad(), _quiet():
         seen = backbone.encoder(images)
         if folder is not None:
-            model, reader = _read_folder(folder), "which read the files itself"
+            model, reader = _read_folder(folder), WeightsReader.TRANSFORMERS
             ids = _tokenize(texts, folder) if _has_tokenizer(folder) else tokens
             if ids is None:
-                return Agreement(reason="the folder has no tokenizer that transformers can use")
+                return Agreement(reason=NotCompared.NO_TOKENIZER)
             text = _take_features(model.get_text_features(ids))
         elif isinstance(backbone.encoder, VisionTower) and isinstance(tower, TextTower):
-            model, reader = build_transformers_clip(backbone.encoder, tower), "with the weights as loaded here"
+            model, reader = build_transformers_clip(backbone.encoder, tower), WeightsReader.LMR
             words = model.text_model(input_ids=tokens).last_hidden_state
             text = model.text_projection(words[torch.arange(len(words)), end])
-        elif getattr(backbone, "facts", {}).get("format", "").startswith("Hugging Face"):
-            return Agreement(reason="its towers are transformers' own, which would not read these weights by itself")
+        elif backbone.model_facts.format is ModelFormat.SIGLIP:
+            return Agreement(reason=NotCompared.OWN_TOWERS)
         else:
-            return Agreement(reason="transformers has no model of this kind")
+            return Agreement(reason=NotCompared.NO_MODEL)
         image = _take_features(model.get_image_features(images.float().cpu()))
     return Agreement(_measure_gap(seen, image), _measure_gap(read, text), reader)
 
@@ -81,10 +114,10 @@ def _encode_texts(
 
 def find_folder(backbone: Backbone) -> Path | None:
     """The folder in Hugging Face's form from which transformers would read the very weights that we loaded, if any."""
-    facts = getattr(backbone, "facts", {})
-    if not facts.get("format", "").startswith("Hugging Face") or "taken off" in facts:
+    facts = backbone.model_facts
+    path = facts.weights
+    if path is None or not facts.is_huggingface or facts.unwrapped:
         return None
-    path = Path(facts.get("files", ""))
     chosen = next((name for name in HF_WEIGHTS if (path.parent / name).is_file()), None)
     return path.parent if path.name == chosen and (path.parent / "config.json").is_file() else None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from lmr.models.formats.hub import OPENAI_MODELS
+from lmr.models.known_models import OPENAI_MODELS
 
 SOURCE = "open_clip, docs/openclip_results.csv"
 _IMAGENET = "CLIP's 80 ImageNet prompts and its 1000 class names"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import itertools
 import shlex
 from pathlib import Path
@@ -10,10 +9,11 @@ import numpy as np
 import pytest
 
 import lmr
-from lmr.bench.options import add_bench_options, read_plans
-from lmr.bench.plans.plan import parse_plan, read_plan
+from lmr.bench.plans.choices import KEYS
+from lmr.bench.plans.plan import choose_plans, parse_plan, read_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.inputs import find_dataset
+from lmr.cli.parser import parse
 from lmr.data.corruptions import CORRUPTIONS
 
 
@@ -79,11 +79,10 @@ def test_hash_does_not_change_with_names() -> None:
 )
 def test_command_of_a_task_makes_it_again(table: dict[str, Any]) -> None:
     (task,) = make_tasks(**table)
-    parser = argparse.ArgumentParser()
-    add_bench_options(parser)
     words = shlex.split(task.command)
     assert words[:2] == ["lmr", "bench"]
-    (again,) = list_tasks(read_plans(parser.parse_args(words[2:])))
+    options = parse(words[1:])
+    (again,) = list_tasks(choose_plans(options.plans, {key: getattr(options, key) for key in KEYS}))
     assert again.run == task.run
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import signal
@@ -16,11 +15,11 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.bench.options import add_bench_options, run_bench_command
 from lmr.bench.plans.plan import Plan, list_plans, parse_plan
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.checkpoint import lock_file
 from lmr.bench.running.row import Row, read_rows, read_samples
+from lmr.cli.parser import parse
 
 TABLE = {"methods": ["lmr", "ecalp"], "datasets": "pocket-c", "corruptions": ["fog", "frost"], "images": 240,
          "batch_sizes": 8}  # fmt: skip
@@ -184,9 +183,9 @@ def test_folder_that_cannot_be_made_gets_a_sentence(tmp_path: Path) -> None:
 
 
 def run_command(*words: str) -> str | None:
-    parser = argparse.ArgumentParser()
-    add_bench_options(parser)
-    return run_bench_command(parser.parse_args(words))
+    options = parse(["bench", *words])
+    complaint: str | None = options.run(options)
+    return complaint
 
 
 def test_command_lists_plans(capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +200,7 @@ def test_command_shows_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp
     assert run_command("pocket", "--corruptions", "fog", "--images", "10", "--dry-run", "--out", str(tmp_path)) is None
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 10
-    assert lines[-1] == "9 runs, 90 pictures in all."
+    assert lines[-1] == "9 runs, 90 images in all."
     assert all(" lmr bench --methods " in line for line in lines[:-1])
     assert list(tmp_path.iterdir()) == []
 

@@ -128,6 +128,7 @@ def test_a_picture_does_not_depend_on_how_a_stream_is_cut(name: str) -> None:
 
 PROGRAM = """
 import hashlib, os, numpy as np
+from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA, apply, corrupt_batch
 if __name__ == "__main__":
     pictures = np.random.default_rng(3).integers(0, 256, (6, 40, 40, 3)).astype(np.uint8)
@@ -139,7 +140,7 @@ if __name__ == "__main__":
         process.kill()
     try:
         corrupt_batch(pictures, "contrast", 1, workers=2)
-    except RuntimeError as error:
+    except LmrError as error:
         print(error)
     print(apply._open_pool.cache_info().currsize)
 """

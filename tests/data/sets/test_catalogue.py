@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
@@ -14,8 +13,8 @@ import numpy as np
 import pytest
 import set_maker as maker
 
+from lmr.cli.parser import parse
 from lmr.data.corruptions import CORRUPTIONS, corrupt
-from lmr.data.fetch.fetching import add_fetch_options
 from lmr.data.fetch.sources import SOURCES
 from lmr.data.orders import ORDERS
 from lmr.data.sets.catalogue import NAMES, PocketWorld, open_dataset
@@ -191,10 +190,8 @@ def test_page_runs_and_names_every_set_and_order(capsys: pytest.CaptureFixture[s
 
 
 def test_commands_of_the_page_parse() -> None:
-    parser = argparse.ArgumentParser()
-    add_fetch_options(parser)
     commands = re.findall(r"^lmr fetch(.*?)(?: *#.*)?$", PAGE, re.MULTILINE)
     assert len(commands) == 5
     for command in commands:
-        name = parser.parse_args(command.split()).name
+        name = parse(["fetch", *command.split()]).name
         assert name is None or name in SOURCES

@@ -19,6 +19,7 @@ from PIL import Image
 from lmr.data.corruptions import corrupt
 from lmr.data.fetch.made import NOTE
 from lmr.data.fetch.sources import CIFAR_C_FILES
+from lmr.data.provenance import DataOrigin, Provenance, read_origin
 from lmr.data.sets.cifar import OFFICIAL, Cifar, CifarC, open_cifar, open_cifar_c
 from lmr.data.sets.cifar_archives import read_archive
 
@@ -212,6 +213,7 @@ def test_official_digests(classes: int, md5: str) -> None:
     found = open_cifar(classes, maker.SHARED)
     assert found.digest == OFFICIAL[classes]
     assert found.protocol == {"pictures": "the official test set, 10000 pictures"}
+    assert found.find_origin(["clean"]) == read_origin(found.protocol) == DataOrigin(Provenance.OFFICIAL)
 
 
 @pytest.fixture
@@ -288,8 +290,17 @@ def test_files_are_official_by_their_checksums(official: Path, monkeypatch: pyte
     others = found.describe_part(["fog", "spatter"])
     assert others["corruptions"] == "not the official files of CIFAR-10-C: spatter.npy not of the published checksum"
     assert others["pictures"] == found.protocol["pictures"]
+    assert found.find_origin(["fog"]).corruptions is Provenance.OFFICIAL
+    assert found.find_origin(["fog", "spatter"]).corruptions is Provenance.OTHER
+    assert found.find_origin(["clean"]).corruptions is Provenance.UNCHECKED
+    for domains in (["fog"], ["fog", "spatter"], ["clean"]):
+        assert read_origin(found.describe_part(domains)) == found.find_origin(domains)
     (official / NOTE).write_text(json.dumps({"corruptions": "made by lmr"}))
-    assert CifarC(official, 10).describe_part(["fog"])["corruptions"] == "made by lmr"
+    made = CifarC(official, 10)
+    assert made.describe_part(["fog"])["corruptions"] == "made by lmr"
+    assert (
+        made.find_origin(["fog"]) == read_origin(made.describe_part(["fog"])) == DataOrigin(corruptions=Provenance.MADE)
+    )
 
 
 def test_damaged_official_files_are_sentences(official: Path) -> None:
@@ -343,6 +354,7 @@ def test_clean_pictures_are_corrupted_on_the_fly(tmp_path: Path) -> None:
     found = open_cifar_c(10, tmp_path)
     assert found.name == "cifar10-c"
     assert found.protocol["corruptions"] == "made by lmr with the cifar constants, seed 0"
+    assert found.find_origin(["fog"]) == read_origin(found.protocol) == DataOrigin(Provenance.OTHER, Provenance.MADE)
     np.testing.assert_array_equal(found.labels("fog"), labels)
     assert found.digest != open_cifar(10, tmp_path).digest
     for domain, severity in (("gaussian_noise", 5), ("contrast", 2)):

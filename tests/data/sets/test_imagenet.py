@@ -12,11 +12,13 @@ import pytest
 import set_maker as maker
 from PIL import Image
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions import corrupt
 from lmr.data.fetch.fetched import write_fetched
+from lmr.data.fetch.sources import GROUPS
 from lmr.data.names import read_imagenet, read_list
+from lmr.data.provenance import Provenance, read_origin
 from lmr.data.sets.imagenet import (
-    GROUPS,
     ImageNetC,
     crop_picture,
     number_picture,
@@ -139,6 +141,16 @@ def test_pictures_are_not_turned(tmp_path: Path) -> None:
     assert open_imagenet("imagenet", tmp_path).read("clean", 0, [0])[0].shape == (20, 30, 3)
 
 
+def test_what_cannot_be_listed_or_read_is_an_lmr_error(tmp_path: Path) -> None:
+    (tmp_path / "imagenet-a").write_text("not a folder")
+    with pytest.raises(LmrError, match=r"Cannot list the folder '.*imagenet-a': Not a directory"):
+        open_imagenet("imagenet-a", tmp_path)
+    maker.write_picture(tmp_path / "imagenet" / "val" / "ILSVRC2012_val_00000001.JPEG", 30)
+    (tmp_path / "imagenet" / "LOC_val_solution.csv").write_bytes(b"ImageId,PredictionString\n\xff\xfe")
+    with pytest.raises(LmrError, match=r"Cannot read the list of classes '.*LOC_val_solution\.csv'"):
+        open_imagenet("imagenet", tmp_path)
+
+
 def test_missing_sets_name_the_command(tmp_path: Path) -> None:
     for name in ("imagenet", "imagenet-a", "imagenet-r", "imagenet-sketch", "imagenet-v2"):
         with pytest.raises(ValueError, match=rf"looked for: .*`lmr fetch {name}`") as caught:
@@ -212,6 +224,9 @@ def test_files_are_official_if_they_were_fetched(tmp_path: Path) -> None:
     assert found.describe_part(["fog"])["corruptions"] == "the official files of ImageNet-C"
     assert found.describe_part(["fog", "zoom_blur"]) == found.protocol  # which is in another archive
     assert found.describe_part(["clean"]) == found.protocol
+    assert found.find_origin(["fog"]).corruptions is Provenance.OFFICIAL
+    for domains in (["fog"], ["fog", "zoom_blur"], ["clean"]):
+        assert read_origin(found.describe_part(domains)) == found.find_origin(domains)
 
 
 def test_list_of_5000_keeps_its_order(tmp_path: Path) -> None:

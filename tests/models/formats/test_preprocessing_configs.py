@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 import lmr
 from lmr.models.formats.preprocessing_configs import read_preprocessing
+from lmr.models.model_facts import ModelFormat
 from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, Preprocessing
 
 
@@ -26,15 +28,15 @@ def test_preprocessing_of_huggingface_files(tmp_path: Path) -> None:
         maker.write_json(
             maker.PREPROCESSOR | own | {"size": size, "crop_size": crop}, tmp_path / "preprocessor_config.json"
         )
-        found, source = read_preprocessing(tmp_path, "huggingface", 32)
+        found, source = read_preprocessing(tmp_path, ModelFormat.HUGGINGFACE, 32)
         assert found == Preprocessing(32, (0.5, 0.4, 0.3), (1.0, 0.2, 0.1), resize, "bilinear")  # type: ignore[arg-type]
         assert source == "preprocessor_config.json"
     (tmp_path / "preprocessor_config.json").unlink()
     maker.write_json({"image_processor": maker.PREPROCESSOR | own}, tmp_path / "processor_config.json")
-    assert read_preprocessing(tmp_path, "huggingface", 32)[0].interpolation == "bilinear"
+    assert read_preprocessing(tmp_path, ModelFormat.HUGGINGFACE, 32)[0].interpolation == "bilinear"
     maker.write_json({"processor_class": "CLIPProcessor"}, tmp_path / "processor_config.json")
     plain = Preprocessing(32, OPENAI_MEAN, OPENAI_STD)
-    assert read_preprocessing(tmp_path, "huggingface", 32) == (plain, "CLIP's own constants")
+    assert read_preprocessing(tmp_path, ModelFormat.HUGGINGFACE, 32) == (plain, None)
 
 
 def test_preprocessing_that_transformers_writes_is_read(tmp_path: Path) -> None:
@@ -42,11 +44,14 @@ def test_preprocessing_that_transformers_writes_is_read(tmp_path: Path) -> None:
 
     processor = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
     processor.save_pretrained(tmp_path)
-    found, source = read_preprocessing(tmp_path, "huggingface", 32)
+    found, source = read_preprocessing(tmp_path, ModelFormat.HUGGINGFACE, 32)
     assert source in ("preprocessor_config.json", "processor_config.json")
     noise = torch.randint(256, (40, 56, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).numpy()
     theirs = processor(Image.fromarray(noise), return_tensors="pt")["pixel_values"][0]
     torch.testing.assert_close(found.picture(Image.fromarray(noise)), theirs, atol=1e-5, rtol=0)
+
+
+STD = r"three numbers from 0\.001 to 1000 as std in .*preprocessor_config.json"
 
 
 @pytest.mark.parametrize(
@@ -64,15 +69,24 @@ def test_preprocessing_that_transformers_writes_is_read(tmp_path: Path) -> None:
         ({"size": {"height": 32, "width": 64}}, "got size"),
         ({"size": None}, "got size None"),
         ({"do_pad": True}, "asks for do_pad=True"),
-        ({"image_mean": [0.5, 0.5]}, "three numbers as mean"),
-        ({"image_std": "half"}, "three numbers as std"),
-        ({"image_std": [0.5, 0.0, 0.5]}, "positive deviations"),
+        ({"image_mean": [0.5, 0.5]}, r"three numbers from -1000 to 1000 as mean in .*preprocessor_config.json"),
+        ({"image_mean": [0.5, 0.5, 1e300]}, r"three numbers from -1000 to 1000 as mean in .*preprocessor_config.json"),
+        ({"image_std": "half"}, STD),
+        ({"image_std": [0.5, 0.0, 0.5]}, STD),
+        ({"image_std": [0.5, -0.5, 0.5]}, STD),
+        ({"image_std": [0.5, 1e-300, 0.5]}, STD),
+        ({"image_std": [0.5, 5e-324, 0.5]}, STD),
+        ({"image_std": [0.5, 1e-9, 0.5]}, STD),
+        ({"image_std": [0.5, 1e9, 0.5]}, STD),
+        ({"image_std": [0.5, 10**400, 0.5]}, STD),
+        ({"image_std": [0.5, math.nan, 0.5]}, STD),
+        ({"rescale_factor": math.nan}, "1/255 as rescale_factor"),
     ],
 )
 def test_odd_preprocessing_gets_a_sentence(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     maker.write_json(maker.PREPROCESSOR | change, tmp_path / "preprocessor_config.json")
     with pytest.raises(lmr.LmrError, match=words):
-        read_preprocessing(tmp_path, "huggingface", 32)
+        read_preprocessing(tmp_path, ModelFormat.HUGGINGFACE, 32)
 
 
 def write_without(path: Path, kind: str, *missing: str) -> None:
@@ -88,8 +102,8 @@ def test_missing_entries_are_those_of_the_type(kind: str, tmp_path: Path) -> Non
 
     write_without(tmp_path, kind, "image_mean", "image_std", "resample")
     own = getattr(transformers, kind.removesuffix("Fast"))
-    for family in ("huggingface", "siglip"):
-        found, _ = read_preprocessing(tmp_path, family, 32)
+    for form in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP):
+        found, _ = read_preprocessing(tmp_path, form, 32)
         assert found == Preprocessing(32, tuple(own.image_mean), tuple(own.image_std))
         assert found.interpolation == own.resample.name.lower()
 
@@ -97,15 +111,15 @@ def test_missing_entries_are_those_of_the_type(kind: str, tmp_path: Path) -> Non
 def test_processor_of_another_type_must_say_everything(tmp_path: Path) -> None:
     write_without(tmp_path, "ViTImageProcessor", "image_mean", "resample")
     with pytest.raises(lmr.LmrError, match=r"'ViTImageProcessor', whose defaults .* does not say resample, image_mean"):
-        read_preprocessing(tmp_path, "huggingface", 32)
+        read_preprocessing(tmp_path, ModelFormat.HUGGINGFACE, 32)
     for missing, resize in (("crop_size", "short"), ("do_center_crop", "squash")):
         write_without(tmp_path, "ViTImageProcessor", missing)
         settings = json.loads((tmp_path / "preprocessor_config.json").read_text())
         maker.write_json(settings | {"default_to_square": resize == "squash"}, tmp_path / "preprocessor_config.json")
-        found, _ = read_preprocessing(tmp_path, "huggingface", 32)
+        found, _ = read_preprocessing(tmp_path, ModelFormat.HUGGINGFACE, 32)
         assert found == Preprocessing(32, OPENAI_MEAN, OPENAI_STD, resize)  # type: ignore[arg-type]
     write_without(tmp_path, "ViTImageProcessor")  # whose one size means both sides
-    assert read_preprocessing(tmp_path, "huggingface", 32)[0].resize == "squash"
+    assert read_preprocessing(tmp_path, ModelFormat.HUGGINGFACE, 32)[0].resize == "squash"
 
 
 def test_preprocessing_of_open_clip_files(tmp_path: Path) -> None:
@@ -113,10 +127,12 @@ def test_preprocessing_of_open_clip_files(tmp_path: Path) -> None:
     own = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "interpolation": "bilinear", "resize_mode": "squash"}
     maker.write_json(maker.make_open_clip_config(False, own | {"size": [32, 32], "fill_color": 0, "mode": "RGB"}), path)
     half = (0.5, 0.5, 0.5)
-    assert read_preprocessing(tmp_path, "open_clip", 32)[0] == Preprocessing(32, half, half, "squash", "bilinear")
+    assert read_preprocessing(tmp_path, ModelFormat.OPEN_CLIP, 32)[0] == Preprocessing(
+        32, half, half, "squash", "bilinear"
+    )
     for config in ({"interpolation": "random", "resize_mode": None}, {}):
         maker.write_json(maker.make_open_clip_config(False, config), path)
-        assert read_preprocessing(tmp_path, "open_clip", 32)[0] == Preprocessing(32, OPENAI_MEAN, OPENAI_STD)
+        assert read_preprocessing(tmp_path, ModelFormat.OPEN_CLIP, 32)[0] == Preprocessing(32, OPENAI_MEAN, OPENAI_STD)
     for config, words in (
         ({"size": 64}, "Expected the model's 32 pixels as size"),
         ({"mode": "L"}, "pictures in RGB"),
@@ -127,7 +143,7 @@ def test_preprocessing_of_open_clip_files(tmp_path: Path) -> None:
     ):
         maker.write_json(maker.make_open_clip_config(False, config), path)
         with pytest.raises(lmr.LmrError, match=words):
-            read_preprocessing(tmp_path, "open_clip", 32)
+            read_preprocessing(tmp_path, ModelFormat.OPEN_CLIP, 32)
 
 
 def test_model_and_preprocessing_must_agree(tmp_path: Path) -> None:

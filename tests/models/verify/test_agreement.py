@@ -15,7 +15,14 @@ from safetensors.torch import load_file, save_file
 import lmr
 from lmr.cli import main
 from lmr.models.clip.image_tower import VisionTower
-from lmr.models.verify.agreement import Agreement, compare_with_transformers, find_folder
+from lmr.models.model_facts import ModelFormat
+from lmr.models.verify.agreement import (
+    Agreement,
+    NotCompared,
+    WeightsReader,
+    compare_with_transformers,
+    find_folder,
+)
 
 TEXTS = ["cat", "a photo of a dog.", "two small birds in a tree"]
 
@@ -45,14 +52,15 @@ def compare(backbone: lmr.Backbone) -> Agreement:
 
 @pytest.mark.parametrize(
     ("kind", "reader"),
-    [("huggingface", "which read the files itself"), ("open_clip", "with the weights as loaded here")],
+    [("huggingface", WeightsReader.TRANSFORMERS), ("open_clip", WeightsReader.LMR)],
 )
-def test_features_agree(folders: dict[str, Path], kind: str, reader: str) -> None:
+def test_features_agree(folders: dict[str, Path], kind: str, reader: WeightsReader) -> None:
     backbone = lmr.load(folders[kind])
     assert find_folder(backbone) == (folders[kind] if kind == "huggingface" else None)
     found = compare(backbone)
-    assert found.reader == reader
-    assert found.reason == ""
+    assert found.reader is reader
+    assert found.reason is None
+    assert found.holds(1e-5)
     assert 0 <= found.image < 1e-5
     assert 0 <= found.text < 1e-5
 
@@ -72,7 +80,7 @@ def test_quick_gelu_is_unfolded(tmp_path: Path) -> None:
     model = maker.make_model("quick_gelu", words=49408)
     torch.save(maker.make_openai_state(model), tmp_path / "ViT-tiny.pt")
     found = compare(lmr.load(tmp_path / "ViT-tiny.pt"))
-    assert found.reader == "with the weights as loaded here"
+    assert found.reader is WeightsReader.LMR
     assert found.image < 1e-5
     assert found.text < 1e-5
 
@@ -104,7 +112,7 @@ def test_weights_that_transformers_would_not_read_are_handed_over(
         path = folder / "pytorch_model.bin"
         torch.save({"state_dict": state} if kind == "table" else {f"module.{n}": t for n, t in state.items()}, path)
     found = compare(lmr.load(path))
-    assert found.reader == "with the weights as loaded here"
+    assert found.reader is WeightsReader.LMR
     assert found.image < 1e-5
     assert found.text < 1e-5
 
@@ -112,7 +120,10 @@ def test_weights_that_transformers_would_not_read_are_handed_over(
 def test_siglip_that_transformers_would_not_read_is_not_compared(tmp_path: Path) -> None:
     siglip.save_siglip(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "tuned.safetensors")
-    assert compare(lmr.load(tmp_path)).reason.startswith("its towers are transformers' own")
+    found = compare(lmr.load(tmp_path))
+    assert found.reason is NotCompared.OWN_TOWERS
+    assert not found.compared
+    assert not found.holds(float("inf"))
 
 
 def test_siglip_without_its_tokenizer_is_not_compared(tmp_path: Path) -> None:
@@ -121,9 +132,15 @@ def test_siglip_without_its_tokenizer_is_not_compared(tmp_path: Path) -> None:
     for name in ("spiece.model", "tokenizer.json"):
         (tmp_path / name).unlink(missing_ok=True)
     images = torch.randn(2, *backbone.input_shape)
-    assert compare_with_transformers(backbone, images, ["cat", "dog"]).reason == (
-        "the folder has no tokenizer that transformers can use"
-    )
+    assert compare_with_transformers(backbone, images, ["cat", "dog"]).reason is NotCompared.NO_TOKENIZER
+
+
+def test_words_of_the_screen_decide_nothing(folders: dict[str, Path]) -> None:
+    """Whatever the facts are called on the screen, the comparison asks their types."""
+    backbone = lmr.load(folders["huggingface"])
+    backbone.facts = {"format": "a folder of another hub", "files": "elsewhere", "taken off": "all of it"}
+    assert backbone.model_facts.format is ModelFormat.HUGGINGFACE
+    assert compare(backbone).reader is WeightsReader.TRANSFORMERS
 
 
 def test_wrong_weight_is_found_where_transformers_read_the_files(folders: dict[str, Path]) -> None:
@@ -140,7 +157,7 @@ def test_the_embedded_model_agrees_too() -> None:
     """Its end token is not its highest id, so this one is not found by transformers' own rule."""
     backbone = lmr.load("pocket")
     found = compare_with_transformers(backbone, torch.randn(2, 3, 32, 32), ["red star", "a photo of a blue ring"])
-    assert found.reader == "with the weights as loaded here"
+    assert found.reader is WeightsReader.LMR
     assert found.image < 1e-5
     assert found.text < 1e-5
 
@@ -171,10 +188,10 @@ def test_damaged_config_is_a_failed_check(folders: dict[str, Path], capsys: pyte
     whole = config.read_text()
     try:
         config.write_text(whole[: len(whole) // 2])
-        from lmr.apps.doctor.doctor import examine
+        from lmr.apps.doctor.examine import examine
 
         report = examine(backbone)
     finally:
         config.write_text(whole)
-    assert report.failed == ["agreement with transformers"]
+    assert [kind.name for kind in report.failed] == ["AGREEMENT"]
     assert "transformers cannot run these weights" in str(report)

@@ -1,0 +1,64 @@
+"""``lmr fetch``: get a dataset, or check one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+DESCRIPTION = """\
+Download a dataset, verify its checksum and unpack it; an interrupted download resumes. Where a licence or a login is
+needed, print what to do by hand. Corrupted sets need not be fetched: they are made from clean images when they are
+needed, or written to disk with --make."""
+
+EXAMPLES = """\
+examples:
+  lmr fetch                                    list the datasets
+  lmr fetch cifar10-c
+  lmr fetch imagenet --check ~/imagenet/val    is this folder complete and correct?
+  lmr fetch cifar100-c --make --workers 2      from the clean test set, in the official layout"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``lmr fetch``."""
+    add = parser.add_argument
+    add("name", nargs="?", metavar="NAME", help="the dataset; without it, all are listed with what they are")
+    add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
+    add("--check", metavar="DIR", help="fetch nothing; check that DIR holds the complete and correct dataset")
+    add("--make", action="store_true", help="fetch nothing; make a corrupted dataset from the clean one, on disk")
+    add("--workers", type=int, default=1, metavar="N", help="processes that make images (default: %(default)s)")
+    add("--keep", action="store_true", help="keep the archives after they are unpacked")
+
+
+def run(options: argparse.Namespace) -> str | None:
+    """List, check, make or fetch; what is returned is a complaint about the dataset."""
+    from lmr.core.errors import LmrError
+    from lmr.data.fetch.fetching import fetch_set, find_source, report_check
+    from lmr.data.fetch.making import make_set
+    from lmr.data.fetch.sources import SOURCES
+    from lmr.data.sets.dataset import find_root
+
+    if options.check and options.make:
+        raise LmrError("--check only reads and --make writes; give one of them.")
+    if options.name is None:
+        if options.check or options.make:
+            raise LmrError(
+                f"Give the name of a dataset: lmr fetch NAME {'--check DIR' if options.check else '--make'}."
+            )
+        for name, source in SOURCES.items():
+            print(f"{name:<18}{source.about}")
+        return None
+    source = find_source(options.name)
+    if options.check:
+        return report_check(options.name, Path(options.check).expanduser())
+    root, show = find_root(options.root), sys.stderr.isatty()
+    if options.make:
+        folder = make_set(options.name, root, workers=options.workers, show=show)
+        print(f"The dataset {options.name!r} is in {folder}; a note there says how it was made.")
+        return None
+    if not source.archives:
+        print(source.by_hand.format(root=root))
+        print(f"\nCheck of what is in {root} now:")
+        return report_check(options.name, root)
+    fetch_set(options.name, root, keep=options.keep, show=show, say=print)
+    return None

@@ -1,0 +1,86 @@
+"""The parser of ``lmr``: a table of the commands, each filled in from its own file when it is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lmr.version import __version__
+
+
+class Command(NamedTuple):
+    """A line of ``lmr --help``, and the module that has the rest.
+
+    The module holds DESCRIPTION, EXAMPLES, ``add_options(parser)`` and ``run(options)``, which returns None or a
+    complaint. It imports nothing heavy before ``run`` is called.
+    """
+
+    help: str
+    module: str
+
+
+COMMANDS = {
+    "demo": Command("watch a small model lose its accuracy and regain it", "demo"),
+    "predict": Command("label a folder of images while adapting to it", "predict"),
+    "doctor": Command("describe a model and check that it works", "doctor"),
+    "cost": Command("measure what a step of each method costs here", "cost"),
+    "cost-text": Command("measure what encoding all prompts at every batch costs", "cost_text"),
+    "fetch": Command("get a dataset, or check one", "fetch"),
+    "bench": Command("run methods on benchmarks, resumably", "bench"),
+    "report": Command("make tables, figures and a page of finished runs", "report"),
+    "reproduce": Command("run a table of the paper and compare", "reproduce"),
+    "train": Command("train the model that comes with lmr", "train"),
+    "corruptions": Command("draw an image under every corruption", "corruptions"),
+    "list": Command("show methods and models", "listing"),
+    "completion": Command("print a completion script for bash, zsh or fish", "completion"),
+}
+
+EXAMPLES = """\
+examples:
+  lmr demo                                                    see what it does, in about a minute
+  lmr predict photos --labels "red star,blue ring" --out photos.jsonl
+  lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --out photos.jsonl
+  lmr doctor openai/clip-vit-base-patch16                     what was loaded, and whether it works
+  lmr cost --random ViT-B-16 --batch-size 16                  what a step costs on this machine
+  lmr bench pocket && lmr report                              nine methods on 15 corruptions, then tables and figures
+  lmr list                                                    methods and models
+  lmr COMMAND --help                                          more about a command"""
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options of one command; their ``run`` is the function that takes them."""
+    chosen = next((word for word in words if word in COMMANDS), None)
+    return build_parser(chosen).parse_args(words)
+
+
+def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The parser with the names of all commands, and with the options of one."""
+    parser = argparse.ArgumentParser(
+        prog="lmr",
+        description="Keep a zero-shot image classifier accurate while the images it sees drift.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"lmr {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        made = subparsers.add_parser(name, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if name == chosen:
+            _fill(made, command)
+    return parser
+
+
+def build_command(name: str) -> argparse.ArgumentParser:
+    """The parser of one command alone."""
+    parser = argparse.ArgumentParser(prog=f"lmr {name}", formatter_class=argparse.RawDescriptionHelpFormatter)
+    _fill(parser, COMMANDS[name])
+    return parser
+
+
+def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
+    module = importlib.import_module(f"lmr.cli.{command.module}")
+    parser.description, parser.epilog = module.DESCRIPTION, module.EXAMPLES
+    module.add_options(parser)
+    parser.set_defaults(run=module.run)

@@ -1,0 +1,42 @@
+"""``lmr report``: tables, figures and a page of finished runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lmr.bench.plans.choices import FOLDER
+
+DESCRIPTION = """\
+Make tables (terminal, Markdown, LaTeX, csv), the paper's figures (PNG, SVG) and one self-contained page from the runs
+of lmr bench. Where a published value exists it is shown next to ours, with any difference in the protocol."""
+
+EXAMPLES = """\
+examples:
+  lmr report
+  lmr report my-runs more-runs --out report"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``lmr report``."""
+    add = parser.add_argument
+    add("runs", nargs="*", default=[FOLDER], metavar="RUNS", help=f"folders that lmr bench wrote (default: {FOLDER})")
+    add("--out", metavar="FOLDER", help="where the report is written (default: RUNS/report of the first folder)")
+    add("--beside", metavar="TABLE", help="also show the values of this published table next to runs on other data, "
+        "with the difference stated")  # fmt: skip
+    add("--no-figures", dest="figures", action="store_false", help="make only the tables and the page")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Make the report, show the tables and say where everything is."""
+    from lmr.report.report import make_report, show_tables
+    from lmr.report.terminal import print_text
+
+    out = Path(options.out) if options.out else Path(options.runs[0]) / "report"
+    report = make_report(options.runs, out, options.beside, options.figures)
+    show_tables(report.tables)
+    for note in report.notes:
+        print_text(f"- {note}")
+    print_text(
+        f"\nOpen {report.page} (tables also as .md, .tex, .csv in {out / 'tables'}; figures in {out / 'figures'})."
+    )

@@ -1,0 +1,59 @@
+"""Options that several commands share: the model and its prompts."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from lmr.bench.plans.choices import DTYPES
+
+MODEL_HELP = (
+    "the model: a name from 'lmr list', a Hugging Face hub name such as openai/clip-vit-base-patch16, a folder of "
+    "weights, or a weights file (.pt, .bin, .safetensors)"
+)
+
+
+def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    """The prompts made of the class names."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--template",
+        action="append",
+        dest="templates",
+        metavar="TEXT",
+        help='a prompt around the class name, such as "a photo of a {}."; repeat the option to average over several',
+    )
+    which.add_argument(
+        "--prompts",
+        metavar="FILE.json",
+        help='a prompt set instead: {"class": ["prompt", ...], ...} as in CuPL, or a list of templates',
+    )
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """How the model is loaded and run."""
+    group = parser.add_argument_group("about the model")
+    group.add_argument(
+        "--architecture",
+        metavar="NAME",
+        help="for a file that does not name its architecture: ViT-B-16-quickgelu for weights tuned from OpenAI's, "
+        "which have QuickGELU, ViT-B-16 for those with GELU (LAION, DataComp)",
+    )
+    group.add_argument("--device", metavar="NAME", help="where it runs, such as cuda (default: cpu)")
+    group.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        help="type of the frozen weights; adapted parameters stay float32 (default: float32)",
+    )
+    group.add_argument(
+        "--memory",
+        choices=("fast", "lean"),
+        default="fast",
+        help="lean: compute parts of a step twice to save memory, for large models (default: %(default)s)",
+    )
+    group.add_argument("--compile", action="store_true", help="use torch.compile; the first batch is slow")
+
+
+def collect_options(options: argparse.Namespace, *without: str) -> dict[str, Any]:
+    """The options as keyword arguments, except some."""
+    return {key: value for key, value in vars(options).items() if key != "run" and key not in without}
