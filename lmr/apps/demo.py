@@ -26,7 +26,7 @@ from lmr.core.errors import LmrError
 from lmr.core.files import check_folder, write_atomically
 from lmr.core.registry import create, find_method, list_methods
 from lmr.data.sets.catalogue import CorruptedOnTheFly, PocketWorld
-from lmr.data.sets.pocket import CLASSES
+from lmr.data.sets.pocket_world import CLASSES
 from lmr.data.streams import Batch, make_stream
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.models.pocket import Pocket, load_pocket

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmr.data.corruptions import corrupt_batch
-from lmr.data.sets.pocket import CLASSES, SHAPES, draw
+from lmr.data.sets.pocket_world import CLASSES, SHAPES, draw
 
 if TYPE_CHECKING:
     from lmr.apps.demo import Demo

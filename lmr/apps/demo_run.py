@@ -52,7 +52,7 @@ def run_stream(method: Method, batches: Iterable[Batch], backbone: Backbone) -> 
     true: list[NDArray[np.int64]] = []
     seconds = 0.0
     for batch in batches:
-        images = preprocess(backbone, batch.pictures, method.classifier.device)
+        images = preprocess(backbone, batch.images, method.classifier.device)
         started = time.perf_counter()
         labels = method.step(images).labels
         seconds += time.perf_counter() - started

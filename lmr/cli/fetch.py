@@ -46,8 +46,9 @@ def run(options: argparse.Namespace) -> str | None:
 
 def _run_chosen(options: argparse.Namespace) -> str | None:
     from lmr.core.errors import LmrError
-    from lmr.data.fetch.fetching import fetch_set, find_source, report_check
-    from lmr.data.fetch.making import make_set
+    from lmr.data.fetch.check_set import report_check
+    from lmr.data.fetch.fetch_set import fetch_set, find_source
+    from lmr.data.fetch.make_set import make_set
     from lmr.data.fetch.sources import SOURCES
     from lmr.data.sets.dataset import find_root
 

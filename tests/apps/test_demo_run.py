@@ -6,7 +6,7 @@ import torch
 import lmr
 from lmr.apps.demo_run import Run, run_stream
 from lmr.data.sets.catalogue import open_dataset
-from lmr.data.sets.pocket import CLASSES
+from lmr.data.sets.pocket_world import CLASSES
 from lmr.data.streams import make_stream
 
 
@@ -17,7 +17,7 @@ def test_run_answers_what_the_method_answers_and_starts_afresh() -> None:
     method, twin = lmr.create("lmr", classifier), lmr.create("lmr", classifier)
     first = run_stream(method, batches, backbone)
     again = run_stream(method, batches, backbone)
-    images = [backbone.preprocess_pixels(torch.from_numpy(np.stack(batch.pictures))) for batch in batches]
+    images = [backbone.preprocess_pixels(torch.from_numpy(np.stack(batch.images))) for batch in batches]
     expected = torch.cat([twin.step(part).labels for part in images])
     assert np.array_equal(first.predicted, expected.numpy())
     assert np.array_equal(first.predicted, again.predicted)

@@ -29,7 +29,7 @@ from lmr.apps.predict.results import Answer, ResultFile, Screen
 from lmr.cli import main
 from lmr.core.state import read_state
 from lmr.data.image_files import open_image
-from lmr.data.sets.pocket import CLASSES, draw
+from lmr.data.sets.pocket_world import CLASSES, draw
 
 LABELS = list(CLASSES[:12])
 TEXT = ",".join(LABELS)
