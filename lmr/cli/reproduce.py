@@ -20,10 +20,10 @@ exit codes: 0 every row is reproduced, 1 a row is not, 2 it cannot be run (an er
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr reproduce``."""
-    from lmr.report.paper.published import read_reference
+    from lmr.report.paper.paper_file import list_table_names
 
     add = parser.add_argument
-    add("table", metavar="TABLE", help=f"one of: {', '.join(read_reference())}")
+    add("table", metavar="TABLE", help=f"one of: {', '.join(list_table_names())}")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     add("--workers", type=int, metavar="N", help="processes that share the cores (default: as in lmr bench)")
@@ -32,7 +32,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Run, report and judge the table; what is returned is a complaint."""
-    from lmr.apps.reproduce import list_missed, reproduce
+    from lmr.apps.reproduce import reproduce
+    from lmr.report.paper.verdicts import list_missed
 
     judgements = reproduce(
         options.table, options.out, workers=options.workers, root=options.root, prompts=options.prompts

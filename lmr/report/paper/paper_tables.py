@@ -1,13 +1,12 @@
-"""The paper's numbers: every cell of its six tables, as printed, each with the protocol it was made under.
+"""The paper's numbers: every cell of its six tables, as printed, each with the protocol it was measured under.
 
-``reference.json`` keeps what is printed; its ``protocol`` holds for a whole table, a row's ``batch_size`` for the row.
+``published.json`` keeps what is printed; its ``protocol`` holds for a whole table, a row's ``batch_size`` for the row.
 ``None`` is what the paper does not say; what it implies without saying it is listed under ``implied``. Where columns
 are datasets, ``images`` is given for each of them.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,12 +15,12 @@ from typing import Any
 
 from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
-from lmr.core.method import list_arguments
-from lmr.core.registry import find_method
-from lmr.core.spec import parse_spec, suggest
+from lmr.core.spec import suggest
+from lmr.data.provenance import Provenance, read_origin
 from lmr.models.formats.hub import OPENAI_MODELS
+from lmr.report.paper.paper_file import read_paper_file
+from lmr.report.row_traits import expand_spec, list_parts_off, read_spec
 
-PATH = Path(__file__).with_name("published.json")
 AVERAGE = "average"
 SINGLE_PROMPT = "a photo of a {}."
 PRESETS = {
@@ -30,13 +29,13 @@ PRESETS = {
     "imagenet-c-5000": "imagenet",
     "imagenet-c": "imagenet",
 }
-# Other data that a published number may stand beside, with the difference said.
+# Other data that a published number is shown next to, with the difference stated.
 RELATED = {"imagenet-c": "imagenet-c-5000"}
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One line of a published table: the name as printed, what runs it here, and its cells as printed."""
+    """One row of a published table: the name as printed, the spec that runs it here, and its cells as printed."""
 
     printed: str
     spec: str
@@ -46,7 +45,7 @@ class PublishedRow:
     @property
     def method(self) -> str:
         """The registered name of the method."""
-        return parse_spec(self.spec)[0]
+        return read_spec(self.spec)[0]
 
     def value(self, column: str) -> float | None:
         """The number of a cell, None where the table has no such column; 18.0K is 18000."""
@@ -73,14 +72,14 @@ class PublishedTable:
         return {**self.protocol, "dataset": column, "images": self.protocol["images"].get(column)}
 
     def find(self, spec: str) -> PublishedRow | None:
-        """The row of a method, or, for the parts of LMR, of the same parts."""
+        """The row of a method with the same parts switched on."""
         wanted = _identify(spec)
         return next((row for row in self.rows if _identify(row.spec) == wanted), None)
 
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """One printed number with all that is known about it."""
+    """One printed number with its table, row, column and protocol."""
 
     table: str
     source: str
@@ -91,15 +90,9 @@ class PublishedNumber:
     protocol: dict[str, Any]
 
 
-@cache
-def _read() -> Mapping[str, Any]:
-    content: Mapping[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
-    return content
-
-
 def describe_paper() -> Mapping[str, Any]:
-    """Title and DOI, notes, what is implied, and where the paper disagrees with itself."""
-    paper: Mapping[str, Any] = _read()["paper"]
+    """Title and DOI, notes, implied values, and where the paper contradicts itself."""
+    paper: Mapping[str, Any] = read_paper_file()["paper"]
     return paper
 
 
@@ -107,7 +100,7 @@ def describe_paper() -> Mapping[str, Any]:
 def read_reference() -> dict[str, PublishedTable]:
     """All published tables by name."""
     tables = {}
-    for content in _read()["tables"]:
+    for content in read_paper_file()["tables"]:
         columns = tuple(content["columns"])
         rows = tuple(
             PublishedRow(row["printed"], row["spec"], row["batch_size"], dict(zip(columns, row["values"], strict=True)))
@@ -120,7 +113,7 @@ def read_reference() -> dict[str, PublishedTable]:
 
 
 def find_published(name: str) -> PublishedTable:
-    """The published table of a name; an unknown one is answered with the nearest."""
+    """The published table of a name; for an unknown name the error suggests the nearest one."""
     tables = read_reference()
     if name not in tables:
         raise LmrError(
@@ -146,9 +139,9 @@ def read_number(printed: str) -> float:
 
 
 def match_corruption_table(dataset: str, backbone: str, prompts: str) -> PublishedTable | None:
-    """The published table of 15 corruptions that runs on this dataset stand beside.
+    """The published table of 15 corruptions to compare runs on this dataset with.
 
-    Among several of the same dataset the one with the same backbone and prompts is taken, else the main one.
+    Of several tables on one dataset, the one with the same backbone and prompts is taken, else the main one.
     """
     wanted = RELATED.get(dataset, dataset)
     tables = [t for t in read_reference().values() if t.protocol["dataset"] == wanted and AVERAGE in t.columns]
@@ -161,7 +154,7 @@ def match_corruption_table(dataset: str, backbone: str, prompts: str) -> Publish
 
 
 def find_differences(row: Row, table: PublishedTable, published: PublishedRow, column: str | None = None) -> list[str]:
-    """Where the protocol of a run differs from that of the published number beside it, each as a phrase."""
+    """Where the protocol of a run differs from that of a published number, each difference as a phrase."""
     implied = describe_paper()["implied"]
     ours: dict[str, Any] = {
         "dataset": row.dataset,
@@ -183,29 +176,20 @@ def find_differences(row: Row, table: PublishedTable, published: PublishedRow, c
 
 
 def _compare_data(protocol: Mapping[str, str]) -> list[str]:
-    """Pictures that are known to be others than the paper's; what nobody could check is no difference."""
-    corruptions, pictures = (str(protocol.get(key, "")) for key in ("corruptions", "pictures"))
-    found = ["data made by lmr (paper: official files)"] if corruptions.startswith("made by lmr") else []
-    found += ["not the official files"] if corruptions.startswith("not the official") else []
-    return found + (["not the official test set"] if pictures.startswith("not the official") else [])
+    """Images that are known to differ from the paper's; data that nobody checked is no difference."""
+    origin = read_origin(protocol)
+    found = ["data made by lmr (paper: official files)"] if origin.corruptions is Provenance.MADE else []
+    found += ["not the official files"] if origin.corruptions is Provenance.OTHER else []
+    return found + (["not the official test set"] if origin.images is Provenance.OTHER else [])
 
 
 def _compare_arguments(spec: str, published: str, dataset: str) -> list[str]:
     """Where the arguments differ from those the paper's text gives for the dataset."""
     try:
         ours, theirs = expand_spec(spec), expand_spec(published, PRESETS.get(dataset))
-    except LmrError:  # a method of the user's own, or one that has gone
+    except LmrError:  # a method that is not loaded
         return []
     return [f"{key} {ours[key]} (paper: {theirs[key]})" for key in ours if key in theirs and ours[key] != theirs[key]]
-
-
-def expand_spec(spec: str, preset: str | None = None) -> dict[str, Any]:
-    """Every argument of a spec with its value: what it says, else what its preset says, else the default."""
-    name, values = parse_spec(spec)
-    method = find_method(name)
-    preset = values.pop("preset", None) or preset
-    chosen = method.presets[preset].values if preset in method.presets else {}
-    return {key: getattr(method, key) for key in list_arguments(method)} | chosen | values
 
 
 def name_backbone(name: str) -> str:
@@ -219,7 +203,12 @@ def name_prompts(name: str) -> str:
     return "cupl" if Path(name).stem.lower().startswith("cupl") else name
 
 
-def _identify(spec: str) -> tuple[str, list[str]]:
-    """The method, and which parts of LMR are off."""
-    name, values = parse_spec(spec)
-    return name, [part for part in ("pmr", "am", "bc") if name == "lmr" and not values.get(part, True)]
+def is_printed_name(label: str, spec: str) -> bool:
+    """Whether a label is what a published table prints for this method with these parts."""
+    rows = (table.find(spec) for table in read_reference().values())
+    return any(row is not None and row.printed == label for row in rows)
+
+
+def _identify(spec: str) -> tuple[str, tuple[str, ...]]:
+    """The method, and which of its parts are off."""
+    return read_spec(spec)[0], list_parts_off(spec)

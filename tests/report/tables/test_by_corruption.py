@@ -7,19 +7,14 @@ import pytest
 from row_maker import B16, CORRUPTIONS, L14, complete, make_row, make_world
 
 from lmr.bench.running.row import Row
-from lmr.report.paper.published import find_published
+from lmr.report.paper.paper_tables import find_published
+from lmr.report.row_traits import LineKind, StreamKind
 from lmr.report.series import Series, Setting, gather
-from lmr.report.tables.by_dataset import build_components, build_variants, list_variants
-from lmr.report.tables.corruptions import (
-    build_corruptions,
-    build_costs,
-    build_measures,
-    choose_main,
-    make_name,
-    note_main,
-    with_base,
-)
-from lmr.report.tables.table import Table
+from lmr.report.tables.by_corruption import build_accuracy, build_parts
+from lmr.report.tables.by_dataset import build_components, list_variants
+from lmr.report.tables.measures import build_costs, build_measures
+from lmr.report.tables.selection import choose_main, group_parts, note_main, with_base
+from lmr.report.tables.table import ReportTable, TableKind, name_table
 
 PUBLISHED = find_published("cifar10-c")
 
@@ -41,9 +36,9 @@ def gather_one(rows: list[Row]) -> tuple[Setting, list[Series]]:
     return setting, series
 
 
-def build(rows: list[Row]) -> Table:
+def build(rows: list[Row]) -> ReportTable:
     setting, series = gather_one(rows)
-    table = build_corruptions(setting, choose_main(series))
+    table = build_accuracy(setting, choose_main(series))
     assert table is not None
     return table
 
@@ -64,7 +59,7 @@ def test_the_papers_own_numbers_give_the_papers_table() -> None:
     best = [line.label for line, ranks in zip(table.lines, table.rank(), strict=True) if ranks[-1] == 1]
     second = [line.label for line, ranks in zip(table.lines, table.rank(), strict=True) if ranks[-1] == 2]
     assert (best, second) == (["LMR"], ["BITTA"])
-    assert "tab:main_results" in table.published
+    assert table.published is PUBLISHED
 
 
 def test_a_line_with_another_protocol_says_where() -> None:
@@ -81,11 +76,11 @@ def test_other_data_has_nothing_beside_it_unless_asked() -> None:
     table = build(rows)
     assert not any(line.has_published for line in table.lines)
     assert table.notes == (
-        "The paper has no numbers for pocket-c; none stand beside these.",
+        "The paper has no numbers for pocket-c, so none are shown.",
         "The lines differ in batch size: batch 200 (zero-shot, TENT, ETA, BATCLIP, BITTA), batch 1 (TDA, ECALP), "
         "batch 64 (MINT, LMR).",
     )
-    beside = build_corruptions(setting, choose_main(series), PUBLISHED)
+    beside = build_accuracy(setting, choose_main(series), PUBLISHED)
     assert beside is not None
     assert all("dataset pocket-c (paper: cifar10-c)" in line.differs for line in beside.lines)
 
@@ -107,7 +102,7 @@ def test_seeds_of_some_methods_alone_are_left_out() -> None:
     rows = [*make_paper_rows(), *(row for row in make_paper_rows(1.0, seed=2) if row.label == "LMR")]
     table = build(rows)
     assert table.lines[-1].cells[-1].value == pytest.approx(77.91, abs=0.006)
-    assert "Left out, since not every line is complete for it: seed 2." in table.notes
+    assert "Left out because some lines have no complete results for it: seed 2." in table.notes
 
 
 def test_a_missing_domain_leaves_a_gap_and_no_average() -> None:
@@ -141,9 +136,9 @@ def test_the_main_table_has_each_method_once_with_its_own_batch_size() -> None:
         "zero-shot": "200", "TDA": "1", "ECALP": "1", "TENT": "200", "ETA": "200", "BATCLIP": "200", "MINT": "64",
         "BITTA": "200", "LMR": "64", "fast": "64",
     }  # fmt: skip
-    assert {line.label: line.ours for line in table.lines if line.label in ("LMR", "fast")} == {
-        "LMR": True,
-        "fast": False,
+    assert {line.label: line.kind for line in table.lines if line.label in ("LMR", "fast")} == {
+        "LMR": LineKind.OURS,
+        "fast": LineKind.OTHER,
     }
 
 
@@ -184,17 +179,18 @@ def test_a_line_shows_what_its_data_say_of_themselves() -> None:
     rows = [make_row("LMR", complete("lmr"), "frost", 0.5, protocol=made)]
     rows.append(make_row("LMR", complete("lmr"), "fog", 0.5, protocol=made | {"corruptions": "not checked"}))
     assert dict(build(rows).lines[0].protocol)["data"] == (
-        "pictures: not the official test set; corruptions: made by lmr | "
-        "pictures: not the official test set; corruptions: not checked"
+        "images: not the official test set; corruptions: made by lmr | "
+        "images: not the official test set; corruptions: not checked"
     )
 
 
 def test_parts_stand_between_zero_shot_and_the_whole() -> None:
     setting, series = next((s, g) for s, g in gather(make_world()).items() if s.severity == 5)
-    chosen = with_base([one for one in series if one.is_part], series)
+    (parts,) = group_parts(series)
+    chosen = with_base(parts, series)
     assert [one.label for one in chosen] == ["zero-shot", "BC alone", "PMR", "PMR+AM", "PMR+BC", "LMR"]
     assert {one.first.batch_size for one in chosen} == {64}
-    table = build_corruptions(setting, chosen, None, "parts")
+    table = build_parts(setting, chosen)
     assert table is not None
     assert table.lines[-1].cells[-1].value == pytest.approx(53.0)
 
@@ -236,15 +232,14 @@ def test_variants_have_their_average() -> None:
         for row in published.rows
         for dataset in published.columns[:-1]
     ]  # fmt: skip
-    table = build_variants(gather(rows))
-    assert table is not None
+    (table,) = list_variants(gather(rows))
     assert [column.head for column in table.columns] == ["IN-A", "IN-R", "IN-S", "IN-V2", "AVG"]
     for line in table.lines:
         assert all(abs(cell.difference or 0) < 0.00501 for cell in line.cells)
         assert line.differs == ()
     assert {line.label: ranks for line, ranks in zip(table.lines, table.rank(), strict=True)}["LMR"] == [1, 1, 2, 1, 1]
     assert "The lines differ in batch size: batch 64 (" in table.notes[0]  # once, not for each dataset
-    assert build_variants({}) is None
+    assert list_variants({}) == []
 
 
 def test_variants_of_two_backbones_are_two_tables() -> None:
@@ -336,13 +331,13 @@ def test_parts_have_a_base_for_each_protocol() -> None:
         for label, spec in (("ZS", "zeroshot()"), ("PMR only", "lmr(am=False, bc=False)"), ("Full", "lmr")):
             rows.append(make_row(label, complete(spec), "fog", 0.5, **fields))
     _, series = gather_one(rows)
-    assert [one.label for one in with_base([one for one in series if one.is_part], series)] == [
+    assert [one.label for one in with_base(group_parts(series)[0], series)] == [
         "zero-shot (float32)", "zero-shot (float16)", "PMR only (float32)", "PMR only (float16)",
         "LMR (float32)", "LMR (float16)",
     ]  # fmt: skip
 
 
 def test_names_of_tables_are_safe_for_files() -> None:
-    setting = Setting("folder:/my pictures/../x", B16, 'odd "{}" <name>', 5, "shuffle", "never")
-    name = make_name("accuracy", setting)
+    setting = Setting("folder:/my pictures/../x", B16, 'odd "{}" <name>', 5, "shuffle", StreamKind.NEVER)
+    name = name_table(TableKind.ACCURACY, setting)
     assert name.replace("-", "").isalnum()

@@ -1,6 +1,6 @@
-"""Tables as terminal text, Markdown, LaTeX and csv: the same numbers in four forms.
+"""Tables as terminal text, Markdown, LaTeX and csv: the same numbers in four formats.
 
-Under every line stand, where there are any, the published numbers and the difference.
+Below each line are its published numbers and the differences, if there are any.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
-from lmr.report.tables.table import Cell, Line, Table, show_number
+from lmr.report.paper.paper_tables import PublishedTable
+from lmr.report.row_traits import LineKind
+from lmr.report.tables.table import Cell, Line, ReportTable, show_number
+from lmr.report.terminal import spell
 
 PUBLISHED, DIFFERENCE, SPREAD = "published", "difference", "sd"
 
@@ -22,16 +25,23 @@ _LATEX = {
 }  # fmt: skip
 
 
-def format_terminal(table: Table, style: bool = False) -> str:
-    """Aligned text. With ``style`` best is bold and second underlined by terminal codes, else marked * and +."""
-    places = table.rank()
-    heads = [_make_printable(head) for head in (table.corner, *(column.head for column in table.columns))]
+def format_terminal(table: ReportTable, style: bool = False, encoding: str | None = "utf-8") -> str:
+    """Aligned text. With ``style`` best is bold and second underlined by terminal codes, else marked * and +.
+
+    What ``encoding`` cannot show is spelled in ASCII before the columns are aligned.
+    """
+
+    def show(text: str) -> str:
+        return spell(_make_printable(text), encoding)
+
+    ranks_of_lines = table.rank()
+    heads = [show(head) for head in (table.corner, *(column.head for column in table.columns))]
     grid: list[list[tuple[str, str]]] = [[(head, "") for head in heads]]
-    for line, ranks in zip(table.lines, places, strict=True):
+    for line, ranks in zip(table.lines, ranks_of_lines, strict=True):
         for kind, texts in _list_texts(table, line):
             marks = ranks if kind == "" else [0] * len(ranks)
-            label = _make_printable(line.label) if kind == "" else f"  {kind}"
-            grid.append([(label, ""), *((text, ("", "b", "u")[m]) for text, m in zip(texts, marks, strict=True))])
+            label = show(line.label if kind == "" else f"  {kind}")
+            grid.append([(label, ""), *((show(text), ("", "b", "u")[m]) for text, m in zip(texts, marks, strict=True))])
     if not style:
         signs = {"": " ", "b": "*", "u": "+"}
         grid = [[row[0], *((text + signs[mark], "") for text, mark in row[1:])] for row in grid]
@@ -39,12 +49,12 @@ def format_terminal(table: Table, style: bool = False) -> str:
     lines = ["  ".join(_pad(*cell, widths[j], j > 0) for j, cell in enumerate(row)).rstrip() for row in grid]
     lines.insert(1, "-" * (sum(widths) + 2 * (len(widths) - 1)))
     key = "best bold, second underlined" if style else "* best, + second"
-    ranked = [key + "."] if any(any(row) for row in places) else []
-    notes = map(_make_printable, list_notes(table))
-    return "\n".join([_make_printable(table.title), "", *lines, "", *ranked, *notes]) + "\n"
+    ranked = [key + "."] if any(any(row) for row in ranks_of_lines) else []
+    notes = map(show, list_notes(table))
+    return "\n".join([show(table.title), "", *lines, "", *ranked, *notes]) + "\n"
 
 
-def format_markdown(table: Table) -> str:
+def format_markdown(table: ReportTable) -> str:
     """A Markdown table with its title as a heading and its notes below."""
     rows = [[escape_markdown(head) for head in (table.corner, *(column.head for column in table.columns))]]
     for line, ranks in zip(table.lines, table.rank(), strict=True):
@@ -58,12 +68,12 @@ def format_markdown(table: Table) -> str:
     return "\n".join([f"### {escape_markdown(table.title)}", "", *body, *([""] if notes else []), *notes]) + "\n"
 
 
-def format_latex(table: Table) -> str:
+def format_latex(table: ReportTable) -> str:
     """A LaTeX table for ``booktabs``; best bold, second underlined, as in the paper."""
     heads = [table.corner, *(column.head for column in table.columns)]
     rows = [" & ".join(rf"\textbf{{{escape_latex(head)}}}" for head in heads) + r" \\", r"\midrule"]
     for line, ranks in zip(table.lines, table.rank(), strict=True):
-        if line.ours and len(table.lines) > 1 and line is table.lines[-1]:
+        if line.kind is LineKind.OURS and len(table.lines) > 1 and line is table.lines[-1]:
             rows.append(r"\midrule")
         for kind, texts in _list_texts(table, line):
             marks = ranks if kind == "" else [0] * len(ranks)
@@ -72,7 +82,7 @@ def format_latex(table: Table) -> str:
                 for t, m in zip(texts, marks, strict=True)
             ]
             label = escape_latex(line.label) if kind == "" else rf"\quad\textit{{{kind}}}"
-            if kind == "" and line.ours:
+            if kind == "" and line.kind is LineKind.OURS:
                 label = rf"\textbf{{{label}}}"
             rows.append(" & ".join([label, *cells]) + r" \\")
     layout = "l" + "c" * len(table.columns)
@@ -89,10 +99,10 @@ def format_latex(table: Table) -> str:
     ) + "\n"  # fmt: skip
 
 
-def format_csv(table: Table) -> str:
+def format_csv(table: ReportTable) -> str:
     """One line per method and kind of number (measured, sd, published, difference), all digits kept.
 
-    What a reader of the other forms finds in the notes has columns here: batch size, images, seeds, differences.
+    Batch size, images, seeds and differences, which other formats have in the notes, are columns here.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -115,11 +125,11 @@ def format_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def list_notes(table: Table) -> list[str]:
-    """What stands under a table: where published numbers are from, which lines differ and where, and notes."""
-    notes = [f"Published: {table.published}."] if table.published else []
-    beside = [line.differs for line in table.lines if line.has_published]
-    common = [text for text in beside[0] if all(text in other for other in beside)] if len(beside) > 1 else []
+def list_notes(table: ReportTable) -> list[str]:
+    """The notes below a table: where published numbers are from, which lines differ and where, and its own notes."""
+    notes = [f"Published: {cite(table.published)}."] if table.published else []
+    compared = [line.differs for line in table.lines if line.has_published]
+    common = [text for text in compared[0] if all(text in other for other in compared)] if len(compared) > 1 else []
     notes += [f"All lines differ from the paper: {'; '.join(common)}."] if common else []
     for line in table.lines:
         if own := [text for text in line.differs if text not in common]:
@@ -127,7 +137,12 @@ def list_notes(table: Table) -> list[str]:
     return notes + list(table.notes)
 
 
-def _list_texts(table: Table, line: Line) -> Iterator[tuple[str, list[str]]]:
+def cite(published: PublishedTable) -> str:
+    """Where published numbers are from."""
+    return f"the paper's table {published.source} ({published.title})"
+
+
+def _list_texts(table: ReportTable, line: Line) -> Iterator[tuple[str, list[str]]]:
     """The numbers of a line as shown, then its spread over seeds, the published numbers and the difference."""
     pairs = list(zip(line.cells, table.columns, strict=True))
     yield "", [show_number(cell.value, column.digits) for cell, column in pairs]

@@ -3,10 +3,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
-from lmr.report.tables.formats import (
+from lmr.report.paper.paper_tables import PublishedTable
+from lmr.report.row_traits import LineKind
+from lmr.report.tables.table import Cell, Column, Line, ReportTable, TableKind, make_cell, show_number
+from lmr.report.tables.table_formats import (
     escape_latex,
     format_csv,
     format_latex,
@@ -14,19 +18,20 @@ from lmr.report.tables.formats import (
     format_terminal,
     list_notes,
 )
-from lmr.report.tables.table import Cell, Column, Line, Table, make_cell, show_number
 
 ODD = "x_1 & 50% #{a}$ \\b ~^ <b>|*`[δ]\x1b[31m"
-TABLE = Table(
+KIND = TableKind.ACCURACY
+TABLE = ReportTable(
+    KIND,
     "small",
     "A small table",
     (Column("frost", "Fros."), Column("fog", "Fog"), Column("average", "AVG"), Column("ms", "ms", 1, False)),
     (
         Line("zero-shot", (Cell(10.0, published=11.5), Cell(20.0), Cell(15.0), Cell(2.0))),
         Line("TENT", (Cell(12.346, 0.5, 3), Cell(None), Cell(None), Cell(4.0)), ("severity 3 (paper: 5)",)),
-        Line("LMR", (Cell(12.351), Cell(30.0), Cell(21.1725), Cell(4.04)), ours=True),
+        Line("LMR", (Cell(12.351), Cell(30.0), Cell(21.1725), Cell(4.04)), kind=LineKind.OURS),
     ),
-    published="the paper",
+    published=PublishedTable("small", "tab:x", "X", {}, (), ()),
     notes=("One note.",),
 )
 
@@ -45,10 +50,19 @@ def test_terminal_text_is_exact() -> None:
         "LMR           12.35*  30.00*  21.17*  4.0+\n"
         "\n"
         "* best, + second.\n"
-        "Published: the paper.\n"
+        "Published: the paper's table tab:x (X).\n"
         "TENT differs from the paper: severity 3 (paper: 5).\n"
         "One note.\n"
     )
+
+
+def test_a_terminal_without_the_characters_gets_aligned_ascii() -> None:
+    lines = format_terminal(TABLE, encoding="ascii").splitlines()
+    assert lines[5] == "  published   11.50       -       -     -"
+    assert lines[8] == "  +- sd        0.50       -       -     -"
+    assert format_terminal(make_odd(), encoding="ascii").isascii()
+    assert "caf\\xe9" in format_terminal(replace(TABLE, title="caf\xe9"), encoding="ascii")
+    assert "café" in format_terminal(replace(TABLE, title="café"), encoding="latin-1")
 
 
 def test_terminal_codes_mark_best_and_second_and_keep_the_columns() -> None:
@@ -73,7 +87,7 @@ def test_markdown_is_exact() -> None:
         "| *± sd* | 0.50 | – | – | – |\n"
         "| LMR | **12.35** | **30.00** | **21.17** | <u>4.0</u> |\n"
         "\n"
-        "- Published: the paper.\n"
+        "- Published: the paper's table tab:x (X).\n"
         "- TENT differs from the paper: severity 3 (paper: 5).\n"
         "- One note.\n"
     )
@@ -85,16 +99,17 @@ def test_latex_is_exact_where_it_matters() -> None:
     assert r"\quad\textit{difference} & -1.50 & -- & -- & -- \\" in text
     assert r"\midrule" + "\n" + r"\textbf{LMR} & \textbf{12.35} & \textbf{30.00}" in text
     assert r"\begin{tabular}{lcccc}" in text
-    assert text.startswith("% Published: the paper.\n% TENT differs")
+    assert text.startswith("% Published: the paper's table tab:x (X).\n% TENT differs")
 
 
-def make_odd() -> Table:
+def make_odd() -> ReportTable:
     cells = (Cell(1.0), Cell(2.0), Cell(3.0), Cell(4.0))
-    return Table(ODD, ODD, TABLE.columns, (Line(ODD, cells, (ODD + "\nsecond line",)),), ODD, ODD, (ODD,))
+    lines = (Line(ODD, cells, (ODD + "\nsecond line",)),)
+    return ReportTable(KIND, ODD, ODD, TABLE.columns, lines, ODD, PublishedTable(ODD, ODD, ODD, {}, (), ()), (ODD,))
 
 
 @pytest.mark.parametrize("table", [TABLE, make_odd()], ids=["plain", "odd"])
-def test_latex_is_balanced(table: Table) -> None:
+def test_latex_is_balanced(table: ReportTable) -> None:
     text = format_latex(table)
     code = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
     assert not re.search(r"(?<!\\)[%#$_~^]", re.sub(r"\$[^$]*\$", "", code.replace(r"\_", "").replace(r"\#", "")
@@ -112,7 +127,7 @@ def test_latex_is_balanced(table: Table) -> None:
 
 
 def test_the_papers_layout_has_a_bar_before_the_average() -> None:
-    table = Table("t", "t", TABLE.columns[:3], (Line("LMR", TABLE.lines[0].cells[:3]),))
+    table = ReportTable(KIND, "t", "t", TABLE.columns[:3], (Line("LMR", TABLE.lines[0].cells[:3]),))
     assert r"\begin{tabular}{l|cc|c}" in format_latex(table)
 
 
@@ -121,7 +136,7 @@ def test_latex_leaves_no_special_sign() -> None:
 
 
 @pytest.mark.parametrize("table", [TABLE, make_odd()], ids=["plain", "odd"])
-def test_csv_reads_back(table: Table) -> None:
+def test_csv_reads_back(table: ReportTable) -> None:
     head, *rows = list(csv.reader(io.StringIO(format_csv(table))))
     assert head == [table.corner, "kind", "frost", "fog", "average", "ms", "batch size", "images", "seeds", "differs"]
     assert {len(row) for row in rows} == {len(head)}
@@ -141,7 +156,7 @@ def test_csv_reads_back(table: Table) -> None:
 
 def test_csv_has_what_others_have_in_notes() -> None:
     line = Line("LMR", (Cell(1.0, seeds=2),), protocol=(("method", "lmr"), ("batch size", "16"), ("images", "600")))
-    rows = list(csv.DictReader(io.StringIO(format_csv(Table("t", "t", (Column("c", "c"),), (line,))))))
+    rows = list(csv.DictReader(io.StringIO(format_csv(ReportTable(KIND, "t", "t", (Column("c", "c"),), (line,))))))
     assert (rows[0]["batch size"], rows[0]["images"], rows[0]["seeds"]) == ("16", "600", "2")
 
 
@@ -156,15 +171,15 @@ def test_names_cannot_leave_their_cell() -> None:
 
 def test_what_differs_in_all_lines_is_said_once() -> None:
     lines = [Line(name, (Cell(1.0, published=2.0),), differs) for name, differs in (("a", ("x", "y")), ("b", ("x",)))]
-    table = Table("t", "t", (Column("c", "c"),), (*lines, Line("mine", (Cell(1.0),))))
+    table = ReportTable(KIND, "t", "t", (Column("c", "c"),), (*lines, Line("mine", (Cell(1.0),))))
     assert list_notes(table) == ["All lines differ from the paper: x.", "a differs from the paper: y."]
-    assert list_notes(Table("t", "t", table.columns, (lines[1],))) == ["b differs from the paper: x."]
+    assert list_notes(ReportTable(KIND, "t", "t", table.columns, (lines[1],))) == ["b differs from the paper: x."]
 
 
 def test_equal_numbers_share_a_place() -> None:
     def rank(values: list[float | None], higher: bool | None = True) -> list[int]:
         lines = tuple(Line(str(k), (Cell(value),)) for k, value in enumerate(values))
-        return [row[0] for row in Table("t", "t", (Column("c", "c", 2, higher),), lines).rank()]
+        return [row[0] for row in ReportTable(KIND, "t", "t", (Column("c", "c", 2, higher),), lines).rank()]
 
     assert rank([1.0, 3.0, 2.0]) == [0, 1, 2]
     assert rank([1.0, 3.0, 2.0], higher=False) == [1, 0, 2]

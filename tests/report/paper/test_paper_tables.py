@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -12,9 +14,8 @@ from row_maker import B16, CORRUPTIONS, L14, complete, make_row
 
 import lmr
 from lmr.core.spec import parse_spec
-from lmr.report.paper import published as reference
-from lmr.report.paper.published import (
-    expand_spec,
+from lmr.report.paper.paper_file import PATH, list_table_names
+from lmr.report.paper.paper_tables import (
     find_differences,
     find_published,
     list_numbers,
@@ -24,9 +25,10 @@ from lmr.report.paper.published import (
     read_number,
     read_reference,
 )
+from lmr.report.row_traits import expand_spec
 
 PAPER = Path(__file__).parents[3].parent / "shared" / "paper" / "lmr.tex"
-CONTENT: dict[str, Any] = json.loads(Path(reference.PATH).read_text())
+CONTENT: dict[str, Any] = json.loads(PATH.read_text())
 SIZES = {  # cells of the paper's six tables
     "tab:main_results": 27 * 16,
     "tab:ood_results": 9 * 5,
@@ -64,6 +66,15 @@ def test_every_number_of_the_papers_tables_is_there_and_no_other() -> None:
         for row in table["rows"]:
             ours.setdefault(table["source"], []).extend(row["values"])
     assert ours == printed
+
+
+def test_the_names_of_the_tables_come_without_anything_heavy() -> None:
+    assert list_table_names() == list(read_reference())
+    code = (
+        "import sys; from lmr.report.paper.paper_file import list_table_names as f; f(); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_the_tables_have_the_papers_sizes() -> None:
