@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import lmr
-from lmr.data.sets.pocket import CLASSES, draw
+from lmr.data.sets.pocket_world import CLASSES, draw
 
 NAMES = CLASSES[::7]  # 15 classes
 SIZES = (6, 6, 6, 2)  # the last batch of a stream is often short
