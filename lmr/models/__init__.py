@@ -11,7 +11,7 @@ from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
 from lmr.models.backbone import Backbone
 from lmr.models.clip.image_tower import Memory, check_memory
-from lmr.models.formats.checkpoints import choose_dtype
+from lmr.models.formats.checkpoints import check_device, choose_dtype, read_device
 from lmr.models.known_models import KNOWN_MODELS
 
 __all__ = ["Backbone", "list_models", "load"]
@@ -52,14 +52,14 @@ def load(
             from lmr.models.pocket import load_pocket
 
             refuse_twin(name)
-            _refuse_options(name, architecture, device, dtype)
+            _refuse_options(name, architecture, read_device(device), dtype)
             return load_pocket(memory, compile)
-        _check_device(device)
+        check_device(device)
         files = find_model(name_or_path)
         if files is None:
             raise LmrError(
-                f"There is no model {name!r}.{suggest(name, KNOWN_MODELS)} There are: {', '.join(KNOWN_MODELS)}; and any "
-                "folder or weights file of a CLIP model, and the hub ids of others."
+                f"There is no model {name!r}.{suggest(name, KNOWN_MODELS)} There are: {', '.join(KNOWN_MODELS)}; and "
+                "any folder or weights file of a CLIP model, and the hub ids of others."
             )
         if files.model_type in SIGLIP:
             from lmr.models.siglip import load_siglip
@@ -80,16 +80,10 @@ def load(
         )
 
 
-def _refuse_options(name: str, architecture: str | None, device: str | torch.device, dtype: torch.dtype | None) -> None:
-    """The embedded model is what it is; an option it would not follow is answered, not dropped."""
-    if architecture is not None or torch.device(device).type != "cpu" or dtype not in (None, torch.float32):
-        raise LmrError(f"The model {name!r} has its own architecture and runs in float32 on the CPU; leave these away.")
-
-
-def _check_device(device: str | torch.device) -> None:
-    """Before anything large is read."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).partition("\n")[0][:200].rstrip(".")
-        raise LmrError(f"The device {device!r} cannot be used here: {reason}. Use 'cpu'.") from error
+def _refuse_options(name: str, architecture: str | None, device: torch.device, dtype: torch.dtype | None) -> None:
+    """The embedded model has one form only; an option that it cannot follow is an error."""
+    if architecture is not None or device.type != "cpu" or dtype not in (None, torch.float32):
+        raise LmrError(
+            f"The model {name!r} has its own architecture and runs in float32 on the CPU; omit architecture, device "
+            "and dtype."
+        )

@@ -39,6 +39,7 @@ class TokenizerKind(Enum):
     TRANSFORMERS = "a tokenizer of transformers"
     POCKET = "the words of the embedded model"
     NONE = "none (own vocabulary)"  # texts cannot be read
+    FOREIGN = "none (its own is not CLIP's)"  # texts cannot be read: the files beside the weights are of another kind
     UNKNOWN = "unknown"
 
 
@@ -59,13 +60,14 @@ class ModelFacts:
     preprocessing_file: str | None = None  # None where the constants of the model's family are used
     tokenizer: TokenizerKind = TokenizerKind.UNKNOWN
     tokenizer_name: str = ""  # of a tokenizer of transformers: its class and the size of its vocabulary
+    tokenizer_file: str | None = None  # the file that shows that a tokenizer is foreign
     context: int | None = None  # tokens of the longest text
     remarks: Mapping[str, str] = field(default_factory=dict)  # what else the file says of itself, for the screen
 
     @property
     def reads_texts(self) -> bool:
         """Whether the model can read texts, as far as is known."""
-        return self.tokenizer is not TokenizerKind.NONE
+        return self.tokenizer not in (TokenizerKind.NONE, TokenizerKind.FOREIGN)
 
     @property
     def is_huggingface(self) -> bool:

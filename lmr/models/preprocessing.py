@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +19,11 @@ if TYPE_CHECKING:
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 
-Numbers = tuple[float, float, float]
+Channels = tuple[float, float, float]  # one number for each of red, green and blue
+
+# What the mean and the standard deviation of pixels from 0 to 1 may be. Models in use have deviations from 1/255 to 1;
+# far smaller ones would turn every image into infinities.
+MEANS, DEVIATIONS = (-1000.0, 1000.0), (0.001, 1000.0)
 
 _STRIP = 64  # a picture this many times longer than wide is cut first, or resizing it could take gigabytes
 _PIXELS = 2**22  # how many pixels are resized at a time; in float32 they take 48 MiB
@@ -36,17 +39,17 @@ class Preprocessing:
     """
 
     resolution: int
-    mean: Numbers
-    std: Numbers
+    mean: Channels
+    std: Channels
     resize: Literal["short", "squash"] = "short"
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
 
     def __post_init__(self) -> None:
         if not isinstance(self.resolution, int) or self.resolution < 1:
             raise LmrError(f"Expected the model's resolution as a positive whole number, got {self.resolution!r}.")
-        whole = all(len(numbers) == 3 and all(map(math.isfinite, numbers)) for numbers in (self.mean, self.std))
-        if not whole or min(self.std) <= 0:
-            raise LmrError(f"Expected three means and three positive deviations, got {self.mean} and {self.std}.")
+        for name, values, (low, high) in (("means", self.mean, MEANS), ("standard deviations", self.std, DEVIATIONS)):
+            if len(values) != 3 or not all(low <= value <= high for value in values):
+                raise LmrError(f"Expected three {name} from {low:g} to {high:g}, got {values}.")
         if self.resize not in ("short", "squash"):
             raise LmrError(f"Expected 'short' or 'squash' for the kind of resizing, got {self.resize!r}.")
         if self.interpolation not in ("bicubic", "bilinear"):

@@ -33,6 +33,7 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
     names = list(names)
     if len(names) < 2 or not all(isinstance(name, str) and name.strip(" _") for name in names):
         raise LmrError(f"Expected at least two class names, none of them empty, got {names[:10]}.")
+    _refuse_lookalikes(names)
     if isinstance(templates, str | os.PathLike):
         return _pick_sentences(names, read_sentences(templates), f"The prompt file {os.fspath(templates)!r}")
     if isinstance(templates, Mapping):
@@ -85,6 +86,18 @@ def _pick_sentences(names: Sequence[str], sentences: Mapping[str, Sequence[str]]
             )
         prompts.append([_fill(text, name) for text in own])
     return prompts
+
+
+def _refuse_lookalikes(names: Sequence[str]) -> None:
+    """Refuse two spellings of one name. The very same name may come twice, as in CLIP's names of ImageNet's classes."""
+    spellings: dict[str, str] = {}
+    for name in names:
+        earlier = spellings.setdefault(" ".join(name.replace("_", " ").split()), name)
+        if earlier != name:
+            raise LmrError(
+                f"The class names {earlier!r} and {name!r} differ only in white space or underscores, so they would "
+                "get the same prompts. Remove or rename one of them."
+            )
 
 
 def _fill(template: str, name: str) -> str:

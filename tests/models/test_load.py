@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import lmr
-from lmr.models.clip.model import Clip
+from lmr.cli import main
+from lmr.models.clip.model import Clip, random_clip
 
 
 @pytest.fixture(scope="module")
@@ -112,10 +113,26 @@ def test_loading_asks_nobody_else(folder: Path, tmp_path: Path, monkeypatch: pyt
     assert lmr.load(tmp_path / "copy").encode_text(["a dog"]).shape == (1, maker.FEATURES)
 
 
-@pytest.mark.parametrize("device", ["warp", "cpu:-7", 3.5])
-def test_odd_device_gets_a_sentence(device: Any, folder: Path) -> None:
-    with pytest.raises(lmr.LmrError, match=r"The device .* cannot be used here: .* Use 'cpu'\."):
+BAD_DEVICE = r"The device .* cannot be used here: .* Use 'cpu'\."
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cpu:-7", 3.5, "", "meta", "hpu", "privateuseone"])
+def test_unusable_device_is_refused(device: Any, folder: Path) -> None:
+    with pytest.raises(lmr.LmrError, match=BAD_DEVICE):
         lmr.load(folder, device=device)
+    with pytest.raises(lmr.LmrError, match=BAD_DEVICE):
+        random_clip("ViT-S-32", device=device)
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cpu:-7", 3.5, ""])
+def test_embedded_model_refuses_a_device_that_does_not_exist(device: Any) -> None:
+    with pytest.raises(lmr.LmrError, match=BAD_DEVICE):
+        lmr.load("pocket", device=device)
+
+
+def test_command_refuses_an_unusable_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "pocket", "--device", "nonsense"]) != 0
+    assert "The device 'nonsense' cannot be used here" in capsys.readouterr().err
 
 
 def test_siglip_goes_to_its_own_reader(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

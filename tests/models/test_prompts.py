@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -60,6 +61,22 @@ def test_exact_name_comes_first() -> None:
 def test_same_name_may_come_twice() -> None:
     assert write_prompts(["dog", "dog"], SENTENCES) == [EXPECTED[2]] * 2
     assert write_prompts(["dog", "dog"], ["a {}"]) == [["a dog"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("dog", "dog "), ("red star", "red  star"), ("red star", "red_star"), (" dog", "dog\n")]
+)
+def test_names_that_differ_in_white_space_are_refused(one: str, other: str) -> None:
+    words = re.escape(f"The class names {one!r} and {other!r} differ only in white space or underscores")
+    for templates in (["a {}"], {one: ["It barks."], other: ["It runs."], "cat": ["x"]}):
+        with pytest.raises(lmr.LmrError, match=words):
+            write_prompts([one, "cat", other], templates)
+    with pytest.raises(lmr.LmrError, match=words):
+        lmr.load("pocket").classifier([one, other])
+
+
+def test_names_that_differ_in_case_are_different() -> None:
+    assert write_prompts(["crane", "Crane"], ["{}"]) == [["crane"], ["Crane"]]
 
 
 @pytest.mark.parametrize(

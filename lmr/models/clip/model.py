@@ -21,6 +21,7 @@ from lmr.models.clip.text_tower import TextTower
 from lmr.models.formats.archives import Weights, read_weights
 from lmr.models.formats.checkpoints import (
     Sizes,
+    check_device,
     choose_dtype,
     convert_checkpoint,
     convert_tower,
@@ -32,6 +33,7 @@ from lmr.models.formats.checkpoints import (
 from lmr.models.formats.configs import HF_CONFIG, OPEN_CLIP_CONFIG, compare_sizes, read_hf_sizes, read_open_clip_sizes
 from lmr.models.formats.keys import HUGGINGFACE, OPENAI, Naming, detect_naming
 from lmr.models.formats.preprocessing_configs import openai_preprocessing, read_preprocessing
+from lmr.models.formats.tokenizer_files import find_foreign_tokenizer
 from lmr.models.known_models import OPENAI_MODELS
 from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
 from lmr.models.preprocessing import Preprocessing
@@ -98,6 +100,12 @@ class Clip(Backbone):
                 f"{VOCABULARY}, so its texts cannot be read; make a classifier of your own text features with "
                 "lmr.ZeroShot(backbone.encoder, prototypes, backbone.logit_scale)."
             )
+        if self.model_facts.tokenizer is TokenizerKind.FOREIGN:
+            raise LmrError(
+                f"{self.model_facts.tokenizer_file!r} beside the weights of {self.name!r} is not CLIP's tokenizer, and "
+                "CLIP's would read its texts as other words. Make a classifier of your own text features with "
+                "lmr.ZeroShot(backbone.encoder, prototypes, backbone.logit_scale)."
+            )
         self._tokenizer = self._tokenizer or ClipTokenizer(self._text.config.context)
         tokens, end = self._tokenizer(texts)
         device = self._text.positions.device
@@ -140,6 +148,7 @@ def load_clip(
     checkpoint = convert_checkpoint(weights.tensors, naming, sizes, str(path), wide)
     weights.tensors.clear()  # they are copied; a large model need not be held twice
     preprocessing, preprocessing_file = read_preprocessing(path.parent, form, sizes[0].resolution)
+    tokenizer, tokenizer_file = _find_tokenizer(form, sizes, path.parent)
     image, text = make_towers(sizes)
     fill_tower(image, checkpoint.image)
     fill_tower(text, checkpoint.text)
@@ -155,7 +164,8 @@ def load_clip(
         activations=(sizes[0].activation, sizes[1].activation),
         preprocessing=preprocessing,
         preprocessing_file=preprocessing_file,
-        tokenizer=TokenizerKind.CLIP if sizes[1].vocabulary == VOCABULARY else TokenizerKind.NONE,
+        tokenizer=tokenizer,
+        tokenizer_file=tokenizer_file,
         context=sizes[1].context,
     )
     return Clip(
@@ -185,6 +195,7 @@ def random_clip(
     Weights are drawn as CLIP's training draws them, so that features and gradients are of ordinary size. As in
     ``lmr.load``, the names of OpenAI's models mean OpenAI's, with QuickGELU.
     """
+    check_device(device)
     sizes = find_architecture(f"{name}-quickgelu" if name in OPENAI_MODELS else name)
     image, text = make_towers(sizes)
     generator = torch.Generator().manual_seed(seed)
@@ -230,6 +241,17 @@ def _find_sizes(
         f'activation. Name the architecture, for example architecture="ViT-B-32" (GELU, as LAION\'s) or '
         f'architecture="ViT-B-32-quickgelu" (QuickGELU, as OpenAI\'s), or put {config.name} beside the weights.'
     )
+
+
+def _find_tokenizer(form: ModelFormat, sizes: Sizes, folder: Path) -> tuple[TokenizerKind, str | None]:
+    """How the model reads texts, and the file that shows it where its tokenizer is foreign.
+
+    Only in Hugging Face's form does a tokenizer belong to the folder; open_clip's configuration names its own.
+    """
+    if sizes[1].vocabulary != VOCABULARY:
+        return TokenizerKind.NONE, None
+    foreign = find_foreign_tokenizer(folder) if form is ModelFormat.HUGGINGFACE else None
+    return (TokenizerKind.CLIP, None) if foreign is None else (TokenizerKind.FOREIGN, foreign)
 
 
 def _name_config(naming: Naming) -> str:

@@ -80,9 +80,7 @@ def build_encoder() -> Tokenizer:
     from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
     merges = read_merges()
-    symbols = list_byte_symbols()
-    words = [*symbols, *(symbol + "</w>" for symbol in symbols), *(left + right for left, right in merges), *SPECIAL]
-    vocabulary = {word: number for number, word in enumerate(words)}
+    vocabulary = {word: number for number, word in enumerate((*list_words(), *SPECIAL))}
     encoder = Tokenizer(models.BPE(vocabulary, merges, end_of_word_suffix="</w>"))
     split = pre_tokenizers.Split(Regex(PIECES), behavior="removed", invert=True)
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -101,6 +99,12 @@ def read_merges() -> list[tuple[str, str]]:
     if len(merges) != MERGE_COUNT:
         raise LmrError(f"{str(MERGES)!r} holds {len(merges)} merges instead of {MERGE_COUNT}; install lmr again.")
     return merges
+
+
+def list_words() -> list[str]:
+    """The vocabulary in the order of its ids, without the two special tokens: bytes, bytes that end a word, merges."""
+    symbols = list_byte_symbols()
+    return [*symbols, *(symbol + "</w>" for symbol in symbols), *(left + right for left, right in read_merges())]
 
 
 def list_byte_symbols() -> list[str]:

@@ -44,6 +44,7 @@ def read_weights(path: Path) -> Weights:
     tensors, prefixes = _strip_prefixes(whole.tensors)
     if not tensors:
         raise LmrError(f"{str(path)!r} holds no weights: there is no table of named tensors in it.")
+    _refuse_unusual(tensors, path)
     return Weights(tensors, whole.container, (*whole.unwrapped, *prefixes))
 
 
@@ -146,6 +147,19 @@ def _strip_prefixes(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list
         tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
         stripped.append(prefix)
     return tensors, stripped
+
+
+def _refuse_unusual(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Every weight must be an ordinary dense tensor; anything else would fail later, in whatever touches it first."""
+    for key, tensor in tensors.items():
+        if tensor.device.type == "meta":
+            problem, advice = "has no values (it is a meta tensor)", "Save the model after its weights are loaded."
+        elif tensor.is_nested or tensor.layout is not torch.strided:
+            kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+            problem, advice = f"is not dense ({kind})", "Save it as tensor.to_dense()."
+        else:
+            continue
+        raise LmrError(f"The tensor {key} in {str(path)!r} {problem}, so the file was not loaded. {advice}")
 
 
 def _describe_damage(path: Path, error: Exception) -> LmrError:

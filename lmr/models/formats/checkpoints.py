@@ -142,6 +142,29 @@ def choose_dtype(dtype: torch.dtype | None) -> torch.dtype:
     return dtype or torch.float32
 
 
+def read_device(device: str | torch.device) -> torch.device:
+    """The device of this name, whether this machine has it or not."""
+    try:
+        return torch.device(device)
+    except Exception as error:
+        raise _refuse_device(device, error) from error
+
+
+def check_device(device: str | torch.device) -> None:
+    """Refuse a device on which no tensor can be made; asked before anything large is read."""
+    try:
+        found = torch.empty(0, device=device).device
+    except Exception as error:  # each kind of device that is missing raises its own error
+        raise _refuse_device(device, error) from error
+    if found.type == "meta":
+        raise _refuse_device(device, "tensors on it have no values")
+
+
+def _refuse_device(device: object, reason: object) -> LmrError:
+    first = str(reason).partition("\n")[0][:200].rstrip(".")
+    return LmrError(f"The device {device!r} cannot be used here: {first}. Use 'cpu'.")
+
+
 def convert_tower(tower: nn.Module, device: str | torch.device, dtype: torch.dtype) -> None:
     """Freeze and move a tower; only its norms are adapted, so their numbers never lose precision."""
     tower.eval().requires_grad_(False)
@@ -217,7 +240,7 @@ def _check_numbers(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], or
 def _read_scalar(tensors: Mapping[str, Tensor], key: str, origin: str) -> float:
     """The scale is stored as its logarithm; the limit leaves room above the 100 CLIP ends at."""
     tensor = tensors[key]
-    value = float(tensor) if tensor.numel() == 1 else float("nan")
+    value = float(tensor) if tensor.numel() == 1 and tensor.is_floating_point() else float("nan")
     if not abs(value) < 50:
         raise LmrError(f"Expected one finite number as {key} in {origin!r}, got {tensor.flatten()[:3].tolist()}.")
     return value

@@ -17,6 +17,7 @@ from lmr.models.formats.archives import SUFFIXES, list_shards
 from lmr.models.formats.configs import HF_CONFIG, OPEN_CLIP_CONFIG, read_json
 from lmr.models.formats.keys import ANYTHING
 from lmr.models.formats.preprocessing_configs import PREPROCESSOR, PROCESSOR
+from lmr.models.formats.tokenizer_files import TOKENIZER_CONFIG, TOKENIZER_JSON
 from lmr.models.known_models import OPENAI_MODELS as OPENAI_MODELS
 from lmr.models.known_models import OPENAI_SPELLINGS
 
@@ -120,8 +121,11 @@ def _pick(get: Get, origin: str) -> Files | None:
         weights = _get_first(get, HF_WEIGHTS)
         if weights:
             _get_first(get, (PREPROCESSOR, PROCESSOR))
-            for name in _TOKENIZER if model_type in SIGLIP else ():
-                get(name)
+            if model_type in SIGLIP:
+                for name in _TOKENIZER:
+                    get(name)
+            elif not _has_known_preprocessing(origin):
+                _get_first(get, (TOKENIZER_JSON, TOKENIZER_CONFIG))  # to see whether it is CLIP's
             return _get_shards(get, Files(weights, model_type))
     if get(OPEN_CLIP_CONFIG):
         weights = _get_first(get, _OPEN_CLIP_WEIGHTS)

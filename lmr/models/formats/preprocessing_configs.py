@@ -9,7 +9,7 @@ from typing import Any
 from lmr.core.errors import LmrError
 from lmr.models.formats.configs import OPEN_CLIP_CONFIG, read_json
 from lmr.models.model_facts import ModelFormat
-from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, Preprocessing
+from lmr.models.preprocessing import DEVIATIONS, MEANS, OPENAI_MEAN, OPENAI_STD, Preprocessing
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 _RESAMPLE = {2: "bilinear", 3: "bicubic"}  # PIL's numbers of its filters
@@ -92,7 +92,7 @@ def _read_hf(config: Any, where: str, resolution: int, model: str) -> Preprocess
         if config.get(step, True) is not True:
             raise LmrError(f"Expected {step} to be true in {where}, got {config[step]!r}; CLIP needs this step.")
     factor = config.get("rescale_factor", 1 / 255)
-    if not isinstance(factor, float) or abs(factor * 255 - 1) > 1e-3:
+    if not isinstance(factor, float) or not abs(factor * 255 - 1) <= 1e-3:
         raise LmrError(f"Expected 1/255 as rescale_factor in {where}, got {factor!r}.")
     if config["resample"] not in tuple(_RESAMPLE):
         raise LmrError(f"Expected resample 3 (bicubic) or 2 (bilinear) in {where}, got {config['resample']!r}.")
@@ -150,10 +150,10 @@ def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:
 
 
 def _build(resolution: int, mean: Any, std: Any, resize: Any, interpolation: Any, where: str) -> Preprocessing:
-    for name, values in (("mean", mean), ("std", std)):
+    for name, values, (low, high) in (("mean", mean, MEANS), ("std", std, DEVIATIONS)):
         whole = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
-        if not whole or len(values) != 3:
-            raise LmrError(f"Expected three numbers as {name} in {where}, got {values!r}.")
+        if not whole or len(values) != 3 or not all(low <= value <= high for value in values):
+            raise LmrError(f"Expected three numbers from {low:g} to {high:g} as {name} in {where}, got {values!r}.")
     (r, g, b), (x, y, z) = map(float, mean), map(float, std)
     return Preprocessing(resolution, (r, g, b), (x, y, z), resize=resize, interpolation=interpolation)
 

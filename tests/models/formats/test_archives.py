@@ -154,6 +154,41 @@ def test_endless_container_gets_a_sentence(tmp_path: Path) -> None:
         read_weights(tmp_path / "weights.pt")
 
 
+UNUSUAL = {
+    "sparse": (lambda t: t.flatten(1).to_sparse(), r"is not dense \(sparse_coo\).*to_dense"),
+    "csr": (lambda t: t.flatten(1).to_sparse_csr(), r"is not dense \(sparse_csr\).*to_dense"),
+    "meta": (lambda t: t.to("meta"), "has no values"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_tensor_that_is_not_dense_is_refused(kind: str, tmp_path: Path) -> None:
+    change, words = UNUSUAL[kind]
+    torch.save(STATE | {"visual.conv1.weight": change(STATE["visual.conv1.weight"])}, tmp_path / "weights.pt")
+    with pytest.raises(lmr.LmrError, match=rf"The tensor visual\.conv1\.weight in .*weights\.pt' {words}"):
+        read_weights(tmp_path / "weights.pt")
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("kind", UNUSUAL)
+@pytest.mark.parametrize("key", ["visual.conv1.weight", "visual.proj", "logit_scale"])
+def test_checkpoint_with_such_a_tensor_is_refused(kind: str, key: str, tmp_path: Path) -> None:
+    state = maker.make_openai_state(maker.make_model())
+    tensor = state[key] if state[key].ndim else state[key].view(1, 1)
+    torch.save(state | {key: UNUSUAL[kind][0](tensor)}, tmp_path / "ViT-tiny.pt")
+    with pytest.raises(lmr.LmrError, match=f"The tensor {key} in"):
+        lmr.load(tmp_path / "ViT-tiny.pt")
+
+
+@pytest.mark.parametrize("scale", [torch.tensor(1 + 2j), torch.tensor(3), torch.ones(2)])
+def test_logit_scale_of_another_kind_is_refused(scale: Tensor, tmp_path: Path) -> None:
+    state = maker.make_openai_state(maker.make_model())
+    torch.save(state | {"logit_scale": scale}, tmp_path / "ViT-tiny.pt")
+    with pytest.raises(lmr.LmrError, match="one finite number as logit_scale"):
+        lmr.load(tmp_path / "ViT-tiny.pt")
+
+
 # Shards.
 
 

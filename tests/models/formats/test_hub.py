@@ -186,7 +186,8 @@ def test_fetch_takes_only_what_is_needed(hub: Hub, folders: dict[str, Path]) -> 
     (hub.folder / "pytorch_model.bin").write_bytes(b"x")
     (hub.folder / "flax_model.msgpack").write_bytes(b"x")
     assert find_model(ID) == Files(hub.snapshot(ID) / "model.safetensors")
-    assert hub.asked == ["config.json", "model.safetensors", "preprocessor_config.json"]
+    settings = ["preprocessor_config.json", "tokenizer.json", "tokenizer_config.json"]
+    assert hub.asked == ["config.json", "model.safetensors", *settings]
     hub.asked.clear()
     assert find_model(ID) == Files(hub.snapshot(ID) / "model.safetensors")
     assert hub.asked == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,9 @@ def test_preprocessing_that_transformers_writes_is_read(tmp_path: Path) -> None:
     torch.testing.assert_close(found.picture(Image.fromarray(noise)), theirs, atol=1e-5, rtol=0)
 
 
+STD = r"three numbers from 0\.001 to 1000 as std in .*preprocessor_config.json"
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -65,9 +69,18 @@ def test_preprocessing_that_transformers_writes_is_read(tmp_path: Path) -> None:
         ({"size": {"height": 32, "width": 64}}, "got size"),
         ({"size": None}, "got size None"),
         ({"do_pad": True}, "asks for do_pad=True"),
-        ({"image_mean": [0.5, 0.5]}, "three numbers as mean"),
-        ({"image_std": "half"}, "three numbers as std"),
-        ({"image_std": [0.5, 0.0, 0.5]}, "positive deviations"),
+        ({"image_mean": [0.5, 0.5]}, r"three numbers from -1000 to 1000 as mean in .*preprocessor_config.json"),
+        ({"image_mean": [0.5, 0.5, 1e300]}, r"three numbers from -1000 to 1000 as mean in .*preprocessor_config.json"),
+        ({"image_std": "half"}, STD),
+        ({"image_std": [0.5, 0.0, 0.5]}, STD),
+        ({"image_std": [0.5, -0.5, 0.5]}, STD),
+        ({"image_std": [0.5, 1e-300, 0.5]}, STD),
+        ({"image_std": [0.5, 5e-324, 0.5]}, STD),
+        ({"image_std": [0.5, 1e-9, 0.5]}, STD),
+        ({"image_std": [0.5, 1e9, 0.5]}, STD),
+        ({"image_std": [0.5, 10**400, 0.5]}, STD),
+        ({"image_std": [0.5, math.nan, 0.5]}, STD),
+        ({"rescale_factor": math.nan}, "1/255 as rescale_factor"),
     ],
 )
 def test_odd_preprocessing_gets_a_sentence(change: dict[str, Any], words: str, tmp_path: Path) -> None:
