@@ -14,7 +14,7 @@ from torch import Tensor
 from lmr.core.classifier import ZeroShot
 from lmr.data.image_files import UnreadableImage, open_image
 from lmr.data.sets.labelled import Labelled
-from lmr.models.verify.published import Published
+from lmr.models.verify.published_accuracies import PublishedAccuracy
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,7 +31,7 @@ class Accuracy:
     prompts: str
     first_error: str = ""
     dataset: str | None = None
-    published: Published | None = None
+    published: PublishedAccuracy | None = None
 
     @property
     def value(self) -> float:

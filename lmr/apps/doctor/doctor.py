@@ -22,9 +22,9 @@ from lmr.data.sets.labelled import AnyPath, Labelled, list_labelled
 from lmr.models import Backbone
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextTower
-from lmr.models.formats.hub import OPENAI_MODELS
+from lmr.models.known_models import OPENAI_MODELS
 from lmr.models.verify.agreement import compare_with_transformers
-from lmr.models.verify.published import find_published
+from lmr.models.verify.published_accuracies import find_published_accuracy
 
 _WIDTH = 110
 _FIRST = ("format", "files", "architecture", "sizes from", "activation", "preprocessing", "tokenizer", "context")
@@ -193,7 +193,7 @@ def _measure(
     accuracy = measure_accuracy(classifier, backbone.preprocess, pictures, batch_size, _describe_prompts(prompts))
     if accuracy.images == 0:
         raise LmrError(f"None of the {accuracy.unreadable} pictures can be read; the first: {accuracy.first_error}")
-    published = None if dataset is None else find_published(backbone.name, dataset)
+    published = None if dataset is None else find_published_accuracy(backbone.name, dataset)
     return replace(accuracy, dataset=dataset, published=published)
 
 

@@ -19,7 +19,7 @@ from lmr.core.errors import LmrError
 from lmr.core.method import list_arguments
 from lmr.core.registry import find_method
 from lmr.core.spec import parse_spec, suggest
-from lmr.models.formats.hub import OPENAI_MODELS
+from lmr.models.known_models import OPENAI_MODELS
 
 PATH = Path(__file__).with_name("published.json")
 AVERAGE = "average"
