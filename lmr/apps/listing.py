@@ -1,40 +1,123 @@
-"""What there is: methods with their arguments and presets, and models."""
+"""``lmr list``: the methods and models there are, and the arguments and presets of one method."""
 
 from __future__ import annotations
 
 import inspect
 import textwrap
+import typing
+from collections.abc import Sequence
+from typing import Any
 
+from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
-from lmr.core.registry import find_method, list_methods
+from lmr.core.registry import find_method, list_methods, sort_methods
 from lmr.core.spec import format_spec
 from lmr.models import list_models
 
+WIDTH = 100  # columns
+
 
 def describe_everything() -> str:
-    """The text of ``lmr list``."""
-    parts = ["METHODS (use as --method or in lmr.create; every argument has the default shown)"]
-    parts += [describe_method(find_method(name)) for name in list_methods()]
-    parts += ["MODELS (use as --model or in lmr.load; so can any folder, file or hub name of a CLIP or SigLIP model)"]
-    models = list_models()
-    wide = max(map(len, models))
-    parts += ["\n".join(f"  {name:<{wide}}  {line}" for name, line in models.items())]
-    return "\n\n".join(parts)
+    """Every method and every model, each in a line or two."""
+    methods = [find_method(name) for name in sort_methods(list_methods())]
+    models = [(name, line) for name, line in list_models().items()]
+    return "\n".join(
+        [
+            "METHODS",
+            *_write_columns([(method.name, _read_line(method), method.source) for method in methods]),
+            "",
+            _fill("'lmr list NAME' shows the arguments and presets of one. Use a method as --method NAME, "
+                  "--method \"NAME(argument=value)\" or in lmr.create. A method of your own is ./FILE.py:NAME."),
+            "",
+            "MODELS",
+            *_write_columns(models),
+            "",
+            _fill("Use a model as --model NAME or in lmr.load. Any folder, file or hub name of a CLIP or "
+                  "SigLIP model works as well. 'lmr doctor NAME' describes and checks one."),
+        ]
+    )  # fmt: skip
+
+
+def describe_name(name: str) -> str:
+    """One method by its name or by ``FILE.py:name``."""
+    if name in list_models() and name not in list_methods():
+        raise LmrError(f"{name!r} is a model, not a method; 'lmr doctor {name}' describes it.")
+    return describe_method(find_method(name))
 
 
 def describe_method(method: type[Method]) -> str:
-    """Signature, one line and presets of a method."""
+    """What a method does, its arguments with types and defaults, and its presets."""
     defaults = {key: getattr(method, key) for key in list_arguments(method)}
-    signature = textwrap.fill(
-        format_spec(method.name, defaults), width=100, initial_indent="  ", subsequent_indent="      "
-    )
-    line = (inspect.getdoc(method) or "").splitlines()[0]
-    lines = [signature, f"      {line}"]
-    sources = {preset.source for preset in method.presets.values()}
+    hints = typing.get_type_hints(method)
+    arguments = [(key, repr(value), _name_type(hints[key])) for key, value in defaults.items()]
+    return "\n".join(
+        [
+            _fill(f"{method.label}: {_read_line(method)}"),
+            *(_fill(line) for line in _describe_traits(method)),
+            "",
+            "ARGUMENTS" if arguments else "It has no arguments.",
+            *_write_columns([("name", "default", "type"), *arguments] if arguments else []),
+            "",
+            "PRESETS",
+            *_write_columns([("name", "batch size", "values", "source"), *_list_presets(method)]),
+            "",
+            "WITH ALL DEFAULTS",
+            textwrap.fill(
+                format_spec(method.name, defaults), WIDTH, initial_indent="  ", subsequent_indent="      "
+            ),
+        ]
+    )  # fmt: skip
+
+
+def _read_line(method: type[Method]) -> str:
+    """The first line of a method's docstring."""
+    return next(iter((inspect.getdoc(method) or "").splitlines()), "")
+
+
+def _name_type(hint: Any) -> str:
+    """A type as Python writes it; of a choice, its values."""
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(repr, typing.get_args(hint)))
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+
+
+def _describe_traits(method: type[Method]) -> list[str]:
+    norms = " and ".join(f"the {tower.value} tower" for tower in method.towers)
+    adapts = f"Adapts the norms of {norms}." if norms else "Adapts no weights."
+    because = f": {method.one_stream_because}" if method.one_stream_because else ""
+    streams = "Serves many streams in one batch." if method.many_streams else f"Serves one stream{because}."
+    return [f"Source: {method.source}."] * bool(method.source) + [f"{adapts} {streams}"]
+
+
+def _list_presets(method: type[Method]) -> list[tuple[str, str, str, str]]:
+    found = []
     for name, preset in method.presets.items():
-        values = ", ".join(f"{key}={value!r}" for key, value in preset.values.items()) or "as above"
-        source = "" if len(sources) == 1 else f"  ({preset.source})"
-        lines.append(f"      preset {name}: {values}; batches of {preset.batch_size}{source}")
-    if len(sources) == 1:
-        lines.append(f"      source of the presets: {sources.pop()}")
-    return "\n".join(lines)
+        values = ", ".join(f"{key}={value!r}" for key, value in preset.values.items()) or "the defaults"
+        found.append((name, str(preset.batch_size), values, preset.source))
+    return found
+
+
+def _fill(text: str) -> str:
+    return textwrap.fill(text, WIDTH)
+
+
+def _write_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows in columns that together fit the width; what is too long goes over several lines.
+
+    Every column has its natural width; where that is too much, the widest ones give way.
+    """
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = WIDTH - 2 * len(widths)  # two spaces before each
+    while sum(widths) > room:
+        widths[widths.index(max(widths))] -= 1
+    lines = []
+    for row in rows:
+        cells = [
+            textwrap.wrap(cell, width, break_on_hyphens=False) or [""] for cell, width in zip(row, widths, strict=True)
+        ]
+        for k in range(max(map(len, cells))):
+            parts = [cell[k] if k < len(cell) else "" for cell in cells]
+            lines.append("".join(f"  {part:<{width}}" for part, width in zip(parts, widths, strict=True)).rstrip())
+    return lines

@@ -59,7 +59,9 @@ def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
             raise LmrError(f"Expected class names as texts, got {names[:5]}.")
         return names
     came = repr(os.fspath(labels))
-    if os.path.isfile(labels):
+    if os.path.isdir(labels):
+        raise LmrError(f"Expected a file of class names, got the folder {came}; give a file, or the names as a,b,c.")
+    if os.path.exists(labels):  # a pipe too, as in --labels <(ls names)
         try:
             return read_class_names(labels)
         except RecursionError as error:
@@ -68,7 +70,9 @@ def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
             raise LmrError(str(error)) from error
     names = [name.strip() for name in os.fspath(labels).split(",") if name.strip()]
     if len(names) < 2:
-        raise LmrError(f"Expected at least two class names, in a file or as a,b,c; got {came}, which is no file here.")
+        raise LmrError(
+            f"Expected at least two class names, in a file or as a,b,c; got {came}, and there is no such file."
+        )
     return names
 
 
@@ -81,13 +85,17 @@ def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> 
         return templates
     if templates is not None:
         raise LmrError("Choose between --template (sentences around the names) and --prompts (a file of them).")
-    if not os.path.isfile(prompts):
+    if os.path.isdir(prompts) or not os.path.exists(prompts):
         raise LmrError(f"There is no file of prompts {os.fspath(prompts)!r}; check the spelling.")
     try:
         content = json.loads(Path(prompts).read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise LmrError(f"Cannot read the prompts in {os.fspath(prompts)!r}: {error}.") from error
-    return content if isinstance(content, list) else prompts
+    if isinstance(content, list):
+        return content
+    if isinstance(content, dict) and not os.path.isfile(prompts):  # a pipe can be read only once
+        return content
+    return prompts
 
 
 def make_classifier(backbone: Backbone, names: Sequence[str], prompts: Prompts | None) -> ZeroShot:

@@ -1,50 +1,58 @@
-"""The command ``lmr``: each command parses its options and calls one function; no logic lives here."""
+"""The command ``lmr``: each command has a file that parses its options and calls one function; no logic lives here.
+
+This file imports next to nothing, so that Ctrl-C is handled from the first moment on.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from types import FrameType
-from typing import NoReturn
+from collections.abc import Sequence
 
-from lmr.cli.parser import parse
-from lmr.core.errors import LmrError
+from lmr.cli.interrupts import INTERRUPTED, Interrupts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. 0: done; 1: done, with a complaint; 2: a message says why not; 130: interrupted."""
-    options = parse(sys.argv[1:] if argv is None else argv)
+    """Run one command and return its exit code; without ``argv``, the words this process was started with.
+
+    0: done. 1: done, but the result is a complaint, such as a failed check. 2: it cannot be done; an error message on
+    standard error says why. 130: interrupted by Ctrl-C or SIGTERM. 141: the reader of standard output has gone.
+    --help and wrong options raise SystemExit, as argparse does.
+    """
+    whole = argv is None
+    if whole:
+        _accept_any_text()
+    with Interrupts(whole) as interrupts:
+        try:
+            message, code = _run(sys.argv[1:] if argv is None else argv)
+        except KeyboardInterrupt as stop:
+            message, code = str(stop) or INTERRUPTED, 130
+        except Exception:
+            if not interrupts.seen:
+                raise
+            message, code = INTERRUPTED, 130  # the interrupt came out of some library as another exception
+    return _end(message, code)
+
+
+def _run(words: Sequence[str]) -> tuple[str, int]:
+    from lmr.cli.parser import parse
+    from lmr.core.errors import LmrError
+
+    options = parse(words)
     try:
-        with _stop_politely():
-            complaint: str | None = options.run(options)
-    except KeyboardInterrupt as stop:
-        return _end(str(stop) or "Interrupted.", 130)
+        complaint: str | None = options.run(options)
     except BrokenPipeError:  # the reader, for example head, has seen enough
-        return _end("", 141)
+        return "", 141
     except (LmrError, OSError) as error:
-        return _end(str(error), 2)
-    return _end(complaint or "", 1 if complaint else 0)
+        return str(error), 2
+    return complaint or "", 1 if complaint else 0
 
 
-@contextlib.contextmanager
-def _stop_politely() -> Iterator[None]:
-    """Let a request to terminate (SIGTERM) do what Ctrl-C does."""
-
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread: signals are somebody else's
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+def _accept_any_text() -> None:
+    """Print a character that a terminal cannot show as its code, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict":
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _end(message: str, code: int) -> int:

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from lmr.bench.plans.choices import DTYPES, FOLDER, KEYS, RESETS
+from lmr.data.orders import ORDERS
 
 DESCRIPTION = """\
 Run methods on streams of images and keep every number with the protocol that made it. A plan says what to run:
@@ -25,8 +26,6 @@ examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr bench``."""
-    from lmr.data.orders import ORDERS
-
     add = parser.add_argument
     add("plans", nargs="*", metavar="PLAN", help="a plan of the package (see --list; 'pocket*' is every plan whose "
         "name begins with pocket), or a file PLAN.toml")  # fmt: skip

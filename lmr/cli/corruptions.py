@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lmr.data.corruptions.constants import CONSTANTS
+
 DESCRIPTION = """\
 Draw a contact sheet: one image under each of the 15 corruptions of CIFAR-C and ImageNet-C and the 4 extra ones, at
 severities 1 to 5."""
@@ -17,8 +19,6 @@ examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr corruptions``."""
-    from lmr.data.corruptions.constants import CONSTANTS
-
     add = parser.add_argument
     add("out", type=Path, metavar="FILE.png", help="the PNG file to write")
     add("--picture", type=Path, metavar="FILE", help="an image file (default: a portrait that comes with matplotlib)")

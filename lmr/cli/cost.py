@@ -24,8 +24,6 @@ The table is printed and, with every number behind it, written to the folder --o
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr cost``."""
-    from lmr.bench.cost.entries import METHODS
-
     add = parser.add_argument
     add("model", nargs="?", help="the model, as lmr.load takes it; or give --random")
     add("--random", metavar="ARCHITECTURE", help="random weights of this architecture, such as ViT-B-16; the cost is "
@@ -38,7 +36,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="images per step; several give a table each (default: 16)",
     )
-    add("--methods", nargs="+", default=list(METHODS), metavar="SPEC", help=f"(default: {' '.join(METHODS)})")
+    add("--methods", nargs="+", metavar="SPEC", help="the methods to measure, such as lmr or \"tent(lr=1e-3)\" "
+        "(default: zeroshot lmr tent batclip)")  # fmt: skip
     add("--classes", type=int, metavar="N", help="classes, each with a prompt for methods that adapt the text tower "
         "(default: 1000)")  # fmt: skip
     add("--streams", type=int, metavar="N", help="streams of one image each that share a batch; 1 leaves this out "
@@ -58,6 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure, write the files and print the table."""
+    from lmr.bench.cost.entries import METHODS
     from lmr.bench.cost.measure import measure_cost
     from lmr.bench.cost.measured_model import SMALL
     from lmr.core.errors import LmrError
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
         batch_size=options.batch_size or (8 if options.small else 16),
         classes=options.classes if options.classes is not None else 20 if options.small else 1000,
         minutes=min(options.minutes, 0.1) if options.small else options.minutes,
-        methods=options.methods,
+        methods=options.methods or METHODS,
         rounds=options.rounds,
         threads=options.threads,
         streams=options.streams,

@@ -63,8 +63,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Examine the model; what is returned is a complaint."""
-    from lmr.apps.doctor.doctor import examine
+    from lmr.apps.doctor.examine import examine
 
     report = examine(options.model, **collect_options(options, "model"))
     print(report)
-    return None if report.ok else f"{len(report.failed)} of the checks failed: {'; '.join(report.failed)}."
+    return report.complaint

@@ -21,10 +21,8 @@ examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr fetch``."""
-    from lmr.data.fetch.sources import SOURCES
-
     add = parser.add_argument
-    add("name", nargs="?", metavar="NAME", help=f"one of: {', '.join(SOURCES)}; without it, all are listed")
+    add("name", nargs="?", metavar="NAME", help="the dataset; without it, all are listed with what they are")
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     add("--check", metavar="DIR", help="fetch nothing; check that DIR holds the complete and correct dataset")
     add("--make", action="store_true", help="fetch nothing; make a corrupted dataset from the clean one, on disk")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from lmr.version import __version__
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A line of ``lmr --help``, and the module that has the rest.
 
     The module holds DESCRIPTION, EXAMPLES, ``add_options(parser)`` and ``run(options)``, which returns None or a
@@ -35,6 +34,7 @@ COMMANDS = {
     "train": Command("train the model that comes with lmr", "train"),
     "corruptions": Command("draw an image under every corruption", "corruptions"),
     "list": Command("show methods and models", "listing"),
+    "completion": Command("print a completion script for bash, zsh or fish", "completion"),
 }
 
 EXAMPLES = """\
@@ -50,13 +50,13 @@ examples:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options of one command; its ``run`` is the function that takes them."""
+    """The options of one command; their ``run`` is the function that takes them."""
     chosen = next((word for word in words if word in COMMANDS), None)
-    return build_parser([chosen] if chosen else []).parse_args(words)
+    return build_parser(chosen).parse_args(words)
 
 
-def build_parser(filled: Collection[str] = ()) -> argparse.ArgumentParser:
-    """The parser with every command by name, and with the options of those in ``filled``."""
+def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The parser with the names of all commands, and with the options of one."""
     parser = argparse.ArgumentParser(
         prog="lmr",
         description="Keep a zero-shot image classifier accurate while the images it sees drift.",
@@ -66,10 +66,21 @@ def build_parser(filled: Collection[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lmr {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
-        sub = subparsers.add_parser(name, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter)
-        if name in filled:
-            module = importlib.import_module(f"lmr.cli.{command.module}")
-            sub.description, sub.epilog = module.DESCRIPTION, module.EXAMPLES
-            module.add_options(sub)
-            sub.set_defaults(run=module.run)
+        made = subparsers.add_parser(name, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if name == chosen:
+            _fill(made, command)
     return parser
+
+
+def build_command(name: str) -> argparse.ArgumentParser:
+    """The parser of one command alone."""
+    parser = argparse.ArgumentParser(prog=f"lmr {name}", formatter_class=argparse.RawDescriptionHelpFormatter)
+    _fill(parser, COMMANDS[name])
+    return parser
+
+
+def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
+    module = importlib.import_module(f"lmr.cli.{command.module}")
+    parser.description, parser.epilog = module.DESCRIPTION, module.EXAMPLES
+    module.add_options(parser)
+    parser.set_defaults(run=module.run)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from lmr.bench.plans.choices import DTYPES
+
 MODEL_HELP = (
-    "the model: a name of 'lmr list', a Hugging Face hub name such as openai/clip-vit-base-patch16, a folder of "
-    "weights, or a file of them (.pt, .bin, .safetensors)"
+    "the model: a name from 'lmr list', a Hugging Face hub name such as openai/clip-vit-base-patch16, a folder of "
+    "weights, or a weights file (.pt, .bin, .safetensors)"
 )
 
 
@@ -34,20 +36,20 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--architecture",
         metavar="NAME",
-        help="for a file that does not say what it holds: ViT-B-16-quickgelu for weights tuned from OpenAI's, whose "
+        help="for a file that does not name its architecture: ViT-B-16-quickgelu for weights tuned from OpenAI's, whose "
         "activation is QuickGELU, ViT-B-16 for those with GELU (LAION, DataComp)",
     )
-    group.add_argument("--device", metavar="NAME", help="where it runs, for example cuda (default: cpu)")
+    group.add_argument("--device", metavar="NAME", help="where it runs, such as cuda (default: cpu)")
     group.add_argument(
         "--dtype",
-        choices=("float32", "bfloat16", "float16"),
-        help="the type of its frozen weights; what is adapted stays float32 (default: float32)",
+        choices=DTYPES,
+        help="type of the frozen weights; adapted parameters stay float32 (default: float32)",
     )
     group.add_argument(
         "--memory",
         choices=("fast", "lean"),
         default="fast",
-        help="lean: compute parts of a step twice instead of keeping them, for large models (default: %(default)s)",
+        help="lean: compute parts of a step twice to save memory, for large models (default: %(default)s)",
     )
     group.add_argument("--compile", action="store_true", help="use torch.compile; the first batch is slow")
 

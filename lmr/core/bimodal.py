@@ -28,6 +28,7 @@ class BimodalMethod(GradientMethod):
     """
 
     towers = (Tower.IMAGE, Tower.TEXT)
+    many_streams = False
     one_stream_because = "every stream would need all class prompts encoded with its own text norms at every batch"
 
     optimizer: OptimizerName = "adamw"
@@ -64,7 +65,7 @@ class BimodalMethod(GradientMethod):
         ``objective`` takes the image features [B, D] as the tower gives them, the unit prototypes [C, D] and the logits
         [B, C], and gives its value and a by-product. The images are encoded once.
         """
-        norms = self.leaf()
+        norms = self.state["norms"].detach().requires_grad_()
 
         def judge(raw: Tensor, prototypes: Tensor) -> tuple[Tensor, tuple[Tensor, T]]:
             logits = self.compare(raw, prototypes)
@@ -82,7 +83,7 @@ class BimodalMethod(GradientMethod):
         return self.classifier.logits(F.normalize(raw, dim=-1) @ prototypes.to(raw.dtype).T)
 
     def logits(self, images: Tensor, norms: Tensor) -> Tensor:
-        """Logits [B, C] with the given norm numbers in both towers, the prompts encoded without gradient."""
+        """Logits [B, C] with the given norms [1, P] of both towers, the prompts encoded without gradient."""
         with self.bank.serve(norms):
             return self.compare(self.classifier.encode(images), self.text.all_prototypes(self.chunk))
 

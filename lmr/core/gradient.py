@@ -1,43 +1,55 @@
-"""GradientMethod: what the methods share that take one optimiser step on norm numbers per batch."""
+"""The gradient machine: what methods share that adapt the parameters of norms, for one stream or for many.
+
+:class:`NormMethod` runs the tower with a row of norm parameters per stream, differentiates a batch in parts, and takes
+one optimiser step per stream. :class:`GradientMethod` adds the arguments of an optimiser to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lmr.core.method import Method, Mix
+from lmr.core.functional.streams import choose_rows
+from lmr.core.method import COUNTS, Method, Mix, Ranges
 from lmr.core.norms import NormBank
 from lmr.core.optim import Optimizer, OptimizerName
+from lmr.core.traits import Tower
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class GradientMethod(Method):
-    """A method whose state is the norm numbers of one stream and the moments of their optimiser.
+@dataclass(frozen=True)
+class Trace:
+    """What was measured of every sample, and the way back to the norms.
 
-    Subclasses change the defaults below, write ``adapt`` with :meth:`leaf`, ``self.bank.serve`` and :meth:`descend`,
-    and override :meth:`tower` where the text tower adapts too.
+    ``values`` are the measured tensors [B, ...] without gradient. ``pull_back`` maps the slope of a loss along the
+    first of them [B] to its gradient along the norms [A, P].
     """
 
-    lr: float = 1e-3
-    optimizer: OptimizerName = "adam"
-    weight_decay: float = 0.0
+    values: tuple[Tensor, ...]
+    pull_back: Callable[[Tensor], Tensor]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.state["norms"] = self.bank.rows
+
+class NormMethod(Method):
+    """A method that runs its tower with norm parameters of each stream: rows [streams, P], P = ``self.bank.size``.
+
+    Rows that adapt step by step are ``self.state["norms"]``, with the moments of ``self.optim`` beside them. Nothing in
+    a step couples two streams: a batch may mix them, and each gets the gradient and the step it would get alone. With
+    one stream in a batch its row is served as a view and no sample has a row of its own.
+    """
+
+    towers: ClassVar[tuple[Tower, ...]] = (Tower.IMAGE,)
+    optim: Optimizer
 
     def prepare(self) -> None:
-        """Check the optimiser's arguments and open a bank on the tower."""
-        self._require_not_negative("lr", "weight_decay")
+        """Find the norms of the tower."""
         self.bank = NormBank(self.tower())
-        self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)
 
     @property
     def trainable(self) -> int:
-        """The norm parameters of one stream."""
+        """P, the norm parameters of one stream."""
         return self.bank.size
 
     def tower(self) -> nn.Module:
@@ -45,61 +57,120 @@ class GradientMethod(Method):
         return self.classifier.encoder
 
     def begin(self, streams: int) -> dict[str, Tensor]:
-        """Norm numbers as the tower has them, moments of an optimiser that has not moved."""
+        """Norm parameters as the tower has them, and the moments of an optimiser that has not moved."""
         norms = self.bank.start.repeat(streams, 1)
         return {"norms": norms} | self.optim.begin(norms)
 
-    def leaf(self) -> Tensor:
-        """A copy of the norm numbers [1, P] that collects gradient."""
-        return self.state["norms"].clone().requires_grad_()
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        """Norms that a tower can compute with, squares, counts."""
+        own: Ranges = {"second": (0, None), "steps": COUNTS}
+        if "norms" in state:
+            own["norms"] = (-self.bank.limit, self.bank.limit)
+        return super().ranges(state) | own
 
-    def propose(self, gradient: Tensor) -> dict[str, Tensor] | None:
-        """The norms and moments after one step along ``gradient`` [1, P]; None if anything in it is not finite."""
-        norms, moments = self.optim.step(self.state["norms"], gradient, self.state)
-        new = {"norms": norms, **moments}
-        return new if all(bool(value.isfinite().all()) for value in (gradient, *new.values())) else None
+    def image_features(self, images: Tensor, norms: Tensor, index: Tensor) -> Tensor:
+        """Unit features [B, D] with the norms [A, P] of each sample's stream."""
+        if len(norms) > 1:
+            self.bank.locate_batch(images, self.classifier.encode)
+        with self.bank.serve(norms, index):
+            return self.classifier.features(images)
 
-    def commit(self, new: dict[str, Tensor]) -> None:
-        """Make a proposed state the present one."""
-        for key, value in new.items():
-            self.state[key].copy_(value)
+    def image_cosines(self, images: Tensor, norms: Tensor, index: Tensor) -> Tensor:
+        """Cosines [B, C] with the frozen prototypes."""
+        return self.classifier.cosines(self.image_features(images, norms, index))
 
-    def descend(self, gradient: Tensor) -> bool:
-        """Take one step along ``gradient`` unless something is not finite; says whether it was taken."""
-        new = self.propose(gradient)
-        if new is not None:
-            self.commit(new)
-        return new is not None
+    def answer(self, images: Tensor, mix: Mix) -> Tensor:
+        """Logits with the adapted norms and the frozen prototypes."""
+        return self.classifier.logits(self.image_cosines(images, self.take(mix, "norms")["norms"], mix.index))
 
-    def logits(self, images: Tensor, norms: Tensor) -> Tensor:
-        """Logits [B, C] with the given norm numbers and the frozen prototypes."""
-        with self.bank.serve(norms):
-            return self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
+    # Gradients, exact for every stream. A batch that is best encoded in parts is differentiated in parts, so that what
+    # autograd keeps of one part is freed before the next one is encoded.
 
-    def sum_slopes(self, images: Tensor, judge: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """The gradient [1, P] of a sum of losses, the logits [B, C], and all that ``judge`` says of each sample [B].
+    def sum_gradients(
+        self, images: Tensor, mix: Mix, norms: Tensor, judge: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Gradients [A, P] of each stream's sum of losses, the logits [B, C], and all that ``judge`` gives [B].
 
-        ``judge`` maps logits to the loss of every sample, and more if it likes, without a look at the other samples.
-        So a batch that is encoded in parts is differentiated in parts, and what one of them keeps is gone when the
-        next one comes.
+        ``judge`` maps logits [n, C] and the streams of their samples [n] to the loss of each sample, and to more if it
+        likes. It sees one part of the batch at a time.
         """
-        norms = self.leaf()
+        norms = norms.detach().requires_grad_()
         gradient, seen = torch.zeros_like(norms), []
         for part in self.classifier.split(len(images)):
+            index = mix.index[part]
             with torch.enable_grad():
-                logits = self.logits(images[part], norms)
-                losses, *rest = judge(logits)
+                logits = self.classifier.logits(self.image_cosines(images[part], norms, index))
+                losses, *rest = judge(logits, index)
             if bool(losses.any()):
                 gradient += torch.autograd.grad(losses.sum(), norms)[0]
             seen.append((logits.detach(), losses.detach(), *rest))
             del logits, losses
         return gradient, *(torch.cat(pieces) for pieces in zip(*seen, strict=True))
 
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        """Logits with the adapted norms and the frozen prototypes."""
-        return self.logits(images, self.state["norms"])
+    def trace(self, images: Tensor, mix: Mix, norms: Tensor, measure: Callable[[Tensor], tuple[Tensor, ...]]) -> Trace:
+        """Measure every sample, for a loss of the whole batch that sees each sample through one number.
 
-    def drift(self) -> float:
-        """How far the norm numbers are from their start, relative to its length."""
+        ``measure`` maps cosines [n, C] to that number [n], to the samples [n] for which the loss may depend on it
+        (bool), and to more if it likes. The gradient of the loss is the slope of each sample's number, times a factor
+        that depends on the rest of the batch and that is known only when all of it was seen. With several parts the
+        slopes are kept, a row [P] per sample.
+        """
+        norms, parts = norms.detach(), self.classifier.split(len(images))
+        if len(parts) == 1:
+            norms.requires_grad_()
+            with torch.enable_grad():
+                measured = measure(self.image_cosines(images, norms, mix.index))
+            values = tuple(value.detach() for value in measured)
+            return Trace(values, lambda slope: torch.autograd.grad(measured[0], norms, slope)[0])
+        seen, slopes = [], []
+        for part in parts:
+            rows = norms[mix.index[part]].requires_grad_()
+            each = torch.arange(len(rows), device=rows.device)
+            with torch.enable_grad():
+                number, used, *rest = measure(self.image_cosines(images[part], rows, each))
+            slopes.append(torch.zeros_like(rows))
+            if bool(used.any()):
+                (slopes[-1],) = torch.autograd.grad(number, rows, used.to(number.dtype))
+            seen.append((number.detach(), used, *(value.detach() for value in rest)))
+            del number, rest
+        values = tuple(torch.cat(pieces) for pieces in zip(*seen, strict=True))
+        return Trace(values, lambda slope: mix.sum(slope.unsqueeze(1) * torch.cat(slopes)))
+
+    # Steps.
+
+    def propose(self, old: Mapping[str, Tensor], gradient: Tensor, wanted: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """One step of the streams that are ``wanted`` [A] along their ``gradient`` [A, P], from their ``old`` rows.
+
+        Gives the new norms and moments (none if no stream is wanted), and which streams stepped [A]. A stream whose
+        step would leave the ranges of the state, or would not be finite, keeps its old rows.
+        """
+        if not bool(wanted.any()):
+            return {}, wanted
+        norms, moments = self.optim.step(old["norms"], gradient, old)
+        new = {"norms": norms, **moments}
+        stepped = wanted & self.find_sound(new)
+        return {key: choose_rows(stepped, value, old[key]) for key, value in new.items()}, stepped
+
+    def drift(self, mix: Mix) -> Tensor:
+        """How far the norms of each stream are from their start, relative to its length: [A]."""
         start = self.bank.start
-        return float(torch.linalg.vector_norm(self.state["norms"] - start) / torch.linalg.vector_norm(start))
+        moved = self.take(mix, "norms")["norms"] - start
+        length: Tensor = torch.linalg.vector_norm(moved, dim=1) / torch.linalg.vector_norm(start)
+        return length
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GradientMethod(NormMethod):
+    """A NormMethod with an optimiser to choose. Subclasses change the defaults and write ``adapt``."""
+
+    many_streams = True
+
+    lr: float = 1e-3
+    optimizer: OptimizerName = "adam"
+    weight_decay: float = 0.0
+
+    def prepare(self) -> None:
+        """Check the optimiser's arguments and find the norms."""
+        self._require_not_negative("lr", "weight_decay")
+        super().prepare()
+        self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)

@@ -20,11 +20,16 @@ from torch import Tensor
 
 from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
+from lmr.core.functional.streams import all_by_stream, mean_by_stream, sum_by_stream
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
 from lmr.core.traits import Emission, Passes, Role, Scores, Tower
 
 Streams = Sequence[int] | Tensor | int | None
+Ranges = dict[str, tuple[float, float | None]]  # of state tensors: the smallest and the largest value, None for finite
+COUNTS: tuple[float, float] = (0, 2**53)  # the range of a tensor that counts
+SHARES: tuple[float, float] = (0, 1.001)  # of one that holds shares or probabilities, with room for rounding
+UNIT: tuple[float, float] = (-1.001, 1.001)  # of one that holds unit vectors, their means or cosines
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,23 @@ class Mix:
     def count(self) -> int:
         """A, the number of streams in the batch."""
         return len(self.active)
+
+    @property
+    def sizes(self) -> Tensor:
+        """The number of samples of each stream: [A]."""
+        return torch.bincount(self.index, minlength=self.count)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of ``values`` [B, ...] over the samples of each stream: [A, ...]."""
+        return sum_by_stream(values, self.index, self.count)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of ``values`` [B, ...] over the samples of each stream: [A, ...]."""
+        return mean_by_stream(values, self.index, self.count)
+
+    def all(self, values: Tensor) -> Tensor:
+        """Whether ``values`` [B] holds for every sample of a stream: bool [A]."""
+        return all_by_stream(values, self.index, self.count)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -145,6 +167,10 @@ class Method:
     def begin(self, streams: int) -> dict[str, Tensor]:
         """The state of ``streams`` streams before their first image: tensors [streams, ...]."""
         return {}
+
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        """The range of values in each tensor of ``state``, a state of this method's shapes; others need be finite."""
+        return {"predicted": COUNTS}
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
         """Adapt on a checked batch and answer it."""
@@ -232,6 +258,45 @@ class Method:
     def __repr__(self) -> str:
         return self.spec if self.streams == 1 else f"{self.spec} x {self.streams} streams"
 
+    # What subclasses work with.
+
+    def take(self, mix: Mix, *keys: str) -> dict[str, Tensor]:
+        """The rows [A, ...] of the batch's streams in some tensors of the state, or in all; not to be written to."""
+        chosen = keys or [key for key in self.state if key != "predicted"]
+        return {key: self.state[key] if self.streams == 1 else self.state[key][mix.active] for key in chosen}
+
+    def put(self, rows: Mapping[str, Tensor], mix: Mix) -> None:
+        """Make these rows [A, ...] the state of the batch's streams."""
+        self._replace(rows, mix.active)
+
+    def find_sound(self, rows: Mapping[str, Tensor]) -> Tensor:
+        """Which of the rows [A, ...] are finite and within the ranges of the state: bool [A]."""
+        ranges = self.ranges(rows)
+        sound = [_find_within(value, *ranges.get(key, (None, None))) for key, value in rows.items()]
+        return torch.stack(sound).all(0)
+
+    def summarise(self, report: Mapping[str, Tensor], mix: Mix) -> dict[str, Any]:
+        """Facts [A] about each stream of the batch as plain numbers for the info.
+
+        Over the whole batch, counts are added, other numbers averaged over the streams; a truth holds if it holds for
+        any stream, "finite" if for all. Where the method serves several streams, ``info["streams"]`` has them one by
+        one.
+        """
+        columns = {key: value.tolist() for key, value in report.items()}
+        info: dict[str, Any] = {}
+        for key, value in report.items():
+            if value.dtype == torch.bool:
+                info[key] = all(columns[key]) if key == "finite" else any(columns[key])
+            else:
+                total = sum(columns[key])
+                info[key] = total / len(columns[key]) if value.is_floating_point() else total
+        if self.streams > 1:
+            info["streams"] = {
+                number: {key: column[k] for key, column in columns.items()}
+                for k, number in enumerate(mix.active.tolist())
+            }
+        return info
+
     # Machinery.
 
     def _require_not_negative(self, *keys: str) -> None:
@@ -293,6 +358,8 @@ class Method:
         for key, value in tensors.items():
             if key in self.grows:
                 self.state[key] = value.to(self.classifier.device, copy=True)
+            elif self.streams == 1:
+                self.state[key].copy_(value)
             else:
                 self.state[key][rows] = value.to(self.classifier.device)
 
@@ -303,6 +370,15 @@ class Method:
         counts = self.state["predicted"][mix.active].cpu().double()
         shares = counts.amax(1) / counts.sum(1).clamp(min=1)
         return {"top_class_share": shares.mean().item()}
+
+
+def _find_within(value: Tensor, low: float | None, high: float | None) -> Tensor:
+    """Which rows of ``value`` [A, ...] are finite and from ``low`` to ``high``: bool [A]."""
+    if not value[:1].numel():
+        return torch.ones(len(value), dtype=torch.bool, device=value.device)
+    info = torch.finfo(value.dtype) if value.is_floating_point() else torch.iinfo(value.dtype)
+    smallest, largest = torch.aminmax(value.flatten(1) if value.ndim > 1 else value.unsqueeze(1), dim=1)
+    return (smallest >= (info.min if low is None else low)) & (largest <= (info.max if high is None else high))
 
 
 def list_arguments(method: type[Method]) -> list[str]:

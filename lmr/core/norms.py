@@ -43,15 +43,15 @@ class _Norm:
 
 
 class NormBank:
-    """Finds every affine ``nn.LayerNorm`` of a tower and serves it from rows [streams, size], not from its own numbers.
+    """Finds every affine ``nn.LayerNorm`` of a tower and lets it run with parameters from given rows [A, size].
 
-    The tower's own numbers are never changed: inside :meth:`serve` its norms look up the served ones, outside they
-    have their own, so several methods can share one tower. With one row the norm runs its own forward on a view of the
-    row, at no extra cost; with several, every sample is scaled and shifted by its own row. One thread at a time. Norms
-    with tied parameters are adapted apart.
+    The bank holds no adapted parameters: rows belong to whoever calls :meth:`serve`. The tower's own parameters are
+    never changed. Inside :meth:`serve` its norms use the rows, outside their own, so several methods can share one
+    tower. With one row each norm runs its own forward on a view of the row, at no extra cost. With several rows every
+    sample is scaled and shifted by its own row. Norms with tied parameters are adapted separately.
     """
 
-    def __init__(self, tower: nn.Module, streams: int = 1) -> None:
+    def __init__(self, tower: nn.Module) -> None:
         self.tower = tower
         self.norms: list[_Norm] = []
         values: list[Tensor] = []
@@ -73,34 +73,25 @@ class NormBank:
         for value in values:
             wide = torch.promote_types(wide, value.dtype)
         self.start = torch.cat([value.to(wide) for value in values])
-        self.rows = self.start.repeat(streams, 1)
+        self.limit = max(1e6, 10 * float(self.start.abs().max()))  # no useful parameter is larger
         self._axes: dict[tuple[str, int], int] = {}
         self._closed = False
 
     @property
     def size(self) -> int:
-        """How many numbers one stream adapts."""
+        """P, the number of parameters in a row."""
         return len(self.start)
 
-    def snapshot(self) -> Tensor:
-        """A copy of all rows [streams, size]."""
-        return self.rows.clone()
-
-    def restore(self, rows: Tensor | None = None) -> None:
-        """Put back a snapshot, or the tower's own numbers in every row."""
-        self.rows.copy_(self.start.expand_as(self.rows) if rows is None else rows)
-
     def close(self) -> None:
-        """End the service; the tower is as it was before the bank."""
+        """Refuse to serve from now on."""
         self._closed = True
 
     @contextmanager
-    def serve(self, rows: Tensor | None = None, index: Tensor | None = None) -> Iterator[None]:
-        """Within this context the norms use ``rows`` [A, size] (the bank's own by default).
+    def serve(self, rows: Tensor, index: Tensor | None = None) -> Iterator[None]:
+        """Within this context the norms use ``rows`` [A, size].
 
         Sample k of a batch uses row ``index[k]``; with a single row no index is needed. Gradients flow to ``rows``.
         """
-        rows = self.rows if rows is None else rows
         if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != self.size:
             raise LmrError(f"Expected rows [streams, {self.size}] for this tower's norms, got {list(rows.shape)}.")
         if self._closed:

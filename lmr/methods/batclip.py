@@ -45,6 +45,7 @@ class BATCLIP(BimodalMethod):
             return bimodal_loss(raw, prototypes, logits), len(torch.unique(logits.argmax(1)))
 
         loss, logits, present, gradient = self.differentiate(images, objective)
-        stepped = self.descend(gradient)
-        info = {"loss": loss.item(), "present": present, "stepped": stepped, "drift": self.drift()}
-        return Prediction(logits, info)
+        new, stepped = self.propose(self.take(mix), gradient, mix.all(logits.isfinite().all(1)))
+        self.put(new, mix)
+        info = {"loss": loss.item(), "present": present}
+        return Prediction(logits, info | self.summarise({"stepped": stepped, "drift": self.drift(mix)}, mix))

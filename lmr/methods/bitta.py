@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from lmr.core.bimodal import BimodalMethod
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss, entropy
-from lmr.core.method import Mix, Prediction, Preset
+from lmr.core.method import Mix, Prediction, Preset, Ranges
 from lmr.core.registry import register
 from lmr.core.traits import Passes
 
@@ -68,17 +69,22 @@ class BITTA(BimodalMethod):
         counts = torch.zeros(streams, 3, dtype=torch.int64, device=self.classifier.device)
         return super().begin(streams) | {"selection": counts}
 
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        whole = state["selection"][:, 2].max().item() if "selection" in state else 0
+        return super().ranges(state) | {"selection": (0, whole)}
+
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
         loss, logits, (selection, low, high), gradient = self.differentiate(images, self._objective)
-        new = self.propose(gradient)
-        if new is not None and self.emit == "after":
+        new, stepped = self.propose(self.take(mix), gradient, mix.all(logits.isfinite().all(1)))
+        if bool(stepped) and self.emit == "after":
             with torch.no_grad():
                 again = self.logits(images, new["norms"])
-            logits, new = (again, new) if again.isfinite().all() else (logits, None)
-        if new is not None:
-            self.commit(new | {"selection": selection})
-        info = {"loss": loss.item(), "low": low, "high": high, "stepped": new is not None, "drift": self.drift()}
-        return Prediction(logits, info)
+            stepped &= again.isfinite().all()
+            logits = again if bool(stepped) else logits
+        if bool(stepped):
+            self.put(new | {"selection": selection}, mix)
+        info = {"loss": loss.item(), "low": low, "high": high}
+        return Prediction(logits, info | self.summarise({"stepped": stepped, "drift": self.drift(mix)}, mix))
 
     def _objective(self, raw: Tensor, prototypes: Tensor, logits: Tensor) -> tuple[Tensor, tuple[Tensor, int, int]]:
         """L_learn(Low) - unlearn sg(L_ent(Low) / U) U with U the mean entropy of High; and what was selected."""

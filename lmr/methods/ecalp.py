@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-from lmr.core.method import Method, Mix, Prediction, Preset
+from lmr.core.method import UNIT, Method, Mix, Prediction, Preset, Ranges
 from lmr.core.registry import register
 from lmr.core.traits import Passes, Scores
 
@@ -83,6 +84,13 @@ class ECALP(Method):
             "label": number[..., 0].clone(),
             "value": real[..., 0].clone(),
         }
+
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        """Node numbers of the graph and of classes, cosines, labels."""
+        last = self.classifier.classes - 1
+        own: Ranges = {"features": UNIT, "cosines": UNIT, "classes": (0, last), "label": (0, last), "value": (0, None)}
+        own |= {"images": (_NOBODY, state["label"].shape[1] - 1), "similarity": (_FAR, UNIT[1])}
+        return super().ranges(state) | own
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
         graph = {key: self.state[key][0] for key in self.grows}

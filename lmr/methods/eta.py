@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.functional.losses import entropy
+from lmr.core.functional.streams import choose_rows, sum_by_stream
 from lmr.core.gradient import GradientMethod
-from lmr.core.method import Mix, Prediction, Preset
+from lmr.core.method import SHARES, Mix, Prediction, Preset, Ranges
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Tower
+from lmr.core.traits import Passes
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 _KEPT = 0.9  # memory of the running average, a constant of the authors' code
@@ -35,7 +37,6 @@ class ETA(GradientMethod):
 
     source = "Niu et al. 2022"
     year = 2022
-    towers = (Tower.IMAGE,)
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
         "cifar10-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),
@@ -55,29 +56,32 @@ class ETA(GradientMethod):
         average = self.classifier.prototypes.new_zeros(streams, self.classifier.classes)
         return super().begin(streams) | {"average": average}
 
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        return super().ranges(state) | {"average": SHARES}
+
     def count_passes(self, learning: float = 1.0) -> Passes:
         return Passes(forwards=1, backwards=learning)
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        average, begun = self.state["average"], bool(self.state["steps"] > 0)  # each step accepts, nothing else does
+        old = self.take(mix)
+        begun = old["steps"] > 0  # each step accepts samples, nothing else does
         limit = self.margin * math.log(self.classifier.classes)
 
-        def judge(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def judge(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             uncertainty = entropy(logits)
-            certain = diverse = uncertainty.detach() < limit
-            if begun:
-                likeness = F.cosine_similarity(average, logits.detach().softmax(1))
-                diverse = certain & (likeness.abs() < self.diversity)
+            certain = uncertainty.detach() < limit
+            likeness = F.cosine_similarity(old["average"][index], logits.detach().softmax(1))
+            diverse = certain & ((likeness.abs() < self.diversity) | ~begun[index])
             weighted = (limit - uncertainty.detach()).exp() * uncertainty
             return weighted.where(diverse, 0), certain, diverse
 
-        gradient, logits, losses, certain, diverse = self.sum_slopes(images, judge)
-        count, stepped = int(diverse.sum()), False
-        if count:
-            stepped = self.descend(gradient / count)
-            if stepped:
-                fresh = logits[diverse].softmax(1).mean(0, keepdim=True)
-                average.copy_(_KEPT * average + (1 - _KEPT) * fresh if begun else fresh)
-        loss = losses.sum().item() / max(1, count)
-        info = {"certain": int(certain.sum()), "diverse": count, "loss": loss}
-        return Prediction(logits, info | {"stepped": stepped, "drift": self.drift()})
+        gradient, logits, losses, certain, diverse = self.sum_gradients(images, mix, old["norms"], judge)
+        count = mix.sum(diverse.long())
+        divisor = count.clamp(min=1)
+        wanted = (count > 0) & mix.all(logits.isfinite().all(1))
+        new, stepped = self.propose(old, gradient / divisor.unsqueeze(1), wanted)
+        fresh = sum_by_stream(logits[diverse].softmax(1), mix.index[diverse], mix.count) / divisor.unsqueeze(1)
+        kept = choose_rows(begun, _KEPT * old["average"] + (1 - _KEPT) * fresh, fresh)
+        self.put(new | {"average": choose_rows(stepped, kept, old["average"])}, mix)
+        report = {"certain": mix.sum(certain.long()), "diverse": count, "loss": mix.sum(losses) / divisor}
+        return Prediction(logits, self.summarise(report | {"stepped": stepped, "drift": self.drift(mix)}, mix))

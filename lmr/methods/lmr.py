@@ -10,51 +10,41 @@ The state is one row per stream; a batch may mix streams and every stream gets w
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
 from lmr.core.functional.bias import correct_bias
-from lmr.core.functional.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss, sum_by_stream
-from lmr.core.method import Method, Mix, Prediction, Preset
-from lmr.core.norms import NormBank
-from lmr.core.optim import adam_step
+from lmr.core.functional.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss
+from lmr.core.functional.streams import choose_rows
+from lmr.core.gradient import NormMethod
+from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
+from lmr.core.optim import Optimizer
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Role, Tower
+from lmr.core.traits import Passes, Role
 
 
 class _Look(NamedTuple):
     """What every sample of a batch says by itself, before the step."""
 
+    margin: Tensor  # [B]
+    taught: Tensor  # whether it passes the gate: bool [B]
     logits: Tensor  # [B, C]
-    margin: Tensor  # [B], as all that follow
-    weight: Tensor  # of the gate
-    protected: Tensor  # size of the set
-    top: Tensor  # predicted class
-
-
-class _Seen(NamedTuple):
-    """What the batch says as a whole: also class mass [A, C], loss [A], and the gradient [A, P] if there is one."""
-
-    logits: Tensor
-    weight: Tensor
-    protected: Tensor
-    mass: Tensor
-    loss: Tensor
-    gradient: Tensor | None
+    weight: Tensor  # of the gate: [B]
+    protected: Tensor  # size of the set: [B]
+    top: Tensor  # predicted class: [B]
 
 
 @register("lmr")
-class LMR(Method):
+class LMR(NormMethod):
     """Local Margin Restoration: protected margins, adaptive targets, bias correction."""
 
     source = "Huang et al. 2026"
     year = 2026
     role = Role.OURS
-    towers = (Tower.IMAGE,)
     gated = True
     parts = ("pmr", "am", "bc")
     swept: ClassVar[dict[str, tuple[str, ...]]] = {"delta": ("delta",), "negatives": ("negatives", "positives")}
@@ -91,16 +81,13 @@ class LMR(Method):
         smallest = torch.finfo(self.classifier.prototypes.dtype).tiny
         if self.negatives < 1 or self.eps < smallest:
             raise LmrError(f"Expected at least one negative and an eps of at least {smallest:.0e} for lmr.")
-        self.bank = NormBank(self.classifier.encoder, self.streams) if self.pmr else None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bank is not None:
-            self.state["norms"] = self.bank.rows
+        self.optim = Optimizer("adam", self.lr)
+        if self.pmr:
+            super().prepare()
 
     @property
     def trainable(self) -> int:
-        return 0 if self.bank is None else self.bank.size
+        return super().trainable if self.pmr else 0
 
     @property
     def margin_width(self) -> float:
@@ -118,123 +105,87 @@ class LMR(Method):
         per_class = prototypes.new_zeros(streams, self.classifier.classes)
         counts = torch.zeros(streams, dtype=torch.int64, device=prototypes.device)
         state = {"batches": counts, "bias": per_class, "running": per_class.clone()}
-        if self.bank is not None:
-            start = self.bank.start.repeat(streams, 1)
-            state |= {"norms": start, "first": torch.zeros_like(start), "second": torch.zeros_like(start)}
-            state |= {"steps": counts.clone(), "mass": per_class.clone()}
-        return state
+        return state | super().begin(streams) | {"mass": per_class.clone()} if self.pmr else state
+
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        own: Ranges = {"batches": COUNTS, "bias": (-self.clip, self.clip), "running": SHARES, "mass": (0, None)}
+        return super().ranges(state) | own
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        old = {key: value[mix.active] for key, value in self.state.items() if key != "predicted"}
-        if self.bank is None:
-            with torch.no_grad():
-                logits, _ = self._forward(images, None, mix.index)
-            new: dict[str, Tensor] = {}
-            report: dict[str, Tensor] = {}
-            sound = torch.ones_like(mix.active, dtype=torch.bool)
-        else:
+        old = self.take(mix)
+        if self.pmr:
             logits, new, report, sound = self._restore_margins(images, mix, old)
+        else:
+            with torch.no_grad():
+                logits = self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
+            new, report, sound = {}, {}, torch.ones_like(mix.active, dtype=torch.bool)
         emitted = logits + old["bias"][mix.index]
-        sound &= _all_by_stream(emitted.isfinite().all(1), mix)
+        sound &= mix.all(emitted.isfinite().all(1))
         if self.bc:
-            size = torch.bincount(mix.index, minlength=mix.count).unsqueeze(1)
-            mean = sum_by_stream(emitted.softmax(1), mix.index, mix.count) / size
-            started = old["batches"] > 0
+            mean, started = mix.mean(emitted.softmax(1)), old["batches"] > 0
             new["bias"], new["running"] = correct_bias(
                 old["bias"], old["running"], started, mean, self.eta, self.mu, self.clip, self.eps
             )
-        if "stepped" in report:
-            report["stepped"] = report["stepped"] & sound
         new["batches"] = old["batches"] + 1
-        # A stream whose numbers are not finite keeps its whole state; the others go on.
-        self._replace({key: _choose(sound, value, old[key]) for key, value in new.items()}, mix.active)
-        return Prediction(emitted, self._summarise(report | {"finite": sound}, mix))
+        sound &= self.find_sound({key: new[key] for key in ("batches", "bias", "running", "mass") if key in new})
+        # A stream that is not sound keeps its whole state; the others continue.
+        self.put({key: choose_rows(sound, value, old[key]) for key, value in new.items()}, mix)
+        if self.pmr:
+            report |= {"stepped": report["stepped"] & sound, "drift": self.drift(mix)}
+        return Prediction(emitted, self.summarise(report | {"finite": sound}, mix))
 
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        norms = None if self.bank is None else self.state["norms"][mix.active]
-        return self._forward(images, norms, mix.index)[0] + self.state["bias"][mix.active[mix.index]]
-
-    def _forward(self, images: Tensor, norms: Tensor | None, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and cosines [B, C] with the norms of each sample's stream."""
-        service: AbstractContextManager[None] = nullcontext()
-        if self.bank is not None and norms is not None:
-            if len(norms) > 1:
-                self.bank.locate_batch(images, self.classifier.encode)
-            service = self.bank.serve(norms, index)
-        with service:
+        rows = self.take(mix)
+        if self.pmr:
+            cosines = self.image_cosines(images, rows["norms"], mix.index)
+        else:
             cosines = self.classifier.cosines(self.classifier.features(images))
-        return self.classifier.logits(cosines), cosines
+        return self.classifier.logits(cosines) + rows["bias"][mix.index]
 
     def _restore_margins(
         self, images: Tensor, mix: Mix, old: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """One step on the norms: emitted logits without bias, the new state, a report, which streams are sound [A]."""
-        seen = self._differentiate(images, mix, old)
-        logits, sound = seen.logits, seen.loss.isfinite()
-        new, stepped = {"mass": seen.mass}, torch.zeros_like(sound)
-        if seen.gradient is not None:
-            moved = adam_step(old["norms"], seen.gradient, old["first"], old["second"], old["steps"], self.lr)
-            for value in moved[:3]:
-                sound &= value.isfinite().all(1)
-            stepped = (sum_by_stream(seen.weight, mix.index, mix.count) > 0) & sound
-            for key, value in zip(("norms", "first", "second", "steps"), moved, strict=True):
-                new[key] = _choose(stepped, value, old[key])
-            if self.emit == "after" and stepped.any():
+        """One step on the norms: logits to emit without bias, the new state, a report, which streams are sound [A]."""
+        trace = self.trace(images, mix, old["norms"], self._look)
+        look = _Look(*trace.values)
+        mass, loss, pull = self._weigh(look, mix, old["mass"])
+        new, logits, sound = {"mass": mass}, look.logits, loss.isfinite()
+        wanted = sound & (mix.sum(look.weight) > 0)
+        stepped = torch.zeros_like(wanted)
+        if bool(look.taught.any()):
+            moved, stepped = self.propose(old, trace.pull_back(pull), wanted)
+            new |= moved
+            sound &= stepped | ~wanted
+            if self.emit == "after" and bool(stepped.any()):
                 logits, steady = self._forward_again(images, new["norms"], logits, stepped, mix)
                 sound &= steady
-                stepped &= steady
         report = {
-            "gate_share": _mean_by_stream(seen.weight > 0, mix),
-            "protected_size": _mean_by_stream(seen.protected, mix),
-            "loss": seen.loss,
+            "gate_share": mix.mean(look.taught),
+            "protected_size": mix.mean(look.protected),
+            "loss": loss,
             "stepped": stepped,
         }
         return logits, new, report, sound
 
-    def _differentiate(self, images: Tensor, mix: Mix, old: dict[str, Tensor]) -> _Seen:
-        """Loss and gradient at the present norms.
+    def _look(self, cosines: Tensor) -> _Look:
+        """What every sample says by itself; gradient flows from its margin to the cosines [B, C]."""
+        logits = self.classifier.logits(cosines)
+        local = measure_margin(logits, cosines, self.delta, self.negatives, self.eps, self.positives)
+        weight = gate(logits, self.tau) * local.negatives.any(1)
+        top = cosines.detach().argmax(1)
+        return _Look(local.margin, weight > 0, logits, weight, local.protected.sum(1), top)
 
-        The gradient of a sample's loss is the slope of its margin times a number, and only the number depends on the
-        rest of the batch. So a batch that is encoded in parts is differentiated in parts, and what autograd keeps of
-        one of them is gone when the next one comes.
-        """
-        norms, parts = old["norms"].detach(), self.classifier.split(len(images))
-        if len(parts) == 1:
-            look = self._look(images, norms.requires_grad_(), mix.index)
-        else:
-            looks, slopes = zip(*(self._measure_slopes(images[p], norms[mix.index[p]]) for p in parts), strict=True)
-            look = _Look(*(torch.cat(pieces) for pieces in zip(*looks, strict=True)))
-        margin, weight = look.margin.detach().requires_grad_(), look.weight
-        mass = old["mass"] + count_mass(weight, look.top, self.classifier.classes, mix.index, mix.count)
+    def _weigh(self, look: _Look, mix: Mix, mass: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The mass with this batch [A, C], the loss of every stream [A], and its slope along every margin [B]."""
+        margin, weight = look.margin.requires_grad_(), look.weight
+        mass = mass + count_mass(weight, look.top, self.classifier.classes, mix.index, mix.count)
         target = torch.full_like(weight, self.gamma0)
         if self.am:
             target = adapt_margin(mass, weight, look.top, mix.index, self.gamma0, self.beta, self.eps)
         with torch.enable_grad():
             loss = restoration_loss(margin, target, weight, mix.index, mix.count, self.eps)
-            (pull,) = torch.autograd.grad(loss.sum(), margin)
-        gradient = None
-        if bool((weight > 0).any()):
-            if len(parts) == 1:
-                (gradient,) = torch.autograd.grad(look.margin, norms, pull)
-            else:
-                gradient = sum_by_stream(pull.unsqueeze(1) * torch.cat(slopes), mix.index, mix.count)
-        return _Seen(look.logits.detach(), weight, look.protected, mass, loss.detach(), gradient)
-
-    def _look(self, images: Tensor, norms: Tensor, index: Tensor) -> _Look:
-        """What every sample says by itself; gradient flows from its margin to the norms."""
-        with torch.enable_grad():
-            logits, cosines = self._forward(images, norms, index)
-            local = measure_margin(logits, cosines, self.delta, self.negatives, self.eps, self.positives)
-        weight = gate(logits, self.tau) * local.negatives.any(1)
-        return _Look(logits, local.margin, weight, local.protected.sum(1), cosines.detach().argmax(1))
-
-    def _measure_slopes(self, images: Tensor, norms: Tensor) -> tuple[_Look, Tensor]:
-        """The same without gradient, and the slope of every sample's margin along its own norms [n, P]."""
-        look = self._look(images, norms.requires_grad_(), torch.arange(len(images), device=images.device))
-        slopes = torch.zeros_like(norms)
-        if bool((look.weight > 0).any()):
-            (slopes,) = torch.autograd.grad(look.margin, norms, (look.weight > 0).to(look.margin.dtype))
-        return _Look(*(value.detach() for value in look)), slopes
+            (slope,) = torch.autograd.grad(loss.sum(), margin)
+        return mass, loss.detach(), slope
 
     def _forward_again(
         self, images: Tensor, norms: Tensor, logits: Tensor, stepped: Tensor, mix: Mix
@@ -243,39 +194,6 @@ class LMR(Method):
         chosen = stepped[mix.index]
         with torch.no_grad():
             again = logits.clone()
-            again[chosen] = self._forward(images[chosen], norms, mix.index[chosen])[0]
-        steady = _all_by_stream(again.isfinite().all(1), mix)
+            again[chosen] = self.classifier.logits(self.image_cosines(images[chosen], norms, mix.index[chosen]))
+        steady = mix.all(again.isfinite().all(1))
         return torch.where(steady[mix.index].unsqueeze(1), again, logits), steady
-
-    def _summarise(self, report: dict[str, Tensor], mix: Mix) -> dict[str, Any]:
-        """What happened, in plain numbers: over the batch, and for each stream where there are several."""
-        if self.bank is not None:
-            start = self.bank.start
-            report["drift"] = (self.state["norms"][mix.active] - start).norm(dim=1) / start.norm()
-        columns = {key: value.tolist() for key, value in report.items()}
-        info: dict[str, Any] = {key: sum(column) / len(column) for key, column in columns.items()}
-        info["finite"] = all(columns["finite"])
-        if "stepped" in columns:
-            info["stepped"] = any(columns["stepped"])
-        if self.streams > 1:
-            info["streams"] = {
-                number: {key: column[k] for key, column in columns.items()}
-                for k, number in enumerate(mix.active.tolist())
-            }
-        return info
-
-
-def _choose(rows: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """New rows where ``rows`` [A] holds, old ones elsewhere."""
-    return torch.where(rows.view(-1, *[1] * (new.ndim - 1)), new, old)
-
-
-def _mean_by_stream(values: Tensor, mix: Mix) -> Tensor:
-    """Mean of counts or truths [B] over the samples of each stream, for people to read: float64 [A] on the CPU."""
-    size = torch.bincount(mix.index, minlength=mix.count).cpu()
-    return sum_by_stream(values.long(), mix.index, mix.count).cpu().double() / size
-
-
-def _all_by_stream(values: Tensor, mix: Mix) -> Tensor:
-    """Whether ``values`` [B] holds for every sample of a stream: bool [A]."""
-    return sum_by_stream((~values).long(), mix.index, mix.count) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -9,16 +10,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-from lmr.core.method import Method, Mix, Prediction, Preset
-from lmr.core.norms import NormBank
+from lmr.core.functional.streams import choose_rows
+from lmr.core.gradient import NormMethod
+from lmr.core.method import COUNTS, UNIT, Mix, Prediction, Preset, Ranges
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Tower
+from lmr.core.traits import Passes
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
 
 @register("mint")
-class MINT(Method):
+class MINT(NormMethod):
     """Larger variance between pseudo-classes: one step from the original norms per batch, prototypes mixed with means.
 
     No weights and no optimiser are carried on. The stream remembers the mean feature and the count of every
@@ -36,8 +38,8 @@ class MINT(Method):
 
     source = "Bao et al. 2025"
     year = 2025
-    towers = (Tower.IMAGE,)
     emission = "after"
+    many_streams = True
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": all benchmarks"),
         "cifar10-c": Preset({"lr": 7e-3, "prior": 10000.0}, _SOURCE),
@@ -52,11 +54,7 @@ class MINT(Method):
         self._require_not_negative("lr")
         if not 0 < self.prior < float("inf"):
             raise LmrError(f"Expected 'prior' of mint to be finite and above 0, got {self.prior}.")
-        self.bank = NormBank(self.classifier.encoder)
-
-    @property
-    def trainable(self) -> int:
-        return self.bank.size
+        super().prepare()
 
     def count_passes(self, learning: float = 1.0) -> Passes:
         return Passes(forwards=2, backwards=1)
@@ -69,67 +67,84 @@ class MINT(Method):
         state = {"batches": counts[:, 0].clone(), "gradient": gradient, "pre_means": means, "pre_counts": counts}
         return state | {"post_means": means.clone(), "post_counts": counts.clone()}
 
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        own: Ranges = {
+            "batches": COUNTS,
+            "pre_means": UNIT,
+            "pre_counts": COUNTS,
+            "post_means": UNIT,
+            "post_counts": COUNTS,
+        }
+        return super().ranges(state) | own
+
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        old, norms = self.state, self.bank.start.repeat(1, 1).requires_grad_()
+        old, norms = self.take(mix), self.bank.start.repeat(mix.count, 1).requires_grad_()
         with torch.enable_grad():
-            features = self._see(images, norms)
+            features = self.image_features(images, norms, mix.index)
             labels = self._label(features.detach())
-            means, counts = _join(old["pre_means"], old["pre_counts"], features.detach(), labels)
-            loss = -_spread(features, labels, means[0], counts[0])
-        new = {"pre_means": means, "pre_counts": counts, "batches": old["batches"] + 1}
-        new["gradient"] = old["gradient"].lerp(torch.autograd.grad(loss, norms)[0], 1 / new["batches"].item())
+            means, counts = _join(old["pre_means"], old["pre_counts"], features.detach(), labels, mix)
+            loss = -_spread(features, labels, means, counts, mix)
+            (gradient,) = torch.autograd.grad(loss.sum(), norms)
+        batches = old["batches"] + 1
+        gradient = old["gradient"].lerp(gradient, 1 / batches.unsqueeze(1).to(gradient.dtype))
+        new = {"pre_means": means, "pre_counts": counts, "batches": batches, "gradient": gradient}
         with torch.no_grad():
-            features = self._see(images, self._move(new["gradient"]))
-            seen = _join(old["post_means"], old["post_counts"], features, self._label(features))
+            moved = self._move(gradient)
+            features = self.image_features(images, moved, mix.index)
+            seen = _join(old["post_means"], old["post_counts"], features, self._label(features), mix)
             new["post_means"], new["post_counts"] = seen
-            logits = self._score(features, *seen)
-            stepped = all(bool(value.isfinite().all()) for value in (logits, *new.values()))
-            if stepped:
-                self._replace(new, mix.active)
-            else:
-                logits = self.answer(images, mix)
-        count = int(self.state["post_counts"].sum())
-        info = {"loss": loss.item(), "classes": len(set(labels.tolist())), "rho": count / (self.prior + count)}
-        return Prediction(logits, info | {"stepped": stepped})
+            logits = self._score(features, *seen, mix)
+            stepped = self.find_sound(new | {"norms": moved}) & mix.all(logits.isfinite().all(1))
+            if not bool(stepped.all()):
+                logits = torch.where(stepped[mix.index].unsqueeze(1), logits, self.answer(images, mix))
+        self.put({key: choose_rows(stepped, value, old[key]) for key, value in new.items()}, mix)
+        count = self.take(mix, "post_counts")["post_counts"].sum(1).cpu().double()
+        classes = torch.tensor([len(set(labels[mix.index == k].tolist())) for k in range(mix.count)])
+        report = {"loss": loss.detach(), "classes": classes, "rho": count / (self.prior + count), "stepped": stepped}
+        return Prediction(logits, self.summarise(report, mix))
 
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        features = self._see(images, self._move(self.state["gradient"]))
-        return self._score(features, self.state["post_means"], self.state["post_counts"])
-
-    def _see(self, images: Tensor, norms: Tensor) -> Tensor:
-        with self.bank.serve(norms):
-            return self.classifier.features(images)
+        rows = self.take(mix)
+        features = self.image_features(images, self._move(rows["gradient"]), mix.index)
+        return self._score(features, rows["post_means"], rows["post_counts"], mix)
 
     def _label(self, features: Tensor) -> Tensor:
         return self.classifier.cosines(features).argmax(1)
 
     def _move(self, gradient: Tensor) -> Tensor:
-        """The original norms [1, P] after the first step of Adam along the gradient [1, P]."""
+        """The original norms after the first step of Adam along the gradient: [A, P]."""
         return self.bank.start - self.lr * gradient / (gradient.abs() + 1e-8)
 
-    def _score(self, features: Tensor, means: Tensor, counts: Tensor) -> Tensor:
+    def _score(self, features: Tensor, means: Tensor, counts: Tensor, mix: Mix) -> Tensor:
         """Logits by the mixed prototypes; as only their direction counts, both parts are divided by 1 - rho."""
-        mixed = F.normalize(self.classifier.prototypes + int(counts.sum()) / self.prior * means[0], dim=-1)
-        return self.classifier.logits(features @ mixed.T)
+        share = counts.sum(1).view(-1, 1, 1).to(means.dtype) / self.prior
+        mixed = F.normalize(self.classifier.prototypes + share * means, dim=-1)
+        if mix.count == 1:
+            return self.classifier.logits(features @ mixed[0].T)
+        cosines = features.new_empty(len(features), len(self.classifier.prototypes))
+        for k in range(mix.count):
+            own = mix.index == k
+            cosines[own] = features[own] @ mixed[k].T
+        return self.classifier.logits(cosines)
 
 
-def _join(means: Tensor, counts: Tensor, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Class means [1, C, D] and counts [1, C] with a batch [B, D] of labelled features among them."""
-    member = F.one_hot(labels, counts.shape[1])
-    fresh = member.sum(0)
-    sums = member.T.to(features.dtype) @ features
+def _join(means: Tensor, counts: Tensor, features: Tensor, labels: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
+    """Class means [A, C, D] and counts [A, C] with a batch [B, D] of labelled features among them."""
+    place = mix.index * counts.shape[1] + labels
+    fresh = torch.bincount(place, minlength=counts.numel()).view_as(counts)
+    sums = torch.zeros_like(means).flatten(0, 1).index_add(0, place, features).view_as(means)
     counts = counts + fresh
-    return means + (sums - fresh.unsqueeze(1) * means) / counts.clamp(min=1).unsqueeze(2), counts
+    return means + (sums - fresh.unsqueeze(2) * means) / counts.clamp(min=1).unsqueeze(2), counts
 
 
-def _spread(features: Tensor, labels: Tensor, means: Tensor, counts: Tensor) -> Tensor:
-    """Variance between classes, total less within: sum of w (|z - all|^2 - |z - own|^2) with constant means.
+def _spread(features: Tensor, labels: Tensor, means: Tensor, counts: Tensor, mix: Mix) -> Tensor:
+    """Variance between classes, total less within: sum of w (|z - all|^2 - |z - own|^2) with constant means, [A].
 
     Written as w (2 z - own - all) (own - all). Where one class is all there is, own and all are equal to the bit: the
     gradient is an exact 0, no noise for a sign step. The weights w give each class of this batch the same total.
     """
-    present = labels.bincount()
-    weight = 1 / (present.count_nonzero() * present[labels]).to(features.dtype)
-    own, everything = means[labels], counts.to(means.dtype) / counts.sum() @ means
-    between: Tensor = (weight * ((2 * features - own - everything) * (own - everything)).sum(1)).sum()
-    return between
+    present = torch.bincount(mix.index * counts.shape[1] + labels, minlength=counts.numel()).view_as(counts)
+    weight = 1 / (present.count_nonzero(1)[mix.index] * present[mix.index, labels]).to(features.dtype)
+    shares = counts.to(means.dtype) / counts.sum(1, keepdim=True)
+    own, everything = means[mix.index, labels], (shares.unsqueeze(1) @ means).squeeze(1)[mix.index]
+    return mix.sum(weight * ((2 * features - own - everything) * (own - everything)).sum(1))

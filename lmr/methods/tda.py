@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
-from lmr.core.method import Method, Mix, Prediction, Preset
+from lmr.core.method import UNIT, Method, Mix, Prediction, Preset, Ranges
 from lmr.core.registry import register
 from lmr.core.traits import Passes
 
@@ -37,6 +38,7 @@ class TDA(Method):
     source = "Karmanov et al. 2024"
     year = 2024
     emission = "after"
+    many_streams = True
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE, batch_size=1),
         "cifar10-c": Preset({}, _SOURCE, batch_size=1),
@@ -72,30 +74,41 @@ class TDA(Method):
             state[f"{sign}_entropy"] = prototypes.new_full((streams, classes, capacity), self._free)
         return state | {"neg_mask": prototypes.new_zeros(streams, classes, self.neg_capacity, classes)}
 
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        own: Ranges = {f"{sign}_keys": UNIT for sign in ("pos", "neg")}
+        own |= {f"{sign}_entropy": (0, None) for sign in ("pos", "neg")}
+        return super().ranges(state) | own | {"neg_mask": (0, 1)}
+
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        answers, skipped = [], 0
+        answers, sound = [], []
         with torch.no_grad():
-            for z in self.classifier.features(images):
-                logits, label, rows = self._serve(z)
+            for z, stream in self._pair(images, mix):
+                logits, label, places = self._serve(z, stream)
                 answers.append(logits)
-                skipped += not rows
-                for key, row in rows.items():
-                    self.state[key][0, label] = row
-        info = {"stepped": skipped < len(images), "skipped": skipped}
+                sound.append(bool(places))
+                for key, place in places.items():
+                    self.state[key][stream, label] = place
+        skipped = mix.sum((~torch.tensor(sound, device=images.device)).long())
+        report = {"stepped": skipped < mix.sizes, "skipped": skipped}
         for word, sign in (("positive", "pos"), ("negative", "neg")):
-            info[word] = int((self.state[f"{sign}_entropy"] < self._free).sum())
-        return Prediction(torch.stack(answers), info)
+            held = self.state[f"{sign}_entropy"][mix.active] < self._free
+            report[word] = held.flatten(1).sum(1)
+        return Prediction(torch.stack(answers), self.summarise(report, mix))
 
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
         """Logits as if each image arrived now, alone; the caches stay as they are."""
-        return torch.stack([self._serve(z)[0] for z in self.classifier.features(images)])
+        return torch.stack([self._serve(z, stream)[0] for z, stream in self._pair(images, mix)])
+
+    def _pair(self, images: Tensor, mix: Mix) -> Iterator[tuple[Tensor, int]]:
+        """Each image's unit feature [D] and its stream."""
+        return zip(self.classifier.features(images), mix.active[mix.index].tolist(), strict=True)
 
     @property
     def _free(self) -> float:
         """The entropy of a free place: above every real one, and finite."""
         return torch.finfo(self.classifier.prototypes.dtype).max
 
-    def _serve(self, z: Tensor) -> tuple[Tensor, int, dict[str, Tensor]]:
+    def _serve(self, z: Tensor, stream: int) -> tuple[Tensor, int, dict[str, Tensor]]:
         """One unit feature [D]: its logits [C], its zero-shot class, and the places of that class that it changes.
 
         Where the feature is not finite the logits are not either, and no place changes.
@@ -104,30 +117,40 @@ class TDA(Method):
         label, p, h = int(logits.argmax(1)), logits.softmax(1)[0], entropy(logits)
         if not h.isfinite():
             return logits[0] * math.nan, label, {}
-        rows = self._insert("pos", label, {"keys": z, "entropy": h[0]})
+        cache = {key: value[stream] for key, value in self.state.items()}
+        changed = _insert(cache, "pos", label, {"keys": z, "entropy": h[0]})
         if self.entropy[0] < h.item() / math.log2(self.classifier.classes) < self.entropy[1]:
             against = ((p > self.mask[0]) & (p < self.mask[1])).to(p.dtype)
-            rows |= self._insert("neg", label, {"keys": z, "entropy": h[0], "mask": against})
-        pull = self._weigh("pos", z, self.pos_alpha, self.pos_beta, label, rows).sum(1)
-        weights = self._weigh("neg", z, self.neg_alpha, self.neg_beta, label, rows)
-        mask = self.state["neg_mask"][0]
-        push = weights[label] @ rows.get("neg_mask", mask[label])
+            changed |= _insert(cache, "neg", label, {"keys": z, "entropy": h[0], "mask": against})
+        pull = self._weigh(cache, "pos", z, self.pos_alpha, self.pos_beta, label, changed).sum(1)
+        weights = self._weigh(cache, "neg", z, self.neg_alpha, self.neg_beta, label, changed)
+        push = weights[label] @ changed.get("neg_mask", cache["neg_mask"][label])
         weights[label] = 0
-        return logits[0] + pull - (push + weights.flatten() @ mask.flatten(0, 1)), label, rows
+        return logits[0] + pull - (push + weights.flatten() @ cache["neg_mask"].flatten(0, 1)), label, changed
 
-    def _insert(self, sign: str, label: int, entry: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The places [capacity, ...] of a class with one entry more, the most certain first, without the last.
-
-        The sort is stable and the newcomer comes last: among equals it has to stay behind.
-        """
-        rows = {f"{sign}_{k}": torch.cat([self.state[f"{sign}_{k}"][0, label], v[None]]) for k, v in entry.items()}
-        order = rows[f"{sign}_entropy"].sort(stable=True).indices[:-1]
-        return {key: row[order] for key, row in rows.items()}
-
-    def _weigh(self, sign: str, z: Tensor, alpha: float, beta: float, label: int, rows: dict[str, Tensor]) -> Tensor:
+    def _weigh(
+        self,
+        cache: dict[str, Tensor],
+        sign: str,
+        z: Tensor,
+        alpha: float,
+        beta: float,
+        label: int,
+        changed: dict[str, Tensor],
+    ) -> Tensor:
         """Weight [C, capacity] of every entry for this feature, with the changed places of its class; 0 if free."""
-        near = self.state[f"{sign}_keys"][0] @ z
-        held = self.state[f"{sign}_entropy"][0] < self._free
-        if f"{sign}_keys" in rows:
-            near[label], held[label] = rows[f"{sign}_keys"] @ z, rows[f"{sign}_entropy"] < self._free
+        near = cache[f"{sign}_keys"] @ z
+        held = cache[f"{sign}_entropy"] < self._free
+        if f"{sign}_keys" in changed:
+            near[label], held[label] = changed[f"{sign}_keys"] @ z, changed[f"{sign}_entropy"] < self._free
         return alpha * torch.exp(-beta * (1 - near)) * held
+
+
+def _insert(cache: dict[str, Tensor], sign: str, label: int, entry: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The places [capacity, ...] of a class with one entry more, the most certain first, without the last.
+
+    The sort is stable and the newcomer comes last: among equals it has to stay behind.
+    """
+    places = {f"{sign}_{k}": torch.cat([cache[f"{sign}_{k}"][label], v[None]]) for k, v in entry.items()}
+    order = places[f"{sign}_entropy"].sort(stable=True).indices[:-1]
+    return {key: place[order] for key, place in places.items()}

@@ -10,7 +10,7 @@ from lmr.core.functional.losses import entropy
 from lmr.core.gradient import GradientMethod
 from lmr.core.method import Mix, Prediction, Preset
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Tower
+from lmr.core.traits import Passes
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
@@ -24,7 +24,6 @@ class TENT(GradientMethod):
 
     source = "Wang et al. 2021"
     year = 2021
-    towers = (Tower.IMAGE,)
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
         "cifar10-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),
@@ -38,6 +37,10 @@ class TENT(GradientMethod):
         return Passes(forwards=1, backwards=1)
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        gradient, logits, uncertainty = self.sum_slopes(images, lambda logits: (entropy(logits),))
-        stepped = self.descend(gradient / len(images))
-        return Prediction(logits, {"loss": uncertainty.mean().item(), "stepped": stepped, "drift": self.drift()})
+        old = self.take(mix)
+        gradient, logits, losses = self.sum_gradients(images, mix, old["norms"], lambda logits, _: (entropy(logits),))
+        new, stepped = self.propose(old, gradient / mix.sizes.unsqueeze(1), mix.all(logits.isfinite().all(1)))
+        self.put(new, mix)
+        return Prediction(
+            logits, self.summarise({"loss": mix.mean(losses), "stepped": stepped, "drift": self.drift(mix)}, mix)
+        )

@@ -27,7 +27,13 @@ def test_help_teaches_with_an_example(command: list[str], capsys: pytest.Capture
 
 def test_list_prints_the_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
-    assert "lmr(lr=0.001" in capsys.readouterr().out
+    assert "Local Margin Restoration" in capsys.readouterr().out
+    assert main(["list", "lmr", "tent"]) == 0
+    shown = capsys.readouterr().out
+    assert "  lmr(lr=0.001" in shown
+    assert "  tent(lr=" in shown
+    assert main(["list", "tnt"]) == 2
+    assert "Did you mean 'tent'?" in capsys.readouterr().err
 
 
 def test_wrong_demo_gets_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

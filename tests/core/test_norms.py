@@ -180,14 +180,13 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_rows_start_with_the_towers_own_numbers(name: str) -> None:
+def test_start_is_the_parameters_of_the_tower(name: str) -> None:
     tower, images = build(name)
-    bank = NormBank(tower, streams=3)
-    assert bank.rows.shape == (3, bank.size)
+    bank = NormBank(tower)
+    assert bank.start.shape == (bank.size,)
     assert torch.equal(bank.start, torch.cat([p.flatten() for p in list_numbers(tower)]))
-    assert torch.equal(bank.rows, bank.start.expand(3, -1))
     plain = tower(images)
-    with bank.serve(bank.rows[:1]):
+    with bank.serve(bank.start.unsqueeze(0)):
         assert torch.equal(tower(images), plain)
 
 
@@ -209,7 +208,7 @@ def test_one_row_is_the_tower_with_these_numbers(name: str, gradient: bool) -> N
 @pytest.mark.parametrize("gradient", [False, True])
 def test_each_sample_is_served_by_its_row(name: str, gradient: bool) -> None:
     tower, images = build(name)
-    bank = NormBank(tower, streams=3)
+    bank = NormBank(tower)
     before = remember(tower)
     rows = make_rows(bank, 3)
     expected = torch.stack([copy_with(tower, rows[k])(images)[sample] for sample, k in enumerate(INDEX)])
@@ -225,7 +224,7 @@ def test_each_sample_is_served_by_its_row(name: str, gradient: bool) -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_gradient_of_a_row_is_that_of_the_norms(name: str, count: int) -> None:
     tower, images = build(name)
-    bank = NormBank(tower, streams=3)
+    bank = NormBank(tower)
     rows = make_rows(bank, count).requires_grad_()
     index = INDEX if count > 1 else torch.zeros_like(INDEX)
     with torch.enable_grad():
@@ -343,7 +342,7 @@ def test_closed_bank_serves_no_more() -> None:
     before = remember(tower)
     bank.close()
     check_untouched(tower, before)
-    with pytest.raises(lmr.LmrError, match="closed; make a new one"), bank.serve(bank.rows):
+    with pytest.raises(lmr.LmrError, match="closed; make a new one"), bank.serve(bank.start[None]):
         pass
     check_untouched(tower, before)
 
@@ -371,7 +370,7 @@ def test_hooks_of_the_user_on_a_norm_still_run() -> None:
 def test_rows_are_float32_or_wider(dtype: torch.dtype, wide: torch.dtype) -> None:
     tower, images = build("tokens first", dtype)
     bank = NormBank(tower)
-    assert bank.start.dtype == bank.rows.dtype == wide
+    assert bank.start.dtype == wide
     row = make_rows(bank, 1)
     with bank.serve(row):
         served = tower(images)
@@ -383,12 +382,13 @@ def test_rows_are_float32_or_wider(dtype: torch.dtype, wide: torch.dtype) -> Non
 @pytest.mark.parametrize("streams", [1, 3])
 def test_step_smaller_than_the_precision_of_the_tower_is_served(streams: int) -> None:
     tower, images = build("tokens first", torch.bfloat16)
-    bank = NormBank(tower, streams)
+    bank = NormBank(tower)
     bank.locate_batch(images)
     index = INDEX if streams > 1 else None
-    with bank.serve(index=index):
+    rows = bank.start.repeat(streams, 1)
+    with bank.serve(rows, index):
         before = tower(images)
-    with bank.serve(bank.rows + 1e-3 * bank.rows.sign(), index):
+    with bank.serve(rows + 1e-3 * rows.sign(), index):
         assert not torch.equal(tower(images), before)
 
 
@@ -398,10 +398,12 @@ def test_subclass_with_a_forward_of_its_own_is_not_passed_by() -> None:
             return 0.5 * super().forward(x)
 
     tower, images = nn.Sequential(nn.Linear(6, 6), Half(6)).eval(), torch.randn(4, 6)
-    bank = NormBank(tower, 2)
-    with bank.serve(bank.rows[:1]):
-        assert torch.equal(tower(images), tower(images))
-    with pytest.raises(lmr.LmrError, match="forward of its own"), bank.serve(bank.rows, torch.tensor([0, 1, 0, 1])):
+    bank = NormBank(tower)
+    rows = bank.start.repeat(2, 1)
+    plain = tower(images)
+    with bank.serve(rows[:1]):
+        assert torch.equal(tower(images), plain)
+    with pytest.raises(lmr.LmrError, match="forward of its own"), bank.serve(rows, torch.tensor([0, 1, 0, 1])):
         tower(images)
 
 
@@ -422,25 +424,30 @@ def test_low_precision_tower_serves_many_rows_and_gives_wide_gradients() -> None
 
 def test_widest_norm_decides() -> None:
     tower = nn.Sequential(nn.LayerNorm(4).bfloat16(), nn.LayerNorm(4).double(), nn.LayerNorm(4))
-    assert NormBank(tower).rows.dtype == torch.float64
+    assert NormBank(tower).start.dtype == torch.float64
 
 
-# Keeping rows.
+def test_bank_leaves_the_rows_it_is_given_alone() -> None:
+    """They belong to the caller, who may change them between two services."""
+    tower, images = build("tokens first")
+    bank = NormBank(tower)
+    rows = make_rows(bank, 1)
+    kept, start = rows.clone(), bank.start.clone()
+    with bank.serve(rows):
+        first = tower(images)
+    assert torch.equal(rows, kept)
+    rows += 1
+    with bank.serve(rows):
+        assert not torch.equal(tower(images), first)
+    assert torch.equal(bank.start, start)
+    assert {name for name in vars(bank) if isinstance(getattr(bank, name), Tensor)} == {"start"}
 
 
-def test_snapshot_and_restore() -> None:
-    tower, _ = build("tokens first")
-    bank = NormBank(tower, streams=2)
-    bank.rows += torch.arange(2.0)[:, None]
-    kept = bank.snapshot()
-    bank.rows *= 3
-    assert not torch.equal(bank.rows, kept)
-    bank.restore(kept)
-    assert torch.equal(bank.rows, kept)
-    kept += 1
-    assert not torch.equal(bank.rows, kept)
-    bank.restore()
-    assert torch.equal(bank.rows, bank.start.expand(2, -1))
+def test_limit_is_far_above_the_parameters() -> None:
+    small, large = nn.LayerNorm(4), nn.LayerNorm(4)
+    large.weight.fill_(1e9)
+    assert NormBank(small).limit == 1e6
+    assert NormBank(large).limit == 1e10
 
 
 # What cannot be served.

@@ -1,4 +1,4 @@
-"""Zero-shot accuracy on labelled pictures, with its interval, next to the published one."""
+"""Zero-shot accuracy on labelled images, with its interval and the published one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lmr.apps.model_options import Prompts
 from lmr.core.classifier import ZeroShot
 from lmr.data.image_files import UnreadableImage, open_image
 from lmr.data.sets.labelled import Labelled
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Right answers among the readable pictures of a set."""
+    """Right answers among the readable images of a set."""
 
     right: int
     images: int
     unreadable: int
     classes: int
-    prompts: str
+    prompts: Prompts | None = None  # None for the model's default
     first_error: str = ""
     dataset: str | None = None
     published: PublishedAccuracy | None = None
@@ -40,7 +41,7 @@ class Accuracy:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the accuracy on all such pictures lies, in %, with 95 % confidence (Wilson's score interval)."""
+        """Where the accuracy on all such images lies, in %, with 95 % confidence (Wilson's score interval)."""
         if not self.images:
             return 0.0, 100.0
         z, n, p = 1.959964, self.images, self.right / self.images
@@ -56,49 +57,22 @@ class Accuracy:
         low, high = self.interval
         return low <= self.published.accuracy <= high
 
-    def __str__(self) -> str:
-        low, high = self.interval
-        lines = [
-            f"  {self.value:.2f} %, 95 % interval {low:.2f} to {high:.2f}  ({self.right} of {self.images} pictures, "
-            f"{self.classes} classes, {self.prompts})"
-        ]
-        if self.unreadable:
-            lines.append(
-                f"  {self.unreadable} pictures could not be read and are not counted; the first: {self.first_error}"
-            )
-        if self.published is not None:
-            known = self.published
-            lines.append(f"  published: {known.accuracy:.2f} % for {known.model} on {known.dataset}")
-            lines.append(f"             with {known.prompts} ({known.source})")
-        elif self.dataset is not None:
-            lines.append(f"  published: no value is known for this model on {self.dataset!r}")
-        if self.is_as_published is False:
-            lines.append(
-                "  WARNING: the published value lies outside the interval. Other prompts, class names or copies\n"
-                "           of the pictures explain a few points; more than that points to a wrong model."
-            )
-        return "\n".join(lines)
-
 
 def measure_accuracy(
-    classifier: ZeroShot,
-    preprocess: Callable[[Image], Tensor],
-    pictures: Labelled,
-    batch_size: int,
-    prompts: str,
+    classifier: ZeroShot, preprocess: Callable[[Image], Tensor], labelled: Labelled, batch_size: int
 ) -> Accuracy:
-    """Answer every picture without adaptation; what cannot be read is counted and left out."""
+    """Label every image without adaptation; images that cannot be read are counted and left out."""
     from tqdm import tqdm
 
     right = images = unreadable = 0
     first_error = ""
     hidden = sys.stderr is None or not sys.stderr.isatty()
-    with tqdm(total=len(pictures.paths), unit="image", disable=hidden, leave=False) as bar:
-        for first in range(0, len(pictures.paths), batch_size):
+    with tqdm(total=len(labelled.paths), unit="image", disable=hidden, leave=False) as bar:
+        for first in range(0, len(labelled.paths), batch_size):
             part = slice(first, first + batch_size)
             inputs: list[Tensor] = []
             labels: list[int] = []
-            for path, label in zip(pictures.paths[part], pictures.labels[part], strict=True):
+            for path, label in zip(labelled.paths[part], labelled.labels[part], strict=True):
                 try:
                     inputs.append(preprocess(open_image(path)))
                     labels.append(label)
@@ -108,8 +82,8 @@ def measure_accuracy(
             if inputs:
                 right += _count_right(classifier, torch.stack(inputs), torch.tensor(labels))
                 images += len(inputs)
-            bar.update(len(pictures.paths[part]))
-    return Accuracy(right, images, unreadable, classifier.classes, prompts, first_error)
+            bar.update(len(labelled.paths[part]))
+    return Accuracy(right, images, unreadable, classifier.classes, first_error=first_error)
 
 
 def _count_right(classifier: ZeroShot, images: Tensor, labels: Tensor) -> int:

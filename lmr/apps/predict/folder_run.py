@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from lmr.apps.predict.results import Answer, ResultFile, Screen
+from lmr.apps.predict.results import Answer, ErrorCause, ResultFile, Screen
 from lmr.core.errors import LmrError
+from lmr.core.files import sync_folder
 from lmr.core.method import Method
 from lmr.data.image_files import UnreadableImage, open_image
 
@@ -44,6 +45,8 @@ class Run:
         self.images = self.errors = 0
         self.earlier = self.saved = 0  # of the images: finished by an earlier run, safe on the disk
         self.counts: Counter[str] = Counter()
+        self.causes: Counter[ErrorCause] = Counter()  # of the errors of this run
+        self.first_error: str | None = None  # of this run
         self.finished = False
 
     def begin(self) -> None:
@@ -52,6 +55,7 @@ class Run:
             return self.save()
         self.output.open()
         try:
+            sync_folder(self.output.path.parent)  # or a power cut could leave a progress file without its output
             self.save()
         except BaseException:
             self.output.discard()
@@ -108,6 +112,7 @@ class Run:
                     answers = self.answer(paths[first : first + self.batch_size])
                     results.append(answers)
                     self.count(answer.label for answer in answers)
+                    self.note_errors(answers)
                     self.finished = first + self.batch_size >= len(paths)
                     self.save()
                     bar.update(len(answers))
@@ -117,17 +122,17 @@ class Run:
             raise LmrError(f"{error}{self._explain_resuming(flag)}") from error
 
     def answer(self, chunk: Sequence[Path]) -> list[Answer]:
-        """One step on the readable pictures of the chunk; the others get an error."""
+        """One step on the readable images of the chunk; the others get an error."""
         inputs: dict[Path, Tensor] = {}
-        errors: dict[Path, str] = {}
+        answers: dict[Path, Answer] = {}
         for path in chunk:
             try:
                 inputs[path] = self.preprocess(open_image(path))
             except UnreadableImage as error:
-                errors[path] = str(error)
+                answers[path] = Answer(str(path), error=str(error), cause=ErrorCause.UNREADABLE)
             except (ValueError, OSError, MemoryError) as error:
-                errors[path] = f"Cannot prepare {str(path)!r} for the model: {error}"
-        best: dict[Path, list[tuple[str, float]]] = {}
+                problem = f"Cannot prepare {str(path)!r} for the model: {error}"
+                answers[path] = Answer(str(path), error=problem, cause=ErrorCause.UNSUITABLE)
         if inputs:
             classifier = self.method.classifier
             prediction = self.method.step(torch.stack(list(inputs.values())).to(classifier.device, classifier.dtype))
@@ -135,10 +140,12 @@ class Run:
             shares = prediction.probabilities.gather(1, order)
             for path, row, values in zip(inputs, order.tolist(), shares.tolist(), strict=True):
                 if all(map(math.isfinite, values)):
-                    best[path] = [(classifier.names[c], round(p, 6)) for c, p in zip(row, values, strict=True)]
+                    best = [(classifier.names[c], round(p, 6)) for c, p in zip(row, values, strict=True)]
+                    answers[path] = Answer(str(path), best)
                 else:
-                    errors[path] = f"The model's answer to {str(path)!r} is not a finite number."
-        return [Answer(str(path), best.get(path, ()), errors.get(path)) for path in chunk]
+                    problem = f"The model's answer to {str(path)!r} is not a finite number."
+                    answers[path] = Answer(str(path), error=problem, cause=ErrorCause.NOT_FINITE)
+        return [answers[path] for path in chunk]
 
     def count(self, labels: Iterable[str | None]) -> None:
         """Add answers to the summary; a label of None is an error."""
@@ -148,6 +155,13 @@ class Run:
                 self.errors += 1
             else:
                 self.counts[label] += 1
+
+    def note_errors(self, answers: Iterable[Answer]) -> None:
+        """Remember the causes of this run's errors and the first message, for the summary."""
+        for answer in answers:
+            if answer.cause is not None:
+                self.causes[answer.cause] += 1
+                self.first_error = self.first_error or answer.error
 
     def _note_progress(self) -> dict[str, str]:
         if self.output is None:

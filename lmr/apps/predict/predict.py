@@ -7,11 +7,12 @@ bytes as a run that was never interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +20,8 @@ import torch
 
 from lmr.apps.model_options import ModelOptions, choose_prompts, make_classifier, read_names
 from lmr.apps.predict.folder_run import Run
-from lmr.apps.predict.results import ResultFile
+from lmr.apps.predict.results import ErrorCause, ResultFile
+from lmr.apps.predict.state_lock import hold_state
 from lmr.core.errors import LmrError
 from lmr.core.registry import create
 from lmr.data.image_files import list_images
@@ -38,6 +40,8 @@ class Summary:
     counts: dict[str, int]  # images per predicted class
     out: Path | None
     state: Path | None
+    causes: Mapping[ErrorCause, int] = field(default_factory=dict)  # of the errors of this run
+    first_error: str | None = None  # of this run
 
     @property
     def speed(self) -> float:
@@ -51,6 +55,32 @@ class Summary:
             return None
         label = max(self.counts, key=self.counts.__getitem__)
         return label, self.counts[label] / sum(self.counts.values())
+
+    @property
+    def complaint(self) -> str | None:
+        """An error message if every image failed: of those this run labelled, or of the whole output. Otherwise None.
+
+        A run that came to its end but has labelled nothing must not look like a success to the script around it.
+        """
+        new, failed = self.images - self.earlier, sum(self.causes.values())
+        if not (new and failed == new) and not (self.images and self.errors == self.images):
+            return None
+        parts = [f"None of the {new or self.images} images could be labelled."]
+        if self.first_error is not None:
+            parts.append(f"The first error: {self.first_error}")
+        parts.append(self._advise())
+        if self.out is not None:
+            parts.append(f"Then label them again with --overwrite; {str(self.out)!r} holds the errors.")
+        return " ".join(parts)
+
+    def _advise(self) -> str:
+        """What to try when every image failed, by the most frequent cause."""
+        cause = max(self.causes, key=self.causes.__getitem__, default=ErrorCause.UNREADABLE)
+        if cause is ErrorCause.UNREADABLE:
+            return "Check that the files are complete images."
+        if cause is ErrorCause.NOT_FINITE and self.state is not None:
+            return f"The state in {str(self.state)!r} is probably damaged; give another --state, or remove the file."
+        return "Check the model with 'lmr doctor'."
 
     def __str__(self) -> str:
         parts = [f"{self.images} images", f"{self.errors} with an error", f"{self.speed:.1f} images/s"]
@@ -93,21 +123,27 @@ def predict_images(
     anything is touched, for what does not fit together; a picture that cannot be read becomes a line with an error.
     """
     names = read_labels(labels)
-    if (state is not None and not os.fspath(state)) or (out is not None and not os.fspath(out)):
-        raise LmrError("Expected the name of a file for --out and --state, got an empty one.")
     for word, number in (("batch size", batch_size), ("number of top classes", top)):
         if not isinstance(number, int) or number < 1:
             raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
     top = min(top, len(names))
     options = ModelOptions(architecture, device, dtype, memory, compile)
     wording = choose_prompts(templates, prompts)
+    for option, path in (("--out", out), ("--state", state)):
+        if path is not None:
+            _check_path(option, path)
     output = None if out is None else ResultFile(out, top)
     kept = Path(state) if state is not None else None if output is None else Path(f"{output.path}.state")
-    _check_files(output, kept, resume, overwrite)
-    paths = _list_paths(sources)
-    try:
-        if output is not None and output.path.exists():
-            output.open()
+    with contextlib.ExitStack() as held:
+        if output is not None:
+            held.callback(output.close)
+            if output.path.exists():
+                output.open()
+        if kept is not None:
+            _check_path("--state", kept)
+            held.enter_context(hold_state(kept, _explain_lock(output, state)))
+        _check_files(output, kept, resume, overwrite)
+        paths = _list_paths(sources)
         backbone = options.load(model)
         classifier = make_classifier(backbone, names, wording)
         run = Run(create(method, classifier), backbone.preprocess, output, kept, batch_size, top, options.note())
@@ -120,14 +156,13 @@ def predict_images(
         start = time.perf_counter()
         run.label(paths, "--resume instead of --overwrite" if overwrite else "--resume")
         seconds = time.perf_counter() - start
-    finally:
-        if output is not None:
-            output.close()
-    if kept is not None and state is None:
-        kept.unlink(missing_ok=True)
-        kept = None
+        if kept is not None and state is None:
+            kept.unlink(missing_ok=True)
+            kept = None
     where = None if output is None else output.path
-    return Summary(run.images, run.errors, run.earlier, seconds, dict(run.counts), where, kept)
+    return Summary(
+        run.images, run.errors, run.earlier, seconds, dict(run.counts), where, kept, dict(run.causes), run.first_error
+    )
 
 
 def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:
@@ -141,6 +176,30 @@ def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:
     if twice := [name for name, count in counts.items() if count > 1]:
         raise LmrError(f"Name every class once; {', '.join(map(repr, twice[:5]))} came more than once in {came}.")
     return names
+
+
+def _check_path(option: str, path: AnyPath) -> None:
+    """Refuse what cannot be a file to read and to replace. Opening a pipe would wait for ever."""
+    name = os.fspath(path)
+    if not name:
+        raise LmrError(f"Expected the name of a file for {option}, got an empty one.")
+    if os.path.isdir(path):
+        raise LmrError(f"{name!r} is a folder; give {option} the name of a file.")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise LmrError(f"{name!r} is a pipe, a socket or a device; give {option} the name of a regular file.")
+    folder = os.path.dirname(name) or os.curdir
+    if not os.path.isdir(folder):
+        raise LmrError(f"Cannot write {name!r}: there is no folder {folder!r}; create it first.")
+
+
+def _explain_lock(output: ResultFile | None, state: AnyPath | None) -> str:
+    """The error message for a second run on the files of one that is still running."""
+    if state is None and output is not None:
+        return f"Another run is writing {str(output.path)!r}; wait for it, or give another --out."
+    return (
+        f"Another run is using the state {os.fspath(state or '')!r}; wait for it, or give another --state. "
+        "Two runs on one state would lose what one of them learns."
+    )
 
 
 def _check_files(output: ResultFile | None, kept: Path | None, resume: bool, overwrite: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import enum
 import hashlib
 import io
 import json
@@ -14,15 +15,27 @@ from pathlib import Path
 from typing import IO
 
 from lmr.core.errors import LmrError
+from lmr.core.files import acquire_lock
+
+_FILE_NAME_ERRORS = sys.getfilesystemencodeerrors()  # a name that is not valid text becomes the bytes on the disk
+
+
+class ErrorCause(enum.Enum):
+    """Why an image has no label."""
+
+    UNREADABLE = enum.auto()  # the file is missing, damaged or not an image
+    UNSUITABLE = enum.auto()  # the image cannot be turned into an input of the model
+    NOT_FINITE = enum.auto()  # the model or its adapted state answers with NaN or infinity
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said of one picture: its best classes with their probabilities, or why it has none."""
+    """The result of one image: its best classes with their probabilities, or an error message and its cause."""
 
     path: str
     top: Sequence[tuple[str, float]] = ()
     error: str | None = None
+    cause: ErrorCause | None = None
 
     @property
     def label(self) -> str | None:
@@ -82,12 +95,11 @@ class ResultFile:
         try:
             self._created = not self.path.exists()
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (close() closes it)
-            _lock(self._file)
-        except BlockingIOError as error:
-            self.close()
-            raise LmrError(f"Another run is writing {str(self.path)!r}; wait for it, or give another --out.") from error
         except OSError as error:
             raise LmrError(f"Cannot write {str(self.path)!r}: {error.strerror or error}.") from error
+        if not acquire_lock(self._file):
+            self.close()
+            raise LmrError(f"Another run is writing {str(self.path)!r}; wait for it, or give another --out.")
 
     def recover(self, offset: int, digest: str) -> list[tuple[str, str | None]]:
         """Take the first ``offset`` bytes as finished: the path and label (None: error) of each of their pictures."""
@@ -106,10 +118,13 @@ class ResultFile:
                 "resume, or start again with --overwrite."
             )
         self.offset, self._hash = offset, read
-        texts = (line.decode("utf-8", "surrogateescape") for line in self._read_lines(offset))
-        if self.is_csv:
+        texts = (line.decode("utf-8", _FILE_NAME_ERRORS) for line in self._read_lines(offset))
+        if not self.is_csv:
+            return [(record["path"], record.get("label")) for record in map(json.loads, texts)]
+        try:
             return [(row["path"], None if row["error"] else row["label"]) for row in csv.DictReader(texts)]
-        return [(record["path"], record.get("label")) for record in map(json.loads, texts)]
+        except csv.Error as error:  # lmr 0.2 did not quote a carriage return
+            raise LmrError(f"Cannot read {str(self.path)!r} back ({error}); start again with --overwrite.") from error
 
     def cut(self) -> None:
         """Drop everything after the finished part."""
@@ -168,7 +183,11 @@ def format_json(answer: Answer) -> bytes:
 
 
 def format_csv(answer: Answer, columns: int) -> bytes:
-    """One row: path, label, probability, ``columns`` times label:probability, error."""
+    """One row: path, label, probability, ``columns`` times label:probability, error.
+
+    Cells are written as they are. A spreadsheet may read a file name or class name that begins with ``=``, ``+``,
+    ``-`` or ``@`` as a formula; import the file with these columns set to text if its names come from strangers.
+    """
     if answer.error is not None:
         return _join_row([answer.path, *[""] * (columns + 2), answer.error])
     best = [f"{label}:{probability:.6f}" for label, probability in answer.top]
@@ -176,9 +195,14 @@ def format_csv(answer: Answer, columns: int) -> bytes:
 
 
 def _join_row(cells: Sequence[str]) -> bytes:
+    """One row that ends in a line feed.
+
+    The writer quotes the characters of its line terminator, so it is given both; Python before 3.13 would leave a
+    carriage return unquoted otherwise, and no reader could tell it from the end of a row.
+    """
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue().encode("utf-8", "surrogateescape")
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return (text.getvalue().removesuffix("\r\n") + "\n").encode("utf-8", _FILE_NAME_ERRORS)
 
 
 def _name_columns(columns: int) -> list[str]:
@@ -190,16 +214,3 @@ def _write_all(file: IO[bytes], content: bytes) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]
-
-
-def _lock(file: IO[bytes]) -> None:
-    """Refuse (BlockingIOError) if another run holds the file; where the system has no such locks, trust the user."""
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:  # some network disks cannot lock
-            pass

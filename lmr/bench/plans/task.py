@@ -15,7 +15,6 @@ from typing import Any
 from lmr.bench.plans.plan import Contender, Part, Plan
 from lmr.bench.plans.prompt_sets import PromptSet
 from lmr.bench.running.inputs import (
-    answer_in_sentences,
     describe_backbone,
     find_clean_dataset,
     find_dataset,
@@ -160,8 +159,7 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
 
 def _digest_data(dataset: Dataset, domains: tuple[str, ...], severity: int) -> str:
     """Of the files that the task reads, and no others: a further corruption in the folder makes no run another."""
-    with answer_in_sentences():
-        return dataset.digest_part(domains, severity)
+    return dataset.digest_part(domains, severity)
 
 
 @lru_cache

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -79,20 +78,10 @@ class KeptPictures(Dataset):
         return [fresh[index] if index in fresh else kept._kept[index] for index in wanted]
 
 
-@contextmanager
-def answer_in_sentences() -> Iterator[None]:
-    """Errors of the data, which are sentences already, become errors of lmr."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        raise error if isinstance(error, LmrError) else LmrError(str(error)) from error
-
-
 @lru_cache
 def find_dataset(name: str, root: str | None = None) -> KeptPictures:
     """A dataset by its name; one that is missing is answered with the command that gets it."""
-    with answer_in_sentences():
-        return KeptPictures(open_dataset(name, root))
+    return KeptPictures(open_dataset(name, root))
 
 
 def find_clean_dataset(name: str, root: str | None) -> Dataset:
@@ -113,19 +102,18 @@ def find_clean_dataset(name: str, root: str | None) -> Dataset:
 
 def make_task_stream(task: Task, dataset: Dataset) -> Stream:
     """The stream of a task."""
-    with answer_in_sentences():
-        return make_stream(
-            dataset,
-            task.domains,
-            severity=task.severity or 5,
-            order=task.order,
-            seed=task.seed,
-            limit=task.limit,
-            batch_size=task.batch_size,
-            mix=task.mix,
-            concentration=task.concentration,
-            block=task.block,
-        )
+    return make_stream(
+        dataset,
+        task.domains,
+        severity=task.severity or 5,
+        order=task.order,
+        seed=task.seed,
+        limit=task.limit,
+        batch_size=task.batch_size,
+        mix=task.mix,
+        concentration=task.concentration,
+        block=task.block,
+    )
 
 
 @lru_cache(1)

@@ -16,7 +16,6 @@ from lmr.bench.plans.task import Task
 from lmr.bench.running import answers
 from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.inputs import (
-    answer_in_sentences,
     find_clean_dataset,
     find_dataset,
     load_backbone,
@@ -59,17 +58,16 @@ def run_task(
         kept.restore(method, say)
         report(kept.images)
         saved = time.monotonic()
-        with answer_in_sentences():
-            for batch in stream.batches(kept.batches):
-                kept.add(*_answer(task, method, batch, answers.is_measured(kept.batches, len(stream))))
-                try:
-                    report(kept.images)
-                except Stop:
-                    kept.save(method)
-                    raise
-                if time.monotonic() - saved >= save_seconds:
-                    kept.save(method)
-                    saved = time.monotonic()
+        for batch in stream.batches(kept.batches):
+            kept.add(*_answer(task, method, batch, answers.is_measured(kept.batches, len(stream))))
+            try:
+                report(kept.images)
+            except Stop:
+                kept.save(method)
+                raise
+            if time.monotonic() - saved >= save_seconds:
+                kept.save(method)
+                saved = time.monotonic()
         records, peak = kept.read(), kept.peak
     write_samples(folder, task.run, {name: records[name] for name in SAMPLES} | {"domain": records["domain"]})
     return _make_row(task, method, stream, records, peak)
@@ -103,13 +101,12 @@ def measure_forgetting(task: Task, method: Method) -> float:
     """Accuracy on clean pictures with what the stream has left behind; nothing is adapted."""
     classifier = method.classifier
     backbone = load_backbone(task.backbone, task.dtype, task.device)
-    with answer_in_sentences():
-        clean = find_clean_dataset(task.dataset, task.root)
-        stream = make_stream(clean, "clean", seed=task.seed, limit=task.forgetting)
-        right = [
-            method.predict(preprocess(backbone, batch.pictures, classifier.device)).labels.cpu().numpy() == batch.labels
-            for batch in stream
-        ]
+    clean = find_clean_dataset(task.dataset, task.root)
+    stream = make_stream(clean, "clean", seed=task.seed, limit=task.forgetting)
+    right = [
+        method.predict(preprocess(backbone, batch.pictures, classifier.device)).labels.cpu().numpy() == batch.labels
+        for batch in stream
+    ]
     return float(np.concatenate(right).mean())
 
 

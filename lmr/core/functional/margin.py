@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.functional.streams import sum_by_stream
+
 
 class LocalMargin(NamedTuple):
     """The margin of every sample and the two sets it stands between."""
@@ -58,13 +60,6 @@ def gate(logits: Tensor, tau: float) -> Tensor:
     """[4] Confidence weight, 0 below ``tau`` and 1 at certainty: [B], detached."""
     confidence = logits.detach().softmax(1).amax(1)
     return torch.where(confidence >= tau, (confidence - tau) / (1 - tau), 0.0)
-
-
-def sum_by_stream(values: Tensor, index: Tensor, streams: int) -> Tensor:
-    """Sum [B, ...] over the samples of each stream: [A, ...]. A stream's sum never touches another's numbers."""
-    if streams == 1:
-        return values.sum(0, keepdim=True)
-    return values.new_zeros(streams, *values.shape[1:]).index_add(0, index, values)
 
 
 def count_mass(weight: Tensor, top: Tensor, classes: int, index: Tensor, streams: int) -> Tensor:

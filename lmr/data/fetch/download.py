@@ -5,7 +5,6 @@ What has come lies in ``NAME.part``; only a whole file of the right checksum eve
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import http.client
 import os
@@ -13,12 +12,13 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
 from lmr.core.errors import LmrError
+from lmr.core.files import acquire_lock, replace_durably
 
 _CHUNK = 1 << 20  # bytes
 _TRIES = 4  # in a row without a single new byte, before the next server is asked
@@ -43,7 +43,9 @@ def download_file(
     part = target.with_name(target.name + ".part")
     target.parent.mkdir(parents=True, exist_ok=True)
     reasons = []
-    with open(part, "ab", buffering=0) as file, _lock(file, part):
+    with open(part, "ab", buffering=0) as file:
+        if not acquire_lock(file):
+            raise LmrError(f"Another process is fetching {str(part)!r} right now; wait for it, or stop it.")
         for url in urls:
             resumed = os.fstat(file.fileno()).st_size > 0
             try:
@@ -58,8 +60,7 @@ def download_file(
             except Unavailable as reason:
                 reasons.append(f"{urlsplit(url).netloc}: {reason}")
                 continue
-            os.fsync(file.fileno())
-            os.replace(part, target)
+            replace_durably(part, target)
             return
         kept = os.fstat(file.fileno()).st_size
         if not kept:
@@ -69,9 +70,12 @@ def download_file(
 
 
 def compute_checksum(path: Path, algorithm: str) -> str:
-    """The checksum of a file, in hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
+    """The checksum of a file, in hexadecimal digits. Raises LmrError."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, algorithm).hexdigest()
+    except OSError as error:
+        raise LmrError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from error
 
 
 def _compare(part: Path, checksum: str) -> None:
@@ -89,7 +93,7 @@ def _receive(url: str, file: IO[bytes], size: int | None, show: bool, pause: flo
     while True:
         before = os.fstat(file.fileno()).st_size
         try:
-            if (size is not None and before == size) or _receive_once(url, file, before, show):
+            if (size is not None and before == size) or _receive_once(url, file, before, size, show):
                 return
             reason = "the connection was cut"
         except urllib.error.HTTPError as error:
@@ -99,7 +103,7 @@ def _receive(url: str, file: IO[bytes], size: int | None, show: bool, pause: flo
                 return
             if error.code < 500 and error.code not in (408, 429):
                 raise Unavailable(reason) from error
-        except (OSError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
+        except (OSError, ValueError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
         idle = 0 if os.fstat(file.fileno()).st_size > before else idle + 1
         if idle == _TRIES:
@@ -107,18 +111,23 @@ def _receive(url: str, file: IO[bytes], size: int | None, show: bool, pause: flo
         time.sleep(pause * 2 ** max(0, idle - 1))
 
 
-def _receive_once(url: str, file: IO[bytes], have: int, show: bool) -> bool:
-    """One request, for the rest of the file if some of it is there -> whether everything came."""
+def _receive_once(url: str, file: IO[bytes], have: int, size: int | None, show: bool) -> bool:
+    """One request, for the rest of the file if some of it is there -> whether everything came.
+
+    ``size`` counts where the server does not say how long the file is. Bytes are written as soon as they come: a
+    stalled connection loses none of them.
+    """
     request = urllib.request.Request(url, headers={"User-Agent": "lmr", "Accept-Encoding": "identity"})
     if have:
         request.add_header("Range", f"bytes={have}-")
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
-        total = _read_total(response, have)
+        stated = _read_total(response, have)
+        total = size if stated is None else stated
         if response.status != 206:  # the whole file again: the server knows no ranges
             file.truncate(0)
             have = 0
         with _show_progress(url, have, total, show) as bar:
-            while chunk := response.read(_CHUNK):
+            while chunk := response.read1(_CHUNK):
                 file.write(chunk)
                 have += len(chunk)
                 bar.update(len(chunk))
@@ -132,8 +141,8 @@ def _read_total(response: Any, have: int) -> int | None:
         if not match or int(match[1]) != have:
             raise Unavailable("it sends another part of the file than was asked for")
         return None if match[2] == "*" else int(match[2])
-    length = response.headers.get("Content-Length")
-    return int(length) if length else None
+    length = str(response.headers.get("Content-Length", ""))
+    return int(length) if re.fullmatch("[0-9]+", length) else None  # nonsense is no length; the checksum decides
 
 
 def _show_progress(url: str, have: int, total: int | None, show: bool) -> Any:
@@ -141,18 +150,3 @@ def _show_progress(url: str, have: int, total: int | None, show: bool) -> Any:
 
     name = Path(urlsplit(url).path.removesuffix("/content")).name
     return tqdm(total=total, initial=have, unit="B", unit_scale=True, unit_divisor=1000, desc=name, disable=not show)
-
-
-@contextlib.contextmanager
-def _lock(file: IO[bytes], part: Path) -> Iterator[None]:
-    """Refuse to write where another process is writing; a killed process lets go by itself."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise LmrError(f"Another process is fetching {str(part)!r} right now; wait for it, or stop it.") from error
-    yield

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from lmr.core.files import write_atomically
 
 
 def read_fetched(root: Path, file: str) -> dict[str, Any] | None:
@@ -23,6 +24,4 @@ def write_fetched(root: Path, file: str, note: dict[str, Any]) -> None:
     """Write the note, all at once."""
     path = root / ".fetched" / f"{file}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(note))
-    os.replace(new, path)
+    write_atomically(path, json.dumps(note).encode())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmr.core.errors import LmrError
-from lmr.data.fetch.download import download_file
+from lmr.data.fetch.download import compute_checksum, download_file
 from lmr.data.fetch.fetched import read_fetched, write_fetched
 from lmr.data.fetch.made import read_note
 from lmr.data.fetch.sources import SOURCES, Archive, Source
@@ -43,21 +43,36 @@ def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, 
             say(f"{archive.file} has been fetched and unpacked before.")
             continue
         path = root / archive.file
-        if not path.is_file():
+        ours = not path.is_file() or _is_downloaded(archive, root)
+        if path.is_file():
+            say(f"{archive.file} is in {root} already; verifying its checksum.")
+            _verify(archive, path)
+        else:
             _check_space(archive, root)
-        _write_note(archive, source, root, None)
-        if not path.is_file():
             download_file(archive.urls, path, archive.checksum, size=archive.size, show=show)
+        _write_note(archive, source, root, None, ours)
         wanted = partial(_is_listed, frozenset(read_list("imagenet_c_5000"))) if source.listed else None
         names = unpack_archive(path, root / source.folder, replace=archive.brings, wanted=wanted, show=show)
-        _write_note(archive, source, root, names)
-        if not keep:
+        _write_note(archive, source, root, names, ours and keep)
+        if ours and not keep:
             path.unlink()
+        elif not ours:
+            say(f"{archive.file} is kept, as lmr did not fetch it.")
     say(f"The set {name!r} is in {root / source.folder}.")
 
 
 def _is_listed(listed: frozenset[str], member: str) -> bool:
     return "/".join(member.split("/")[-2:]) in listed
+
+
+def _verify(archive: Archive, path: Path) -> None:
+    """An archive that was found, not fetched just now, may be any file of that name."""
+    algorithm, _, expected = archive.checksum.partition(":")
+    if (found := compute_checksum(path, algorithm)) != expected:
+        raise LmrError(
+            f"The archive {str(path)!r} does not match the published checksum ({algorithm} {found} instead of "
+            f"{expected}). Nothing was unpacked or deleted; move it away and run the command again to fetch it."
+        )
 
 
 def _check_space(archive: Archive, root: Path) -> None:
@@ -89,9 +104,18 @@ def _check_place(archive: Archive, source: Source, root: Path) -> None:
         )
 
 
-def _write_note(archive: Archive, source: Source, root: Path, names: list[str] | None) -> None:
-    """What an archive brought, None while it is still on its way: from then on its folders are ours to replace."""
-    write_fetched(root, archive.file, {"checksum": archive.checksum, "listed": source.listed, "names": names})
+def _write_note(archive: Archive, source: Source, root: Path, names: list[str] | None, downloaded: bool) -> None:
+    """What a verified archive brought, None while it is being unpacked: from then on its folders are ours to replace.
+
+    ``downloaded`` says that the archive in the root was fetched by lmr, which may hence delete it.
+    """
+    note = {"checksum": archive.checksum, "listed": source.listed, "names": names, "downloaded": downloaded}
+    write_fetched(root, archive.file, note)
+
+
+def _is_downloaded(archive: Archive, root: Path) -> bool:
+    note = _read_note(archive, root)
+    return note is not None and note.get("downloaded") is True
 
 
 def _read_note(archive: Archive, root: Path) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from lmr.core.errors import LmrError
+from lmr.core.files import write_atomically
 
 NOTE = "made-by-lmr.json"
 
@@ -32,4 +33,4 @@ def write_note(folder: Path, digest: str, corruptions: str) -> None:
             raise LmrError(f"The folder {str(folder)!r} holds pictures made in another way; move it away first.")
         return
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(note, indent=1))
+    write_atomically(path, json.dumps(note, indent=1).encode())

@@ -6,6 +6,7 @@ goes on from there.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lmr.core.errors import LmrError
+from lmr.core.files import replace_durably, write_atomically
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.data.fetch.made import write_note
 from lmr.data.names import read_imagenet
@@ -69,10 +71,9 @@ def make_set(
 def write_arrays(folder: Path, read: Read, labels: Labels, side: int, domains: Sequence[str], show: bool) -> None:
     """One .npy file [5 N, side, side, 3] for each corruption, severity after severity, and labels.npy [5 N]."""
     count = len(labels)
-    part = folder / "labels.npy.part"
-    with open(part, "wb") as file:
-        np.save(file, np.tile(labels, 5).astype(np.uint8))
-    os.replace(part, folder / "labels.npy")
+    content = io.BytesIO()
+    np.save(content, np.tile(labels, 5).astype(np.uint8))
+    write_atomically(folder / "labels.npy", content.getvalue())
     todo = [domain for domain in domains if not (folder / f"{domain}.npy").is_file()]
     with _count(len(todo) * 5 * count, show) as bar:
         for domain in todo:
@@ -86,7 +87,7 @@ def write_arrays(folder: Path, read: Read, labels: Labels, side: int, domains: S
                     bar.update(len(places))
             rows.flush()
             del rows
-            os.replace(part, folder / f"{domain}.npy")
+            replace_durably(part, folder / f"{domain}.npy")
 
 
 def write_files(
@@ -109,8 +110,8 @@ def write_files(
 
 def _write(path: Path, content: bytes) -> None:
     part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)
+    part.write_bytes(content)  # the same name every time: the next call replaces what a kill has left behind
+    replace_durably(part, path)
 
 
 def _count(total: int, show: bool) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmr.core.errors import LmrError
+from lmr.core.files import replace_durably, sync_folder
 
 
 def unpack_archive(
@@ -40,6 +41,7 @@ def unpack_archive(
             raise LmrError(f"{str(folder / taken[0])!r} is there already, and {archive.name} brings another; move it.")
         for name in names:
             _replace(aside / name, folder / name)
+        sync_folder(folder)
         return names
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
         raise LmrError(f"Cannot unpack {str(archive)!r} into {str(folder)!r}: {error}.") from error
@@ -87,5 +89,7 @@ def _replace(new: Path, old: Path) -> None:
         os.rename(old, trash)
         os.rename(new, old)
         shutil.rmtree(trash, ignore_errors=True)
-    else:
+    elif new.is_dir():
         os.replace(new, old)
+    else:
+        replace_durably(new, old)

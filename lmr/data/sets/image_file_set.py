@@ -95,7 +95,7 @@ def list_classes(folder: Path, allowed: Iterable[str]) -> list[str]:
     another set.
     """
     order = list(allowed)
-    found = {entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")}
+    found = {entry.name for entry in _scan(folder) if entry.is_dir()}
     if strange := sorted(found - set(order)):
         raise LmrError(
             f"Expected one folder for each class ({order[0]}, {order[1]}, …) in {str(folder)!r}, but {strange[0]!r} "
@@ -109,8 +109,16 @@ def list_classes(folder: Path, allowed: Iterable[str]) -> list[str]:
 
 def list_pictures(folder: Path) -> list[str]:
     """Names of the picture files in a folder, sorted, without those a system hides."""
-    names = (entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
-    return sorted(name for name in names if name.lower().endswith(EXTENSIONS))
+    return sorted(entry.name for entry in _scan(folder) if entry.name.lower().endswith(EXTENSIONS))
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder, without what a system hides."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise LmrError(f"Cannot list the folder {str(folder)!r}: {error.strerror}.") from error
 
 
 def open_labelled(name: str, source: Path) -> PictureFiles:

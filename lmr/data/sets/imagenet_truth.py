@@ -36,7 +36,10 @@ def _read_truths(folder: Path, flat: Sequence[str]) -> dict[str, str]:
             f"The folder {str(folder)!r} holds pictures without classes. Sort them into one folder per class "
             f"(n01440764, …), or put {KAGGLE} (from Kaggle) or {LINES} (one class id per line) beside them."
         )
-    text = path.read_text("utf-8-sig")
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LmrError(f"Cannot read the list of classes {str(path)!r}: {error}.") from error
     if path.name == KAGGLE:
         rows = list(csv.reader(text.splitlines()))
         return {f"{row[0]}.JPEG": row[1].split()[0] for row in rows[1:] if len(row) == 2 and row[1].strip()}

@@ -20,6 +20,8 @@ from lmr.data.image_files import list_images
 AnyPath = str | os.PathLike[str]
 ClassNames = Sequence[str] | Mapping[str, str]
 
+_QUOTE = "put names that hold commas, quotes or line breaks in double quotes, and double the quotes inside."
+
 
 @dataclass(frozen=True)
 class Labelled:
@@ -99,7 +101,11 @@ def read_class_names(path: AnyPath) -> list[str] | dict[str, str]:
 
 def _search_classes(source: Path) -> dict[str, list[Path]]:
     """The pictures of every sub-folder, in the sorted order of their names; a class may have none."""
-    folders = sorted(name for name in os.listdir(source) if not name.startswith(".") and (source / name).is_dir())
+    try:
+        names = os.listdir(source)
+    except OSError as error:
+        raise LmrError(f"Cannot list the folder {str(source)!r}: {error.strerror}.") from error
+    folders = sorted(name for name in names if not name.startswith(".") and (source / name).is_dir())
     found: dict[str, list[Path]] = {}
     for name in folders:
         try:
@@ -116,15 +122,21 @@ def _search_classes(source: Path) -> dict[str, list[Path]]:
 def _read_table(source: Path) -> dict[str, list[Path]]:
     try:
         with open(source, newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, skipinitialspace=True)
+            rows = csv.DictReader(file, skipinitialspace=True, strict=True)
             if not {"path", "label"} <= set(rows.fieldnames or ()):
                 raise LmrError(f"Expected the columns path and label in {str(source)!r}, got {rows.fieldnames}.")
             found: dict[str, list[Path]] = {}
             for row in rows:
                 if not row["path"] or not row["label"]:
-                    raise LmrError(f"Line {rows.line_num} of {str(source)!r} lacks a path or a label.")
-                found.setdefault(row["label"].strip(), []).append(source.parent / row["path"].strip())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+                    raise LmrError(f"Line {rows.line_num} of {str(source)!r} lacks a path or a label; {_QUOTE}")
+                if any(row.pop(None, ())):  # DictReader's key for what has no column
+                    raise LmrError(f"Line {rows.line_num} of {str(source)!r} has more cells than the header; {_QUOTE}")
+                path = row["path"].strip(" \t")  # line breaks in quotes belong to the name
+                found.setdefault(row["label"].strip(), []).append(source.parent / path)
+    except csv.Error as error:
+        first = rows.line_num + 1  # of the row that is wrong: line_num is the last line of the row before it
+        raise LmrError(f"Line {first} of {str(source)!r} does not begin a row: {error}; {_QUOTE}") from error
+    except (OSError, UnicodeDecodeError) as error:
         raise LmrError(f"Cannot read the table {str(source)!r}: {error}.") from error
     if not found:
         raise LmrError(f"The table {str(source)!r} has no rows under its header.")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -24,8 +27,10 @@ import lmr
 from lmr.apps.model_options import ModelOptions
 from lmr.apps.predict import folder_run as run_file
 from lmr.apps.predict import results as results_file
+from lmr.apps.predict import state_lock
 from lmr.apps.predict.predict import predict_images, read_labels
-from lmr.apps.predict.results import Answer, ResultFile, Screen
+from lmr.apps.predict.results import Answer, ErrorCause, ResultFile, Screen
+from lmr.apps.predict.state_lock import hold_state
 from lmr.cli import main
 from lmr.core.state import read_state
 from lmr.data.image_files import open_image
@@ -274,20 +279,33 @@ def test_more_top_classes_than_classes(here: Path) -> None:
 
 @posix
 def test_names_that_are_no_text_survive_both_formats(here: Path) -> None:
-    odd = ["a\nb.png", 'say "x", y.png', os.fsdecode(b"\xff\xfe.png"), "ü\u2028.png"]
+    odd = ["a\nb.png", 'say "x", y.png', os.fsdecode(b"\xff\xfe.png"), "ü\u2028.png", "c\rd.png", "e\r\nf.png"]
+    odd += ["\r.png", "g\r", '"\r"', "\r,\n.png", "=1+1.png", " @sum.png"]
     pixels = draw(range(1))[0][0]
     os.mkdir("a")
     for name in odd:
         with open(os.path.join("a", name), "wb") as file:
             Image.fromarray(pixels).save(file, format="PNG")
     for out in ("o.jsonl", "o.csv"):
-        assert predict_images("a", LABELS, out=out, state=f"{out}.kept", batch_size=3).images == 4
+        sources = [os.path.join("a", name) for name in odd]  # files with and without an extension
+        assert predict_images(sources, LABELS, out=out, state=f"{out}.kept", batch_size=3).images == len(odd)
         before = (here / out).read_bytes()
-        again = predict_images("a", LABELS, out=out, state=f"{out}.kept", batch_size=3, resume=True)
-        assert (again.images, again.earlier) == (4, 4)
+        again = predict_images(sources, LABELS, out=out, state=f"{out}.kept", batch_size=3, resume=True)
+        assert (again.images, again.earlier) == (len(odd), len(odd))
         assert (here / out).read_bytes() == before
     listed = [json.loads(line)["path"] for line in (here / "o.jsonl").read_bytes().splitlines()]
-    assert sorted(listed) == sorted(os.path.join("a", name) for name in odd)
+    assert listed == sources
+    with open("o.csv", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        assert [row["path"] for row in csv.DictReader(file)] == sources
+
+
+def test_table_of_an_older_version_that_cannot_be_read_back_gets_an_error_message(here: Path) -> None:
+    """Version 0.2 did not quote a carriage return."""
+    table = ResultFile("o.csv", 1)
+    content = b"path,label,probability,top1,error\na\rb.png,x,0.5,x:0.5,\n"
+    (here / "o.csv").write_bytes(content)
+    with pytest.raises(lmr.LmrError, match=r"Cannot read 'o\.csv' back .* start again with --overwrite"):
+        table.recover(len(content), hashlib.sha256(content).hexdigest())
 
 
 def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +388,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pa
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("owner", "name", "most"), [(os, "fsync", 9), (os, "replace", 5), (lmr.Method, "step", 4)])
+@pytest.mark.parametrize(("owner", "name", "most"), [(os, "fsync", 15), (os, "replace", 5), (lmr.Method, "step", 4)])
 def test_dead_at_any_call_and_resumed_is_as_never_interrupted(
     here: Path, straight: Callable[..., Any], owner: Any, name: str, most: int, when: str
 ) -> None:
@@ -727,11 +745,19 @@ def test_absolute_paths_are_resumed_anywhere(here: Path, monkeypatch: pytest.Mon
     [  # options are added; a name takes the folder's place
         ([], "'o.jsonl' exists; continue it with --resume, replace it with --overwrite, or name another."),
         (["--out", "o.txt"], "Expected an output file that ends in .jsonl or .csv, got 'o.txt'; rename it."),
-        (["--out", "nowhere/o.jsonl"], "Cannot write 'nowhere/o.jsonl': No such file or directory."),
-        (["--out", "p.jsonl", "--state", "nowhere/s"], "Cannot write 'nowhere/s': No such file or directory."),
+        (
+            ["--out", "nowhere/o.jsonl"],
+            "Cannot write 'nowhere/o.jsonl': there is no folder 'nowhere'; create it first.",
+        ),
+        (
+            ["--out", "p.jsonl", "--state", "nowhere/s"],
+            "Cannot write 'nowhere/s': there is no folder 'nowhere'; create",
+        ),
         (["--out", "p.jsonl", "--state", "./p.jsonl"], "--state and --out are both 'p.jsonl'; give them different"),
         (["--out", "p.jsonl", "--state", "foreign"], "'foreign' is not a whole state file"),
-        (["--out", "p.jsonl", "--state", "a"], "'a' is a folder, not a state file"),
+        (["--out", "p.jsonl", "--state", "a"], "'a' is a folder; give --state the name of a file."),
+        (["--out", "folder.jsonl"], "'folder.jsonl' is a folder; give --out the name of a file."),
+        (["--out", "p.jsonl", "--labels", "a"], "Expected a file of class names, got the folder 'a'"),
         (["--out", "p.jsonl", "--state", "o.jsonl.state", "--labels", "a star,a ring"], "other classes or prompts"),
         (["--out", "p.jsonl", "--state", "o.jsonl.state", "--method", "zeroshot"], "The state belongs to lmr("),
         (["--out", "o.jsonl", "--overwrite", "--state", "foreign"], "'foreign' is not a whole state file"),
@@ -741,7 +767,7 @@ def test_absolute_paths_are_resumed_anywhere(here: Path, monkeypatch: pytest.Mon
         (["--out", "p.jsonl", "--method", "lmr(lr='x')"], "Expected a number for 'lr' of lmr"),
         (["--out", "p.jsonl", "--template", "a photo"], "Expected templates with {}"),
         (["--out", "p.jsonl", "--labels", "red circle"], "at least two class names"),
-        (["--out", "p.jsonl", "--labels", "nams.txt"], "got 'nams.txt', which is no file here."),
+        (["--out", "p.jsonl", "--labels", "nams.txt"], "got 'nams.txt', and there is no such file."),
         (["--out", "p.jsonl", "--labels", "red circle,red_circle,ring"], "Name every class once; 'red circle' came"),
         (["--out", "p.jsonl", "--labels", "red circle,blu star"], "does not know the word 'blu'"),
         (["--out", "p.jsonl", "--labels", "latin"], "Cannot read the class names in 'latin'"),
@@ -758,6 +784,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_touched(
     (here / "latin").write_bytes("grün\nblau\n".encode("latin-1"))
     (here / "empty").write_bytes(b"\n\n")
     (here / "bare").mkdir()
+    (here / "folder.jsonl").mkdir()
     if change and not change[0].startswith("-"):
         words[0] = change.pop(0)
     refuse(capsys, here, sentence, *words, *change)
@@ -807,6 +834,144 @@ def test_two_runs_cannot_write_one_file(here: Path, capsys: pytest.CaptureFixtur
         refuse(capsys, here, "Another run is writing 'o.jsonl'; wait for it, or give another --out.", *words, flag)
     other.close()
     assert run_here(capsys, *words, "--resume")[0] == 0
+
+
+@posix
+def test_two_runs_cannot_use_one_state(here: Path) -> None:
+    """Two processes: the first is held in the middle of its run, so that the others always come at that moment."""
+    draw_pictures(here / "a", range(60))
+    shared = ["--labels", TEXT, "--batch-size", "1", "--state", "camera.state"]
+    first = start("predict", "a", *shared, "--out", "a.jsonl")
+    wait_for_growth(first, here / "a.jsonl", 0)
+    first.send_signal(signal.SIGSTOP)
+    try:
+        before = photograph(here)
+        for output in (["--out", "b.jsonl"], []):
+            second = start("predict", "a", *shared, *output)
+            out, said = second.communicate()
+            assert (second.returncode, out) == (2, b"")
+            assert said.startswith(b"lmr: Another run is using the state 'camera.state'; wait for it, or give another")
+            assert said.count(b"\n") == 1
+            assert photograph(here) == before
+    finally:
+        first.send_signal(signal.SIGCONT)
+    assert first.communicate()[1].startswith(b"lmr: 60 images, 0 with an error")
+    predict_images("a", LABELS, batch_size=1, state="camera.state", out="b.jsonl")
+    assert sorted(path.name for path in here.iterdir()) == ["a", "a.jsonl", "b.jsonl", "camera.state"]
+    assert read_state(here / "camera.state")[0]["predicted"].sum() == 120  # of both runs
+
+
+@posix
+def test_the_progress_beside_an_output_is_locked_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = prepare(here)
+    with hold_state(here / "o.jsonl.state", "busy"):
+        refuse(
+            capsys, here, "Another run is writing 'o.jsonl'; wait for it, or give another --out.", *words, "--resume"
+        )
+        other = ["a", "--labels", TEXT, "--state", "o.jsonl.state"]
+        refuse(capsys, here, "Another run is using the state 'o.jsonl.state'; wait for it", *other)
+    assert run_here(capsys, *words, "--resume")[0] == 0
+
+
+@posix
+def test_a_lock_file_that_was_removed_in_the_meantime_is_not_trusted(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run before ends, and another begins, between the opening and the locking of the lock file."""
+    path, real = here / ".s.lock", state_lock.acquire_lock
+    others: list[IO[bytes]] = []
+
+    def meet_another(file: IO[bytes]) -> bool:
+        if not others:
+            path.unlink()
+            others.append(path.open("ab"))
+            assert real(others[0])
+        return real(file)
+
+    monkeypatch.setattr(state_lock, "acquire_lock", meet_another)
+    with pytest.raises(lmr.LmrError, match="busy"), hold_state(here / "s", "busy"):
+        pass
+    assert path.exists()
+    others[0].close()
+    with hold_state(here / "s", "busy"):
+        assert path.exists()
+    assert not path.exists()
+
+
+@posix
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_pipes_and_devices_are_refused_before_they_are_opened(
+    here: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """Opening a pipe waits for its other end, deaf to SIGTERM."""
+    draw_pictures(here / "a", range(2))
+    if kind == "device":
+        (here / "p.jsonl").symlink_to(os.devnull)
+    elif kind == "pipe":
+        os.mkfifo("p.jsonl")
+    else:
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind("p.jsonl")
+    for option in ("--state", "--out"):
+        words = ["a", "--labels", TEXT, option, "p.jsonl"]
+        refuse(capsys, here, f"'p.jsonl' is a pipe, a socket or a device; give {option} the name", *words)
+    os.rename("p.jsonl", "o.jsonl.state")
+    refuse(capsys, here, "'o.jsonl.state' is a pipe, a socket", "a", "--labels", TEXT, "--out", "o.jsonl")
+
+
+@posix
+def test_labels_and_prompts_may_come_from_a_pipe(here: Path) -> None:
+    """As the shell makes them of ``<(command)``."""
+    draw_pictures(here / "a", range(2))
+    prompts = json.dumps({name: [f"a photo of a {name}."] for name in LABELS})
+    for name, text in (("labels", "\n".join(LABELS)), ("prompts", prompts)):
+        os.mkfifo(name)
+        threading.Thread(target=Path(name).write_text, args=(text,), daemon=True).start()
+    predict_images("a", "labels", prompts="prompts", out="pipes.jsonl")
+    predict_images("a", LABELS, out="lists.jsonl")
+    assert (here / "pipes.jsonl").read_bytes() == (here / "lists.jsonl").read_bytes()
+
+
+def test_a_run_in_which_every_image_fails_is_exit_code_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "good", range(1))
+    (here / "bad").mkdir()
+    for number in range(3):
+        (here / "bad" / f"{number}.png").write_text("x")
+    code, _, said = run_here(capsys, "bad", "--labels", TEXT, "--out", "o.jsonl")
+    assert code == 1
+    summary, complaint = said.splitlines()
+    assert summary.startswith("lmr: 3 images, 3 with an error")
+    first = read_lines(here / "o.jsonl")[0]["error"]
+    assert complaint == (
+        f"lmr: None of the 3 images could be labelled. The first error: {first} Check "
+        "that the files are complete images. Then label them again with --overwrite; 'o.jsonl' holds the errors."
+    )
+    assert run_here(capsys, "bad", "good", "--labels", TEXT, "--out", "o.jsonl", "--overwrite")[0] == 0
+
+
+def test_a_ruined_state_is_named_as_the_cause(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_pictures(here / "a", range(4))
+    predict_images("a", LABELS, state="s", out="o.jsonl", batch_size=2)
+    draw_pictures(here / "a", range(4, 6))
+    real = lmr.Method.step
+
+    def spoil(self: lmr.Method, images: torch.Tensor) -> lmr.Prediction:
+        answer = real(self, images)
+        return lmr.Prediction(answer.logits * float("nan"))
+
+    monkeypatch.setattr(lmr.Method, "step", spoil)
+    summary = predict_images("a", LABELS, state="s", out="o.jsonl", batch_size=2, resume=True)
+    assert (summary.images, summary.errors, summary.earlier) == (6, 2, 4)  # those that failed are all of this run
+    assert summary.causes == {ErrorCause.NOT_FINITE: 2}
+    assert summary.complaint == (
+        "None of the 2 images could be labelled. The first error: The model's answer to 'a/img4.png' is not a finite "
+        "number. The state in 's' is probably damaged; give another --state, or remove the file. Then label them again "
+        "with --overwrite; 'o.jsonl' holds the errors."
+    )
+    assert "Check the model with 'lmr doctor'." in str(predict_images("a", LABELS, out="p.jsonl").complaint)
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert predict_images("a", LABELS, out="q.jsonl").complaint is None
 
 
 @posix

@@ -18,8 +18,8 @@ from lmr.core.functional.margin import (
     measure_margin,
     protect,
     restoration_loss,
-    sum_by_stream,
 )
+from lmr.core.functional.streams import sum_by_stream
 
 quick = settings(max_examples=50, deadline=None)
 EPS = 1e-6

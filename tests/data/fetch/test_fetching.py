@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +22,11 @@ import numpy as np
 import pytest
 import set_maker as maker
 
+import lmr.data.fetch.download
 import lmr.data.fetch.unpack
 import lmr.data.fetch.verification
 from lmr.cli.parser import parse
+from lmr.core.errors import LmrError
 from lmr.data.fetch.download import download_file
 from lmr.data.fetch.fetching import fetch_set, find_source
 from lmr.data.fetch.sources import CIFAR_C_FILES, SOURCES, Archive, Source
@@ -41,7 +44,8 @@ class Server(http.server.ThreadingHTTPServer):
     """Serves ``files`` by path. ``cut`` ends every answer after so many bytes; ``ranges=False`` ignores ranges.
 
     ``status`` are codes it answers first, ``lives`` good answers come before it fails for ever, ``shift`` lies about a
-    range, ``slow`` waits so many seconds after each 100 kB, and ``asked`` are the ranges it was asked for.
+    range, ``slow`` waits so many seconds after each 100 kB, ``length`` is what it says as Content-Length, ``stall``
+    waits so many seconds with the connection open after a cut, and ``asked`` are the ranges it was asked for.
     """
 
     files: dict[str, bytes]
@@ -51,6 +55,8 @@ class Server(http.server.ThreadingHTTPServer):
     status: list[int]
     lives = 1000
     slow = 0.0
+    length: str | None = None
+    stall = 0.0
     asked: list[str | None]
     daemon_threads = True
 
@@ -81,12 +87,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if start:
             first = start + server.shift
             self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(content) - start))
+        self.send_header("Content-Length", server.length or str(len(content) - start))
         self.end_headers()
         end = len(content) if server.cut is None else min(len(content), start + server.cut)
         for place in range(start, end, 100_000):
             self.wfile.write(content[place : min(place + 100_000, end)])
             time.sleep(server.slow)
+        if end < len(content):
+            time.sleep(server.stall)
 
     def log_message(self, format: str, *values: Any) -> None:
         pass
@@ -231,6 +239,51 @@ def test_server_that_sends_another_part(serve: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="another part of the file"):
         fetch(tmp_path / "file", url)
     assert (tmp_path / "file.part").read_bytes() == CONTENT[:2000]
+
+
+@pytest.mark.parametrize("length", ["-5", "many", "3e6", "5, 5"])
+@pytest.mark.parametrize("ranges", [True, False])
+def test_nonsense_as_content_length_is_no_length(length: str, ranges: bool, serve: Any, tmp_path: Path) -> None:
+    server, url = serve(length=length, ranges=ranges)
+    fetch(tmp_path / "file", url)
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert server.asked == [None]
+
+
+@pytest.mark.parametrize("length", ["-5", "many"])
+def test_next_server_takes_over_from_one_with_a_broken_length(length: str, serve: Any, tmp_path: Path) -> None:
+    _, first = serve(length=length, cut=700_000)
+    good, second = serve()
+    fetch(tmp_path / "file", first, second)
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert len(good.asked) == 1
+
+
+def test_bytes_before_a_stall_are_kept(serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Less than one chunk comes, then nothing, with the connection open: the resume asks for what follows."""
+    monkeypatch.setattr(lmr.data.fetch.download, "_TIMEOUT", 0.3)
+    server, url = serve(cut=500_000, stall=2.0)
+    fetch(tmp_path / "file", url)
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert server.asked == [None, *(f"bytes={k * 500_000}-" for k in range(1, 6))]
+
+
+def answer_and_wait(handler: Handler) -> None:
+    """Answer one request and hold the connection for a while."""
+    http.server.BaseHTTPRequestHandler.handle_one_request(handler)
+    handler.wfile.flush()
+    time.sleep(3.0)
+    handler.close_connection = True
+
+
+def test_server_that_keeps_the_connection_open(serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All bytes of Content-Length have come: nobody waits for the connection to end."""
+    monkeypatch.setattr(lmr.data.fetch.download, "_TIMEOUT", 1.0)
+    monkeypatch.setattr(Handler, "handle_one_request", answer_and_wait)
+    server, url = serve()
+    fetch(tmp_path / "file", url)
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert server.asked == [None]
 
 
 def test_two_at_once_are_refused(serve: Any, tmp_path: Path) -> None:
@@ -432,6 +485,54 @@ def test_kill_while_unpacking(tiny: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
     fetch_set("tiny", tmp_path)
     assert len(tiny.asked) == 1  # the first archive had come
     assert list_files(tmp_path / "tiny") == FILES | {"more/5": b"five"}
+
+
+def test_archive_that_is_there_already_is_verified_first(tiny: Any, tmp_path: Path) -> None:
+    (tmp_path / "one.tar").write_bytes(make_tar({"set/evil": b"not the published one"}))
+    there = list_files(tmp_path)
+    with pytest.raises(LmrError, match=r"one\.tar' does not match the published checksum.*move it away") as caught:
+        fetch_set("tiny", tmp_path)
+    assert hashlib.md5(tiny.files["/one"]).hexdigest() in str(caught.value)
+    assert tiny.asked == []
+    assert list_files(tmp_path) == there  # nothing unpacked, deleted or recorded
+
+
+def test_archive_that_lmr_did_not_fetch_is_never_deleted(tiny: Any, tmp_path: Path) -> None:
+    (tmp_path / "one.tar").write_bytes(tiny.files["/one"])
+    said: list[str] = []
+    fetch_set("tiny", tmp_path, say=said.append)
+    assert len(tiny.asked) == 1  # the other one
+    assert list_files(tmp_path / "tiny") == FILES | {"more/5": b"five"}
+    assert (tmp_path / "one.tar").read_bytes() == tiny.files["/one"]
+    assert not (tmp_path / "two.tar").exists()
+    assert any("one.tar" in line and "kept" in line for line in said)
+
+
+def test_archive_of_an_earlier_fetch_is_verified_and_deleted(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A kill between fetching and unpacking: the archive is lmr's own, and is deleted after it was unpacked."""
+
+    def stop(*values: Any, **how: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lmr.data.fetch.fetching.unpack_archive", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fetch_set("tiny", tmp_path)
+    whole = (tmp_path / "one.tar").read_bytes()
+    (tmp_path / "one.tar").write_bytes(whole[:-1] + b"?")  # damaged since
+    with pytest.raises(LmrError, match="does not match the published checksum"):
+        fetch_set("tiny", tmp_path)
+    assert not (tmp_path / "tiny").exists()
+    (tmp_path / "one.tar").write_bytes(whole)
+    fetch_set("tiny", tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [".fetched", "tiny"]
+    # An archive that a person puts there later is not lmr's, although lmr once fetched one of that name.
+    shutil.rmtree(tmp_path / "tiny" / "set")
+    (tmp_path / "one.tar").write_bytes(whole)
+    fetch_set("tiny", tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [".fetched", "one.tar", "tiny"]
 
 
 def test_only_listed_pictures_are_kept(serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import set_maker as maker
 from PIL import Image
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions import corrupt
 from lmr.data.fetch.fetched import write_fetched
 from lmr.data.fetch.sources import GROUPS
@@ -138,6 +139,16 @@ def test_pictures_are_not_turned(tmp_path: Path) -> None:
     exif[0x0112] = 6
     Image.new("RGB", (30, 20)).save(path, exif=exif)
     assert open_imagenet("imagenet", tmp_path).read("clean", 0, [0])[0].shape == (20, 30, 3)
+
+
+def test_what_cannot_be_listed_or_read_is_an_lmr_error(tmp_path: Path) -> None:
+    (tmp_path / "imagenet-a").write_text("not a folder")
+    with pytest.raises(LmrError, match=r"Cannot list the folder '.*imagenet-a': Not a directory"):
+        open_imagenet("imagenet-a", tmp_path)
+    maker.write_picture(tmp_path / "imagenet" / "val" / "ILSVRC2012_val_00000001.JPEG", 30)
+    (tmp_path / "imagenet" / "LOC_val_solution.csv").write_bytes(b"ImageId,PredictionString\n\xff\xfe")
+    with pytest.raises(LmrError, match=r"Cannot read the list of classes '.*LOC_val_solution\.csv'"):
+        open_imagenet("imagenet", tmp_path)
 
 
 def test_missing_sets_name_the_command(tmp_path: Path) -> None:

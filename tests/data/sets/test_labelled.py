@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -95,6 +96,27 @@ def test_table_of_paths_and_labels(tmp_path: Path) -> None:
     assert list_labelled(table, ["other", "red ball", "hat, blue"]).labels == (2, 1)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_names_with_line_breaks_commas_and_quotes(end: str, tmp_path: Path) -> None:
+    """What is quoted is read as it is; the table itself may end its lines in any way."""
+    names = ["a\rb.png", "a\nb.png", "a\r\nb.png", "c.png\r", "d, e.png", 'say "f".png']
+    cells = ['"' + name.replace('"', '""') + '"' for name in names]
+    lines = ["path,label", *(f"{cell},{'cat' if k % 2 else 'dog'}" for k, cell in enumerate(cells))]
+    table = tmp_path / "set.csv"
+    table.write_bytes(end.join([*lines, ""]).encode())
+    found = list_labelled(table)
+    expected = [(name, "cat") for name in names[1::2]] + [(name, "dog") for name in names[::2]]
+    assert [(path.name, found.names[k]) for path, k in zip(found.paths, found.labels, strict=True)] == expected
+
+
+def test_table_as_python_writes_it_is_read_back(tmp_path: Path) -> None:
+    rows = [("a\r.png", "cat"), ("b,c.png", "dog"), ('"quoted".png', "cat, big")]
+    with open(tmp_path / "set.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *rows])
+    found = list_labelled(tmp_path / "set.csv")
+    assert {(path.name, found.names[k]) for path, k in zip(found.paths, found.labels, strict=True)} == set(rows)
+
+
 def test_choice_is_random_the_same_again_and_in_order(tmp_path: Path) -> None:
     found = list_labelled(make_folder(tmp_path, {"a": 30, "b": 30}))
     chosen = found.choose(20)
@@ -139,6 +161,10 @@ def test_a_class_of_other_files_is_refused(tmp_path: Path) -> None:
         ("file,label\na.png,cat\n", "columns path and label"),
         ("path,label\na.png,cat\nb.png,\n", "Line 3 .* lacks"),
         ("path,label\na.png\n", "Line 2 .* lacks"),
+        ("path,label\na\rb.png,cat\nc.png,dog\n", "Line 2 .* lacks .* double quotes"),
+        ("path,label\na.png,cat\nhat, blue.png,dog\n", "Line 3 .* more cells than the header; .* double quotes"),
+        ('path,label\n"a.png,cat\nb.png,dog\n', "Line 2 .* does not begin a row: .* double quotes"),
+        ('path,label\na.png,cat\n"b"c.png,dog\n', "Line 3 .* does not begin a row"),
         ("", "columns path and label"),
         ("path,label\na.png,cat\n", "at least two classes"),
     ],

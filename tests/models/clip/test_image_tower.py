@@ -141,7 +141,7 @@ def test_every_image_may_have_its_own_norms(
     encode, images = write_out(tower), make_images(7)
     fold_activations(tower)
     tower.set_mode(memory=mode)
-    bank = NormBank(tower, 3)
+    bank = NormBank(tower)
     rows = (bank.start + 0.1 * torch.randn(3, bank.size, dtype=torch.float64)).requires_grad_()
     index = torch.tensor([2, 0, 1, 1, 0, 2, 2])
     expected = torch.cat([encode(images[k : k + 1], split_row(tower, rows[index[k]])) for k in range(7)])

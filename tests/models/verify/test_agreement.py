@@ -188,10 +188,10 @@ def test_damaged_config_is_a_failed_check(folders: dict[str, Path], capsys: pyte
     whole = config.read_text()
     try:
         config.write_text(whole[: len(whole) // 2])
-        from lmr.apps.doctor.doctor import examine
+        from lmr.apps.doctor.examine import examine
 
         report = examine(backbone)
     finally:
         config.write_text(whole)
-    assert report.failed == ["agreement with transformers"]
+    assert [kind.name for kind in report.failed] == ["AGREEMENT"]
     assert "transformers cannot run these weights" in str(report)

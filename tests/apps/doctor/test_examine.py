@@ -14,15 +14,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lmr
-from lmr.apps.doctor import doctor as doctor_file
+from lmr.apps.doctor import examine as examine_file
+from lmr.apps.doctor import screen
 from lmr.apps.doctor.accuracy import Accuracy
-from lmr.apps.doctor.checks import choose_texts
-from lmr.apps.doctor.doctor import Report, examine
+from lmr.apps.doctor.description import ModelDescription, describe_model
+from lmr.apps.doctor.examine import DoctorReport, examine
+from lmr.apps.doctor.self_check import Check, CheckKind, CheckOutcome, SkipReason, choose_texts
 from lmr.apps.model_options import ModelOptions
 from lmr.cli import main
 from lmr.core.classifier import digest_tensors
 from lmr.data.sets.pocket import CLASSES, draw
 from lmr.models.clip.architectures import ARCHITECTURES
+from lmr.models.verify.agreement import NotCompared
 from lmr.models.verify.published_accuracies import PublishedAccuracy
 
 CIFAR = Path(__file__).parents[4] / "shared" / "data" / "cifar10_test.npz"
@@ -122,7 +125,7 @@ class Adrift(Tower):
         return super().forward(images)
 
 
-def examine_tower(tower: nn.Module) -> Report:
+def examine_tower(tower: nn.Module) -> DoctorReport:
     backbone = Whole()
     backbone.encoder = tower
     return examine(backbone)
@@ -149,40 +152,68 @@ def test_a_sound_model_passes() -> None:
     report = examine(Whole())
     assert report.ok
     assert report.failed == []
-    assert {check.ok for check in report.checks} == {True, None}
-    skipped = [check for check in report.checks if check.ok is None]
-    assert [(check.name, check.measured) for check in skipped] == [
-        ("agreement with transformers", "not compared, transformers has no model of this kind")
-    ]
+    assert report.complaint is None
+    (skipped,) = [check for check in report.checks if check.outcome is not CheckOutcome.PASSED]
+    assert skipped == Check(CheckKind.AGREEMENT, CheckOutcome.SKIPPED, reason=NotCompared.NO_MODEL)
+    assert f"  -       agreement with transformers: not compared, {NotCompared.NO_MODEL}" in str(report)
 
 
 @pytest.mark.parametrize(
     ("make", "failed"),
     [
-        (lambda: examine_tower(Broken(lose_one)), "image features are finite"),
-        (lambda: examine_tower(Broken(lambda f: f * 0)), "image features are unit vectors"),
+        (lambda: examine_tower(Broken(lose_one)), CheckKind.IMAGES_FINITE),
+        (lambda: examine_tower(Broken(lambda f: f * 0)), CheckKind.IMAGES_UNIT),
         (
             lambda: examine_tower(Broken(lambda f: torch.ones_like(f) + 0 * f)),
-            "different pictures have different features",
+            CheckKind.IMAGES_DIFFER,
         ),
-        (lambda: examine_tower(Broken(lean_on_batch)), "batch size changes nothing"),
-        (lambda: examine_tower(Broken(add_noise)), "deterministic"),
-        (lambda: examine(Crooked()), "files and arrays are prepared alike"),
-        (lambda: examine(Mute()), "text features are finite"),
-        (lambda: examine(Silent()), "text features are unit vectors"),
-        (lambda: examine(Deaf()), "a gradient step adapts"),
-        (lambda: examine(Deaf()), "different texts have different features"),
-        (lambda: examine(Padded()), "padding changes nothing"),
-        (lambda: examine_tower(Broken(lambda f: f.detach().requires_grad_())), "gradient step"),
-        (lambda: examine_tower(Normless()), "gradient step"),
-        (lambda: examine_tower(Adrift()), "a reset restores"),
+        (lambda: examine_tower(Broken(lean_on_batch)), CheckKind.BATCH_SIZE),
+        (lambda: examine_tower(Broken(add_noise)), CheckKind.DETERMINISTIC),
+        (lambda: examine(Crooked()), CheckKind.FILES_AND_ARRAYS),
+        (lambda: examine(Mute()), CheckKind.TEXTS_FINITE),
+        (lambda: examine(Silent()), CheckKind.TEXTS_UNIT),
+        (lambda: examine(Deaf()), CheckKind.STEP_ADAPTS),
+        (lambda: examine(Deaf()), CheckKind.TEXTS_DIFFER),
+        (lambda: examine(Padded()), CheckKind.PADDING),
+        (lambda: examine_tower(Broken(lambda f: f.detach().requires_grad_())), CheckKind.GRADIENT_STEP),
+        (lambda: examine_tower(Normless()), CheckKind.GRADIENT_STEP),
+        (lambda: examine_tower(Adrift()), CheckKind.STEP_LEAVES_MODEL),
     ],
 )
-def test_every_check_can_fail(make: Callable[[], Report], failed: str) -> None:
+def test_every_check_can_fail(make: Callable[[], DoctorReport], failed: CheckKind) -> None:
     report = make()
     assert not report.ok
     assert failed in report.failed, str(report)
-    assert f"  FAILED  {failed}: " in str(report)
+    assert f"  FAILED  {screen.TITLES[failed]}: " in str(report)
+
+
+def test_every_check_has_its_words() -> None:
+    """Also one that no model here fails or skips."""
+    assert set(screen.TITLES) == set(CheckKind)
+    assert len(set(screen.TITLES.values())) == len(CheckKind)
+    for reason in (*SkipReason, *NotCompared):
+        assert screen.format_checks([Check(CheckKind.AGREEMENT, CheckOutcome.SKIPPED, reason=reason)])
+
+
+def test_words_of_the_screen_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model is the same whatever its facts are called on the screen."""
+    backbone = Whole()
+    backbone.facts = {"tokenizer": "none", "format": "Hugging Face", "architecture": "ViT-B-16"}
+    monkeypatch.setattr(screen, "TITLES", dict.fromkeys(CheckKind, "ok"))
+    assert examine(backbone).checks == examine(Whole()).checks
+
+
+def test_model_that_takes_no_arrays_is_not_failed_for_it() -> None:
+    class FilesOnly(Whole):
+        preprocess_pixels = lmr.Backbone.preprocess_pixels
+
+        def preprocess(self, image: Image.Image) -> Tensor:
+            return Whole().preprocess(image)
+
+    report = examine(FilesOnly())
+    assert report.ok
+    assert Check(CheckKind.FILES_AND_ARRAYS, CheckOutcome.SKIPPED, reason=SkipReason.NO_ARRAYS) in report.checks
+    assert "  -       files and arrays are prepared alike: not checked, the model takes no arrays\n" in str(report)
 
 
 def test_class_names_that_read_alike_are_one_text() -> None:
@@ -199,13 +230,18 @@ def test_model_without_a_tokenizer_is_checked_as_far_as_possible(tmp_path: Path)
     for labels in (None, ["cat", "dog"]):
         report = examine(str(tmp_path), labels=labels)
         assert report.ok, str(report)
-        skipped = [check.name for check in report.checks if check.ok is None]
-        assert skipped == ["text features", "agreement with transformers"]
-        assert "a gradient step adapts" in [check.name for check in report.checks if check.ok]
-    assert "  -       text features: not checked, the model comes without a tokenizer" in str(report)
+        outcomes = {check.kind: check.outcome for check in report.checks}
+        skipped = [kind for kind, outcome in outcomes.items() if outcome is CheckOutcome.SKIPPED]
+        assert skipped == [CheckKind.TEXT_SIDE, CheckKind.AGREEMENT]
+        assert outcomes[CheckKind.STEP_ADAPTS] is CheckOutcome.PASSED
+    assert "  -       text features: not checked, the model has no tokenizer" in str(report)
 
 
 # ---------------------------------------------------------------------------------------------------------- the screen
+
+
+def describe_activation(backbone: lmr.Backbone) -> str:
+    return screen.list_facts(describe_model(backbone, ["cat", "dog"]))["activation"]
 
 
 def test_activation_that_only_a_name_tells_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,10 +255,10 @@ def test_activation_that_only_a_name_tells_is_explained(tmp_path: Path, monkeypa
     monkeypatch.setitem(ARCHITECTURES, "ViT-B-16", (whole.encoder.config, whole.text.config))  # type: ignore[attr-defined]
     said = {}
     for name in ("ViT-B-16", "ViT-B-16-quickgelu"):
-        said[name] = doctor_file.describe(lmr.load(bare, architecture=name), ["cat", "dog"])["activation"]
+        said[name] = describe_activation(lmr.load(bare, architecture=name))
     advice = "as the name ViT-B-16 says; weights tuned from OpenAI's need --architecture ViT-B-16-quickgelu"
     assert said == {"ViT-B-16": f"gelu, {advice}", "ViT-B-16-quickgelu": "quick_gelu"}
-    assert doctor_file.describe(whole, ["cat", "dog"])["activation"] == "gelu"  # its config says so
+    assert describe_activation(whole) == "gelu"  # its config says so
 
 
 def test_screen_of_the_embedded_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +268,7 @@ def test_screen_of_the_embedded_model(capsys: pytest.CaptureFixture[str]) -> Non
     text = said.out
     assert said.err == ""
     assert "FAILED" not in text
-    assert f"adapted         {lmr.NormBank(backbone.encoder).size:,}, " in text
+    assert f"adapted         {lmr.NormBank(backbone.encoder).size:,} parameters of layer norms\n" in text
     assert digest_tensors(backbone.encoder.state_dict())[:12] in text
     assert f"image {sum(p.numel() for p in backbone.encoder.parameters()):,}" in text
     assert "3 x 32 x 32, float32 on cpu" in text
@@ -253,11 +289,11 @@ def test_failed_check_is_exit_code_one(capsys: pytest.CaptureFixture[str], monke
     ("words", "sentence"),
     [
         (["pockets"], "There is no model 'pockets'"),
-        (["pocket", "--dataset", "imagenet"], "give its pictures with --data"),
+        (["pocket", "--dataset", "imagenet"], "give its images with --data"),
         (["pocket", "--data", "nowhere"], "'nowhere' does not exist"),
         (["pocket", "--images", "0"], "number of images of at least 1, got 0"),
         (["pocket", "--batch-size", "0"], "batch size of at least 1, got 0"),
-        (["pocket", "--labels", "nowhere.txt"], "got 'nowhere.txt', which is no file here"),
+        (["pocket", "--labels", "nowhere.txt"], "got 'nowhere.txt', and there is no such file"),
         (["pocket", "--labels", "cat,dog"], "give --labels with words it knows"),
         (["pocket", "--prompts", "nowhere.json"], "no file of prompts 'nowhere.json'"),
     ],
@@ -329,7 +365,8 @@ def test_chosen_images_templates_and_prompts(drawings: Path, tmp_path: Path) -> 
     assert one is not None
     assert one == other
     assert one.images == 40
-    assert one.prompts == "2 prompts"
+    assert one.prompts == templates
+    assert ", 2 prompts)" in screen.format_accuracy(one)
 
 
 def test_unreadable_pictures_are_counted_and_left_out(drawings: Path, tmp_path: Path) -> None:
@@ -343,11 +380,11 @@ def test_unreadable_pictures_are_counted_and_left_out(drawings: Path, tmp_path: 
     report = examine("pocket", data=tmp_path / "set", batch_size=1)
     assert report.accuracy is not None
     assert (report.accuracy.images, report.accuracy.unreadable) == (2, 2)
-    assert "2 pictures could not be read" in str(report)
+    assert "2 images could not be read" in str(report)
     assert "cut.png" in str(report)
     for path in (tmp_path / "set" / "red star").iterdir():
         path.unlink()
-    with pytest.raises(lmr.LmrError, match="None of the 2 pictures can be read"):
+    with pytest.raises(lmr.LmrError, match="None of the 2 images can be read"):
         examine("pocket", data=tmp_path / "set")
 
 
@@ -369,27 +406,27 @@ def test_interval_is_wilsons() -> None:
                 inside, outside = (middle, outside) if excess(middle) <= 0 else (inside, middle)
             return inside
 
-        low, high = Accuracy(right, images, 0, 10, "").interval
+        low, high = Accuracy(right, images, 0, 10).interval
         assert low == pytest.approx(100 * bisect(share, 0.0), abs=1e-6)
         assert high == pytest.approx(100 * bisect(share, 1.0), abs=1e-6)
 
 
 def test_published_value_in_and_outside_the_interval() -> None:
-    near = Accuracy(683, 1000, 0, 1000, "80 prompts", dataset="imagenet", published=published(68.34))
-    far = Accuracy(583, 1000, 0, 1000, "80 prompts", dataset="imagenet", published=published(68.34))
-    none = Accuracy(583, 1000, 0, 1000, "80 prompts", dataset="pets")
+    near = Accuracy(683, 1000, 0, 1000, dataset="imagenet", published=published(68.34))
+    far = Accuracy(583, 1000, 0, 1000, dataset="imagenet", published=published(68.34))
+    none = Accuracy(583, 1000, 0, 1000, dataset="pets")
     assert (near.is_as_published, far.is_as_published, none.is_as_published) == (True, False, None)
-    assert "68.34 % for some/model on imagenet" in str(near)
-    assert "80 prompts (a table)" in str(near)
-    assert "WARNING" not in str(near)
-    assert "WARNING: the published value lies outside" in str(far)
-    assert "no value is known for this model on 'pets'" in str(none)
-    assert Report({"name": "x"}, (), far).ok  # a warning is not a failure
+    assert "68.34 % for some/model on imagenet" in screen.format_accuracy(near)
+    assert "80 prompts (a table)" in screen.format_accuracy(near)
+    assert "WARNING" not in screen.format_accuracy(near)
+    assert "WARNING: the published value lies outside" in screen.format_accuracy(far)
+    assert "no value is known for this model on 'pets'" in screen.format_accuracy(none)
+    assert DoctorReport(ModelDescription("x"), (), far).ok  # a warning is not a failure
 
 
 def test_dataset_finds_the_published_value(drawings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(doctor_file, "find_published_accuracy", lambda *words: asked.append(words) or published(1.0))
+    monkeypatch.setattr(examine_file, "find_published_accuracy", lambda *words: asked.append(words) or published(1.0))
     text = str(examine("pocket", data=drawings / "set", dataset="imagenet"))
     assert asked == [("pocket", "imagenet")]
     assert "published: 1.00 % for some/model" in text

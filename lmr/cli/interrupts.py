@@ -1,0 +1,61 @@
+"""Ctrl-C and SIGTERM while a command runs: one line and a code, at any moment, also during imports.
+
+An exception that is raised inside the import of a C extension can come out as another one (ImportError, SystemError)
+or be printed and lost. While a command imports what it needs nothing is open yet, so that a signal ends the process at
+once; afterwards it raises KeyboardInterrupt and the command cleans up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType, TracebackType
+
+INTERRUPTED = "Interrupted."
+_HERE = os.path.dirname(__file__) + os.sep
+
+
+class Interrupts:
+    """What a signal does inside of ``with``.
+
+    With ``whole``, the command is all that this process does: Ctrl-C is handled here and ignored after the command, as
+    Python's own exit would answer it with a traceback. Otherwise only SIGTERM is, for as long as the command runs.
+    """
+
+    def __init__(self, whole: bool) -> None:
+        self.whole = whole
+        self.seen = False
+        self._before: signal._HANDLER = None
+
+    def __enter__(self) -> Interrupts:
+        try:
+            # A signal that is ignored from outside, as under nohup, stays ignored.
+            if self.whole and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self._stop)
+            self._before = signal.signal(signal.SIGTERM, self._stop)
+        except ValueError:  # not the main thread: signals belong to the caller
+            self.whole = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.whole:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.seen = True
+        if self.whole and _is_importing(frame):
+            os.write(2, f"lmr: {INTERRUPTED}\n".encode())
+            os._exit(130)
+        raise KeyboardInterrupt
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether the command line itself is importing: what its innermost frame called is the import machinery."""
+    called = None
+    while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
+        called, frame = frame, frame.f_back
+    return called is not None and frame is not None and "importlib" in called.f_code.co_filename

@@ -1,0 +1,250 @@
+"""A method in a file outside the package, which also adapts the text tower: found, run, reported and measured."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmr
+from lmr.bench.plans.plan import Plan, parse_plan, read_plan
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running.bench import run_bench
+from lmr.bench.running.row import Row, read_rows
+from lmr.bench.running.run import run_task
+from lmr.core import registry
+
+LABEL = "Two towers"
+CODE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lmr.core.method import Method, Prediction, Preset
+from lmr.core.norms import NormBank
+from lmr.core.registry import register
+from lmr.core.traits import Passes, Tower
+
+
+@register("mine")
+class Mine(Method):
+    '''Less entropy by the norms of both towers; answers after the step.'''
+
+    label = "Two towers"
+    source = "a temporary file"
+    year = 2031
+    towers = (Tower.IMAGE, Tower.TEXT)
+    emission = "after"
+    presets = {"default": Preset({}, "its own"), "tiny": Preset({"lr": 1e-5}, "for tests", batch_size=4)}
+
+    lr: float = 1e-3
+
+    def prepare(self):
+        self.bank = NormBank(nn.ModuleList([self.classifier.encoder, self.classifier.text.tower]))
+
+    @property
+    def trainable(self):
+        return self.bank.size
+
+    def count_passes(self, learning=1.0):
+        return Passes(forwards=2, backwards=1, text_forwards=2, text_backwards=1)
+
+    def begin(self, streams):
+        return {"norms": self.bank.start.repeat(streams, 1)}
+
+    def adapt(self, images, mix):
+        rows = self.state["norms"].clone().requires_grad_()
+        with torch.enable_grad():
+            logits = self.compare(images, rows)
+            entropy = -(logits.softmax(1) * logits.log_softmax(1)).sum(1).mean()
+            (gradient,) = torch.autograd.grad(entropy, rows)
+        self.state["norms"] = (rows - self.lr * gradient).detach()
+        with torch.no_grad():
+            return Prediction(self.answer(images, mix), {"entropy": entropy.item()})
+
+    def answer(self, images, mix):
+        return self.compare(images, self.state["norms"])
+
+    def compare(self, images, rows):
+        with self.bank.serve(rows):
+            features = F.normalize(self.classifier.encode(images), dim=-1)
+            prototypes = self.classifier.text.prototypes(slice(0, self.classifier.classes))
+            return self.classifier.logits(features @ prototypes.T)
+"""
+SMALL = {"datasets": "pocket-c", "corruptions": ["fog", "frost"], "images": 24, "batch_sizes": 8}
+WORDS = ["--datasets", "pocket-c", "--corruptions", "fog", "--images", "16", "--batch-sizes", "8", "--workers", "1"]
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[Path]:
+    """The file; what it registers is forgotten afterwards, so that other tests do not see it."""
+    file = tmp_path / "own code" / "mine.py"
+    file.parent.mkdir()
+    file.write_text(CODE)
+    lmr.list_methods()  # fills the registry
+    modules, methods = set(sys.modules), dict(registry._METHODS)
+    yield file
+    registry._METHODS.clear()
+    registry._METHODS.update(methods)
+    for name in set(sys.modules) - modules:
+        if name.startswith("lmr_method_file_"):
+            del sys.modules[name]
+
+
+def make_plan(*methods: str, **changes: Any) -> Plan:
+    return parse_plan("test", "", Path(), SMALL | {"methods": list(methods)} | changes)
+
+
+def make_task(*methods: str, **changes: Any) -> Task:
+    (task,) = list_tasks([make_plan(*methods, corruptions="fog", **changes)])
+    return task
+
+
+def call(*words: str, folder: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """``lmr`` in another process, which knows nothing of the file but its name."""
+    environment = dict(os.environ)
+    if path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [environment.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "lmr", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+
+
+def count_norms() -> int:
+    """Parameters of all norms of both towers of the pocket model."""
+    backbone = lmr.load("pocket")
+    classifier = backbone.classifier(["red star", "blue ring"])
+    assert classifier.text is not None
+    towers = (classifier.encoder, classifier.text.tower)
+    norms = [module for tower in towers for module in tower.modules() if "LayerNorm" in str(type(module).__mro__)]
+    return sum(parameter.numel() for norm in norms for parameter in norm.parameters(recurse=False))
+
+
+def test_bench_runs_it_in_its_workers(mine: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    outcome = run_bench(make_plan(f"{mine}:mine", "zeroshot"), folder, workers=2, screen=io.StringIO())
+    assert outcome.failures == []
+    rows = [row for row in outcome.rows if row.method == "mine"]
+    assert [row.domain for row in rows] == ["fog", "frost"]
+    for row in rows:
+        assert (row.label, row.emit, row.spec) == (LABEL, "after", "mine(lr=0.001)")
+        assert row.metrics["trainable"] == count_norms()
+        assert row.method_file["path"] == str(mine)
+        assert len(row.method_file["digest"]) == 64
+    kept, words = read_rows(folder)
+    assert words == []
+    assert {row.run: row for row in kept} == {row.run: row for row in outcome.rows}
+    assert all(row.method_file == {} for row in kept if row.method == "zeroshot")
+    again = run_bench(make_plan(f"{mine}:mine", "zeroshot"), folder, screen=io.StringIO())
+    assert again.skipped == 4
+
+
+def test_arguments_presets_and_labels(mine: Path) -> None:
+    (part,) = make_plan(f"{mine}:mine(lr=1e-2)", f"{mine}:mine", "lmr", preset=["tiny"], batch_sizes="preset").parts
+    found = [(entry.label, entry.spec, entry.batch_size, entry.file) for entry in part.methods]
+    assert found[0] == (f"{LABEL} (lr=0.01)", "mine(lr=0.01)", 4, str(mine))
+    assert found[1] == (LABEL, "mine(lr=1e-05)", 4, str(mine))
+    assert found[2][0::3] == ("LMR", None)
+    with pytest.raises(lmr.LmrError, match="mine has no argument 'rate'"):
+        make_plan(f"{mine}:mine(rate=1)")
+    with pytest.raises(lmr.LmrError, match="does not define the method 'lmr'"):
+        make_plan(f"{mine}:lmr")
+    with pytest.raises(lmr.LmrError, match=r"Cannot read the method file .*gone.py"):
+        make_plan(f"{mine.parent}/gone.py:mine")
+
+
+def test_all_means_what_is_installed(mine: Path) -> None:
+    everything = list_tasks([make_plan("all", corruptions="fog")])
+    with_mine = list_tasks([make_plan(f"{mine}:mine", "all", corruptions="fog")])
+    assert len(with_mine) == len(everything) + 1
+    assert {task.run for task in list_tasks([make_plan("all", corruptions="fog")])} == {t.run for t in everything}
+
+
+def test_hash_follows_the_content_of_the_file_and_not_its_place(mine: Path, tmp_path: Path) -> None:
+    before = make_task(f"{mine}:mine")
+    mine.write_text(CODE + "\n# a comment\n")
+    after = make_task(f"{mine}:mine")
+    assert before.run != after.run
+    mine.unlink()
+    moved = tmp_path / "moved.py"
+    moved.write_text(CODE)
+    registry._METHODS.pop("mine")  # another process would not know the old place
+    assert make_task(f"{moved}:mine").run == before.run
+
+
+def test_file_that_changes_under_way_is_refused(mine: Path, tmp_path: Path) -> None:
+    task = make_task(f"{mine}:mine")
+    mine.write_text(CODE.replace("1e-3", "1e-2"))
+    with pytest.raises(lmr.LmrError, match="was changed while the bench was running"):
+        run_task(task, tmp_path / "runs")
+
+
+def test_plan_names_a_file_beside_it(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = mine.parent / "plan.toml"
+    plan.write_text("methods = { 'Ours' = './mine.py:mine(lr=0.1)' }\ndatasets = 'pocket-c'\nimages = 8\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    (contender,) = read_plan(plan).parts[0].methods
+    assert (contender.label, contender.spec, contender.file) == ("Ours", "mine(lr=0.1)", str(mine))
+    nearer = elsewhere / "mine.py"
+    nearer.write_text(CODE.replace('"mine"', '"nearer"'))
+    (contender,) = read_plan(plan, {"methods": ["./mine.py:nearer"]}).parts[0].methods
+    assert contender.file == str(nearer)
+
+
+def test_command_line_runs_and_reports_it(mine: Path, tmp_path: Path) -> None:
+    """In processes that have never seen the file; the command in the row makes the row again."""
+    done = call("bench", "--methods", "./mine.py:mine(lr=1e-4)", "zeroshot", *WORDS, folder=mine.parent)
+    assert done.returncode == 0, done.stderr
+    (row,) = [row for row in read_rows(mine.parent / "lmr-runs")[0] if row.method == "mine"]
+    assert row.label == f"{LABEL} (lr=0.0001)"
+    words = shlex.split(row.command)
+    assert words[:4] == ["lmr", "bench", "--methods", f"{mine}:mine(lr=0.0001)"]
+    repeated = call(*words[1:], "--workers", "1", "--out", str(tmp_path / "again"), folder=tmp_path)
+    assert repeated.returncode == 0, repeated.stderr
+    (again,) = read_rows(tmp_path / "again")[0]
+    assert expect(again) == expect(row)
+    reported = call("report", folder=mine.parent)
+    assert reported.returncode == 0, reported.stderr
+    assert row.label in reported.stdout
+    tables = (mine.parent / "lmr-runs" / "report" / "tables").glob("*.csv")
+    assert any(row.label in table.read_text(encoding="utf-8") for table in tables)
+
+
+def expect(row: Row) -> dict[str, Any]:
+    """What must be equal; the label has the arguments as the command wrote them."""
+    return {key: value for key, value in row.compare().items() if key != "label"}
+
+
+def test_list_shows_it(mine: Path) -> None:
+    done = call("list", "./mine.py:mine", folder=mine.parent)
+    assert done.returncode == 0, done.stderr
+    assert "lr" in done.stdout
+    assert "tiny" in done.stdout
+    assert "Less entropy by the norms of both towers" in done.stdout
+
+
+def test_installed_package_brings_a_method(mine: Path, tmp_path: Path) -> None:
+    """A distribution with an entry point in the group ``lmr.methods``, found by ``all`` in the workers too."""
+    site = tmp_path / "site"
+    (site / "others-1.0.dist-info").mkdir(parents=True)
+    (site / "others-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
+    (site / "others-1.0.dist-info" / "entry_points.txt").write_text("[lmr.methods]\nothers = others.adaptation\n")
+    (site / "others").mkdir()
+    (site / "others" / "__init__.py").write_text("")
+    (site / "others" / "adaptation.py").write_text(CODE.replace('"mine"', '"theirs"'))
+    done = call("bench", "--methods", "all", *WORDS, folder=tmp_path, path=site)
+    assert done.returncode == 0, done.stderr
+    rows = {row.method: row for row in read_rows(tmp_path / "lmr-runs")[0]}
+    assert set(rows) == {*lmr.list_methods(), "theirs"}
+    assert (rows["theirs"].label, rows["theirs"].method_file) == (LABEL, {})
+    reported = call("report", folder=tmp_path, path=site)
+    assert reported.returncode == 0, reported.stderr
+    assert LABEL in reported.stdout

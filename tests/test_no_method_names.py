@@ -1,0 +1,101 @@
+"""A method is one file: no other code of the package knows a method by its name or label."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lmr
+from lmr.core.registry import find_method_file
+
+ROOT = Path(lmr.__file__).parent
+NAMING = (ROOT / "methods", ROOT / "report" / "paper")  # the methods, and the published numbers of named methods
+FILES = [path for path in sorted(ROOT.rglob("*.py")) if not set(path.parents) & set(NAMING)]
+COMMANDS = ("bench", "cost", "demo", "doctor", "fetch", "list", "predict", "report", "reproduce", "train")
+
+
+def list_names() -> set[str]:
+    """Names and labels of the methods in lmr/methods."""
+    methods = [lmr.find_method(name) for name in lmr.list_methods()]
+    own = [method for method in methods if find_method_file(method) is None]
+    return {method.name for method in own} | {method.label for method in own}
+
+
+def find_names(tree: ast.AST, names: set[str]) -> Iterator[tuple[int, str]]:
+    """Line and text of every string that is a method's name, its label, or a spec of it; docstrings are no code.
+
+    "lmr" is also the name of the package and of the program: it counts unless it stands where only these can be meant.
+    """
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    specs = re.compile(rf"({'|'.join(map(re.escape, names))})\(.*\)", re.DOTALL)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        parent = parents[node]
+        if isinstance(parent, ast.Expr) or (node.value not in names and not specs.fullmatch(node.value)):
+            continue
+        if not is_default(node, parent) and not (node.value == "lmr" and is_program(node, parent)):
+            yield node.lineno, node.value
+
+
+def is_program(node: ast.Constant, parent: ast.AST) -> bool:
+    """Whether the constant "lmr" names the package or the program."""
+    if isinstance(parent, ast.keyword):
+        return parent.arg == "prog"
+    if isinstance(parent, ast.BinOp):  # a part of a path
+        return isinstance(parent.op, ast.Div)
+    if isinstance(parent, ast.List):  # a command and its words
+        second = parent.elts[1] if len(parent.elts) > 1 else None
+        return parent.elts[0] is node and isinstance(second, ast.Constant) and second.value in COMMANDS
+    if isinstance(parent, ast.Dict):
+        if node in parent.values:
+            key = parent.keys[parent.values.index(node)]
+            return isinstance(key, ast.Constant) and key.value in ("User-Agent", "svg.hashsalt")
+        value = parent.values[parent.keys.index(node)]  # versions by package
+        return isinstance(value, ast.Name) and value.id.lower().strip("_").endswith("version")
+    return False
+
+
+def is_default(node: ast.Constant, parent: ast.AST) -> bool:
+    """Whether the constant is what an argument or an option called ``method`` is by default: a setting, not a trait."""
+    if isinstance(parent, ast.arguments):
+        given = [*parent.posonlyargs, *parent.args]
+        late = zip(given[len(given) - len(parent.defaults) :], parent.defaults, strict=True)
+        return any(argument.arg == "method" and value is node for argument, value in late) or any(
+            argument.arg == "method" and value is node
+            for argument, value in zip(parent.kwonlyargs, parent.kw_defaults, strict=True)
+        )
+    return isinstance(parent, ast.keyword) and parent.arg == "default"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_code_knows_a_method_by_name(path: Path) -> None:
+    assert list(find_names(ast.parse(path.read_text(encoding="utf-8")), list_names())) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "method.name == 'ecalp'", "name in ('tent', 'eta')", "PASSES = {'mint': 2}", "label = 'BATCLIP'",
+        "name != 'lmr'", "x = ('lmr', 'plain')", "create('lmr', clip)", "ours = 'lmr'", "{'lmr': 2}", "rows['lmr']",
+        "create('lmr(pmr=False)', clip)", "{'method': 'lmr'}", "def f(name='lmr'): pass", "['lmr', name]",
+    ],
+)  # fmt: skip
+def test_names_are_found(code: str) -> None:
+    assert len(list(find_names(ast.parse(code), list_names()))) >= 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "'''TENT is a method.'''", "'tent'", "versions = {'lmr': __version__}", "content = {'lmr': RESULTS_VERSION}",
+        "words = ['lmr', 'bench', '--methods']", "path = home / '.cache' / 'lmr'", "ArgumentParser(prog='lmr')",
+        "def predict(method='lmr'): pass", "add('--method', default='lmr')", "error = 'use lmr(pmr=False) instead'",
+    ],
+)  # fmt: skip
+def test_what_is_no_name_of_a_method_is_left_alone(code: str) -> None:
+    assert list(find_names(ast.parse(code), list_names())) == []
