@@ -10,7 +10,7 @@ import pytest
 
 import lmr
 from lmr.cli import main
-from lmr.cli.parser import build_parser
+from lmr.cli.parser import parse
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
@@ -39,8 +39,7 @@ def test_commands_of_the_page_parse() -> None:
     commands = re.findall(r"^(lmr .+)$", PAGE, re.MULTILINE) + re.findall(r"`(lmr doctor pocket[^`]*)`", PAGE)
     assert len(commands) >= 2
     for command in commands:
-        words = shlex.split(command)[1:]
-        build_parser(words[0]).parse_args(words)
+        parse(shlex.split(command)[1:])
 
 
 def test_names_and_links_of_the_page_exist() -> None:
