@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from lmr.bench.plans.choices import FOLDER
-from lmr.report.paper.paper_file import list_table_names
 
 DESCRIPTION = """\
 Run a table of the paper with its exact settings, report it, and compare every row with the published numbers within a
@@ -21,6 +20,8 @@ exit codes: 0 every row is reproduced, 1 a row is not, 2 it cannot be run (an er
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr reproduce``."""
+    from lmr.report.paper.paper_file import list_table_names
+
     add = parser.add_argument
     add("table", metavar="TABLE", help=f"one of: {', '.join(list_table_names())}")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from lmr.bench.cost.entries import METHODS
+from lmr.bench.cost.settings import METHODS
 from lmr.cli.parser import COMMANDS, build_command, build_parser
-from lmr.report.paper.paper_file import list_table_names
+from lmr.report.paper.paper_tables import read_reference
 
 HEAVY = {"torch", "numpy", "PIL", "scipy", "cv2", "matplotlib", "tqdm", "safetensors", "transformers"}
 QUICK = {
@@ -67,5 +67,5 @@ def test_each_command_is_filled_when_it_is_chosen() -> None:
 
 def test_names_in_the_help_are_those_of_the_package() -> None:
     """They are written out there, as the modules that know them are slow to import."""
-    assert ",".join(list_table_names()) in "".join(build_command("reproduce").format_help().split())  # it wraps
+    assert ",".join(read_reference()) in "".join(build_command("reproduce").format_help().split())  # it wraps
     assert f"(default: {' '.join(METHODS)})" in " ".join(build_command("cost").format_help().split())

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lmr.bench.columns import align
-from lmr.bench.cost.aims import MODEL, SETTING, Verdict, judge_aims
-from lmr.bench.cost.measurement import Row
+from lmr.bench.cost.aims import Verdict, judge_aims
+from lmr.bench.cost.measurement import Measurement
+from lmr.bench.cost.settings import AIMED_MODEL, AIMED_SETTING
 from lmr.core.files import write_atomically
 
 FILES = ("cost.txt", "cost.md", "cost.json")
@@ -24,11 +25,11 @@ measured beside the contenders; reached: the share of it. past gate: samples tha
 
 
 @dataclass(frozen=True)
-class Table:
+class CostTable:
     """All rows of one batch size, the rate of the machine, and what else was seen."""
 
     batch_size: int
-    rows: list[Row]
+    rows: list[Measurement]
     rate: float | None
     notes: list[str] = field(default_factory=list)
     aimed: bool = True  # whether the model has the sizes the aims were set for
@@ -36,15 +37,15 @@ class Table:
     @property
     def verdicts(self) -> list[Verdict]:
         """The aims beside what was measured."""
-        return judge_aims(self.rows, "" if self.aimed else MODEL)
+        return judge_aims(self.rows, "" if self.aimed else AIMED_MODEL)
 
 
 @dataclass(frozen=True)
-class Report:
+class CostReport:
     """What was measured, and where, when and how."""
 
     protocol: dict[str, Any]
-    tables: list[Table]
+    tables: list[CostTable]
 
     def to_text(self) -> str:
         """For a screen."""
@@ -53,7 +54,7 @@ class Report:
             parts += [f"Batch size {table.batch_size}{_say_rate(table.rate)}", align(_list_rows(table.rows))]
             parts += ["\n".join(table.notes)] * bool(table.notes)
             if table.verdicts:
-                parts += [f"Aims, set for {SETTING}:", align(_list_verdicts(table.verdicts))]
+                parts += [f"Aims, set for {AIMED_SETTING}:", align(_list_verdicts(table.verdicts))]
         return "\n\n".join([*parts, LEGEND]) + "\n"
 
     def to_markdown(self) -> str:
@@ -64,7 +65,7 @@ class Report:
             parts += [f"## Batch size {table.batch_size}{_say_rate(table.rate)}", _mark(_list_rows(table.rows))]
             parts += ["\n".join(f"* {note}" for note in table.notes)] * bool(table.notes)
             if table.verdicts:
-                parts += [f"Aims, set for {SETTING}:", _mark(_list_verdicts(table.verdicts))]
+                parts += [f"Aims, set for {AIMED_SETTING}:", _mark(_list_verdicts(table.verdicts))]
         return "\n\n".join([*parts, LEGEND]) + "\n"
 
     def to_json(self) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def _say_rate(rate: float | None) -> str:
     return "" if rate is None else f"; matrix products at {rate / 1e9:.0f} GFLOP/s"
 
 
-def _list_rows(rows: Sequence[Row]) -> list[list[str]]:
+def _list_rows(rows: Sequence[Measurement]) -> list[list[str]]:
     """The main table as cells."""
     lines = [
         ["contender", "past gate", "ms/image", "min - max", "peak MB", "trainable", "forwards", "limit ms", "reached"]

@@ -28,7 +28,7 @@ def describe_machine() -> dict[str, str | int]:
     facts |= {"system": platform.platform(), "python": platform.python_version(), "torch": torch.__version__}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         facts["transformers"] = importlib.metadata.version("transformers")
-    return facts | {"lmr": __version__}
+    return facts | {__name__.partition(".")[0]: __version__}
 
 
 def _name_processor() -> str:

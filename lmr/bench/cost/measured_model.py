@@ -23,9 +23,11 @@ _SMALL_TEXT = TextConfig(context=20, vocabulary=100, width=32, depth=2, heads=2,
 
 SHORTEST, LONGEST = 7, 16  # tokens of "a photo of a ..." with ImageNet's class names, begin and end included
 
+_COLOURS = ((1.0, 1.0, 1.0), (1.0, -1.0, -1.0), (-1.0, 1.0, -1.0), (-1.0, -1.0, 1.0))  # equally far from each other
+
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Where a model comes from: a name or path for ``lmr.load``, or an architecture to fill with random weights."""
 
     model: str | None = None
@@ -42,7 +44,7 @@ class Source:
 
 
 @dataclass
-class Subject:
+class MeasuredModel:
     """An image encoder, its logit scale and, where it has one that gives gradients, its text side."""
 
     name: str
@@ -67,10 +69,10 @@ class Subject:
         return self._twin
 
     def draw_images(self, count: int) -> Tensor:
-        """Noise [count, ...]: bright pictures first, then as many dark ones; every call gives the same."""
+        """Noise [count, ...] in the colours of :func:`assign_colours`; every call gives the same."""
         generator = torch.Generator().manual_seed(1)
-        images = 0.5 * torch.randn(count, *self.input_shape, generator=generator)
-        images += torch.where(torch.arange(count) < count // 2, 1.0, -1.0).view(-1, *[1] * len(self.input_shape))
+        images = 0.25 * torch.randn(count, *self.input_shape, generator=generator)
+        images += 2 * torch.tensor(_COLOURS)[assign_colours(count)].view(count, 3, 1, 1)
         return images.to(next(self.encoder.parameters()).dtype)
 
     @property
@@ -105,7 +107,18 @@ class Subject:
         return tokens * (torch.arange(longest) <= end.unsqueeze(1)), end
 
 
-def find_subject(source: Source) -> Subject:
+def assign_colours(count: int) -> Tensor:
+    """The colour [count] of each image, 0 to 3: two in the first half of a batch and two others in the second.
+
+    Even a tower with random weights gives images of different colours different features, so each colour can have a
+    class of its own, and one half can be certain while the other is not.
+    """
+    half = count // 2
+    first, second = torch.arange(half) * 2 // max(half, 1), torch.arange(count - half) * 2 // (count - half)
+    return torch.cat([first, 2 + second])
+
+
+def find_measured_model(source: ModelSource) -> MeasuredModel:
     """Load the model, or build one with random weights."""
     if source.random == SMALL:
         return build_random(_SMALL_IMAGE, _SMALL_TEXT, source.name)
@@ -116,10 +129,12 @@ def find_subject(source: Source) -> Subject:
             side = backbone.text_side(["red circle", "blue star"])  # words that every vocabulary here has
     text = side.tower if side is not None and isinstance(side.tower, TextTower) else None
     bias = float(getattr(backbone, "logit_bias", 0.0))
-    return Subject(source.name, backbone.encoder, backbone.input_shape, backbone.logit_scale, bias, text, backbone)
+    return MeasuredModel(
+        source.name, backbone.encoder, backbone.input_shape, backbone.logit_scale, bias, text, backbone
+    )
 
 
-def build_random(image: VisionConfig, text: TextConfig, name: str) -> Subject:
+def build_random(image: VisionConfig, text: TextConfig, name: str) -> MeasuredModel:
     """Two towers of these sizes with random weights, the same at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -127,7 +142,7 @@ def build_random(image: VisionConfig, text: TextConfig, name: str) -> Subject:
     for tower in towers:
         fold_activations(tower.eval().requires_grad_(False))
     side = image.resolution
-    return Subject(name, towers[0], (3, side, side), 100.0, text=towers[1])
+    return MeasuredModel(name, towers[0], (3, side, side), 100.0, text=towers[1])
 
 
 def _fill_randomly(architecture: str) -> Backbone:

@@ -12,7 +12,7 @@ from lmr.bench.cost.entries import Entry
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """A contender's measured seconds and bytes. ``forward_ms`` and ``rate`` are those of the same run."""
 
     entry: Entry

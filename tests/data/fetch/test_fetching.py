@@ -588,8 +588,8 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="Did you mean 'cifar10-c'"):
         run("cifar10c")
     for words, sentence in (
-        (["--check", "."], "Say which set: lmr fetch NAME --check DIR."),
-        (["--make"], "Say which set: lmr fetch NAME --make."),
+        (["--check", "."], "Give the name of a dataset: lmr fetch NAME --check DIR."),
+        (["--make"], "Give the name of a dataset: lmr fetch NAME --make."),
         (["cifar10-c", "--make", "--check", "."], "give one of them"),
     ):
         with pytest.raises(ValueError, match=sentence):

@@ -1,4 +1,4 @@
-"""Result lines, and the file they grow in: appended batch by batch, checked and cut back after a crash."""
+"""The results of images: as lines on standard output, or in a file that is checked and cut back after a crash."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ErrorCause(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ImageAnswer:
     """The result of one image: its best classes with their probabilities, or an error message and its cause."""
 
     path: str
@@ -43,11 +43,11 @@ class Answer:
         return self.top[0][0] if self.top else None
 
 
-class Screen:
+class StandardOutput:
     """Standard output: JSON lines in UTF-8, whatever the terminal's own encoding."""
 
-    def append(self, answers: Sequence[Answer]) -> None:
-        """Print one line per answer at once, so that the next program in the pipe can begin."""
+    def append(self, answers: Sequence[ImageAnswer]) -> None:
+        """Print one line per answer and flush, so that the next program in the pipe can begin."""
         content = b"".join(map(format_json, answers))
         if sys.stdout is None:
             raise LmrError("There is no standard output to write to; give a file with --out.")
@@ -61,7 +61,7 @@ class Screen:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise LmrError(f"Cannot write to standard output: {error.strerror or error}.") from error
+            raise LmrError(f"Cannot write to standard output: {error.strerror or error}; use --out.") from error
 
 
 class ResultFile:
@@ -85,11 +85,11 @@ class ResultFile:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to lose: no file, or one without a byte."""
+        """Whether there is nothing to lose: no file, or an empty one."""
         return not self.path.exists() or (self.path.is_file() and self.path.stat().st_size == 0)
 
     def open(self) -> None:
-        """Open for appending, without a change to what is there; a second run on the same file is refused."""
+        """Open for appending, without changing the content; a second run on the same file is refused."""
         if self._file is not None:
             return
         try:
@@ -102,19 +102,19 @@ class ResultFile:
             raise LmrError(f"Another run is writing {str(self.path)!r}; wait for it, or give another --out.")
 
     def recover(self, offset: int, digest: str) -> list[tuple[str, str | None]]:
-        """Take the first ``offset`` bytes as finished: the path and label (None: error) of each of their pictures."""
+        """Take the first ``offset`` bytes as finished: the path and label (None: error) of each of their images."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < offset:
             raise LmrError(
-                f"{str(self.path)!r} has {size} bytes, but {offset} were finished when the run was left (cut or "
-                "replaced). Put that file back to resume, or start again with --overwrite."
+                f"{str(self.path)!r} has {size} bytes, but {offset} were finished when the run ended: the file was cut "
+                "or replaced. Restore it to resume, or start again with --overwrite."
             )
         read = hashlib.sha256()
         for line in self._read_lines(offset):
             read.update(line)
         if read.hexdigest() != digest:
             raise LmrError(
-                f"{str(self.path)!r} is not as the run left it (edited or replaced). Put that file back to "
+                f"{str(self.path)!r} has changed since the run ended: the file was edited or replaced. Restore it to "
                 "resume, or start again with --overwrite."
             )
         self.offset, self._hash = offset, read
@@ -134,8 +134,8 @@ class ResultFile:
         except OSError as error:
             raise LmrError(f"Cannot shorten {str(self.path)!r}: {error.strerror or error}.") from error
 
-    def append(self, answers: Sequence[Answer]) -> None:
-        """Write the answers and wait until the disk has them; only then they count as finished."""
+    def append(self, answers: Sequence[ImageAnswer]) -> None:
+        """Write the answers and flush them to the disk; only then they count as finished."""
         assert self._file is not None
         content = b"".join(format_csv(a, self.columns) if self.is_csv else format_json(a) for a in answers)
         if self.is_csv and self.offset == 0:
@@ -149,13 +149,13 @@ class ResultFile:
         self._hash.update(content)
 
     def close(self) -> None:
-        """Close the file and give up the lock."""
+        """Close the file and release the lock."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def discard(self) -> None:
-        """Close, and take the file away if it was made here and holds nothing."""
+        """Close, and remove the file if it was created here and is empty."""
         self.close()
         if self._created and self.is_empty:
             self.path.unlink(missing_ok=True)
@@ -169,7 +169,7 @@ class ResultFile:
                 yield line
 
 
-def format_json(answer: Answer) -> bytes:
+def format_json(answer: ImageAnswer) -> bytes:
     """One line of JSON. Names stay readable; only a file name that is not valid text is escaped."""
     record: dict[str, object] = {"path": answer.path}
     if answer.error is not None:
@@ -182,7 +182,7 @@ def format_json(answer: Answer) -> bytes:
         return json.dumps(record).encode() + b"\n"
 
 
-def format_csv(answer: Answer, columns: int) -> bytes:
+def format_csv(answer: ImageAnswer, columns: int) -> bytes:
     """One row: path, label, probability, ``columns`` times label:probability, error.
 
     Cells are written as they are. A spreadsheet may read a file name or class name that begins with ``=``, ``+``,

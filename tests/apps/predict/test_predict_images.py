@@ -26,10 +26,9 @@ from PIL import Image
 import lmr
 from lmr.apps.model_options import ModelOptions
 from lmr.apps.predict import folder_run as run_file
-from lmr.apps.predict import results as results_file
 from lmr.apps.predict import state_lock
-from lmr.apps.predict.predict import predict_images, read_labels
-from lmr.apps.predict.results import Answer, ErrorCause, ResultFile, Screen
+from lmr.apps.predict.predict_images import predict_images, read_labels
+from lmr.apps.predict.result_file import ErrorCause, ImageAnswer, ResultFile, StandardOutput, format_csv
 from lmr.apps.predict.state_lock import hold_state
 from lmr.cli import main
 from lmr.core.state import read_state
@@ -309,15 +308,15 @@ def test_table_of_an_older_version_that_cannot_be_read_back_gets_an_error_messag
 
 
 def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = Answer("größe.png", [("日本", 0.5)])
+    answer = ImageAnswer("größe.png", [("日本", 0.5)])
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     sys.stdout.write("first ")
-    Screen().append([answer])
+    StandardOutput().append([answer])
     expected = '{"path": "größe.png", "label": "日本", "probability": 0.5, "top": [["日本", 0.5]]}\n'
     assert raw.getvalue().decode() == "first " + expected
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    Screen().append([answer])
+    StandardOutput().append([answer])
     assert sys.stdout.getvalue() == expected  # type: ignore[attr-defined]
 
 
@@ -642,7 +641,10 @@ def refuse(capsys: pytest.CaptureFixture[str], here: Path, sentence: str, *words
     ("change", "sentence"),
     [
         (["--labels", ",".join(LABELS[1:])], "other classes or prompts"),
-        (["--labels", TEXT.replace("red circle", "red_circle")], "The run had --labels spelt otherwise; resume with"),
+        (
+            ["--labels", TEXT.replace("red circle", "red_circle")],
+            "The run had other spellings in --labels; resume with",
+        ),
         (["--template", "a drawing of a {}."], "other classes or prompts"),
         (["--method", "lmr(lr=2e-3)"], "The state belongs to lmr(lr=0.001"),
         (["--method", "zeroshot"], "The state belongs to lmr(lr=0.001"),
@@ -652,11 +654,11 @@ def refuse(capsys: pytest.CaptureFixture[str], here: Path, sentence: str, *words
         (["--memory", "lean"], "The run had --memory fast; resume with the same"),
         pytest.param(
             ["--compile"],
-            "The run had --compile no; resume with the same",
+            "The run was started without --compile; resume with the same",
             marks=pytest.mark.filterwarnings("ignore"),  # what the compiler says of itself
         ),
         (["--out", "p.jsonl", "--state", "o.jsonl.state"], "holds the progress of the output '"),
-        (["--state", "other.state"], "there is no 'other.state': the run has finished, or began with another --state"),
+        (["--state", "other.state"], "there is no 'other.state': the run has finished, or it had another --state"),
     ],
 )
 def test_resuming_something_else_is_refused(
@@ -690,14 +692,14 @@ def spoil_notes(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tamper", "sentence"),
     [
-        ("o.jsonl", cut, "were finished when the run was left (cut or replaced)"),
+        ("o.jsonl", cut, "were finished when the run ended: the file was cut or replaced."),
         ("o.jsonl", Path.unlink, "has 0 bytes, but"),
-        ("o.jsonl", edit, "is not as the run left it (edited or replaced)"),
+        ("o.jsonl", edit, "has changed since the run ended: the file was edited or replaced."),
         ("o.jsonl.state", cut, "is not a whole state file"),
         ("o.jsonl.state", lambda path: path.write_bytes(b""), "is not a whole state file"),
-        ("o.jsonl.state", Path.unlink, "'o.jsonl' cannot be resumed, for there is no 'o.jsonl.state'"),
+        ("o.jsonl.state", Path.unlink, "'o.jsonl' cannot be resumed, because there is no 'o.jsonl.state'"),
         ("o.jsonl.state", forget_notes, "holds the progress of no output, not of"),
-        ("o.jsonl.state", spoil_notes, "does not say how far the output came"),
+        ("o.jsonl.state", spoil_notes, "does not say how much of the output is finished"),
     ],
 )
 def test_resuming_what_was_tampered_with_is_refused(
@@ -713,7 +715,7 @@ def test_resuming_what_was_tampered_with_is_refused(
 def test_a_finished_run_without_a_state_is_not_resumed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = prepare(here)
     assert run_here(capsys, *words, "--resume")[0] == 0
-    refuse(capsys, here, "the run has finished, or began with another --state", *words, "--resume")
+    refuse(capsys, here, "the run has finished, or it had another --state", *words, "--resume")
 
 
 def test_relative_paths_are_resumed_where_they_begin(
@@ -723,7 +725,7 @@ def test_relative_paths_are_resumed_where_they_begin(
     (here / "b").mkdir()
     monkeypatch.chdir("b")
     elsewhere = ["../a", *words[1:-1], "../o.jsonl", "--resume"]
-    refuse(capsys, here, f"The run was started in {str(here)!r} and its paths begin there", *elsewhere)
+    refuse(capsys, here, f"The run was started in {str(here)!r} and its paths are relative to it", *elsewhere)
     monkeypatch.chdir(here)
     other_spelling = ["./a/../a", *words[1:-1], "./o.jsonl", "--resume"]
     assert run_here(capsys, *other_spelling)[0] == 0
@@ -743,7 +745,7 @@ def test_absolute_paths_are_resumed_anywhere(here: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [  # options are added; a name takes the folder's place
-        ([], "'o.jsonl' exists; continue it with --resume, replace it with --overwrite, or name another."),
+        ([], "'o.jsonl' exists; continue it with --resume, replace it with --overwrite, or give another --out."),
         (["--out", "o.txt"], "Expected an output file that ends in .jsonl or .csv, got 'o.txt'; rename it."),
         (
             ["--out", "nowhere/o.jsonl"],
@@ -768,7 +770,8 @@ def test_absolute_paths_are_resumed_anywhere(here: Path, monkeypatch: pytest.Mon
         (["--out", "p.jsonl", "--template", "a photo"], "Expected templates with {}"),
         (["--out", "p.jsonl", "--labels", "red circle"], "at least two class names"),
         (["--out", "p.jsonl", "--labels", "nams.txt"], "got 'nams.txt', and there is no such file."),
-        (["--out", "p.jsonl", "--labels", "red circle,red_circle,ring"], "Name every class once; 'red circle' came"),
+        (["--out", "p.jsonl", "--labels", "red circle,red_circle,ring"], "Name every class once; 'red circle' occurs"),
+        (["--out", "p.jsonl", "--labels", "red circle,red  circle"], "Name every class once; 'red circle' occurs"),
         (["--out", "p.jsonl", "--labels", "red circle,blu star"], "does not know the word 'blu'"),
         (["--out", "p.jsonl", "--labels", "latin"], "Cannot read the class names in 'latin'"),
         (["--out", "p.jsonl", "--labels", "empty"], "Expected class names, one per line, in 'empty'"),
@@ -949,6 +952,17 @@ def test_a_run_in_which_every_image_fails_is_exit_code_one(here: Path, capsys: p
     assert run_here(capsys, "bad", "good", "--labels", TEXT, "--out", "o.jsonl", "--overwrite")[0] == 0
 
 
+def test_a_batch_too_large_for_the_memory_says_what_to_do(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "a", range(4))
+    with crash_at(lmr.Method, "step", 2, "before", torch.OutOfMemoryError):
+        code, _, said = run_here(capsys, "a", "--labels", TEXT, "--batch-size", "2", "--out", "o.jsonl")
+    assert code == 2
+    assert said == (
+        "lmr: There is not enough memory for a batch of 2 images on cpu; start again with a smaller --batch-size or "
+        "with --memory lean.\n"
+    )
+
+
 def test_a_ruined_state_is_named_as_the_cause(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_pictures(here / "a", range(4))
     predict_images("a", LABELS, state="s", out="o.jsonl", batch_size=2)
@@ -998,12 +1012,15 @@ def test_standard_output_that_fails(
         with open("/dev/full", "wb", buffering=0) as full:
             process = start("predict", "a", "--labels", TEXT, stdout=full)
             said = process.communicate()[1]
-        assert said == b"lmr: Cannot write to standard output: No space left on device.\n"
+        assert said == b"lmr: Cannot write to standard output: No space left on device; use --out.\n"
         assert process.returncode == 2
 
 
 def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
-    answers = [Answer("a.png", [("x:y", 0.75), ('q,"', 0.25)]), Answer("b\n.png", error='broken, "really"\nso')]
+    answers = [
+        ImageAnswer("a.png", [("x:y", 0.75), ('q,"', 0.25)]),
+        ImageAnswer("b\n.png", error='broken, "really"\nso'),
+    ]
     for name in ("o.csv", "o.jsonl"):
         first = ResultFile(tmp_path / name, 2)
         first.open()
@@ -1013,7 +1030,7 @@ def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
         second = ResultFile(tmp_path / name, 2)
         assert second.recover(first.offset, first.digest) == [("a.png", "x:y"), ("b\n.png", None)]
         assert (second.offset, second.digest) == (first.offset, first.digest)
-    assert results_file.format_csv(answers[0], 2) == b'a.png,x:y,0.750000,x:y:0.750000,"q,"":0.250000",\n'
+    assert format_csv(answers[0], 2) == b'a.png,x:y,0.750000,x:y:0.750000,"q,"":0.250000",\n'
 
 
 # ------------------------------------------------------------------------------------------------------------- the help
@@ -1047,7 +1064,7 @@ def test_state_of_an_unfinished_run_is_not_taken_away_from_it(here: Path, capsys
     before = photograph(here)
     code, _, said = run_here(capsys, *tuesday)
     assert code == 2
-    assert "not finished; resume that one first" in said
+    assert "not finished; resume that run first" in said
     assert photograph(here) == before
     assert run_here(capsys, *monday, "--resume")[0] == 0
     assert run_here(capsys, *tuesday)[0] == 0
