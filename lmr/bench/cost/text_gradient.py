@@ -25,7 +25,7 @@ from lmr.bench.cost.memory import estimate_prompt, measure_peak
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss
 from lmr.core.norms import NormBank
-from lmr.core.text import TextSide, differentiate
+from lmr.core.text import TextSide, differentiate_towers
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.text_tower import TextConfig, TextTower
 
@@ -114,7 +114,7 @@ class TextGradient:
         text = TextSide(self.tower, lambda tower, part: tower(tokens[part], self.end[part]), classes)
         with self.bank.serve(self.rows):
             if chunked:
-                return differentiate(self._compare, lambda: self.images, self.rows, text, self.sizes.chunk)[2]
+                return differentiate_towers(self._compare, lambda: self.images, self.rows, text, self.sizes.chunk)[2]
             return torch.autograd.grad(self._judge(text.prototypes(slice(0, classes))), self.rows)[0]
 
     def _compare(self, images: Tensor, prototypes: Tensor) -> tuple[Tensor, None]:

@@ -279,8 +279,8 @@ class SharpenBoth(BimodalMethod):
     def adapt(self, images, mix):
         def objective(raw, prototypes, logits):
             return -(logits.softmax(1) * logits.log_softmax(1)).sum(1).mean(), None
-        loss, logits, _, gradient = self.differentiate(images, objective)
-        return Prediction(logits, {"loss": loss.item(), "stepped": self.descend(gradient)})
+        loss, logits, _, gradient = self.differentiate_objective(images, objective)
+        return Prediction(logits, {"loss": loss.item(), "stepped": bool(self.descend(gradient, logits, mix))})
 """
 
 
