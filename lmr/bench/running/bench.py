@@ -46,10 +46,15 @@ class Outcome:
     seconds: float
 
     def describe(self) -> str:
-        """What happened, in lines."""
+        """The outcome in words: a line about the finished runs and one for every failure."""
         fresh = len(self.rows) - self.skipped
-        before = f" ({self.skipped} were finished before)" if self.skipped else ""
-        lines = [f"{len(self.rows)} runs are finished{before}; {fresh} took {self.seconds:.0f} s."]
+        if fresh:
+            earlier = f", {self.skipped} earlier" if self.skipped else ""
+            lines = [f"{len(self.rows)} runs are finished: {fresh} now, in {self.seconds:.0f} s{earlier}."]
+        else:
+            lines = [
+                f"{self.skipped} runs are finished, all of them earlier." if self.skipped else "No run is finished."
+            ]
         lines += [f"Failed: {describe_task(failure.task)}: {failure.words}" for failure in self.failures]
         return "\n".join(lines)
 
