@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import lmr
-from lmr.data.sets.pocket import CLASSES, draw
+from lmr.data.sets.pocket_world import CLASSES, draw
 
 NAMES = CLASSES[::7]  # 15 classes
 SIZES = (6, 6, 6, 2)  # the last batch of a stream is often short
@@ -617,6 +618,127 @@ def test_one_stream_is_reset_alone(many: lmr.Method, batches: list[Tensor]) -> N
     assert are_equal({key: value[1] for key, value in many.state.items()}, {k: v[1] for k, v in begun.items()})
     others = [0, 2, 3]
     assert are_equal({k: v[others] for k, v in many.state.items()}, {k: v[others] for k, v in before.items()})
+
+
+# Damaged states and unusable steps.
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_flipped_bit_of_a_state_file_is_noticed_or_changes_nothing(name: str, tmp_path: Path) -> None:
+    method = lmr.create(name, small_world.make_classifier())
+    for batch in range(2):
+        method.step(small_world.make_images(batch))
+    path = tmp_path / "state"
+    method.save(path, notes={"seen": "2"})
+    content, kept = path.read_bytes(), copy_state(method)
+    refused = 0
+    for place in random.Random(0).sample(range(8 * len(content)), 600):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            method.load(path)
+        except lmr.LmrError:
+            refused += 1
+        assert are_equal(method.state, kept), place
+    assert refused > 550  # what is left changes the name of a fact or of the digest
+
+
+LIMITS: dict[str, list[tuple[str, float]]] = {
+    "lmr": [
+        *[("norms", 1.7e38), ("second", -1e-9), ("steps", -1), ("batches", -1), ("bias", 2.1), ("bias", -2.1)],
+        *[("running", 1.1), ("running", -0.1), ("mass", -0.1), ("predicted", -1)],
+    ],
+    "tent": [("norms", -1.7e38), ("second", -1e-9), ("steps", -3), ("predicted", -(2**60))],
+    "eta": [("average", 1.1), ("average", -0.1), ("norms", 2e6)],
+    "mint": [("batches", -1), ("pre_counts", -1), ("post_counts", -1), ("pre_means", 1.1), ("post_means", -1.1)],
+    "tda": [("pos_keys", 1.1), ("neg_keys", -1.1), ("pos_entropy", -0.1), ("neg_entropy", -0.1), ("neg_mask", 1.5)],
+    "ecalp": [
+        *[("images", 16), ("images", -2), ("classes", 6), ("classes", -1), ("label", 6), ("label", -1)],
+        *[("features", 1.1), ("similarity", 1.1), ("similarity", -2.1), ("cosines", 1.1), ("value", -0.1)],
+    ],
+    "batclip": [("norms", 1e7), ("second", -1.0), ("steps", -1)],
+    "bitta": [("selection", -1), ("selection", 9), ("norms", 1e7)],
+    "zeroshot": [("predicted", -1)],
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_value_outside_of_its_range_is_refused(name: str) -> None:
+    method = lmr.create(name, small_world.make_classifier())
+    for batch in range(2):
+        method.step(small_world.make_images(batch))
+    kept = method.state_dict()
+    method.load_state_dict(kept)
+    for key, value in LIMITS[name]:
+        tensors = {name: tensor.clone() for name, tensor in kept["tensors"].items()}
+        tensors[key].view(-1)[0] = value
+        refuse(lambda tensors=tensors: method.load_state_dict({**kept, "tensors": tensors}), f"'{key}'", method)
+
+
+LOUD = ["lmr", 'lmr(emit="before")', "tent", 'tent(optimizer="sgd")', "eta(margin=1.0, diversity=2.0)", "mint"]
+
+
+@pytest.mark.parametrize("lr", [1e30, 1e300])
+@pytest.mark.parametrize("spec", [*LOUD, "batclip", "bitta", 'bitta(emit="before")'])
+def test_step_that_would_ruin_the_state_is_refused(spec: str, lr: float) -> None:
+    clip = small_world.make_classifier()
+    method = lmr.create(spec, clip, lr=lr)
+    plain = lmr.create("zeroshot", clip)
+    for batch in range(3):
+        images = small_world.make_images(batch)
+        answer = method.step(images)
+        assert answer.info["stepped"] is False
+        if "bitta" not in spec and "batclip" not in spec:
+            torch.testing.assert_close(answer.logits, plain.predict(images).logits, atol=1e-12, rtol=0)
+    fresh = lmr.create(spec, clip, lr=lr)
+    assert all(torch.equal(value, fresh.state[key]) for key, value in method.state.items() if key != "predicted")
+    fresh.load_state_dict(method.state_dict())
+
+
+@pytest.mark.parametrize("spec", [spec for spec in LOUD if spec != "mint"])
+def test_stream_whose_step_is_refused_does_not_disturb_the_others(spec: str) -> None:
+    """One stream stands at the limit of the norms, so that its own step would pass it."""
+    world = small_world.make_classifier()
+    clip = lmr.ZeroShot(world.encoder, world.prototypes, 60.0)
+    many, alone = lmr.create(spec, clip, streams=2, lr=0.1), lmr.create(spec, clip, lr=0.1)
+    limit = many.state_dict()["tensors"]["norms"].sign() * 1e6
+    many.state["norms"][1] = limit[1]
+    ids = torch.arange(8) % 2
+    for batch in range(3):
+        images = small_world.make_images(batch)
+        mixed = many.step(images, streams=ids)
+        torch.testing.assert_close(mixed.logits[ids == 0], alone.step(images[ids == 0]).logits, atol=1e-9, rtol=0)
+        assert mixed.info["streams"][1]["stepped"] is False
+    assert many.state["steps"][0] == alone.state["steps"][0] > 0
+    assert many.state["steps"][1] == 0
+    assert torch.equal(many.state["norms"][1], limit[1])
+
+
+EXTREME = [1e308, -1e308, 1e-308, 5e-324, 1e38, 2**40, 2**63, 10**30, 10**400]
+
+
+@pytest.mark.parametrize("value", EXTREME, ids=lambda value: f"{value!r:.8}")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", METHODS)
+def test_extreme_argument_works_or_gets_a_message(name: str, value: float, dtype: torch.dtype) -> None:
+    clip = small_world.make_classifier(dtype)
+    images = small_world.make_images(0).to(dtype)
+    for field in dataclasses.fields(lmr.find_method(name)):
+        if not field.init or field.name in ("classifier", "streams", "iterations"):
+            continue
+        try:
+            method = lmr.create(name, clip, **{field.name: value})
+            for _ in range(2):
+                method.step(images)
+            method.load_state_dict(method.state_dict())
+        except lmr.LmrError:
+            pass
+
+
+def test_target_margin_beyond_the_precision_gets_a_message(clip: lmr.ZeroShot) -> None:
+    with pytest.raises(lmr.LmrError, match=r"Expected 'gamma0' of lmr from -3e\+38 to 3e\+38, got a value beyond\."):
+        lmr.create("lmr(gamma0=1e308)", clip)
 
 
 # Copies.

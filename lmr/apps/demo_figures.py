@@ -20,7 +20,7 @@ from lmr.core.spec import parse_spec
 from lmr.core.traits import Role
 from lmr.data.sets.catalogue import POCKET_SEED, open_dataset
 from lmr.data.sets.dataset import CLEAN
-from lmr.data.sets.pocket import CLASSES, SHAPES, draw
+from lmr.data.sets.pocket_world import CLASSES, SHAPES, draw
 
 if TYPE_CHECKING:
     from lmr.apps.demo import Comparison

@@ -33,8 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> str | None:
     """List, check, make or fetch; what is returned is a complaint about the dataset."""
     from lmr.core.errors import LmrError
-    from lmr.data.fetch.fetching import fetch_set, find_source, report_check
-    from lmr.data.fetch.making import make_set
+    from lmr.data.fetch.check_set import report_check
+    from lmr.data.fetch.fetch_set import fetch_set, find_source
+    from lmr.data.fetch.make_set import make_set
     from lmr.data.fetch.sources import SOURCES
     from lmr.data.sets.dataset import find_root
 

@@ -20,8 +20,6 @@ exit codes: 0 every row is reproduced, 1 a row is not, 2 it cannot be run (an er
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr reproduce``."""
-    from lmr.report.paper.paper_file import list_table_names
-
     add = parser.add_argument
     add("table", metavar="TABLE", help=f"one of: {', '.join(list_table_names())}")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")

@@ -316,7 +316,7 @@ class Method:
         for part in value if isinstance(value, tuple) else (value,):
             limit = largest if isinstance(part, float) else 2**62
             if isinstance(part, int | float) and limit < abs(part) < math.inf:
-                raise LmrError(f"Expected {key!r} of {self.name} from {-limit:.0e} to {limit:.0e}, got {part:.0e}.")
+                raise LmrError(f"Expected {key!r} of {self.name} from {-limit:.0e} to {limit:.0e}, got a value beyond.")
 
     def _hold(self) -> AbstractContextManager[None]:
         """Keep other threads off the towers and, as every call holds them, off the state."""

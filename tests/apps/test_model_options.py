@@ -15,7 +15,7 @@ import lmr
 from lmr.apps.model_options import ModelOptions, choose_prompts
 from lmr.apps.predict.predict_images import predict_images
 from lmr.cli import main
-from lmr.data.sets.pocket import draw
+from lmr.data.sets.pocket_world import draw
 
 NAMES = ["cat", "great dane", "tree"]
 

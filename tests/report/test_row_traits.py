@@ -120,9 +120,3 @@ def test_only_published_numbers_name_methods() -> None:
     assert len(files) > 15
     texts = [(path.name, text) for path in files for text in list_texts(path)]
     assert [(name, text) for name, text in texts if text in alone or named.search(text)] == []
-
-
-def test_reports_read_rows_and_nothing_else_of_the_bench() -> None:
-    for path in ROOT.rglob("*.py"):
-        modules = re.findall(r"^\s*(?:from|import) (lmr\.bench[\w.]*)", path.read_text(encoding="utf-8"), re.MULTILINE)
-        assert set(modules) <= {"lmr.bench.running.row", "lmr.bench.running.metrics"}, path.name

@@ -16,7 +16,7 @@ from lmr.apps.model_options import ModelOptions, Prompts, choose_prompts, make_c
 from lmr.core.errors import LmrError
 from lmr.data.sets.labelled import AnyPath, Labelled, list_labelled
 from lmr.models import Backbone
-from lmr.models.verify.published import find_published
+from lmr.models.verify.published_accuracies import find_published_accuracy
 
 
 @dataclass(frozen=True)
@@ -100,5 +100,5 @@ def _measure(
     accuracy = measure_accuracy(classifier, backbone.preprocess, labelled, batch_size)
     if accuracy.images == 0:
         raise LmrError(f"None of the {accuracy.unreadable} images can be read; the first: {accuracy.first_error}")
-    published = None if dataset is None else find_published(backbone.name, dataset)
+    published = None if dataset is None else find_published_accuracy(backbone.name, dataset)
     return replace(accuracy, prompts=prompts, dataset=dataset, published=published)

@@ -17,7 +17,7 @@ from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
 from lmr.data.provenance import Provenance, read_origin
-from lmr.models.formats.hub import OPENAI_MODELS
+from lmr.models.known_models import OPENAI_MODELS
 from lmr.report.paper.paper_file import read_paper_file
 from lmr.report.row_traits import expand_spec, list_parts_off, read_spec
 

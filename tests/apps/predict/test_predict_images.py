@@ -33,7 +33,7 @@ from lmr.apps.predict.state_lock import hold_state
 from lmr.cli import main
 from lmr.core.state import read_state
 from lmr.data.image_files import open_image
-from lmr.data.sets.pocket import CLASSES, draw
+from lmr.data.sets.pocket_world import CLASSES, draw
 
 LABELS = list(CLASSES[:12])
 TEXT = ",".join(LABELS)

@@ -32,7 +32,7 @@ from lmr.cli import main
 from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.core.registry import list_methods
-from lmr.models.clip.model import Clip
+from lmr.models.clip.clip_model import Clip
 from lmr.models.formats.preprocessing_configs import openai_preprocessing
 
 SMALL = {"random": "small", "batch_size": 4, "classes": 16, "threads": 1}

@@ -14,15 +14,14 @@ from lmr.core.errors import LmrError
 from lmr.models.clip.architectures import ARCHITECTURES
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig, TextTower
-from lmr.models.formats.keys import SCALARS, Naming, Side, is_ignored
+from lmr.models.formats.weight_names import SCALARS, Naming, Side, is_ignored
 
 Sizes = tuple[VisionConfig, TextConfig]
 _SHOWN = 4  # how many keys a sentence names before it counts the rest
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class TowerWeights:
     """Weights in our names, float32 or wider, with the scale and bias of the logits."""
 
     image: dict[str, Tensor]
@@ -41,9 +40,9 @@ class _Slot:
     turned: bool
 
 
-def convert_checkpoint(
+def convert_weights(
     tensors: Mapping[str, Tensor], naming: Naming, sizes: Sizes, origin: str, dtype: torch.dtype = torch.float32
-) -> Checkpoint:
+) -> TowerWeights:
     """The weights of both towers in ``dtype``, copied out of the file's tensors; every key must fit."""
     check_depth(tensors, max(sizes[0].depth, sizes[1].depth), origin)
     slots = _list_slots(naming, sizes)
@@ -59,7 +58,7 @@ def convert_checkpoint(
         sides[side][key] = torch.cat([piece.to(dtype) for piece in pieces]).contiguous()
     scale = math.exp(_read_scalar(tensors, "logit_scale", origin))
     bias = _read_scalar(tensors, "logit_bias", origin) if "logit_bias" in tensors else 0.0
-    return Checkpoint(sides["image"], sides["text"], scale, bias)
+    return TowerWeights(sides["image"], sides["text"], scale, bias)
 
 
 def check_depth(tensors: Mapping[str, Tensor], depth: int, origin: str) -> None:
@@ -133,47 +132,6 @@ def fill_tower(tower: nn.Module, weights: dict[str, Tensor]) -> None:
     """Make these tensors the tower's own."""
     tower.load_state_dict(weights, assign=True)
     tower.eval().requires_grad_(False)
-
-
-def choose_dtype(dtype: torch.dtype | None) -> torch.dtype:
-    """The type of the frozen weights, float32 if none is named."""
-    if dtype is not None and dtype not in _DTYPES:
-        raise LmrError(f"Expected one of {', '.join(map(str, _DTYPES))} for the weights, got {dtype!r}.")
-    return dtype or torch.float32
-
-
-def read_device(device: str | torch.device) -> torch.device:
-    """The device of this name, whether this machine has it or not."""
-    try:
-        return torch.device(device)
-    except Exception as error:
-        raise _refuse_device(device, error) from error
-
-
-def check_device(device: str | torch.device) -> None:
-    """Refuse a device on which no tensor can be made; asked before anything large is read."""
-    try:
-        found = torch.empty(0, device=device).device
-    except Exception as error:  # each kind of device that is missing raises its own error
-        raise _refuse_device(device, error) from error
-    if found.type == "meta":
-        raise _refuse_device(device, "tensors on it have no values")
-
-
-def _refuse_device(device: object, reason: object) -> LmrError:
-    first = str(reason).partition("\n")[0][:200].rstrip(".")
-    return LmrError(f"The device {device!r} cannot be used here: {first}. Use 'cpu'.")
-
-
-def convert_tower(tower: nn.Module, device: str | torch.device, dtype: torch.dtype) -> None:
-    """Freeze and move a tower; only its norms are adapted, so their numbers never lose precision."""
-    tower.eval().requires_grad_(False)
-    wide = torch.promote_types(dtype, torch.float32)
-    for module in tower.modules():
-        own = wide if isinstance(module, nn.LayerNorm) else dtype
-        for parameter in module.parameters(recurse=False):
-            parameter.data = parameter.data.to(own)
-    tower.to(device)
 
 
 def _forget_depth(config: VisionConfig | TextConfig) -> VisionConfig | TextConfig:

@@ -12,8 +12,8 @@ from lmr.core.errors import LmrError
 from lmr.models.clip.block import Activation
 from lmr.models.clip.image_tower import VisionConfig
 from lmr.models.clip.text_tower import TextConfig
-from lmr.models.formats.checkpoints import Sizes
-from lmr.models.formats.keys import ANYTHING
+from lmr.models.formats.tower_weights import Sizes
+from lmr.models.formats.weight_names import ANYTHING
 
 END_TOKEN = 49407  # the end of a text in CLIP's vocabulary
 HF_CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"

@@ -17,10 +17,10 @@ import set_maker as maker
 from PIL import Image
 
 import lmr.data.sets.cifar
-from lmr.data.fetch.fetching import fetch_set
-from lmr.data.fetch.made import NOTE, read_note
-from lmr.data.fetch.making import make_set
-from lmr.data.fetch.verification import check_set
+from lmr.data.fetch.check_set import check_set
+from lmr.data.fetch.fetch_set import fetch_set
+from lmr.data.fetch.make_set import make_set
+from lmr.data.fetch.notes import MADE_NOTE, read_made_note
 from lmr.data.sets.cifar import CifarC, open_cifar_c
 from lmr.data.sets.imagenet import ImageNetC, open_imagenet_c
 
@@ -56,7 +56,7 @@ def test_cifar_on_disk_is_cifar_on_the_fly(cifar: Path) -> None:
     expected = {severity: flying.read("contrast", severity, places) for severity in (1, 5)}
     folder = make_set("cifar10-c", cifar, domains=("contrast",))
     assert folder == cifar / "CIFAR-10-C"
-    assert sorted(os.listdir(folder)) == ["contrast.npy", "labels.npy", NOTE]
+    assert sorted(os.listdir(folder)) == ["contrast.npy", "labels.npy", MADE_NOTE]
     assert np.load(folder / "contrast.npy", mmap_mode="r").shape == (5 * COUNT, 32, 32, 3)
     stored = open_cifar_c(10, cifar)
     assert isinstance(stored, CifarC)
@@ -65,9 +65,9 @@ def test_cifar_on_disk_is_cifar_on_the_fly(cifar: Path) -> None:
     np.testing.assert_array_equal(stored.labels("contrast"), flying.labels("contrast"))
     assert stored.protocol["corruptions"] == "made by lmr with the cifar constants, seed 0"
     assert check_set("cifar10-c", cifar) == [
-        f"The pictures in '{folder}' are not the official ones but made by lmr with the cifar constants, seed 0."
+        f"The images in '{folder}' are not the official ones: made by lmr with the cifar constants, seed 0."
     ]
-    with pytest.raises(ValueError, match="holds pictures that lmr made; move it away"):
+    with pytest.raises(ValueError, match="holds images that lmr made; move it away"):
         fetch_set("cifar10-c", cifar)
     made = os.stat(folder / "contrast.npy").st_mtime_ns
     make_set("cifar10-c", cifar, domains=("contrast",))
@@ -97,7 +97,7 @@ def test_imagenet_on_disk_is_imagenet_on_the_fly(imagenet: Path) -> None:
     assert (folder / "contrast" / "5" / FILES[2]).stat().st_mtime_ns == kept
     assert "are not the official ones" in check_set("imagenet-c", imagenet)[0]
     for name in ("imagenet-c", "imagenet-c-extra"):  # official files would be taken for made ones
-        with pytest.raises(ValueError, match="holds pictures that lmr made; move it away"):
+        with pytest.raises(ValueError, match="holds images that lmr made; move it away"):
             fetch_set(name, imagenet)
 
 
@@ -105,7 +105,7 @@ MAKE = """
 import sys, time
 from pathlib import Path
 import lmr.data.sets.cifar, lmr.data.sets.dataset
-from lmr.data.fetch.making import make_set
+from lmr.data.fetch.make_set import make_set
 
 def corrupt_slowly(*values, corrupt=lmr.data.sets.dataset.corrupt_batch, **how):
     time.sleep(0.3)
@@ -127,7 +127,7 @@ def test_kill_in_the_middle(cifar: Path) -> None:
     with pytest.raises(ValueError, match="There is no file"):
         open_cifar_c(10, cifar).read("contrast", 5, [0])
     make_set("cifar10-c", cifar, domains=("contrast",))
-    assert sorted(os.listdir(folder)) == ["contrast.npy", "labels.npy", NOTE]
+    assert sorted(os.listdir(folder)) == ["contrast.npy", "labels.npy", MADE_NOTE]
 
 
 def test_other_folders_are_left_alone(cifar: Path) -> None:
@@ -136,18 +136,18 @@ def test_other_folders_are_left_alone(cifar: Path) -> None:
     (folder / "fog.npy").write_text("official")
     with pytest.raises(ValueError, match="files that lmr did not make; move it away"):
         make_set("cifar10-c", cifar)
-    (folder / NOTE).write_text(json.dumps({"clean": "0123456789abcdef", "corruptions": "made of something else"}))
-    with pytest.raises(ValueError, match="made in another way; move it away"):
+    (folder / MADE_NOTE).write_text(json.dumps({"clean": "0123456789abcdef", "corruptions": "made of something else"}))
+    with pytest.raises(ValueError, match="made differently; move it away"):
         make_set("cifar10-c", cifar)
-    assert sorted(os.listdir(folder)) == ["fog.npy", NOTE]
+    assert sorted(os.listdir(folder)) == ["fog.npy", MADE_NOTE]
     for damaged in ("", "[]", "{}"):
-        (folder / NOTE).write_text(damaged)
-        with pytest.raises(ValueError, match="cannot be read"):
-            read_note(folder)
+        (folder / MADE_NOTE).write_text(damaged)
+        with pytest.raises(ValueError, match="Cannot read the note"):
+            read_made_note(folder)
 
 
 def test_sets_that_cannot_be_made(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'imagenet-a' cannot be made from clean pictures; these can: cifar10-c"):
+    with pytest.raises(ValueError, match="'imagenet-a' cannot be made from clean images; these can: cifar10-c"):
         make_set("imagenet-a", tmp_path)
     with pytest.raises(ValueError, match="`lmr fetch cifar100`"):
         make_set("cifar100-c", tmp_path)

@@ -22,16 +22,16 @@ import numpy as np
 import pytest
 import set_maker as maker
 
+import lmr.data.fetch.check_set
 import lmr.data.fetch.download
 import lmr.data.fetch.unpack
-import lmr.data.fetch.verification
 from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
+from lmr.data.fetch.check_set import check_set
 from lmr.data.fetch.download import download_file
-from lmr.data.fetch.fetching import fetch_set, find_source
-from lmr.data.fetch.sources import CIFAR_C_FILES, SOURCES, Archive, Source
+from lmr.data.fetch.fetch_set import fetch_set, find_source
+from lmr.data.fetch.sources import CIFAR_C_FILES, SOURCES, Archive, SetSource
 from lmr.data.fetch.unpack import unpack_archive
-from lmr.data.fetch.verification import check_set
 from lmr.data.names import read_imagenet, read_list
 from lmr.data.sets.catalogue import NAMES
 
@@ -188,7 +188,7 @@ def test_too_long_part_is_fetched_anew(serve: Any, tmp_path: Path) -> None:
 
 def test_wrong_checksum_is_thrown_away(serve: Any, tmp_path: Path) -> None:
     _, url = serve({"/file": CONTENT[:-1] + b"?"})
-    with pytest.raises(ValueError, match=rf"127\.0\.0\.1.*instead of {MD5[4:]}, it was thrown away"):
+    with pytest.raises(ValueError, match=rf"127\.0\.0\.1.*instead of {MD5[4:]} and was discarded"):
         fetch(tmp_path / "file", url)
     assert os.listdir(tmp_path) == []
 
@@ -223,7 +223,7 @@ def test_nothing_works(serve: Any, tmp_path: Path) -> None:
     _, gone = serve({})
     stuck, url = serve(status=[503] * 99)
     (tmp_path / "file.part").write_bytes(CONTENT[:2000])
-    with pytest.raises(ValueError, match=r"404.*503.*The 2,000 bytes that came are kept"):
+    with pytest.raises(ValueError, match=r"404.*503.*The 2,000 bytes received so far are kept"):
         fetch(tmp_path / "file", gone, url)
     assert (tmp_path / "file.part").read_bytes() == CONTENT[:2000]
     assert len(stuck.asked) == 4
@@ -236,7 +236,7 @@ def test_nothing_works(serve: Any, tmp_path: Path) -> None:
 def test_server_that_sends_another_part(serve: Any, tmp_path: Path) -> None:
     _, url = serve(shift=5)
     (tmp_path / "file.part").write_bytes(CONTENT[:2000])
-    with pytest.raises(ValueError, match="another part of the file"):
+    with pytest.raises(ValueError, match="a different part of the file"):
         fetch(tmp_path / "file", url)
     assert (tmp_path / "file.part").read_bytes() == CONTENT[:2000]
 
@@ -358,7 +358,7 @@ def test_unpacking(kind: str, tmp_path: Path) -> None:
     (folder / "set").mkdir(parents=True)
     (folder / "set" / "old").write_text("of an earlier try")
     (folder / "other").write_text("somebody's")
-    with pytest.raises(ValueError, match=r"out/set' is there already"):
+    with pytest.raises(ValueError, match=r"out/set' exists"):
         unpack_archive(archive, folder)
     assert list_files(folder) == {"set/old": b"of an earlier try", "other": b"somebody's"}
     assert unpack_archive(archive, folder, replace=["set"]) == ["readme", "set"]
@@ -366,7 +366,7 @@ def test_unpacking(kind: str, tmp_path: Path) -> None:
     assert sorted(os.listdir(folder)) == ["other", "readme", "set"]
     assert unpack_archive(archive, tmp_path / "some", wanted=lambda name: "/a/" in name) == ["set"]
     assert list_files(tmp_path / "some") == {name: content for name, content in FILES.items() if "/a/" in name}
-    with pytest.raises(ValueError, match="holds none of the files"):
+    with pytest.raises(ValueError, match="contains none of the expected files"):
         unpack_archive(archive, tmp_path / "none", wanted=lambda name: False)
 
 
@@ -377,7 +377,7 @@ def test_damaged_archive_leaves_nothing(kind: str, tmp_path: Path) -> None:
     whole = make_zip(files) if kind == "zip" else make_tar(files, "w:gz" if kind == "tar.gz" else "w")
     for size in (0, 100, len(whole) // 2):
         archive.write_bytes(whole[:size])
-        with pytest.raises(ValueError, match=r"Cannot unpack|holds none"):
+        with pytest.raises(ValueError, match=r"Cannot unpack|contains none"):
             unpack_archive(archive, tmp_path / "out")
         assert os.listdir(tmp_path / "out") == []
 
@@ -388,7 +388,7 @@ def test_names_that_lead_out_are_refused(kind: str, name: str, tmp_path: Path) -
     archive = tmp_path / "inner" / f"set.{kind}"
     archive.parent.mkdir()
     archive.write_bytes(make_zip({name: b"x"}) if kind == "zip" else make_tar({name: b"x"}))
-    with pytest.raises(ValueError, match="leads out of its folder"):
+    with pytest.raises(ValueError, match="outside its folder"):
         unpack_archive(archive, tmp_path / "inner" / "out")
     assert os.listdir(tmp_path / "inner" / "out") == []
     assert not (tmp_path / "evil").exists()
@@ -403,7 +403,7 @@ def test_links_are_refused(kind: bytes, tmp_path: Path) -> None:
     archive = tmp_path / "set.tar"
     with tarfile.open(archive, "w") as file:
         file.addfile(member)
-    with pytest.raises(ValueError, match="no plain file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         unpack_archive(archive, tmp_path / "out")
 
 
@@ -416,7 +416,7 @@ def tiny(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         Archive(f"{name}.tar", (url.replace("/file", f"/{name}"),), "md5:" + hashlib.md5(content).hexdigest(), brings)
         for name, content, brings in zip(("one", "two"), archives, (("set", "readme"), ("more",)), strict=True)
     )
-    monkeypatch.setitem(SOURCES, "tiny", Source("a small set", made, "tiny"))
+    monkeypatch.setitem(SOURCES, "tiny", SetSource("a small set", made, "tiny"))
     return server
 
 
@@ -454,7 +454,7 @@ def test_fetching_goes_on_after_a_failure(tiny: Any, tmp_path: Path) -> None:
 def test_what_lmr_did_not_fetch_is_never_replaced(tiny: Any, tmp_path: Path) -> None:
     (tmp_path / "tiny" / "more").mkdir(parents=True)
     (tmp_path / "tiny" / "more" / "mine").write_text("my only copy")
-    with pytest.raises(ValueError, match=r"more' is there already and was not fetched by lmr.*--check"):
+    with pytest.raises(ValueError, match=r"more' exists and was not fetched by lmr.*--check"):
         fetch_set("tiny", tmp_path)
     assert tiny.asked == []
     assert list_files(tmp_path) == {"tiny/more/mine": b"my only copy"}
@@ -517,7 +517,7 @@ def test_archive_of_an_earlier_fetch_is_verified_and_deleted(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("lmr.data.fetch.fetching.unpack_archive", stop)
+        patch.setattr("lmr.data.fetch.fetch_set.unpack_archive", stop)
         with pytest.raises(KeyboardInterrupt):
             fetch_set("tiny", tmp_path)
     whole = (tmp_path / "one.tar").read_bytes()
@@ -540,8 +540,8 @@ def test_only_listed_pictures_are_kept(serve: Any, monkeypatch: pytest.MonkeyPat
     content = make_tar(dict.fromkeys(names, b"x"))
     server, url = serve({"/file": content})
     archive = Archive("weather.tar", (url,), "md5:" + hashlib.md5(content).hexdigest(), ("fog",), len(content))
-    monkeypatch.setitem(SOURCES, "imagenet-c-5000", Source("listed", (archive,), "imagenet-c", True))
-    monkeypatch.setitem(SOURCES, "imagenet-c", Source("all", (archive,), "imagenet-c"))
+    monkeypatch.setitem(SOURCES, "imagenet-c-5000", SetSource("listed", (archive,), "imagenet-c", True))
+    monkeypatch.setitem(SOURCES, "imagenet-c", SetSource("all", (archive,), "imagenet-c"))
     fetch_set("imagenet-c-5000", tmp_path)
     assert set(list_files(tmp_path / "imagenet-c")) == set(names[:2])
     fetch_set("imagenet-c", tmp_path)  # the rest of what is there
@@ -554,7 +554,7 @@ def test_only_listed_pictures_are_kept(serve: Any, monkeypatch: pytest.MonkeyPat
 def test_full_disk_is_said_before(serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     server, url = serve()
     archive = Archive("file.tar", (url,), MD5, ("set",), 10**15)
-    monkeypatch.setitem(SOURCES, "huge", Source("a huge set", (archive,)))
+    monkeypatch.setitem(SOURCES, "huge", SetSource("a huge set", (archive,)))
     with pytest.raises(ValueError, match=r"takes 2000000\.0 GB, but .* GB free"):
         fetch_set("huge", tmp_path)
     assert server.asked == []
@@ -610,7 +610,7 @@ def test_imagenet_is_got_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "Register at https://image-net.org" in shown
     assert f"lmr fetch imagenet --check {tmp_path}" in shown
     assert complaint is not None
-    assert "not as it should be" in complaint
+    assert "incomplete or incorrect" in complaint
 
 
 def test_check_of_a_whole_set(tmp_path: Path) -> None:
@@ -627,20 +627,21 @@ def test_check_of_a_whole_set(tmp_path: Path) -> None:
     (folder / "8" / "3.jpeg").write_bytes(b"")
     name = list(read_imagenet().values())[7]
     problems = check_set("imagenet-v2", folder)
-    assert problems[0] == "Expected 10000 pictures, found 9999."
+    assert problems[0] == "Expected 10000 images, found 9999."
     assert repr(name) in problems[1]
     for number in range(10):
         (folder / "7" / f"{number}.jpeg").unlink(missing_ok=True)
     assert any(
-        f"1 of 1000 classes have no picture, {name!r}" in problem for problem in check_set("imagenet-v2", folder)
+        f"1 of 1000 classes have no image, for example {name!r}" in problem
+        for problem in check_set("imagenet-v2", folder)
     )
 
 
 def test_check_of_other_folders(tmp_path: Path) -> None:
     assert "There is no folder" in check_set("imagenet-a", tmp_path / "no")[0]
-    assert "no picture in class folders" in check_set("imagenet-a", tmp_path)[0]
+    assert "no image in class folders" in check_set("imagenet-a", tmp_path)[0]
     (tmp_path / "imagenet-r" / "stranger").mkdir(parents=True)
-    assert "'stranger' is there" in check_set("imagenet-r", tmp_path)[0]
+    assert "'stranger' is not a class" in check_set("imagenet-r", tmp_path)[0]
     assert "Expected folders such as gaussian_noise/5" in check_set("imagenet-c", tmp_path)[0]
     assert "No file of CIFAR-10" in check_set("cifar10", tmp_path)[0]
 
@@ -668,16 +669,16 @@ def test_check_of_corrupted_cifar(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     said: list[str] = []
     problems = check_set("cifar100-c", tmp_path, say=said.append)
     assert len(problems) == 19
-    assert "fog.npy has not the published checksum (md5 4efc7ebd5e82b028bdbe13048e3ea564)." in problems
+    assert "fog.npy does not match the published checksum (md5 4efc7ebd5e82b028bdbe13048e3ea564)." in problems
     assert any(problem.startswith("snow.npy has 5 bytes") for problem in problems)
     assert "frost.npy is missing." in problems
-    assert said == [f"{folder}: 1 of 20 files as published."]
+    assert said == [f"{folder}: 1 of 20 files match the published checksums."]
 
 
 def write_listed(folder: Path, domain: str, files: tuple[str, ...]) -> None:
     """One picture, linked under all the names."""
     first = folder / "picture.jpeg"
-    maker.write_picture(first, 50)
+    maker.write_image(first, 50)
     for severity in range(1, 6):
         for file in files:
             path = folder / domain / str(severity) / file
@@ -687,16 +688,16 @@ def write_listed(folder: Path, domain: str, files: tuple[str, ...]) -> None:
 
 
 def test_check_of_corrupted_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(lmr.data.fetch.verification, "CORRUPTIONS", ("fog", "snow"))
+    monkeypatch.setattr(lmr.data.fetch.check_set, "CORRUPTIONS", ("fog", "snow"))
     for domain in ("fog", "snow"):
         write_listed(tmp_path, domain, LISTED)
     assert check_set("imagenet-c-5000", tmp_path) == []
     problems = check_set("imagenet-c", tmp_path)
     assert len(problems) == 10
-    assert "Expected the 50,000 validation pictures" in problems[0]
+    assert "Expected the 50,000 validation images" in problems[0]
     (tmp_path / "fog" / "3" / LISTED[4]).unlink()
     assert check_set("imagenet-c-5000", tmp_path) == [
-        f"'{tmp_path / 'fog' / '3'}' lacks 1 of the 5,000 pictures, {LISTED[4]} for one."
+        f"'{tmp_path / 'fog' / '3'}' lacks 1 of the 5,000 images, for example {LISTED[4]}."
     ]
 
 
@@ -704,8 +705,8 @@ def test_command_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     (tmp_path / "CIFAR-10-C").mkdir()
     complaint = run("cifar10-c", "--check", str(tmp_path))
     shown = capsys.readouterr().out
-    assert complaint == f"The set 'cifar10-c' in '{tmp_path}' is not as it should be."
+    assert complaint == f"The set 'cifar10-c' in '{tmp_path}' is incomplete or incorrect."
     assert shown.count("is missing.") == 20
     if (maker.SHARED / "cifar100_test.npz").is_file():
         assert run("cifar100", "--check", str(maker.SHARED)) is None
-        assert "whole and right" in capsys.readouterr().out
+        assert "complete and correct" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import checkpoint_maker as maker
 import pytest
 
 import lmr
-from lmr.models.formats.hub import Files, find_model
+from lmr.models.formats.model_files import ModelFiles, find_model
 
 ID = "laion/CLIP-tiny"
 
@@ -92,7 +92,7 @@ def test_folder(kind: str, folders: dict[str, Path], hub: Hub) -> None:
         "shards": "model.safetensors.index.json",
         "open_clip": "open_clip_model.safetensors",
     }[kind]
-    assert find_model(folders[kind]) == find_model(str(folders[kind])) == Files(folders[kind] / expected)
+    assert find_model(folders[kind]) == find_model(str(folders[kind])) == ModelFiles(folders[kind] / expected)
     assert hub.asked == []
 
 
@@ -110,16 +110,17 @@ def test_folder_of_both_layouts_and_of_timm(folders: dict[str, Path], tmp_path: 
     both = tmp_path / "both"
     shutil.copytree(folders["open_clip"], both)
     shutil.copytree(folders["safetensors"], both, dirs_exist_ok=True)
-    assert find_model(both) == Files(both / "model.safetensors")
+    assert find_model(both) == ModelFiles(both / "model.safetensors")
     maker.write_json({"architecture": "vit_base_patch16_clip_224", "num_classes": 512}, both / "config.json")
-    assert find_model(both) == Files(both / "open_clip_model.safetensors")  # timm's model.safetensors is half a model
+    # timm's model.safetensors is half a model
+    assert find_model(both) == ModelFiles(both / "open_clip_model.safetensors")
     assert lmr.load(both).facts["format"].startswith("open_clip")
 
 
 def test_folder_with_a_single_file(folders: dict[str, Path], tmp_path: Path) -> None:
     shutil.copy(folders["open_clip"] / "open_clip_model.safetensors", tmp_path / "mine.safetensors")
     shutil.copy(folders["open_clip"] / "open_clip_config.json", tmp_path)
-    assert find_model(tmp_path) == Files(tmp_path / "mine.safetensors")
+    assert find_model(tmp_path) == ModelFiles(tmp_path / "mine.safetensors")
     assert lmr.load(tmp_path).facts["sizes from"] == "open_clip_config.json"
     (tmp_path / "other.pt").write_bytes(b"x")
     with pytest.raises(lmr.LmrError, match=r"Expected one model .*; found 2 \(mine\.safetensors, other\.pt\)"):
@@ -165,11 +166,11 @@ def test_siglip_is_told_by_its_config(folders: dict[str, Path], tmp_path: Path) 
     shutil.copy(folders["safetensors"] / "model.safetensors", weights)
     for model_type in ("siglip", "siglip2"):
         maker.write_json({"model_type": model_type}, tmp_path / "config.json")
-        assert find_model(tmp_path) == find_model(weights) == Files(weights, model_type)
+        assert find_model(tmp_path) == find_model(weights) == ModelFiles(weights, model_type)
         tuned = shutil.copy(weights, tmp_path / "tuned.safetensors")
-        assert find_model(tuned) == Files(tuned, model_type)
+        assert find_model(tuned) == ModelFiles(tuned, model_type)
     maker.write_json({"model_type": "gpt2"}, tmp_path / "config.json")  # not of a file that has another name
-    assert find_model(tuned) == Files(tuned)
+    assert find_model(tuned) == ModelFiles(tuned)
 
 
 # Hub ids.
@@ -177,7 +178,7 @@ def test_siglip_is_told_by_its_config(folders: dict[str, Path], tmp_path: Path) 
 
 def test_cached_model_is_not_fetched(hub: Hub) -> None:
     hub.keep(ID, "config.json", "model.safetensors", "preprocessor_config.json")
-    assert find_model(ID) == find_model(f"hf-hub:{ID}") == Files(hub.snapshot(ID) / "model.safetensors")
+    assert find_model(ID) == find_model(f"hf-hub:{ID}") == ModelFiles(hub.snapshot(ID) / "model.safetensors")
     assert hub.asked == []
     assert lmr.load(ID).name == ID
 
@@ -185,11 +186,11 @@ def test_cached_model_is_not_fetched(hub: Hub) -> None:
 def test_fetch_takes_only_what_is_needed(hub: Hub, folders: dict[str, Path]) -> None:
     (hub.folder / "pytorch_model.bin").write_bytes(b"x")
     (hub.folder / "flax_model.msgpack").write_bytes(b"x")
-    assert find_model(ID) == Files(hub.snapshot(ID) / "model.safetensors")
+    assert find_model(ID) == ModelFiles(hub.snapshot(ID) / "model.safetensors")
     settings = ["preprocessor_config.json", "tokenizer.json", "tokenizer_config.json"]
     assert hub.asked == ["config.json", "model.safetensors", *settings]
     hub.asked.clear()
-    assert find_model(ID) == Files(hub.snapshot(ID) / "model.safetensors")
+    assert find_model(ID) == ModelFiles(hub.snapshot(ID) / "model.safetensors")
     assert hub.asked == []
 
 
@@ -208,7 +209,7 @@ def test_fetch_of_other_layouts(kind: str, hub: Hub, folders: dict[str, Path]) -
 
 def test_incomplete_cache_is_completed(hub: Hub) -> None:
     hub.keep(ID, "config.json")
-    assert find_model(ID) == Files(hub.snapshot(ID) / "model.safetensors")
+    assert find_model(ID) == ModelFiles(hub.snapshot(ID) / "model.safetensors")
     shutil.rmtree(hub.cache)
     hub.keep(ID, "config.json", "model.safetensors")  # transformers' models alone fetch no preprocessing
     hub.asked.clear()
@@ -271,7 +272,7 @@ def test_what_the_cache_has_is_not_missing(offline: Hub) -> None:
     offline.keep(ID, "config.json")
     assert list_missing(ID) == [weights]
     offline.keep(ID, "model.safetensors")
-    assert find_model(ID) == Files(offline.snapshot(ID) / "model.safetensors")
+    assert find_model(ID) == ModelFiles(offline.snapshot(ID) / "model.safetensors")
     (offline.snapshot(ID) / "preprocessor_config.json").unlink()
     assert list_missing(ID) == ["preprocessor_config.json"]
     assert list_missing("openai/clip-vit-base-patch16") == ["config.json", weights]  # whose preprocessing is known
@@ -298,7 +299,7 @@ def test_missing_files_of_open_clip_and_siglip(offline: Hub, folders: dict[str, 
     maker.write_json({}, snapshot / "tokenizer_config.json")  # which says how to read a vocabulary, and holds none
     assert list_missing("some/model") == [tokenizer]
     (snapshot / "spiece.model").write_bytes(b"x")
-    assert find_model("some/model") == Files(snapshot / "model.safetensors", "siglip")
+    assert find_model("some/model") == ModelFiles(snapshot / "model.safetensors", "siglip")
 
 
 def test_hub_out_of_reach_is_asked_once_and_says_nothing_itself(
@@ -346,11 +347,11 @@ def test_unknown_repository_gets_a_sentence(hub: Hub) -> None:
 @pytest.mark.parametrize("name", ["ViT-B-16", "ViT-B/16"])
 def test_short_name_is_the_hub_id(name: str, hub: Hub) -> None:
     hub_id = "openai/clip-vit-base-patch16"
-    assert find_model(name) == Files(hub.snapshot(hub_id) / "model.safetensors")
+    assert find_model(name) == ModelFiles(hub.snapshot(hub_id) / "model.safetensors")
     hub.asked.clear()
     hub.error = OSError("gone")
     (hub.snapshot(hub_id) / "preprocessor_config.json").unlink()  # whose content is known
-    assert find_model(name) == Files(hub.snapshot(hub_id) / "model.safetensors")
+    assert find_model(name) == ModelFiles(hub.snapshot(hub_id) / "model.safetensors")
     assert hub.asked == []
 
 
@@ -359,10 +360,10 @@ def test_short_name_finds_the_file_of_openais_package(hub: Hub, tmp_path: Path) 
     own.mkdir(parents=True)
     maker.save_torchscript(maker.make_openai_state(maker.make_model(half=True)), own / "ViT-L-14-336px.pt")
     for name in ("ViT-L-14-336", "ViT-L/14@336px"):
-        assert find_model(name) == Files(own / "ViT-L-14-336px.pt")
+        assert find_model(name) == ModelFiles(own / "ViT-L-14-336px.pt")
     assert hub.asked == []
     hub.keep("openai/clip-vit-large-patch14-336", "config.json", "model.safetensors", "preprocessor_config.json")
-    assert find_model("ViT-L-14-336") != Files(own / "ViT-L-14-336px.pt")
+    assert find_model("ViT-L-14-336") != ModelFiles(own / "ViT-L-14-336px.pt")
 
 
 def test_short_name_out_of_reach(hub: Hub) -> None:
@@ -380,7 +381,7 @@ def test_without_the_hub_package_paths_still_load(
     folders: dict[str, Path], hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # type: ignore[arg-type]
-    assert find_model(folders["bin"]) == Files(folders["bin"] / "pytorch_model.bin")
+    assert find_model(folders["bin"]) == ModelFiles(folders["bin"] / "pytorch_model.bin")
     with pytest.raises(lmr.LmrError, match="needs the package huggingface_hub"):
         find_model(ID)
 

@@ -1,4 +1,4 @@
-"""Published zero-shot accuracies, to hold a loaded model against.
+"""PublishedAccuracy zero-shot accuracies, to hold a loaded model against.
 
 Every number is copied from one table: ``docs/openclip_results.csv`` of the open_clip repository (commit f862f86), which
 evaluates all models the same way, after Gadre et al. 2023 (DataComp), with the prompts of CLIP_benchmark. The SigLIP
@@ -53,7 +53,7 @@ _ACCURACIES: dict[str, tuple[float, ...]] = {
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedAccuracy:
     """A published zero-shot accuracy, in %, and how it was measured."""
 
     model: str
@@ -63,7 +63,7 @@ class Published:
     source: str = SOURCE
 
 
-def find_published(model: str, dataset: str) -> Published | None:
+def find_published_accuracy(model: str, dataset: str) -> PublishedAccuracy | None:
     """The published accuracy of a model, or None where none is known.
 
     ``model`` is a hub name in any case, OpenAI's short name (ViT-B-16, ViT-B/16) or file (ViT-B-16.pt), or a path that
@@ -77,7 +77,7 @@ def find_published(model: str, dataset: str) -> Published | None:
     if name is None or wanted not in DATASETS:
         return None
     accuracies = dict(zip(DATASETS, _ACCURACIES[name], strict=True))
-    return Published(name, wanted, accuracies[wanted], DATASETS[wanted])
+    return PublishedAccuracy(name, wanted, accuracies[wanted], DATASETS[wanted])
 
 
 def find_hub_name(model: str) -> str | None:

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import lmr
-from lmr.models.formats.archives import list_shards, read_weights
+from lmr.models.formats.weights_files import list_shards, read_weights
 
 STATE = {
     "visual.conv1.weight": torch.randn(4, 3, 2, 2, generator=torch.Generator().manual_seed(0)).half(),

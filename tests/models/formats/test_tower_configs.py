@@ -11,7 +11,7 @@ import pytest
 import lmr
 from lmr.models.clip.image_tower import VisionConfig
 from lmr.models.clip.text_tower import TextConfig
-from lmr.models.formats.configs import read_hf_sizes, read_json, read_open_clip_sizes
+from lmr.models.formats.tower_configs import read_hf_sizes, read_json, read_open_clip_sizes
 
 
 @pytest.fixture

@@ -1,21 +1,24 @@
-"""The pocket world: 32x32 pictures of one coloured shape in clutter, drawn by code from (seed, index).
+"""The pocket world: 32x32 images of one coloured shape in clutter, drawn by code from (seed, index).
 
-A picture shows one of ten shapes in one of ten finishes (five colours, plain or striped) at a random place, size and
-rotation, on a shaded background with random clutter and lighting. Classes have natural near neighbours: same shape in
-the next colour, plain and striped, pentagon and circle. Nothing is stored: picture ``index`` of world ``seed`` is a
-pure function of these two numbers, whatever batch it is drawn in, so the world never ends and never needs a file.
+An image shows one of ten shapes in one of ten finishes (five colours, plain or striped) at a random place, size and
+rotation, on a shaded background with random clutter and lighting. Some classes are similar: the same shape in the next
+colour, plain and striped, pentagon and circle. Nothing is stored: image ``index`` of world ``seed`` is a pure function
+of these two numbers, whatever batch it is drawn in, so that the world has no end and needs no file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
+from lmr.data.provenance import DataOrigin, Provenance, describe_pocket_world
+from lmr.data.sets.dataset import Dataset, ImageArray, Labels, make_digest
 
 SIZE = 32
 SHAPES = ("circle", "ring", "crescent", "square", "diamond", "cross", "triangle", "pentagon", "star", "heart")
@@ -25,41 +28,73 @@ CLASSES = tuple(f"{finish}{colour} {shape}" for shape in SHAPES for finish in ("
 _RGB = np.array(
     [(0.86, 0.12, 0.14), (0.95, 0.52, 0.08), (0.12, 0.66, 0.22), (0.12, 0.32, 0.88), (0.56, 0.18, 0.76)], np.float32
 )
-_CHUNK = 128  # pictures drawn at once: the working set stays in the processor's cache
+_CHUNK = 128  # images drawn at once: the working set stays in the processor's cache
 _CLUTTER = 6  # small discs and bars behind the shape
-_NOISE = 0.015  # a camera's own grain, in units of the full range
+_NOISE = 0.015  # the grain of a camera, in units of the full range
+POCKET_SEED = 7  # a world the pocket model was not trained on
+POCKET_COUNT = 10_000
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is true of a batch of pictures: int64 arrays of length N."""
+    """The ground truth of a batch of images: int64 arrays of length N."""
 
     label: NDArray[np.int64]  # of CLASSES
     size: NDArray[np.int64]  # 0 small, 1 large, -1 between
     place: NDArray[np.int64]  # 0 left, 1 right, 2 top, 3 bottom, -1 about the centre
 
 
+class PocketWorld(Dataset):
+    """The first 10,000 images of a world; nothing is stored."""
+
+    def __init__(self, seed: int = POCKET_SEED, count: int = POCKET_COUNT) -> None:
+        self.name, self.classes, self.seed = "pocket", CLASSES, seed
+        self._labels = list_labels(count, seed)
+        self.protocol = {"pictures": describe_pocket_world(seed, count)}
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the seed and of some images, so that a change of the code changes it."""
+        images, _ = draw(range(0, len(self._labels), max(1, len(self._labels) // 16)), self.seed)
+        return make_digest("pocket", str(self.seed), str(len(self._labels)), images.tobytes())
+
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """Drawn by lmr."""
+        return DataOrigin(Provenance.MADE)
+
+    def labels(self, domain: str) -> Labels:
+        """Indices into the 100 classes."""
+        self.check(domain)
+        return self._labels
+
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """Draw the images."""
+        indices = [int(index) for index in indices]
+        self.check(domain, severity, indices)
+        return list(draw(indices, self.seed)[0]) if indices else []
+
+
 def draw(indices: Iterable[int], seed: int = 0) -> tuple[NDArray[np.uint8], Scene]:
-    """Draw the pictures ``indices`` of world ``seed``: uint8 [N, 32, 32, 3] and what they show."""
-    sentence = "The pocket world draws a non-empty list of whole numbers from 0; pass for example range(64)."
+    """Draw the images ``indices`` of world ``seed``: uint8 [N, 32, 32, 3] and what they show."""
+    message = "The pocket world draws a non-empty list of whole numbers from 0; pass for example range(64)."
     try:
         index = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices))
     except (TypeError, ValueError) as error:
-        raise LmrError(sentence) from error
+        raise LmrError(message) from error
     if index.ndim != 1 or index.size == 0 or index.dtype.kind not in "iu" or bool((index < 0).any()):
-        raise LmrError(sentence)
+        raise LmrError(message)
     if not isinstance(seed, int | np.integer):
         raise LmrError(f"Expected a whole number as the seed of a world, got {seed!r}.")
     parts = [_render(index[k : k + _CHUNK].astype(np.uint64), seed) for k in range(0, len(index), _CHUNK)]
     scenes = [scene for _, scene in parts]
     whole = (np.concatenate([getattr(scene, name) for scene in scenes]) for name in ("label", "size", "place"))
-    return np.concatenate([picture for picture, _ in parts]), Scene(*whole)
+    return np.concatenate([image for image, _ in parts]), Scene(*whole)
 
 
 def list_labels(count: int, seed: int = 0) -> NDArray[np.int64]:
-    """The labels of the first ``count`` pictures of world ``seed``, which need not be drawn for that: int64 [count]."""
+    """The labels of the first ``count`` images of world ``seed``, without drawing them: int64 [count]."""
     return _choose_labels(_uniform(np.arange(count, dtype=np.uint64), seed, 0, 1))
 
 
@@ -85,8 +120,8 @@ def _render(index: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.uint8], Sc
     place = np.where(np.maximum(np.abs(dx), np.abs(dy)) > 3.0, side, -1)
 
     grid = np.arange(SIZE, dtype=np.float32) + 0.5
-    picture = _background(u[:, 5:14], grid)
-    _scatter_clutter(picture, _uniform(index, seed, 1, 8 * _CLUTTER).reshape(count, _CLUTTER, 8), grid)
+    image = _background(u[:, 5:14], grid)
+    _scatter_clutter(image, _uniform(index, seed, 1, 8 * _CLUTTER).reshape(count, _CLUTTER, 8), grid)
 
     # The shape's own frame: x and y in units of its radius, turned by its angle.
     px = (grid[None, None, :] - _column(cx)) / _column(radius)
@@ -102,15 +137,15 @@ def _render(index: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.uint8], Sc
     wave = np.sin(2 * np.pi * (along / period[:, None, None] + u[:, 20][:, None, None])).astype(np.float32)
     bright = 1 - 0.65 * np.clip(0.5 + 1.5 * wave, 0, 1) * _column(striped)
     surface = paint[:, None, None, :].astype(np.float32) * bright[..., None]
-    picture += inside[..., None].astype(np.float32) * (surface - picture)
+    image += inside[..., None].astype(np.float32) * (surface - image)
 
-    picture *= _lighting(u[:, 21:27], grid)
-    picture += _grain(index, seed)
-    return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8), Scene(label, size, place)
+    image *= _lighting(u[:, 21:27], grid)
+    image += _grain(index, seed)
+    return (np.clip(image, 0, 1) * 255 + 0.5).astype(np.uint8), Scene(label, size, place)
 
 
 def _column(values: NDArray[Any]) -> Floats:
-    """One number per picture, shaped to meet all its pixels: float32 [N, 1, 1]."""
+    """One number per image, shaped for broadcasting over its pixels: float32 [N, 1, 1]."""
     return np.asarray(values[:, None, None], np.float32)
 
 
@@ -120,7 +155,7 @@ def _uniform(index: NDArray[np.uint64], seed: int, page: int, slots: int) -> NDA
 
 
 def _hash(index: NDArray[np.uint64], seed: int, page: int, slots: int) -> NDArray[np.uint64]:
-    """A counter-based generator (SplitMix64's finaliser): any picture can be drawn without its forerunners."""
+    """A counter-based generator (SplitMix64's finaliser): any image can be drawn without those before it."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):
         world = _mix(np.array([(int(seed) * 1009 + page) % 2**64], np.uint64) * golden)
@@ -145,14 +180,14 @@ def _background(u: NDArray[np.float64], grid: Floats) -> Floats:
 
 
 def _ramp(turn: Floats, grid: Floats) -> Floats:
-    """A ramp from about 0 to about 1 across each picture, in direction ``turn`` (of a full circle): [N, 32, 32]."""
+    """A ramp from about 0 to about 1 across each image, in direction ``turn`` (of a full circle): [N, 32, 32]."""
     g = grid / SIZE - 0.5
     angle = 2 * np.pi * turn
     cos, sin = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
     return np.asarray(0.5 + 0.7 * (cos * g[None, None, :] + sin * g[None, :, None]), np.float32)
 
 
-def _scatter_clutter(picture: Floats, u: NDArray[np.float64], grid: Floats) -> None:
+def _scatter_clutter(image: Floats, u: NDArray[np.float64], grid: Floats) -> None:
     """Blend small discs (short) and bars (long) of random colours into the background, in place. u: [N, items, 8]."""
     v = u.astype(np.float32)
     for item in range(v.shape[1]):
@@ -164,11 +199,11 @@ def _scatter_clutter(picture: Floats, u: NDArray[np.float64], grid: Floats) -> N
         beyond = np.maximum(np.abs(along) - length, 0)
         alpha = 0.7 * np.clip(0.5 + width - np.sqrt(beyond * beyond + across * across), 0, 1)[..., None]
         colour = v[:, item, None, None, 5:8]
-        picture += alpha * (0.1 + 0.8 * colour - picture)
+        image += alpha * (0.1 + 0.8 * colour - image)
 
 
 def _lighting(u: NDArray[np.float64], grid: Floats) -> Floats:
-    """Exposure, a warm or cold cast and a shadow across the picture, as one factor: [N, 32, 32, 3]."""
+    """Exposure, a warm or cold cast and a shadow across the image, as one factor: [N, 32, 32, 3]."""
     v = u.astype(np.float32)
     gain = 0.75 + 0.45 * v[:, 0:1]
     cast = 1 + np.stack([0.12 * (v[:, 1] - 0.5), 0.04 * (v[:, 2] - 0.5), -0.12 * (v[:, 1] - 0.5)], 1)
@@ -184,7 +219,7 @@ def _grain(index: NDArray[np.uint64], seed: int) -> Floats:
 
 
 def _distances(shape: NDArray[np.int64], x: Floats, y: Floats) -> Floats:
-    """Signed distance to the outline of each picture's shape, in units of its radius, negative inside: [N, 32, 32]."""
+    """Signed distance to the outline of each image's shape, in units of its radius, negative inside: [N, 32, 32]."""
     distance = np.empty_like(x)
     for number, name in enumerate(SHAPES):
         mine = np.flatnonzero(shape == number)

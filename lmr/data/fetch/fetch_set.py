@@ -1,29 +1,25 @@
-"""``lmr fetch``: get a set, or say how to get it by hand, and see whether what is there is right."""
+"""``lmr fetch NAME``: download the archives of a dataset, verify them and unpack them."""
 
 from __future__ import annotations
 
 import difflib
 import shutil
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lmr.core.errors import LmrError
 from lmr.data.fetch.download import compute_checksum, download_file
-from lmr.data.fetch.fetched import read_fetched, write_fetched
-from lmr.data.fetch.made import read_note
-from lmr.data.fetch.sources import SOURCES, Archive, Source
+from lmr.data.fetch.notes import ArchiveNote, read_archive_note, read_made_note, write_archive_note
+from lmr.data.fetch.sources import SOURCES, Archive, SetSource
 from lmr.data.fetch.unpack import unpack_archive
-from lmr.data.fetch.verification import check_set
 from lmr.data.names import read_list
 
 Say = Callable[[str], None]
 
 
-def find_source(name: str) -> Source:
-    """The source of a set. Raises LmrError, a sentence."""
+def find_source(name: str) -> SetSource:
+    """The source of a set. Raises LmrError."""
     if name in SOURCES:
         return SOURCES[name]
     if name in ("pocket", "pocket-c"):
@@ -34,7 +30,11 @@ def find_source(name: str) -> Source:
 
 
 def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, say: Say = lambda line: None) -> None:
-    """Fetch the archives of a set that are not there yet, and unpack them. Raises LmrError, a sentence."""
+    """Fetch and unpack the archives of a set that were not unpacked before. Raises LmrError.
+
+    Only archives that match their published checksum are unpacked, and only archives that were downloaded here are
+    deleted afterwards (unless ``keep``).
+    """
     source = find_source(name)
     for archive in source.archives:
         _check_place(archive, source, root)
@@ -50,10 +50,12 @@ def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, 
         else:
             _check_space(archive, root)
             download_file(archive.urls, path, archive.checksum, size=archive.size, show=show)
-        _write_note(archive, source, root, None, ours)
+        # From this note on, the folders that the archive brings are lmr's to replace.
+        write_archive_note(root, archive.file, ArchiveNote(archive.checksum, source.listed, None, ours))
         wanted = partial(_is_listed, frozenset(read_list("imagenet_c_5000"))) if source.listed else None
         names = unpack_archive(path, root / source.folder, replace=archive.brings, wanted=wanted, show=show)
-        _write_note(archive, source, root, names, ours and keep)
+        done = ArchiveNote(archive.checksum, source.listed, tuple(names), downloaded=ours and keep)
+        write_archive_note(root, archive.file, done)
         if ours and not keep:
             path.unlink()
         elif not ours:
@@ -66,7 +68,7 @@ def _is_listed(listed: frozenset[str], member: str) -> bool:
 
 
 def _verify(archive: Archive, path: Path) -> None:
-    """An archive that was found, not fetched just now, may be any file of that name."""
+    """An archive that was found in the root may be any file of that name."""
     algorithm, _, expected = archive.checksum.partition(":")
     if (found := compute_checksum(path, algorithm)) != expected:
         raise LmrError(
@@ -76,7 +78,7 @@ def _verify(archive: Archive, path: Path) -> None:
 
 
 def _check_space(archive: Archive, root: Path) -> None:
-    """Archive and files lie side by side for a while: the disk must hold both."""
+    """The disk must hold the archive and its files at the same time."""
     if archive.size is None:
         return
     root.mkdir(parents=True, exist_ok=True)
@@ -86,58 +88,38 @@ def _check_space(archive: Archive, root: Path) -> None:
     if free < needed:
         raise LmrError(
             f"Fetching and unpacking {archive.file} takes {needed / 1e9:.1f} GB, but {str(root)!r} has "
-            f"{free / 1e9:.1f} GB free; make room, or give another --root."
+            f"{free / 1e9:.1f} GB free; free some space, or give another --root."
         )
 
 
-def _check_place(archive: Archive, source: Source, root: Path) -> None:
-    """Nothing that was not fetched here is ever replaced: it may be somebody's only copy, or hold more."""
+def _check_place(archive: Archive, source: SetSource, root: Path) -> None:
+    """Never replace what was not fetched here: it may be somebody's only copy, or hold more."""
     folder = root / source.folder
     places = [folder / name for name in archive.brings]
-    if made := next((place for place in (folder, *places) if read_note(place)), None):
-        raise LmrError(f"The folder {str(made)!r} holds pictures that lmr made; move it away first.")
-    there = next((place for place in places if place.exists()), None)
-    if there is not None and _read_note(archive, root) is None:
+    if made := next((place for place in (folder, *places) if read_made_note(place)), None):
+        raise LmrError(f"The folder {str(made)!r} holds images that lmr made; move it away first.")
+    existing = next((place for place in places if place.exists()), None)
+    if existing is not None and _read_note(archive, root) is None:
         raise LmrError(
-            f"The folder {str(there)!r} is there already and was not fetched by lmr. See whether it is whole with "
-            f"--check, or move it away first."
+            f"The folder {str(existing)!r} exists and was not fetched by lmr. Check it with --check, or move it away "
+            "first."
         )
 
 
-def _write_note(archive: Archive, source: Source, root: Path, names: list[str] | None, downloaded: bool) -> None:
-    """What a verified archive brought, None while it is being unpacked: from then on its folders are ours to replace.
-
-    ``downloaded`` says that the archive in the root was fetched by lmr, which may hence delete it.
-    """
-    note = {"checksum": archive.checksum, "listed": source.listed, "names": names, "downloaded": downloaded}
-    write_fetched(root, archive.file, note)
+def _read_note(archive: Archive, root: Path) -> ArchiveNote | None:
+    """The note about this very archive, not about another one of the same name."""
+    note = read_archive_note(root, archive.file)
+    return note if note and note.checksum == archive.checksum else None
 
 
 def _is_downloaded(archive: Archive, root: Path) -> bool:
     note = _read_note(archive, root)
-    return note is not None and note.get("downloaded") is True
+    return note is not None and note.downloaded
 
 
-def _read_note(archive: Archive, root: Path) -> dict[str, Any] | None:
-    note = read_fetched(root, archive.file)
-    return note if note and note.get("checksum") == archive.checksum else None
-
-
-def _is_unpacked(archive: Archive, source: Source, root: Path) -> bool:
-    """Whether this very archive was unpacked here, all of it or as much as is wanted, and its folders still stand."""
+def _is_unpacked(archive: Archive, source: SetSource, root: Path) -> bool:
+    """Whether this archive was unpacked here, all of it or as much as is needed, and its folders still exist."""
     note = _read_note(archive, root)
-    if note is None or not note.get("names") or (note.get("listed") and not source.listed):
+    if note is None or not note.names or (note.listed and not source.listed):
         return False
-    return all((root / source.folder / name).exists() for name in note["names"])
-
-
-def report_check(name: str, folder: Path) -> str | None:
-    """Check a set and print what is wrong with it -> None, or the complaint in one line."""
-    problems = check_set(name, folder, say=print, show=sys.stderr.isatty())
-    if not problems:
-        print(f"The set {name!r} is whole and right.")
-        return None
-    for problem in problems[:20]:
-        print(f"  - {problem}")
-    more = f" (the first 20 of {len(problems)} are shown)" if len(problems) > 20 else ""
-    return f"The set {name!r} in {str(folder)!r} is not as it should be{more}."
+    return all((root / source.folder / name).exists() for name in note.names)

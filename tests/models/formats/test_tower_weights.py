@@ -16,8 +16,8 @@ from torch import Tensor
 import lmr
 from lmr.models.clip.image_tower import VisionConfig
 from lmr.models.clip.text_tower import TextConfig
-from lmr.models.formats.checkpoints import infer_sizes
-from lmr.models.formats.keys import detect_naming
+from lmr.models.formats.tower_weights import infer_sizes
+from lmr.models.formats.weight_names import detect_naming
 
 State = dict[str, Tensor]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmr.models.verify.published import DATASETS, find_published
+from lmr.models.verify.published_accuracies import DATASETS, find_published_accuracy
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from lmr.models.verify.published import DATASETS, find_published
     ],
 )
 def test_known_numbers(model: str, dataset: str, accuracy: float) -> None:
-    found = find_published(model, dataset)
+    found = find_published_accuracy(model, dataset)
     assert found is not None
     assert (found.model, found.dataset, found.accuracy) == (model, dataset, accuracy)
     assert "open_clip" in found.source
@@ -41,7 +41,7 @@ def test_known_numbers(model: str, dataset: str, accuracy: float) -> None:
     ],
 )
 def test_model_is_known_by_its_hub_name_wherever_it_lies(place: str) -> None:
-    found = find_published(place, "ImageNet-1k")
+    found = find_published_accuracy(place, "ImageNet-1k")
     assert found is not None
     assert found.accuracy == 68.34
 
@@ -51,16 +51,16 @@ def test_model_is_known_by_its_hub_name_wherever_it_lies(place: str) -> None:
     ["pocket", "", "clip-vit-base-patch16", "me/openai/clip-vit-base-patch16-tuned", "notopenai/clip-vit-base-patch16"],
 )
 def test_what_only_looks_like_it_is_not_taken_for_it(model: str) -> None:
-    assert find_published(model, "imagenet") is None
+    assert find_published_accuracy(model, "imagenet") is None
 
 
 def test_unknown_dataset_has_no_number() -> None:
-    assert find_published("openai/clip-vit-base-patch16", "pets") is None
+    assert find_published_accuracy("openai/clip-vit-base-patch16", "pets") is None
 
 
 @pytest.mark.parametrize("model", ["openai/clip-vit-large-patch14", "google/siglip-so400m-patch14-384"])
 def test_every_dataset_of_a_model_has_a_number(model: str) -> None:
     for dataset in DATASETS:
-        found = find_published(model, dataset)
+        found = find_published_accuracy(model, dataset)
         assert found is not None
         assert 20 < found.accuracy < 100

@@ -18,24 +18,28 @@ from lmr.models.clip.architectures import find_architecture, name_architecture
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import Memory, VisionTower
 from lmr.models.clip.text_tower import TextTower
-from lmr.models.formats.archives import Weights, read_weights
-from lmr.models.formats.checkpoints import (
+from lmr.models.formats.preprocessing_configs import openai_preprocessing, read_preprocessing
+from lmr.models.formats.tokenizer_files import find_foreign_tokenizer
+from lmr.models.formats.tower_configs import (
+    HF_CONFIG,
+    OPEN_CLIP_CONFIG,
+    compare_sizes,
+    read_hf_sizes,
+    read_open_clip_sizes,
+)
+from lmr.models.formats.tower_weights import (
     Sizes,
-    check_device,
-    choose_dtype,
-    convert_checkpoint,
-    convert_tower,
+    convert_weights,
     fill_tower,
     infer_sizes,
     is_openai,
     make_towers,
 )
-from lmr.models.formats.configs import HF_CONFIG, OPEN_CLIP_CONFIG, compare_sizes, read_hf_sizes, read_open_clip_sizes
-from lmr.models.formats.keys import HUGGINGFACE, OPENAI, Naming, detect_naming
-from lmr.models.formats.preprocessing_configs import openai_preprocessing, read_preprocessing
-from lmr.models.formats.tokenizer_files import find_foreign_tokenizer
+from lmr.models.formats.weight_names import HUGGINGFACE, OPENAI, Naming, detect_naming
+from lmr.models.formats.weights_files import Weights, read_weights
 from lmr.models.known_models import OPENAI_MODELS
 from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
+from lmr.models.placement import check_device, choose_dtype, place_tower
 from lmr.models.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -65,7 +69,7 @@ class Clip(Backbone):
         dtype = choose_dtype(dtype)
         for tower in (image, text):
             fold_activations(tower)  # before the weights lose precision
-            convert_tower(tower, device, dtype)
+            place_tower(tower, device, dtype)
         self.name, self.encoder, self._text = name, image, text
         self.preprocessing = preprocessing
         self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
@@ -91,7 +95,7 @@ class Clip(Backbone):
         prompts = self._tokenize(texts)
         return TextSide(self._text, prompts, len(prompts.end))
 
-    def _tokenize(self, texts: Sequence[str]) -> _Prompts:
+    def _tokenize(self, texts: Sequence[str]) -> _ClipPrompts:
         from lmr.models.clip.tokenizer import ClipTokenizer
 
         if self._text.config.vocabulary != VOCABULARY:
@@ -109,11 +113,11 @@ class Clip(Backbone):
         self._tokenizer = self._tokenizer or ClipTokenizer(self._text.config.context)
         tokens, end = self._tokenizer(texts)
         device = self._text.positions.device
-        return _Prompts(tokens.to(device), end.to(device), tuple(end.tolist()))
+        return _ClipPrompts(tokens.to(device), end.to(device), tuple(end.tolist()))
 
 
 @dataclass(frozen=True)
-class _Prompts:
+class _ClipPrompts:
     """Tokenised prompts, encoded by the tower they are given to; unlike a closure it can be copied and pickled.
 
     The tower is causal, so every part is cut to its own longest prompt: the features stay what they were.
@@ -145,7 +149,7 @@ def load_clip(
     naming = detect_naming(weights.tensors, str(path))
     form, sizes, source = _find_sizes(weights, naming, path, named, architecture)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    checkpoint = convert_checkpoint(weights.tensors, naming, sizes, str(path), wide)
+    checkpoint = convert_weights(weights.tensors, naming, sizes, str(path), wide)
     weights.tensors.clear()  # they are copied; a large model need not be held twice
     preprocessing, preprocessing_file = read_preprocessing(path.parent, form, sizes[0].resolution)
     tokenizer, tokenizer_file = _find_tokenizer(form, sizes, path.parent)

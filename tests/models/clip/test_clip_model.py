@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import lmr
-from lmr.models.clip.model import Clip, random_clip
+from lmr.models.clip.clip_model import Clip, random_clip
 
 
 @pytest.fixture(scope="module", params=["quick_gelu", "gelu"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lmr.data.sets.pocket import CLASSES, COLOURS, SHAPES, SIZE, Scene, draw
+from lmr.data.sets.pocket_world import CLASSES, COLOURS, SHAPES, SIZE, Scene, draw
 
 
 @pytest.fixture(scope="module")

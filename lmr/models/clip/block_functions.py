@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.models.clip.block import Activation, Block, activate
-from lmr.models.clip.buffers import Room
+from lmr.models.clip.buffers import Arena
 
-Numbers = tuple[Tensor, Tensor]  # weight and bias of a norm
+NormParameters = tuple[Tensor, Tensor]  # weight and bias of a norm
 Layer = tuple[Tensor, Tensor]  # weight [out, in] and bias [out] of a linear layer
 
 _aten = torch.ops.aten
@@ -69,8 +69,8 @@ class Gradient(NamedTuple):
     """What leaves the backward of a block: to its input [n, L, w], and to the numbers of its two norms."""
 
     x: Tensor
-    first: Numbers
-    second: Numbers
+    first: NormParameters
+    second: NormParameters
 
 
 def freeze(block: Block) -> Frozen:
@@ -79,7 +79,7 @@ def freeze(block: Block) -> Frozen:
     return Frozen(qkv, out, up, down, block.heads, block.mlp.activation, block.ln_1.eps)
 
 
-def normalise(x: Tensor, numbers: Numbers, eps: float, room: Room | None = None) -> tuple[Tensor, Normed]:
+def normalise(x: Tensor, numbers: NormParameters, eps: float, arena: Arena | None = None) -> tuple[Tensor, Normed]:
     """LayerNorm in the precision of its numbers, the answer in the precision of ``x``; and what its backward needs."""
     weight, bias = numbers
     wide = x.to(weight.dtype)
@@ -95,12 +95,14 @@ def normalise(x: Tensor, numbers: Numbers, eps: float, room: Room | None = None)
         for k in range(len(x)):
             outs = {"out0": out[k : k + 1], "out1": mean[k : k + 1], "out2": inverse[k : k + 1]}
             _aten.native_layer_norm.out(wide[k : k + 1], width, weight[k], bias[k], eps, **outs)
-    if room is not None:
-        mean, inverse = room.hold(mean), room.hold(inverse)
+    if arena is not None:
+        mean, inverse = arena.hold(mean), arena.hold(inverse)
     return out.to(x.dtype), Normed(x, mean, inverse)
 
 
-def pull_norm(grad: Tensor, seen: Normed, numbers: Numbers, *, to_input: bool = True) -> tuple[Tensor, Numbers]:
+def pull_norm(
+    grad: Tensor, seen: Normed, numbers: NormParameters, *, to_input: bool = True
+) -> tuple[Tensor, NormParameters]:
     """Gradient to what a norm saw (unless it is not wanted) and to its numbers, in the numbers' shape."""
     weight, bias = numbers
     grad, x = grad.to(weight.dtype), seen.x.to(weight.dtype)
@@ -131,7 +133,7 @@ def _goes_one_by_one(x: Tensor) -> bool:
 
 
 def _spread(numbers: Tensor, x: Tensor) -> Tensor:
-    """Numbers of each image [n, w], to be combined with all its tokens [n, ..., w]."""
+    """NormParameters of each image [n, w], to be combined with all its tokens [n, ..., w]."""
     return numbers.view(len(x), *[1] * (x.ndim - 2), -1)
 
 
@@ -176,56 +178,67 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2).flatten(0, 1)
 
 
-def project(x: Tensor, layer: Layer, room: Room | None) -> Tensor:
-    """A linear layer [n, L, in] to [n, L, out], its answer in the room if there is one."""
+def project(x: Tensor, layer: Layer, arena: Arena | None) -> Tensor:
+    """A linear layer [n, L, in] to [n, L, out], its answer in the arena if there is one."""
     weight, bias = layer
-    if room is None:
+    if arena is None:
         return F.linear(x, weight, bias)
-    out = room.take(*x.shape[:2], len(weight))
+    out = arena.take(*x.shape[:2], len(weight))
     torch.addmm(bias, x.flatten(0, 1), weight.T, out=out.flatten(0, 1))
     return out
 
 
 def push_block(
-    x: Tensor, frozen: Frozen, first: Numbers, second: Numbers, class_only: bool, room: Room | None = None
+    x: Tensor,
+    frozen: Frozen,
+    first: NormParameters,
+    second: NormParameters,
+    class_only: bool,
+    arena: Arena | None = None,
 ) -> tuple[Tensor, Trace]:
     """A block but for its last layer: what that layer is added to, and the trace, which holds what it needs."""
-    h, seen = normalise(x, first, frozen.eps, room)
+    h, seen = normalise(x, first, frozen.eps, arena)
     width = x.shape[-1]
     if class_only:
         weight, bias = frozen.qkv
         q = F.linear(h[:, :1], weight[:width], bias[:width])
-        kv = project(h, (weight[width:], bias[width:]), room)
+        kv = project(h, (weight[width:], bias[width:]), arena)
         x = x[:, :1]
     else:
-        qkv = project(h, frozen.qkv, room)
+        qkv = project(h, frozen.qkv, arena)
         q, kv = qkv[..., :width], qkv[..., width:]
-    middle = project(attend(q, kv, frozen.heads), frozen.out, room).add_(x)
-    h, again = normalise(middle, second, frozen.eps, room)
-    return middle, Trace(seen, q, kv, again, project(h, frozen.up, room))
+    middle = project(attend(q, kv, frozen.heads), frozen.out, arena).add_(x)
+    h, again = normalise(middle, second, frozen.eps, arena)
+    return middle, Trace(seen, q, kv, again, project(h, frozen.up, arena))
 
 
 def run_block(
-    x: Tensor, frozen: Frozen, first: Numbers, second: Numbers, class_only: bool, keep: bool, room: Room | None = None
+    x: Tensor,
+    frozen: Frozen,
+    first: NormParameters,
+    second: NormParameters,
+    class_only: bool,
+    keep: bool,
+    arena: Arena | None = None,
 ) -> tuple[Tensor, Trace | None]:
     """A whole block [n, L, w] to [n, T, w], T = L or the class token alone; with its trace if that is kept.
 
-    What the next block would keep, its input, goes to the room too. What is not kept is overwritten: ``x`` itself.
+    What the next block would keep, its input, goes to the arena too. What is not kept is overwritten: ``x`` itself.
     """
-    middle, trace = push_block(x, frozen, first, second, class_only, room)
+    middle, trace = push_block(x, frozen, first, second, class_only, arena)
     if keep:
-        active = activate_into(room, trace.hidden, frozen.activation)
-        return project(active, frozen.down, room).add_(middle), trace
+        active = activate_into(arena, trace.hidden, frozen.activation)
+        return project(active, frozen.down, arena).add_(middle), trace
     active = activate_in_place(trace.hidden, frozen.activation)
     if class_only:
-        return project(active, frozen.down, room).add_(middle), None
+        return project(active, frozen.down, arena).add_(middle), None
     weight, bias = frozen.down
     flat = torch.add(middle, bias, out=x).flatten(0, 1)
     torch.addmm(flat, active.flatten(0, 1), weight.T, out=flat)
     return x, None
 
 
-def pull_block(grad: Tensor, trace: Trace, frozen: Frozen, first: Numbers, second: Numbers) -> Gradient:
+def pull_block(grad: Tensor, trace: Trace, frozen: Frozen, first: NormParameters, second: NormParameters) -> Gradient:
     """Backward of a block from the gradient of its output [n, T, w]."""
     to_middle, to_second = pull_perceptron(grad, trace, frozen, second)
     to_mixed = to_middle @ frozen.out[0]
@@ -246,7 +259,9 @@ def pull_block(grad: Tensor, trace: Trace, frozen: Frozen, first: Numbers, secon
     return Gradient(to_x, to_first, to_second)
 
 
-def pull_perceptron(grad: Tensor, trace: Trace, frozen: Frozen, numbers: Numbers) -> tuple[Tensor, Numbers]:
+def pull_perceptron(
+    grad: Tensor, trace: Trace, frozen: Frozen, numbers: NormParameters
+) -> tuple[Tensor, NormParameters]:
     """Backward through the second half of a block, with what goes around it."""
     to_hidden = pull_activation(grad @ frozen.down[0], trace.hidden, frozen.activation)
     to_x, to_numbers = pull_norm(to_hidden @ frozen.up[0], trace.second, numbers)
@@ -258,13 +273,13 @@ def activate_in_place(x: Tensor, name: Activation) -> Tensor:
     return F.silu(x, inplace=True) if name == "silu" else activate(x, name)
 
 
-def activate_into(room: Room | None, x: Tensor, name: Activation) -> Tensor:
-    """The activation, its answer lent by the room if there is one; for unfolded QuickGELU there is no kernel."""
-    if room is None or name == "quick_gelu":
+def activate_into(arena: Arena | None, x: Tensor, name: Activation) -> Tensor:
+    """The activation, its answer lent by the arena if there is one; for unfolded QuickGELU there is no kernel."""
+    if arena is None or name == "quick_gelu":
         return activate(x, name)
     if name == "silu":
-        return cast(Tensor, _aten.silu.out(x, out=room.lend(x)))
-    return cast(Tensor, _aten.gelu.out(x, approximate="tanh" if name == "gelu_tanh" else "none", out=room.lend(x)))
+        return cast(Tensor, _aten.silu.out(x, out=arena.lend(x)))
+    return cast(Tensor, _aten.gelu.out(x, approximate="tanh" if name == "gelu_tanh" else "none", out=arena.lend(x)))
 
 
 def pull_activation(grad: Tensor, x: Tensor, name: Activation) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which function makes which corruption. To add one: its function, a line here, its constants and its name."""
+"""The function of every corruption. To add one, add its function, a line here, its constants and its name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Corrupted sets made from clean pictures and kept on disk, in the layout of the official files.
+"""Corrupted sets made from clean images and kept on disk, in the layout of the official files.
 
-A picture is the one that on the fly would give, to the last bit. A kill leaves whole files and one part; the same call
-goes on from there.
+Every image is bit for bit the one computed on the fly. A kill leaves complete files and one partial file; the same call
+resumes from there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from lmr.core.errors import LmrError
 from lmr.core.files import replace_durably, write_atomically
 from lmr.data.corruptions import CORRUPTIONS
-from lmr.data.fetch.made import write_note
+from lmr.data.fetch.notes import write_made_note
 from lmr.data.names import read_imagenet
 from lmr.data.sets.cifar import list_folders, open_cifar
 from lmr.data.sets.cifar_archives import SIDE
@@ -25,9 +25,9 @@ from lmr.data.sets.dataset import CLEAN, SEVERITIES, CorruptedOnTheFly, Labels, 
 from lmr.data.sets.imagenet import FOLDERS, corrupt_validation, encode_jpeg, open_crops
 
 MADE = ("cifar10-c", "cifar100-c", "imagenet-c", "imagenet-c-5000")
-_CHUNK = 256  # pictures at a time
+_CHUNK = 256  # images at a time
 
-Read = Callable[[str, int, Sequence[int]], Iterable[Any]]  # (corruption, severity, places) -> what is to be stored
+Read = Callable[[str, int, Sequence[int]], Iterable[Any]]  # (corruption, severity, indices) -> what is stored
 
 
 def make_set(
@@ -39,17 +39,17 @@ def make_set(
     workers: int = 1,
     show: bool = False,
 ) -> Path:
-    """Corrupt the clean pictures under the root and store them there -> their folder. Raises LmrError, a sentence.
+    """Corrupt the clean images under the root and store them there -> their folder. Raises LmrError.
 
     The .npy files of CIFAR hold all five severities, whatever ``severities`` says.
     """
     if name not in MADE:
-        raise LmrError(f"The set {name!r} cannot be made from clean pictures; these can: {', '.join(MADE)}.")
+        raise LmrError(f"The set {name!r} cannot be made from clean images; these can: {', '.join(MADE)}.")
     if name.startswith("cifar"):
         classes = 100 if name == "cifar100-c" else 10
         corrupted = CorruptedOnTheFly(name, open_cifar(classes, root), "cifar", workers=workers)
         folder = root / list_folders(classes)[0]
-        write_note(folder, corrupted.digest, corrupted.protocol["corruptions"])
+        write_made_note(folder, corrupted.digest, corrupted.protocol["corruptions"])
         write_arrays(folder, corrupted.read, corrupted.labels(domains[0]), SIDE, domains, show)
         return folder
     clean = find_first(root, FOLDERS["imagenet"])
@@ -57,7 +57,7 @@ def make_set(
         raise describe_missing("imagenet", root, FOLDERS["imagenet"])
     corrupted, crops = corrupt_validation(name, clean, workers, stored=False), open_crops(name, clean)
     folder = root / FOLDERS["imagenet-c"][0]
-    write_note(folder, corrupted.digest, corrupted.protocol["corruptions"])
+    write_made_note(folder, corrupted.digest, corrupted.protocol["corruptions"])
     wnids, labels = tuple(read_imagenet()), crops.labels(CLEAN)
     names = [f"{wnids[label]}/{os.path.basename(file)}" for label, file in zip(labels, crops.files, strict=True)]
 
@@ -93,7 +93,7 @@ def write_arrays(folder: Path, read: Read, labels: Labels, side: int, domains: S
 def write_files(
     folder: Path, read: Read, files: Sequence[str], domains: Sequence[str], severities: Sequence[int], show: bool
 ) -> None:
-    """One file for each picture, corruption/severity/class/file; ``read`` gives their bytes."""
+    """One file for each image, corruption/severity/class/file; ``read`` gives their bytes."""
     with _count(len(domains) * len(severities) * len(files), show) as bar:
         for domain in domains:
             for severity in severities:
@@ -110,11 +110,11 @@ def write_files(
 
 def _write(path: Path, content: bytes) -> None:
     part = path.with_name(path.name + ".part")
-    part.write_bytes(content)  # the same name every time: the next call replaces what a kill has left behind
+    part.write_bytes(content)  # always the same name, so that the next call replaces what a kill has left
     replace_durably(part, path)
 
 
 def _count(total: int, show: bool) -> Any:
     from tqdm import tqdm
 
-    return tqdm(total=total, unit=" pictures", unit_scale=True, desc="corrupting", disable=not show)
+    return tqdm(total=total, unit=" images", unit_scale=True, desc="corrupting", disable=not show)
