@@ -202,10 +202,10 @@ def test_plan_names_a_file_beside_it(mine: Path, tmp_path: Path, monkeypatch: py
 
 def test_command_line_runs_and_reports_it(mine: Path, tmp_path: Path) -> None:
     """In processes that have never seen the file; the command in the row makes the row again."""
-    done = call("bench", "--methods", "./mine.py:mine(lr=1e-4)", "zeroshot", *WORDS, folder=mine.parent)
+    done = call("bench", "--methods", "./mine.py:mine(lr=1e-4)", "./mine.py:mine", *WORDS, folder=mine.parent)
     assert done.returncode == 0, done.stderr
-    (row,) = [row for row in read_rows(mine.parent / "lmr-runs")[0] if row.method == "mine"]
-    assert row.label == f"{LABEL} (lr=0.0001)"
+    row, plain = read_rows(mine.parent / "lmr-runs")[0]
+    assert (row.label, plain.label) == (f"{LABEL} (lr=0.0001)", LABEL)
     words = shlex.split(row.command)
     assert words[:4] == ["lmr", "bench", "--methods", f"{mine}:mine(lr=0.0001)"]
     repeated = call(*words[1:], "--workers", "1", "--out", str(tmp_path / "again"), folder=tmp_path)
@@ -215,6 +215,7 @@ def test_command_line_runs_and_reports_it(mine: Path, tmp_path: Path) -> None:
     reported = call("report", folder=mine.parent)
     assert reported.returncode == 0, reported.stderr
     assert row.label in reported.stdout
+    assert f"{LABEL}  " in reported.stdout
     tables = (mine.parent / "lmr-runs" / "report" / "tables").glob("*.csv")
     assert any(row.label in table.read_text(encoding="utf-8") for table in tables)
 

@@ -1,4 +1,4 @@
-"""``lmr bench``: run what plans ask for, keep every finished run, go on where an earlier bench stopped."""
+"""``lmr bench``: run plans, keep every finished run, and resume where an earlier bench stopped."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, write_atomically
 
 SMALL_MODEL = 20_000_000  # parameters of the image tower; a ViT-B/16 has 86 million
-LOCK_SECONDS = 5.0  # for a bench that was just ended to let go of its folder
+LOCK_SECONDS = 5.0  # for a bench that was just stopped to release its folder
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that did not end with a row, and why."""
+    """A run without a row, and why."""
 
     task: Task
     words: str
@@ -42,14 +42,16 @@ class Outcome:
 
     rows: list[Row]
     failures: list[Failure]
-    skipped: int  # runs that were finished before
+    skipped: int  # runs that were finished earlier
     seconds: float
 
     def describe(self) -> str:
-        """What happened, in lines."""
+        """The outcome in words: a line about the finished runs and one for every failure."""
         fresh = len(self.rows) - self.skipped
-        before = f" ({self.skipped} were finished before)" if self.skipped else ""
-        lines = [f"{len(self.rows)} runs are finished{before}; {fresh} took {self.seconds:.0f} s."]
+        earlier = f", {self.skipped} earlier" if self.skipped else ""
+        lines = [f"{len(self.rows)} runs are finished: {fresh} now, in {self.seconds:.0f} s{earlier}."]
+        if not fresh:
+            lines = [f"{self.skipped} runs are finished, all of them earlier." if earlier else "No run is finished."]
         lines += [f"Failed: {describe_task(failure.task)}: {failure.words}" for failure in self.failures]
         return "\n".join(lines)
 
@@ -64,11 +66,11 @@ def run_bench(
     screen: TextIO | None = None,
     brief: bool = False,
 ) -> Outcome:
-    """Run everything in the plans that has no row in ``folder`` yet; runs that were begun go on where they stopped.
+    """Run everything in the plans that has no row in ``folder`` yet; runs with a checkpoint are resumed.
 
-    ``workers`` processes share the cores (as many as cores for the pocket model, otherwise one); ``root`` is where
-    datasets lie. A run that fails does not stop the others. On Ctrl-C every worker saves where it is.
-    Progress is written to ``screen``; ``brief`` leaves out the line about every finished run.
+    ``workers`` processes share the cores (as many as cores for small models, otherwise one); ``root`` is where datasets
+    are kept. A run that fails does not stop the others. On Ctrl-C every worker saves its checkpoint first. Progress is
+    written to ``screen``; ``brief`` leaves out the line about every finished run.
     """
     plans = [plans] if isinstance(plans, Plan) else list(plans)
     if workers is not None and workers < 1:
@@ -103,20 +105,20 @@ def _open_folder(folder: Path) -> Iterator[None]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove files that a kill left half-written; nobody else writes here now."""
+    """Remove files that a kill left incomplete; nobody else writes to the folder now."""
     for place in ("checkpoints", "samples"):
         for path in (folder / place).glob(".*.part"):
             path.unlink(missing_ok=True)
 
 
 def _find_rows(folder: Path, tasks: Sequence[Task], screen: TextIO) -> dict[str, Row]:
-    """Rows of these tasks that are there already, with their samples; left-over checkpoints of them go."""
+    """The rows of tasks that are finished and have their samples; checkpoints of these are deleted."""
     if not (folder / "rows.jsonl").exists():
         return {}
     wanted = {task.run for task in tasks}
     rows, words = read_rows(folder)
-    for sentence in words:
-        print(f"lmr: {sentence}", file=screen)
+    for message in words:
+        print(f"lmr: {message}", file=screen)
     found = {row.run: row for row in rows if row.run in wanted and (folder / "samples" / f"{row.run}.npz").exists()}
     for run in found:
         Checkpoint(folder, run).delete()
@@ -138,8 +140,8 @@ def _run_all(
     save_seconds: float,
     view: View,
 ) -> list[Failure]:
-    # Not of the workers that have something to do: the last digits of a run depend on its threads, and a run that goes
-    # on must have as many as it began with.
+    # From the workers that were asked for, not from those with work: the last digits of a run depend on its threads,
+    # and a resumed run must have as many as before.
     threads = max(1, count_cores() // workers)
     workers = max(1, min(workers, len(tasks)))
     failures = []
@@ -168,7 +170,7 @@ def _run_all(
 
 
 def _keep_details(folder: Path, task: Task, details: str) -> None:
-    """Where a run failed, for whoever wants to know."""
+    """Write the traceback of a failed run to a file."""
     if details:
         (folder / "failures").mkdir(exist_ok=True)
         write_atomically(folder / "failures" / f"{task.run}.txt", f"{task.command}\n\n{details}".encode())

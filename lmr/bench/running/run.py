@@ -1,4 +1,4 @@
-"""One task to one row: a method answers a stream, from the checkpoint of an earlier try where there is one."""
+"""From a task to its row: a method classifies a stream, resuming from a checkpoint if there is one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAVE_SECONDS = 15.0  # between checkpoints
 
 
 class Stop(Exception):
-    """Raised by a report to end a run; what was done is kept."""
+    """Raised by ``report`` to stop a run; its checkpoint is saved."""
 
 
 def run_task(
@@ -46,9 +46,9 @@ def run_task(
     say: Callable[[str], object] = lambda words: None,
     save_seconds: float = SAVE_SECONDS,
 ) -> Row:
-    """Run a task, or what is left of it, and give its row; its samples are written, its checkpoint stays.
+    """Run a task, or what is left of it, and return its row. Samples are written; the checkpoint is not deleted.
 
-    ``report`` hears how many pictures are answered after every batch, ``say`` what a person should know.
+    ``report`` is called after every batch with the number of images so far, ``say`` with messages for the user.
     """
     dataset = find_dataset(task.dataset, task.root)
     classifier = load_classifier(task.backbone, task.dtype, task.device, dataset.classes, task.prompts)
@@ -93,12 +93,12 @@ def _answer(task: Task, method: Method, batch: Batch, measure: bool) -> tuple[an
 
 @torch.no_grad()
 def answer_plainly(classifier: ZeroShot, images: torch.Tensor) -> torch.Tensor:
-    """What the frozen model says: labels [B]."""
+    """The labels [B] that the frozen model predicts."""
     return classifier.cosines(classifier.features(images)).argmax(1)
 
 
 def measure_forgetting(task: Task, method: Method) -> float:
-    """Accuracy on clean pictures with what the stream has left behind; nothing is adapted."""
+    """Accuracy on clean images with the state after the stream; nothing is adapted."""
     classifier = method.classifier
     backbone = load_backbone(task.backbone, task.dtype, task.device)
     clean = find_clean_dataset(task.dataset, task.root)

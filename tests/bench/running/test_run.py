@@ -155,7 +155,7 @@ def test_damaged_checkpoint_counts_as_none(spoil: Callable[[Path, str], None], t
     words: list[str] = []
     assert run_task(task, tmp_path, say=words.append).compare() == whole.compare()
     assert len(words) == 1
-    assert "starts anew" in words[0]
+    assert "its run starts again" in words[0]
 
 
 def test_answers_behind_the_saved_state_are_cut_off(tmp_path: Path) -> None:
