@@ -1,4 +1,4 @@
-"""``lmr cost``: what the table says is what was measured, and what does not fit gets a sentence."""
+"""``lmr cost``: what the table says is what was measured, and what does not fit gets an error message."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_aims_are_judged_by_measured_ratios() -> None:
     assert all(verdict.word == "for ViT-B/16" for verdict in judge_aims(rows, "ViT-B/16"))
 
 
-def test_a_gate_that_is_not_as_wished_ends_the_measurement() -> None:
+def test_an_unexpected_gate_ends_the_measurement() -> None:
     contender = ContenderFactory(find_measured_model(ModelSource(random="small")), 4, 16).build(
         Entry("method", "lmr", "half")
     )
@@ -280,7 +280,8 @@ class SharpenBoth(BimodalMethod):
         def objective(raw, prototypes, logits):
             return -(logits.softmax(1) * logits.log_softmax(1)).sum(1).mean(), None
         loss, logits, _, gradient = self.differentiate(images, objective)
-        return Prediction(logits, {"loss": loss.item(), "stepped": self.descend(gradient)})
+        self.state["norms"].sub_(self.lr * gradient)
+        return Prediction(logits, {"loss": loss.item(), "stepped": True})
 """
 
 
@@ -338,7 +339,7 @@ def test_peak_of_a_piece_of_work_is_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("wrong", "message"),
     [
         ({"random": None}, "either a model or the architecture"),
         ({"model": "pocket"}, "either a model or the architecture"),
@@ -359,8 +360,8 @@ def test_peak_of_a_piece_of_work_is_its_own() -> None:
         ({"batch_size": 48}, "fewer images than the model has features"),
     ],
 )
-def test_bad_wishes_get_a_sentence_before_anything_is_measured(wrong: dict[str, object], sentence: str) -> None:
-    with pytest.raises(LmrError, match=sentence):
+def test_bad_requests_are_refused_before_anything_is_measured(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(LmrError, match=message):
         measure_cost(**(SMALL | {"memory": True} | wrong))
 
 
