@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import lmr
-from lmr.cli import _build_parser, main
+from lmr.cli import main
+from lmr.cli.parser import parse
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
@@ -38,7 +39,7 @@ def test_commands_of_the_page_parse() -> None:
     commands = re.findall(r"^(lmr .+)$", PAGE, re.MULTILINE) + re.findall(r"`(lmr doctor pocket[^`]*)`", PAGE)
     assert len(commands) >= 2
     for command in commands:
-        _build_parser().parse_args(shlex.split(command)[1:])
+        parse(shlex.split(command)[1:])
 
 
 def test_names_and_links_of_the_page_exist() -> None:

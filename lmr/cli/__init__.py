@@ -56,7 +56,7 @@ def _accept_any_text() -> None:
 
 
 def _end(message: str, code: int) -> int:
-    """Print the message and flush standard output; if its reader has gone, see to it that Python's exit does not fail."""
+    """Print the message and flush standard output; where its reader has gone, keep Python's exit from failing."""
     if message:
         print(f"lmr: {message}", file=sys.stderr)
     try:

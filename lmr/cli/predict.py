@@ -89,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Label the images and print a summary; what is returned is a complaint: every image failed."""
-    from lmr.apps.predict.predict import predict_images
+    from lmr.apps.predict.predict_images import predict_images
 
     summary = predict_images(options.sources, options.labels, **collect_options(options, "sources", "labels"))
     print(f"lmr: {summary}", file=sys.stderr)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
+from lmr.core.locks import hold
 from lmr.core.text import TextSide
 
 
@@ -50,6 +51,9 @@ class ZeroShot:
             raise LmrError(f"Expected a list of class names, got the single text {names!r}.")
         if names is not None and len(names) != len(prototypes):
             raise LmrError(f"Expected one name for each of the {len(prototypes)} prototypes, got {len(names)} names.")
+        _check_names(names or ())
+        if any(parameter.is_meta for parameter in encoder.parameters()):
+            raise LmrError("The encoder has parameters without values (on the device 'meta'); load its weights first.")
         self.encoder = encoder.eval().requires_grad_(False)
         wide = torch.promote_types(prototypes.dtype, torch.float32)
         with leave_inference_mode():
@@ -92,7 +96,8 @@ class ZeroShot:
     def encode(self, images: Tensor) -> Tensor:
         """Features [B, D] as the encoder gives them, in the prototypes' precision."""
         try:
-            raw = self.encoder(images)
+            with hold(self.encoder):
+                raw = self.encoder(images)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, AssertionError, IndexError) as error:
@@ -131,12 +136,20 @@ class ZeroShot:
             )
         if images.device != self.device:
             raise LmrError(f"Expected images on {self.device}, got {images.device}; move them with images.to(...).")
+        if not is_dense(images):
+            raise LmrError("Expected images as an ordinary dense tensor, got a sparse, nested or quantised one.")
         if self.input_shape is not None and tuple(images.shape[1:]) != self.input_shape:
             raise LmrError(f"Expected images of shape {['B', *self.input_shape]}, got {list(images.shape)}.")
         finite = images.isfinite().flatten(1).all(1)
         if not finite.all():
             bad = (~finite).nonzero().flatten().tolist()
             raise LmrError(f"Images {bad[:8]} of this batch hold NaN or infinite values; leave them out.")
+
+
+def is_dense(value: object) -> bool:
+    """Whether it is a tensor with a value at every place: not a sparse, nested or quantised one, not one on "meta"."""
+    plain = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
+    return plain and not value.is_meta and not value.is_quantized
 
 
 def leave_inference_mode() -> AbstractContextManager[None]:
@@ -170,10 +183,21 @@ def _read_number(value: float | Tensor) -> float:
         return float("nan")
 
 
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse names that differ in white space only, which nobody can tell apart; ImageNet has equal names."""
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(" ".join(str(name).split()), name)
+        if other != name:
+            raise LmrError(f"The class names {other!r} and {name!r} differ in white space only; rename one of them.")
+
+
 def _check_prototypes(prototypes: Tensor) -> None:
     if not isinstance(prototypes, Tensor) or prototypes.ndim != 2 or not prototypes.is_floating_point():
         came = list(prototypes.shape) if isinstance(prototypes, Tensor) else type(prototypes).__name__
         raise LmrError(f"Expected text prototypes as a float tensor [classes, features], got {came}.")
+    if not is_dense(prototypes):
+        raise LmrError("Expected text prototypes as an ordinary dense tensor, got a sparse, nested or meta one.")
     if len(prototypes) < 2:
         raise LmrError(f"A classifier needs at least two classes, got {len(prototypes)}.")
     norms = prototypes.norm(dim=-1)

@@ -11,6 +11,7 @@ import math
 import os
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -18,15 +19,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
+from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.functional.streams import all_by_stream, mean_by_stream, sum_by_stream
+from lmr.core.locks import hold
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
 from lmr.core.traits import Emission, Passes, Role, Scores, Tower
 
 Streams = Sequence[int] | Tensor | int | None
-Ranges = dict[str, tuple[float, float | None]]  # of state tensors: the smallest and the largest value, None for finite
+Ranges = dict[str, tuple[float | None, float | None]]  # smallest and largest value of state tensors; None: any finite
 COUNTS: tuple[float, float] = (0, 2**53)  # the range of a tensor that counts
 SHARES: tuple[float, float] = (0, 1.001)  # of one that holds shares or probabilities, with room for rounding
 UNIT: tuple[float, float] = (-1.001, 1.001)  # of one that holds unit vectors, their means or cosines
@@ -117,6 +119,7 @@ class Method:
         hints = typing.get_type_hints(type(self))
         for key in list_arguments(type(self)):
             setattr(self, key, convert(getattr(self, key), hints[key], f"{key!r} of {self.name}"))
+            self._check_size(key)
         self.streams = convert(self.streams, int, "the number of streams")
         if self.streams < 1:
             raise LmrError(f"Expected a number of streams of at least 1, got {self.streams!r}.")
@@ -129,7 +132,9 @@ class Method:
                 self.state: dict[str, Tensor] = self.begin(self.streams)
                 self.state["predicted"] = self._no_predictions(self.streams)
         except (RuntimeError, OverflowError, MemoryError) as error:
-            raise LmrError(f"There is no memory for the state of {self!r}; ask for less. ({error})") from error
+            raise LmrError(
+                f"The state of {self!r} does not fit in memory; use fewer streams or a smaller capacity. ({error})"
+            ) from error
 
     # What a method says of itself.
 
@@ -184,7 +189,7 @@ class Method:
 
     def step(self, images: Tensor, streams: Streams = None) -> Prediction:
         """Adapt on this batch and answer it. ``streams`` [B] names the stream of each image where there are several."""
-        with leave_inference_mode(), leave_autocast(self.classifier.device):
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
             images, mix = self._check(images, streams)
             prediction = self.adapt(images, mix)
             sound = prediction.logits.isfinite().all(1)
@@ -195,23 +200,21 @@ class Method:
 
     def predict(self, images: Tensor, streams: Streams = None) -> Prediction:
         """Answer with the present state and change nothing."""
-        with leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
             return Prediction(self.answer(*self._check(images, streams)))
 
     def reset(self, streams: Streams = None) -> None:
         """Forget everything, or only what the named streams have seen."""
         rows = self._rows(streams)
-        with leave_inference_mode():
+        with self._hold(), leave_inference_mode():
             self._replace(self.begin(len(rows)) | {"predicted": self._no_predictions(len(rows))}, rows)
 
     def state_dict(self, streams: Streams = None) -> dict[str, Any]:
         """A copy of the state (of all streams, or of the named ones) with what it belongs to."""
         rows = self._rows(streams)
-        return {
-            "spec": self.spec,
-            **self.classifier.fingerprint,
-            "tensors": {key: value[rows].clone() for key, value in self.state.items()},
-        }
+        with self._hold():
+            tensors = {key: value[rows].clone() for key, value in self.state.items()}
+        return {"spec": self.spec, **self.classifier.fingerprint, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any], streams: Streams = None) -> None:
         """Take over a state (into all streams, or into the named ones); one that does not fit changes nothing."""
@@ -228,7 +231,7 @@ class Method:
             odd = sorted(set(tensors) ^ set(self.state))
             raise LmrError(f"The state does not have the tensors of {self.name}: {', '.join(odd)} is missing or odd.")
         self._check_fit(tensors, len(rows))
-        with leave_inference_mode():
+        with self._hold(), leave_inference_mode():
             self._replace(tensors, rows)
 
     def save(
@@ -306,6 +309,22 @@ class Method:
             if not 0 <= value < math.inf:
                 raise LmrError(f"Expected {key!r} of {self.name} to be finite and not negative, got {value}.")
 
+    def _check_size(self, key: str) -> None:
+        """Refuse finite arguments that the model's precision, or a whole number of the machine, cannot hold."""
+        value = getattr(self, key)
+        largest = torch.finfo(self.classifier.prototypes.dtype).max
+        for part in value if isinstance(value, tuple) else (value,):
+            limit = largest if isinstance(part, float) else 2**62
+            if isinstance(part, int | float) and limit < abs(part) < math.inf:
+                raise LmrError(f"Expected {key!r} of {self.name} from {-limit:.0e} to {limit:.0e}, got a value beyond.")
+
+    def _hold(self) -> AbstractContextManager[None]:
+        """Keep other threads off the towers and, as every call holds them, off the state."""
+        towers = [self.classifier.encoder]
+        if Tower.TEXT in self.towers and self.classifier.text is not None:
+            towers.append(self.classifier.text.tower)
+        return hold(*towers)
+
     def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
         self.classifier.check(images)
         images = images.detach().clone() if images.is_inference() else images.detach()
@@ -341,10 +360,10 @@ class Method:
         return rows
 
     def _check_fit(self, tensors: Mapping[str, Tensor], rows: int) -> None:
-        """Refuse tensors that this method could not go on with."""
+        """Refuse tensors that this method could not continue with."""
         for key, own in self.state.items():
             given, fixed = tensors[key], 2 if key in self.grows else 1
-            alike = isinstance(given, Tensor) and given.ndim == own.ndim and given.dtype == own.dtype
+            alike = is_dense(given) and given.ndim == own.ndim and given.dtype == own.dtype
             if not alike or given.shape[fixed:] != own.shape[fixed:]:
                 raise LmrError(f"The tensor {key!r} of the state does not have the shape or type {self.name} keeps.")
             if len(given) != rows:
@@ -353,6 +372,12 @@ class Method:
                 raise LmrError(f"The tensor {key!r} of the state holds NaN or infinite values; the state is damaged.")
         if len({tensors[key].shape[1] for key in self.grows}) > 1:
             raise LmrError("The growing tensors of the state do not have the same length; the state is damaged.")
+        ranges = self.ranges(tensors)
+        for key, value in tensors.items():
+            low, high = ranges.get(key, (None, None))
+            if not bool(_find_within(value, low, high).all()):
+                limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
+                raise LmrError(f"Expected values {limits} in the tensor {key!r} of the state; the state is damaged.")
 
     def _replace(self, tensors: Mapping[str, Tensor], rows: Tensor) -> None:
         for key, value in tensors.items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lmr.core.errors import LmrError
+from lmr.core.locks import hold
 
 _LENT = ("weight", "bias", "forward")  # instance attributes that hide a norm's own while it is served
 
@@ -96,24 +98,21 @@ class NormBank:
             raise LmrError(f"Expected rows [streams, {self.size}] for this tower's norms, got {list(rows.shape)}.")
         if self._closed:
             raise LmrError("This NormBank was closed; make a new one for the tower.")
-        before = [{k: v for k, v in norm.module.__dict__.items() if k in _LENT} for norm in self.norms]
-        fast = torch.backends.mha.get_fastpath_enabled()
-        try:
-            self._take_back()
-            if len(rows) == 1:
-                self._lend_row(rows[0])
-            else:
-                if index is None:
-                    raise LmrError(f"Expected an index that gives each sample one of the {len(rows)} rows, got none.")
-                # PyTorch's fused encoder layer reads norm.weight by itself and would pass the rows by.
-                torch.backends.mha.set_fastpath_enabled(False)
-                self._lend_rows(rows[index])
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-            self._take_back()
-            for norm, earlier in zip(self.norms, before, strict=True):
-                norm.module.__dict__.update(earlier)
+        if index is None and len(rows) > 1:
+            raise LmrError(f"Expected an index that gives each sample one of the {len(rows)} rows, got none.")
+        with hold(self.tower), nullcontext() if len(rows) == 1 else _avoid_fused_layers():
+            before = [{k: v for k, v in norm.module.__dict__.items() if k in _LENT} for norm in self.norms]
+            try:
+                self._take_back()
+                if len(rows) == 1:
+                    self._lend_row(rows[0])
+                else:
+                    self._lend_rows(rows[index])
+                yield
+            finally:
+                self._take_back()
+                for norm, earlier in zip(self.norms, before, strict=True):
+                    norm.module.__dict__.update(earlier)
 
     def locate_batch(self, images: Tensor, encode: Callable[[Tensor], Any] | None = None) -> None:
         """Learn along which axis each norm sees the batch (some towers work on [tokens, batch, width]).
@@ -122,6 +121,11 @@ class NormBank:
         """
         if self._axes or all(isinstance(norm.module, RowNorm) for norm in self.norms):
             return
+        with hold(self.tower):
+            self._axes = self._find_axes(images, encode or self.tower)
+
+    def _find_axes(self, images: Tensor, encode: Callable[[Tensor], Any]) -> dict[tuple[str, int], int]:
+        """The axis of the batch for each norm and each rank of its input."""
         calls: list[tuple[str, torch.Size]] = []
         hooks = [
             norm.module.register_forward_pre_hook(lambda _, given, name=norm.name: calls.append((name, given[0].shape)))
@@ -130,7 +134,7 @@ class NormBank:
         try:
             with torch.no_grad():
                 for copies in (2, 3):
-                    (encode or self.tower)(images[:1].expand(copies, *images.shape[1:]))
+                    encode(images[:1].expand(copies, *images.shape[1:]))
         finally:
             for hook in hooks:
                 hook.remove()
@@ -144,7 +148,7 @@ class NormBank:
                     f"Cannot tell which axis of {list(two)} holds the batch in the norm {name!r}, so this tower cannot "
                     "serve several streams at once. Use one stream per method instead."
                 )
-        self._axes = axes
+        return axes
 
     def _take_back(self) -> None:
         """Let every norm be itself."""
@@ -204,6 +208,32 @@ class NormBank:
             return torch.addcmul(rows[:, norm.bias].view(spread), scaled, weight).to(x.dtype)
 
         return forward
+
+
+_FUSED = threading.Lock()  # guards the two below
+_fused_avoided = 0  # how many services avoid the fused layers
+_fused_setting = True  # what the user had set before the first of them
+
+
+@contextmanager
+def _avoid_fused_layers() -> Iterator[None]:
+    """Within this context PyTorch's fused encoder layer is off: it reads ``norm.weight`` itself and ignores the rows.
+
+    The setting is that of the whole process, so the last of several threads restores it.
+    """
+    global _fused_avoided, _fused_setting
+    with _FUSED:
+        if not _fused_avoided:
+            _fused_setting = torch.backends.mha.get_fastpath_enabled()
+        _fused_avoided += 1
+        torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        with _FUSED:
+            _fused_avoided -= 1
+            if not _fused_avoided:
+                torch.backends.mha.set_fastpath_enabled(_fused_setting)
 
 
 def _is_plain(module: nn.LayerNorm) -> bool:

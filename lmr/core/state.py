@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
 
 from torch import Tensor
 
+from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 
@@ -15,14 +17,18 @@ FORMAT, VERSION = "lmr-state", "1"
 
 
 def write_state(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
-    """Write tensors and facts to ``path`` atomically."""
+    """Write tensors and facts to ``path`` atomically, with a digest of both."""
     from safetensors.torch import save
 
-    content = save(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        metadata={"format": FORMAT, "version": VERSION, **facts},
-    )
-    write_atomically(path, _sort_facts(content))
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    facts = {"format": FORMAT, "version": VERSION, **facts}
+    facts["digest"] = _digest(content, facts)
+    write_atomically(path, _sort_facts(save(content, metadata=facts)))
+
+
+def _digest(tensors: dict[str, Tensor], facts: Mapping[str, str]) -> str:
+    """SHA-256 over all tensors and facts."""
+    return hashlib.sha256(f"{digest_tensors(tensors)} {json.dumps(facts, sort_keys=True)}".encode()).hexdigest()
 
 
 def _sort_facts(content: bytes) -> bytes:
@@ -39,7 +45,7 @@ def _sort_facts(content: bytes) -> bytes:
 
 
 def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what :func:`write_state` wrote; a missing, truncated or foreign file is answered with a sentence."""
+    """Read what :func:`write_state` wrote; a missing, truncated, damaged or foreign file is an LmrError."""
     from safetensors import SafetensorError, safe_open
 
     if os.path.isdir(path):
@@ -57,5 +63,11 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
     if facts.get("version") != VERSION:
         raise LmrError(
             f"{os.fspath(path)!r} has state format {facts.get('version')!r}, this lmr reads {VERSION!r}; upgrade lmr."
+        )
+    written = facts.pop("digest", None)  # version 0.2.0 wrote none
+    if written is not None and written != _digest(tensors, facts):
+        raise LmrError(
+            f"{os.fspath(path)!r} is damaged: its content does not match its digest. Restore it from a copy or start "
+            "without it."
         )
     return tensors, facts

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
+from lmr.core.locks import hold
 
 T = TypeVar("T")
 
@@ -34,7 +35,8 @@ class TextSide:
 
     def prototypes(self, part: slice) -> Tensor:
         """Unit features [n, D] of some classes, never below float32."""
-        raw = self.encode(self.tower, part)
+        with hold(self.tower):
+            raw = self.encode(self.tower, part)
         if raw.ndim != 2 or len(raw) != part.stop - part.start:
             raise LmrError(
                 f"Expected text features {[part.stop - part.start, 'D']} for the classes {part.start} to "

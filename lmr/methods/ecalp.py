@@ -58,8 +58,8 @@ class ECALP(Method):
 
     def prepare(self) -> None:
         for key in ("k_text", "k_image", "iterations"):
-            if getattr(self, key) < 1:
-                raise LmrError(f"Expected {key!r} of ecalp to be at least 1, got {getattr(self, key)}.")
+            if not 1 <= getattr(self, key) <= 10**6:
+                raise LmrError(f"Expected {key!r} of ecalp from 1 to a million, got {getattr(self, key)}.")
         self._require_not_negative("gamma")
         if not 0 < self.alpha <= 1:
             raise LmrError(f"Expected 'alpha' of ecalp above 0 and up to 1, got {self.alpha}.")

@@ -52,7 +52,8 @@ class MINT(NormMethod):
 
     def prepare(self) -> None:
         self._require_not_negative("lr")
-        if not 0 < self.prior < float("inf"):
+        smallest = torch.finfo(self.classifier.prototypes.dtype).tiny
+        if not smallest <= self.prior < float("inf"):
             raise LmrError(f"Expected 'prior' of mint to be finite and above 0, got {self.prior}.")
         super().prepare()
 

@@ -143,7 +143,7 @@ class TDA(Method):
         held = cache[f"{sign}_entropy"] < self._free
         if f"{sign}_keys" in changed:
             near[label], held[label] = changed[f"{sign}_keys"] @ z, changed[f"{sign}_entropy"] < self._free
-        return alpha * torch.exp(-beta * (1 - near)) * held
+        return alpha * torch.exp(-beta * (1 - near).clamp(min=0)) * held
 
 
 def _insert(cache: dict[str, Tensor], sign: str, label: int, entry: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -11,8 +11,8 @@ from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
 from lmr.models.backbone import Backbone
 from lmr.models.clip.image_tower import Memory, check_memory
-from lmr.models.formats.checkpoints import check_device, choose_dtype, read_device
 from lmr.models.known_models import KNOWN_MODELS
+from lmr.models.placement import check_device, choose_dtype, read_device
 
 __all__ = ["Backbone", "list_models", "load"]
 
@@ -44,7 +44,7 @@ def load(
         raise LmrError(f"Expected the name or the path of a model, got {name_or_path!r}.")
     check_memory(memory)  # the options come first, before anything large is read
     choose_dtype(dtype)
-    from lmr.models.formats.hub import SIGLIP, find_model, refuse_twin
+    from lmr.models.formats.model_files import SIGLIP, find_model, refuse_twin
 
     name = os.fspath(name_or_path)
     with leave_inference_mode():
@@ -67,7 +67,7 @@ def load(
             if architecture is not None:
                 raise LmrError(f"{name!r} is a SigLIP model, whose config names its architecture; leave it away.")
             return load_siglip(files.weights, name, device=device, dtype=dtype)
-        from lmr.models.clip.model import load_clip
+        from lmr.models.clip.clip_model import load_clip
 
         return load_clip(
             files.weights,

@@ -56,11 +56,11 @@ class Backbone(ABC):
         Transparency is dropped and a rotation that a file only notes is not applied. For what ``lmr predict`` and the
         benchmarks see of a file, open it with ``lmr.data.image_files.open_image``, which settles both.
         """
-        return self.preprocessing.picture(image).to(self.dtype)
+        return self.preprocessing.prepare_image(image).to(self.dtype)
 
     def preprocess_pixels(self, pixels: Tensor) -> Tensor:
         """uint8 pictures [N, h, w, 3] of any one size to what the encoder takes: [N, *input_shape]."""
-        return self.preprocessing.pixels(pixels).to(self.dtype)
+        return self.preprocessing.prepare_pixels(pixels).to(self.dtype)
 
     @abstractmethod
     def encode_text(self, texts: Sequence[str]) -> Tensor:

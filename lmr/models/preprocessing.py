@@ -55,7 +55,7 @@ class Preprocessing:
         if self.interpolation not in ("bicubic", "bilinear"):
             raise LmrError(f"Expected 'bicubic' or 'bilinear' interpolation, got {self.interpolation!r}.")
 
-    def picture(self, image: Image) -> Tensor:
+    def prepare_image(self, image: Image) -> Tensor:
         """A PIL picture of any size and mode: float32 [3, resolution, resolution]."""
         from PIL.Image import Image, Resampling
 
@@ -78,12 +78,12 @@ class Preprocessing:
         pixels = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
         return self._normalise(pixels.view(1, self.resolution, self.resolution, 3))[0]
 
-    def pixels(self, pixels: Tensor) -> Tensor:
+    def prepare_pixels(self, pixels: Tensor) -> Tensor:
         """uint8 pictures [N, h, w, 3] of any one size, on any device: float32 [N, 3, resolution, resolution].
 
-        Pictures of the model's own size give exactly what :meth:`picture` gives. Of others fewer than one value in a
-        hundred, on hard contrasts a few, is rounded to the next of the 256 levels, seldom to the next but one: PIL
-        filters with fixed-point weights, this with floats.
+        Images of the model's own size give exactly what :meth:`prepare_image` gives. For other sizes fewer than one
+        value in a hundred (a few on hard contrasts) is rounded to the next of the 256 levels, seldom to the next but
+        one: PIL filters with fixed-point weights, this with floats.
         """
         came = list(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
         if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +18,14 @@ from lmr.core.norms import RowNorm
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
 from lmr.models.clip.tokenizer import check_texts
-from lmr.models.formats.archives import read_weights
-from lmr.models.formats.checkpoints import check_depth, choose_dtype, convert_tower
-from lmr.models.formats.configs import HF_CONFIG
 from lmr.models.formats.preprocessing_configs import read_preprocessing
+from lmr.models.formats.tower_configs import HF_CONFIG
+from lmr.models.formats.tower_weights import check_depth
+from lmr.models.formats.weights_files import read_weights
 from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
+from lmr.models.placement import choose_dtype, place_tower
 from lmr.models.preprocessing import Preprocessing
+from lmr.models.quiet_transformers import quiet_transformers
 
 _TOKENIZER_FILES = ("spiece.model", "tokenizer.model", "tokenizer.json", "tokenizer_config.json")
 
@@ -68,7 +67,7 @@ class Siglip(Backbone):
         self.dtype = choose_dtype(dtype)
         vision, text = (Pooled(part) for part in (model.vision_model, model.text_model))
         for tower in (vision, text):
-            convert_tower(tower, device, self.dtype)
+            place_tower(tower, device, self.dtype)
         self.name, self.encoder, self._text = name, vision, text
         self.preprocessing = preprocessing
         self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
@@ -84,7 +83,7 @@ class Siglip(Backbone):
 
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts."""
-        return TextSide(self._text, _Prompts(self._tokenize(texts)), len(texts))
+        return TextSide(self._text, _SiglipPrompts(self._tokenize(texts)), len(texts))
 
     def text_digest(self) -> str:
         """The tower's digest together with that of the tokenizer's files."""
@@ -113,7 +112,7 @@ class Siglip(Backbone):
 
 
 @dataclass(frozen=True)
-class _Prompts:
+class _SiglipPrompts:
     """Tokenised prompts, encoded by the tower they are given to; unlike a closure it can be copied and pickled."""
 
     tokens: Tensor
@@ -173,24 +172,6 @@ def load_siglip(
         device=device,
         dtype=dtype,
     )
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers from writing to the user's screen; what matters is checked here and said in our words."""
-    logging: Any = import_module("transformers.utils.logging")
-    level = logging.get_verbosity()
-    bars = logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _read_config(folder: Path) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import lmr
+from lmr.bench.cost.measure import measure_cost
 from lmr.bench.plans.plan import Plan, parse_plan, read_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
@@ -229,6 +230,22 @@ def test_list_shows_it(mine: Path) -> None:
     assert "lr" in done.stdout
     assert "tiny" in done.stdout
     assert "Less entropy by the norms of both towers" in done.stdout
+
+
+def test_cost_measures_it(mine: Path) -> None:
+    """Time here and memory in a process of its own, from what the method declares of its passes and towers."""
+    report = measure_cost(
+        random="small", batch_size=4, classes=16, rounds=1, threads=1, streams=1, plain=False, methods=[f"{mine}:mine"]
+    )
+    forward, row = report.tables[0].rows
+    assert row.entry.name == "mine"
+    assert len(row.seconds) == 1
+    assert row.peak_bytes is not None
+    assert row.trainable > 0
+    assert forward.flops is not None
+    assert row.flops is not None
+    assert row.flops > 2 * forward.flops  # two forwards of the images, and what the texts and the backward need
+    assert "mine" in report.to_text()
 
 
 def test_installed_package_brings_a_method(mine: Path, tmp_path: Path) -> None:

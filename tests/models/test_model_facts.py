@@ -11,8 +11,8 @@ import torch
 
 import lmr
 from lmr.models.clip.architectures import ARCHITECTURES
+from lmr.models.clip.clip_model import random_clip
 from lmr.models.clip.image_tower import VisionConfig
-from lmr.models.clip.model import random_clip
 from lmr.models.clip.text_tower import TextConfig
 from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind, describe_facts
 from lmr.models.preprocessing import Preprocessing

@@ -96,8 +96,8 @@ def test_picture_is_filtered_as_by_hand(size: tuple[int, int], resize: Any, kind
     for picture in (draw_noise(*size), draw_scene(*size)):
         expected = preprocess_by_hand(picture, preprocessing)
         for values in (
-            preprocessing.picture(Image.fromarray(picture)),
-            preprocessing.pixels(torch.from_numpy(picture)[None])[0],
+            preprocessing.prepare_image(Image.fromarray(picture)),
+            preprocessing.prepare_pixels(torch.from_numpy(picture)[None])[0],
         ):
             assert values.shape == (3, 24, 24)
             assert values.dtype == torch.float32
@@ -112,7 +112,7 @@ def test_arrays_are_resized_as_pictures_are(preprocessing: Preprocessing) -> Non
     large = Preprocessing(224, preprocessing.mean, preprocessing.std, preprocessing.resize)
     for size in ((375, 500), (500, 333), (96, 128)):
         picture = draw_scene(*size)
-        gap = large.pixels(torch.from_numpy(picture)[None])[0] - large.picture(Image.fromarray(picture))
+        gap = large.prepare_pixels(torch.from_numpy(picture)[None])[0] - large.prepare_image(Image.fromarray(picture))
         levels = (gap * torch.tensor(large.std).view(3, 1, 1) * 255).abs()
         assert levels.max() < 2.01
         assert (levels > 0.01).float().mean() < 0.01
@@ -133,7 +133,7 @@ def test_clip_pictures_are_those_of_transformers(size: tuple[int, int]) -> None:
     for mode in ("RGB", "L", "RGBA", "P"):
         picture = Image.fromarray(draw_noise(*size)).convert(mode)
         expected = processor(picture, return_tensors="pt")["pixel_values"][0]
-        torch.testing.assert_close(CLIP.picture(picture), expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(CLIP.prepare_image(picture), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(24, 24), (30, 40), (75, 100), (61, 80), (7, 9), (24, 48)], ids=str)
@@ -143,7 +143,7 @@ def test_siglip_pictures_are_those_of_transformers(size: tuple[int, int]) -> Non
     processor = SiglipImageProcessorPil(size={"height": 24, "width": 24})
     picture = Image.fromarray(draw_noise(*size))
     expected = processor(picture, return_tensors="pt")["pixel_values"][0]
-    torch.testing.assert_close(SIGLIP.picture(picture), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(SIGLIP.prepare_image(picture), expected, rtol=0, atol=1e-5)
 
 
 # Where the crop falls, what needs no resizing, what must not cost memory.
@@ -155,46 +155,46 @@ def test_half_pixels_go_to_the_even_side(long: int, first: int) -> None:
     picture = draw_noise(24, long)
     wide, tall = picture[:, first : first + 24], picture.transpose(1, 0, 2)
     for given, expected in ((picture, wide), (tall, wide.transpose(1, 0, 2))):
-        levels = to_levels(CLIP.picture(Image.fromarray(np.ascontiguousarray(given))), CLIP)
+        levels = to_levels(CLIP.prepare_image(Image.fromarray(np.ascontiguousarray(given))), CLIP)
         assert torch.equal(levels.round(), torch.from_numpy(expected.transpose(2, 0, 1).astype(np.float32)))
-        again = CLIP.pixels(torch.from_numpy(np.ascontiguousarray(given))[None])[0]
+        again = CLIP.prepare_pixels(torch.from_numpy(np.ascontiguousarray(given))[None])[0]
         assert torch.equal(levels, to_levels(again, CLIP))
 
 
 @pytest.mark.parametrize("preprocessing", [CLIP, SIGLIP], ids=["short", "squash"])
 def test_the_models_own_size_is_taken_as_it_is(preprocessing: Preprocessing) -> None:
     pictures = np.stack([draw_noise(24, 24, seed) for seed in range(3)])
-    values = preprocessing.pixels(torch.from_numpy(pictures))
+    values = preprocessing.prepare_pixels(torch.from_numpy(pictures))
     mean, std = (np.array(v, np.float32) for v in (preprocessing.mean, preprocessing.std))
     expected = (pictures.astype(np.float32) / np.float32(255) - mean) / std
     assert torch.equal(values, torch.from_numpy(expected.transpose(0, 3, 1, 2)))
     for picture, value in zip(pictures, values, strict=True):
-        assert torch.equal(preprocessing.picture(Image.fromarray(picture)), value)
+        assert torch.equal(preprocessing.prepare_image(Image.fromarray(picture)), value)
 
 
 def test_many_pictures_are_those_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = torch.from_numpy(np.stack([draw_noise(30, 50, seed) for seed in range(7)]))
-    whole = CLIP.pixels(pictures)
+    whole = CLIP.prepare_pixels(pictures)
     assert whole.shape == (7, 3, 24, 24)
     for picture, values in zip(pictures, whole, strict=True):
-        assert torch.equal(CLIP.pixels(picture[None])[0], values)
+        assert torch.equal(CLIP.prepare_pixels(picture[None])[0], values)
     monkeypatch.setattr("lmr.models.preprocessing._PIXELS", 3100)  # two pictures at a time
-    assert torch.equal(CLIP.pixels(pictures), whole)
+    assert torch.equal(CLIP.prepare_pixels(pictures), whole)
     monkeypatch.setattr("lmr.models.preprocessing._PIXELS", 1)
-    assert torch.equal(CLIP.pixels(pictures), whole)
+    assert torch.equal(CLIP.prepare_pixels(pictures), whole)
 
 
 def test_pixels_may_be_any_view_and_are_left_alone() -> None:
     pictures = torch.from_numpy(np.stack([draw_noise(30, 50, seed) for seed in range(4)]))
     before = pictures.clone()
     view = pictures.flip(0).transpose(1, 2)[::2]
-    assert torch.equal(CLIP.pixels(view), CLIP.pixels(view.contiguous()))
+    assert torch.equal(CLIP.prepare_pixels(view), CLIP.prepare_pixels(view.contiguous()))
     assert torch.equal(pictures, before)
 
 
 @pytest.mark.parametrize("size", [(24, 24), (30, 50)], ids=str)
 def test_no_pictures_give_no_images(size: tuple[int, int]) -> None:
-    values = CLIP.pixels(torch.zeros(0, *size, 3, dtype=torch.uint8))
+    values = CLIP.prepare_pixels(torch.zeros(0, *size, 3, dtype=torch.uint8))
     assert values.dtype == torch.float32
     assert values.shape == (0, 3, 24, 24)
 
@@ -216,9 +216,9 @@ def test_strip_costs_no_memory(preprocessing: Preprocessing, turned: bool) -> No
     resize = Image.Image.resize
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Image.Image, "resize", note)
-        values = preprocessing.picture(Image.fromarray(strip))
+        values = preprocessing.prepare_image(Image.fromarray(strip))
     assert largest <= 24 * 24 * 65 if preprocessing is CLIP or turned else largest <= 24 * 24
-    gap = (preprocessing.pixels(torch.from_numpy(strip)[None])[0] - values).abs().max()
+    gap = (preprocessing.prepare_pixels(torch.from_numpy(strip)[None])[0] - values).abs().max()
     assert gap < 2.01 / 255 / min(preprocessing.std)
     if preprocessing is CLIP:
         assert (to_levels(values, CLIP)[0] > 254).all()
@@ -235,18 +235,18 @@ def test_16_bits_are_scaled_as_in_files(mode: str, tmp_path: Path) -> None:
     kind = {"I;16": "<u2", "I;16B": ">u2", "I": "<i4"}[mode]
     picture = Image.frombytes(mode, (40, 30), values.astype(kind).tobytes())
     grey = np.rint(values / 257).astype(np.uint8)
-    expected = CLIP.picture(Image.fromarray(grey).convert("RGB"))
-    assert torch.equal(CLIP.picture(picture), expected)
+    expected = CLIP.prepare_image(Image.fromarray(grey).convert("RGB"))
+    assert torch.equal(CLIP.prepare_image(picture), expected)
     Image.frombytes("I;16", (40, 30), values.astype("<u2").tobytes()).save(tmp_path / "deep.png")
-    assert torch.equal(CLIP.picture(open_image(tmp_path / "deep.png")), expected)
+    assert torch.equal(CLIP.prepare_image(open_image(tmp_path / "deep.png")), expected)
     with Image.open(tmp_path / "deep.png") as opened:
-        assert torch.equal(CLIP.picture(opened), expected)
+        assert torch.equal(CLIP.prepare_image(opened), expected)
 
 
 @pytest.mark.parametrize(("mode", "value"), [("F", 0.5), ("I", -1), ("I", 65536)])
 def test_values_of_unknown_range_are_refused(mode: str, value: float) -> None:
     with pytest.raises(lmr.LmrError, match=rf"mode '{mode}' with values from {value}.*convert it to 8 bits first"):
-        CLIP.picture(Image.new(mode, (5, 5), value))
+        CLIP.prepare_image(Image.new(mode, (5, 5), value))
 
 
 # What is not a picture.
@@ -274,13 +274,13 @@ def test_what_is_not_a_picture_gets_a_sentence(given: Any) -> None:
 )
 def test_what_is_not_pictures_gets_a_sentence(pixels: Any, words: str) -> None:
     with pytest.raises(lmr.LmrError, match=words):
-        CLIP.pixels(pixels)
+        CLIP.prepare_pixels(pixels)
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)], ids=str)
 def test_picture_without_pixels_gets_a_sentence(size: tuple[int, int]) -> None:
     with pytest.raises(lmr.LmrError, match="Expected a picture with pixels"):
-        CLIP.picture(Image.new("RGB", size))
+        CLIP.prepare_image(Image.new("RGB", size))
 
 
 @pytest.mark.parametrize(

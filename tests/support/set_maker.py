@@ -68,7 +68,7 @@ def pickle_like_python_2(images: np.ndarray, labels: np.ndarray, key: bytes) -> 
     return b"\x80\x02}(" + word(b"data") + array + word(key) + listed + b"u."
 
 
-def write_picture(path: Path, colour: int, size: tuple[int, int] = (16, 16)) -> None:
+def write_image(path: Path, colour: int, size: tuple[int, int] = (16, 16)) -> None:
     """A plain picture whose grey value survives JPEG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, (colour, colour, colour)).save(path, quality=95)

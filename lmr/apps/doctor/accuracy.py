@@ -15,7 +15,7 @@ from lmr.apps.model_options import Prompts
 from lmr.core.classifier import ZeroShot
 from lmr.data.image_files import UnreadableImage, open_image
 from lmr.data.sets.labelled import Labelled
-from lmr.models.verify.published import Published
+from lmr.models.verify.published_accuracies import PublishedAccuracy
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,7 +32,7 @@ class Accuracy:
     prompts: Prompts | None = None  # None for the model's default
     first_error: str = ""
     dataset: str | None = None
-    published: Published | None = None
+    published: PublishedAccuracy | None = None
 
     @property
     def value(self) -> float:

@@ -16,7 +16,7 @@ from lmr.apps.model_options import ModelOptions, Prompts, choose_prompts, make_c
 from lmr.core.errors import LmrError
 from lmr.data.sets.labelled import AnyPath, Labelled, list_labelled
 from lmr.models import Backbone
-from lmr.models.verify.published import find_published
+from lmr.models.verify.published_accuracies import find_published_accuracy
 
 
 @dataclass(frozen=True)
@@ -83,20 +83,14 @@ def examine(
     options = ModelOptions(architecture, device, dtype, memory, compile)
     wording = choose_prompts(templates, prompts)
     names = None if labels is None else read_names(labels)
-    labelled = None if data is None else _list_images(data, names, images)
+    labelled = None if data is None else list_labelled(data, names)
+    if labelled is not None and images is not None:
+        labelled = labelled.choose(images)
     backbone = model if isinstance(model, Backbone) else options.load(model)
     texts = choose_texts(backbone, list(names.values()) if isinstance(names, Mapping) else names)
     checks = run_checks(backbone, texts, draw_images())
     accuracy = None if labelled is None else _measure(backbone, labelled, wording, batch_size, dataset)
     return DoctorReport(describe_model(backbone, texts), tuple(checks), accuracy)
-
-
-def _list_images(data: AnyPath, names: list[str] | dict[str, str] | None, images: int | None) -> Labelled:
-    try:
-        labelled = list_labelled(data, names)
-    except (ValueError, OSError) as error:
-        raise LmrError(str(error)) from error
-    return labelled if images is None else labelled.choose(images)
 
 
 def _measure(
@@ -106,5 +100,5 @@ def _measure(
     accuracy = measure_accuracy(classifier, backbone.preprocess, labelled, batch_size)
     if accuracy.images == 0:
         raise LmrError(f"None of the {accuracy.unreadable} images can be read; the first: {accuracy.first_error}")
-    published = None if dataset is None else find_published(backbone.name, dataset)
+    published = None if dataset is None else find_published_accuracy(backbone.name, dataset)
     return replace(accuracy, prompts=prompts, dataset=dataset, published=published)

@@ -108,11 +108,15 @@ def _list_rows(rows: Sequence[Measurement]) -> list[list[str]]:
         ["contender", "past gate", "ms/image", "min - max", "peak MB", "trainable", "forwards", "limit ms", "reached"]
     ]
     for row in rows:
-        digits = 1 if row.median_ms >= 10 else 3
+        digits = _count_digits(row.median_ms)
         low, high = (f"{bound:.{digits}f}" for bound in (min(row.each_ms), max(row.each_ms)))
         line = [row.entry.name, _show(row.gate_share, "{:.0%}"), f"{row.median_ms:.{digits}f}", f"{low} - {high}"]
         line += [_show(None if row.peak_bytes is None else row.peak_bytes / 1e6, "{:.0f}"), f"{row.trainable:,}"]
-        line += [f"{row.forwards:.2f}", _show(row.limit_ms, f"{{:.{digits}f}}"), _show(row.reached, "{:.0%}")]
+        line += [
+            f"{row.forwards:.2f}",
+            _show(row.limit_ms, f"{{:.{_count_digits(row.limit_ms)}f}}"),
+            _show(row.reached, "{:.0%}"),
+        ]
         lines.append(line)
     return lines
 
@@ -126,6 +130,11 @@ def _list_verdicts(verdicts: Sequence[Verdict]) -> list[list[str]]:
         numbers = [f"<= {verdict.aim.limit / unit:g}", f"{verdict.value / unit:.2f}", spread]
         lines.append([verdict.aim.what, *numbers, verdict.word])
     return lines
+
+
+def _count_digits(milliseconds: float | None) -> int:
+    """Decimals to show."""
+    return 1 if milliseconds is not None and milliseconds >= 10 else 3
 
 
 def _show(value: float | None, form: str) -> str:

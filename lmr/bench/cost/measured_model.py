@@ -146,6 +146,6 @@ def build_random(image: VisionConfig, text: TextConfig, name: str) -> MeasuredMo
 
 
 def _fill_randomly(architecture: str) -> Backbone:
-    from lmr.models.clip.model import random_clip
+    from lmr.models.clip.clip_model import random_clip
 
     return random_clip(architecture)

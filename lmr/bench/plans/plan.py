@@ -11,7 +11,7 @@ import math
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -82,6 +82,7 @@ class Part:
     recovery: bool = False  # also measure how far zero-shot's errors are undone; one forward pass more, not timed
     dtype: str = "float32"
     device: str = "cpu"
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -146,13 +147,24 @@ def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] 
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise LmrError(f"The plan {name!r} is not a TOML file: {error}.") from error
-    title, tables = content.pop("title", name), content.pop("runs", [{}])
-    if not isinstance(title, str) or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
-        raise LmrError(f"The plan {name!r} should have a title (a text) and its runs as [[runs]] tables.")
+    title, tables = _pop_title(name, content, name), content.pop("runs", [{}])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise LmrError(f"The plan {name!r} should have its runs as [[runs]] tables.")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     near = (Path.cwd(), folder) if "methods" in given else (folder, Path.cwd())
-    parts = [_read_part(name, _combine(content | table, given), folder, near) for table in tables]
+    parts = [
+        replace(_read_part(name, _combine(content | table, given), folder, near), title=heading)
+        for heading, table in ((_pop_title(name, table, ""), table) for table in tables)
+    ]
     return Plan(name, title, tuple(parts))
+
+
+def _pop_title(plan: str, table: dict[str, Any], default: str) -> str:
+    """Take the title out of a plan or a part of it."""
+    title = table.pop("title", default)
+    if not isinstance(title, str):
+        raise LmrError(f"Expected a title in quotes in the plan {plan!r}, got {title!r}.")
+    return title
 
 
 def _combine(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

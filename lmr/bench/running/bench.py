@@ -15,14 +15,14 @@ from lmr.bench.cost.machine import count_cores
 from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running.checkpoint import Checkpoint, lock_file
+from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.crew import Crew
 from lmr.bench.running.inputs import count_parameters
 from lmr.bench.running.live import View, describe_task
 from lmr.bench.running.row import Row, append_row, read_rows
 from lmr.bench.running.run import SAVE_SECONDS
 from lmr.core.errors import LmrError
-from lmr.core.files import write_atomically
+from lmr.core.files import hold_lock, write_atomically
 
 SMALL_MODEL = 20_000_000  # parameters of the image tower; a ViT-B/16 has 86 million
 LOCK_SECONDS = 5.0  # for a bench that was just ended to let go of its folder
@@ -62,11 +62,13 @@ def run_bench(
     root: str | None = None,
     save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
+    brief: bool = False,
 ) -> Outcome:
     """Run everything in the plans that has no row in ``folder`` yet; runs that were begun go on where they stopped.
 
     ``workers`` processes share the cores (as many as cores for the pocket model, otherwise one); ``root`` is where
     datasets lie. A run that fails does not stop the others. On Ctrl-C every worker saves where it is.
+    Progress is written to ``screen``; ``brief`` leaves out the line about every finished run.
     """
     plans = [plans] if isinstance(plans, Plan) else list(plans)
     if workers is not None and workers < 1:
@@ -78,22 +80,22 @@ def run_bench(
         left = [task for task in tasks if task.run not in rows]
         workers = workers or _choose_workers(tasks)
         started = time.monotonic()
-        failures = _run_all(left, rows, target, workers, save_seconds, len(tasks) - len(left), screen)
+        used = max(1, min(workers, len(left)))
+        with contextlib.closing(View(left, len(tasks) - len(left), used, screen, brief)) as view:
+            failures = _run_all(left, rows, target, workers, save_seconds, view)
         ordered = [rows[task.run] for task in tasks if task.run in rows]
         return Outcome(ordered, failures, len(tasks) - len(left), time.monotonic() - started)
 
 
 @contextlib.contextmanager
 def _open_folder(folder: Path) -> Iterator[None]:
-    """Make the folder and keep other benches out of it."""
+    """Create the folder and keep other benches out of it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "ab")  # noqa: SIM115 (held to the end)
     except OSError as error:
         raise LmrError(f"Cannot use the folder {str(folder)!r} for runs: {error.strerror}.") from error
-    with lock:
-        sentence = f"Another bench is at work in {str(folder)!r}; let it end or give another --out."
-        lock_file(lock.fileno(), LOCK_SECONDS, sentence)
+    message = f"Another bench is running in {str(folder)!r}; wait for it to end or give another --out."
+    with hold_lock(folder / ".lock", message, LOCK_SECONDS):
         try:
             yield
         finally:
@@ -134,14 +136,12 @@ def _run_all(
     folder: Path,
     workers: int,
     save_seconds: float,
-    finished: int,
-    screen: TextIO | None,
+    view: View,
 ) -> list[Failure]:
     # Not of the workers that have something to do: the last digits of a run depend on its threads, and a run that goes
     # on must have as many as it began with.
     threads = max(1, count_cores() // workers)
     workers = max(1, min(workers, len(tasks)))
-    view = View(tasks, finished, workers, screen)
     failures = []
     try:
         with Crew(workers, threads, folder, save_seconds) as crew:
@@ -160,13 +160,10 @@ def _run_all(
                     _keep_details(folder, event.task, event.details)
                     view.fail(event.worker, event.task, event.words)
     except KeyboardInterrupt as stop:
-        done = len(tasks) - sum(task.run not in rows for task in tasks)
         raise KeyboardInterrupt(
-            f"Interrupted; {finished + done} of {finished + len(tasks)} runs are finished and in {str(folder)!r}. "
-            "The same command goes on where this one stopped."
+            f"Interrupted. {view.finished} of {view.total} runs are finished and kept in {str(folder)!r}; give the "
+            "same command again to resume."
         ) from stop
-    finally:
-        view.close()
     return failures
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +16,7 @@ import numpy as np
 
 from lmr.bench.running.answers import RECORD, Records
 from lmr.core.errors import LmrError
+from lmr.core.files import acquire_lock
 from lmr.core.method import Method
 
 WAIT = 20.0  # seconds for the process of a killed bench to go
@@ -33,11 +33,9 @@ class Checkpoint:
     def __enter__(self) -> Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file = open(self.answers, "a+b")
-        try:
-            lock_file(self.file.fileno(), WAIT, f"Another process is at work on {str(self.answers)!r}; let it end.")
-        except BaseException:
+        if not acquire_lock(self.file, WAIT):
             self.file.close()
-            raise
+            raise LmrError(f"Another process is writing {str(self.answers)!r}; wait for it to end.")
         return self
 
     def __exit__(
@@ -87,20 +85,3 @@ class Checkpoint:
         for path in (self.state, self.answers):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
-
-
-def lock_file(descriptor: int, wait: float, sentence: str) -> None:
-    """Hold a file until it is closed or the process ends, however it ends; systems without such locks go on."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    end = time.monotonic() + wait
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError as error:
-            if time.monotonic() >= end:
-                raise LmrError(sentence) from error
-            time.sleep(0.05)

@@ -14,7 +14,7 @@ from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
 from lmr.data.provenance import DataOrigin
 from lmr.data.sets.catalogue import open_dataset
-from lmr.data.sets.dataset import CLEAN, Dataset, Labels, Picture
+from lmr.data.sets.dataset import CLEAN, Dataset, ImageArray, Labels
 from lmr.data.streams import Stream, make_stream
 from lmr.models import Backbone, load
 
@@ -34,7 +34,7 @@ class KeptPictures(Dataset):
     """
 
     _place: ClassVar[tuple[object, str, int] | None] = None
-    _kept: ClassVar[dict[int, Picture]] = {}
+    _kept: ClassVar[dict[int, ImageArray]] = {}
     _bytes: ClassVar[int] = 0
 
     def __init__(self, dataset: Dataset) -> None:
@@ -63,7 +63,7 @@ class KeptPictures(Dataset):
         """The labels of the set."""
         return self.source.labels(domain)
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
         """Read what is not there yet."""
         kept = type(self)
         if kept._place != (self.source, domain, severity):
@@ -146,7 +146,7 @@ def load_classifier(name: str, dtype: str, device: str, classes: tuple[str, ...]
     return load_backbone(name, dtype, device).classifier(classes, prompts.templates)
 
 
-def preprocess(backbone: Backbone, pictures: list[Picture], device: torch.device) -> Tensor:
+def preprocess(backbone: Backbone, pictures: list[ImageArray], device: torch.device) -> Tensor:
     """Pictures of any sizes to what the encoder takes: [B, *input_shape]."""
     convert: Callable[[Tensor], Tensor] = backbone.preprocess_pixels
     if len({picture.shape for picture in pictures}) == 1:

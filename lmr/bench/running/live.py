@@ -53,7 +53,10 @@ def _kind(task: Task) -> tuple[str, ...]:
 class View:
     """The screen of a bench."""
 
-    def __init__(self, tasks: list[Task], finished: int, workers: int, screen: TextIO | None = None) -> None:
+    def __init__(
+        self, tasks: list[Task], finished: int, workers: int, screen: TextIO | None = None, brief: bool = False
+    ) -> None:
+        self.brief = brief
         self.screen = screen or sys.stderr
         self.total, self.finished, self.failed = len(tasks) + finished, finished, 0
         self.clock = Clock(tasks, workers)
@@ -78,7 +81,7 @@ class View:
         self.clock.advance(task, task.images, now)
         self.finished += 1
         seconds = now - self.starts.get(task.run, now)
-        self._end(worker, task, f"{100 * (row.metrics['accuracy'] or 0):5.1f} %  {seconds:6.1f} s")
+        self._end(worker, task, f"{100 * (row.metrics['accuracy'] or 0):5.1f} %  {seconds:6.1f} s", self.brief)
 
     def fail(self, worker: int, task: Task, words: str) -> None:
         """A run has failed."""
@@ -93,9 +96,11 @@ class View:
         """Leave the screen as a program that ended does."""
         self._clear()
 
-    def _end(self, worker: int, task: Task, outcome: str) -> None:
+    def _end(self, worker: int, task: Task, outcome: str, quiet: bool = False) -> None:
         self.clock.end(task)
         self.lines.pop(worker, None)
+        if quiet:
+            return
         left = f"  ({describe_left(self.clock.estimate())})" if self.clock.left and not self.live else ""
         width = len(str(self.total))
         count = f"[{self.finished + self.failed:{width}}/{self.total}]"

@@ -83,7 +83,7 @@ def create_method(contender: Contender, classifier: ZeroShot) -> Method:
 def _answer(task: Task, method: Method, batch: Batch, measure: bool) -> tuple[answers.Records, int]:
     """The records of a batch and the peak memory of its step."""
     backbone = load_backbone(task.backbone, task.dtype, task.device)
-    images = preprocess(backbone, batch.pictures, method.classifier.device)
+    images = preprocess(backbone, batch.images, method.classifier.device)
     step = answers.take_step(method, images, measure)
     plain = answer_plainly(method.classifier, images) if task.recovery else None
     records = answers.record(method, step, batch.labels, batch.index, plain)
@@ -104,7 +104,7 @@ def measure_forgetting(task: Task, method: Method) -> float:
     clean = find_clean_dataset(task.dataset, task.root)
     stream = make_stream(clean, "clean", seed=task.seed, limit=task.forgetting)
     right = [
-        method.predict(preprocess(backbone, batch.pictures, classifier.device)).labels.cpu().numpy() == batch.labels
+        method.predict(preprocess(backbone, batch.images, classifier.device)).labels.cpu().numpy() == batch.labels
         for batch in stream
     ]
     return float(np.concatenate(right).mean())

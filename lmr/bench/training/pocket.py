@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from lmr.data.sets.pocket import CLASSES, Scene, draw
+from lmr.data.sets.pocket_world import CLASSES, Scene, draw
 from lmr.models.pocket.towers import PocketConfig, PocketModel
 from lmr.models.pocket.words import WORDS, tokenize
 

@@ -15,7 +15,7 @@ from torch import Tensor
 _HELD = 2**30  # bytes that wait for the next step at most: what 16 images of ViT-B/16 keep
 
 
-class Shelf:
+class BufferPool:
     """Stretches of memory that are not in use; a copy of its owner starts with none."""
 
     def __init__(self) -> None:
@@ -35,22 +35,22 @@ class Shelf:
         if sum(held.nbytes for held in (*self._stretches, stretch)) <= _HELD:
             self._stretches.append(stretch)
 
-    def __deepcopy__(self, memo: Any) -> Shelf:
-        return Shelf()
+    def __deepcopy__(self, memo: Any) -> BufferPool:
+        return BufferPool()
 
-    def __reduce__(self) -> tuple[type[Shelf], tuple[()]]:
-        return Shelf, ()
+    def __reduce__(self) -> tuple[type[BufferPool], tuple[()]]:
+        return BufferPool, ()
 
 
-class Room:
+class Arena:
     """A stretch from which tensors are cut one after the other; what does not fit is allocated by itself.
 
-    When nobody needs the room any more its stretch goes back to the shelf: whoever uses a tensor of it holds the room.
+    When nobody needs the arena any more its stretch goes back to the pool: whoever uses a tensor of it holds the arena.
     """
 
-    def __init__(self, shelf: Shelf, size: int, like: Tensor) -> None:
-        self._shelf = shelf
-        self._stretch = shelf.take(size, like)
+    def __init__(self, pool: BufferPool, size: int, like: Tensor) -> None:
+        self._pool = pool
+        self._stretch = pool.take(size, like)
         self._used = 0
         self._passing = like.new_empty(0)
 
@@ -81,4 +81,4 @@ class Room:
         self._passing = self._passing.new_empty(0)
 
     def __del__(self) -> None:
-        self._shelf.give_back(self._stretch)
+        self._pool.give_back(self._stretch)

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lmr.core.errors import LmrError
+from lmr.core.locks import hold
 from lmr.core.norms import RowNorm
-from lmr.models.clip import block_passes as steps
+from lmr.models.clip import block_functions as steps
 from lmr.models.clip.block import Activation, Block
-from lmr.models.clip.block_passes import Normed, Numbers, Trace
-from lmr.models.clip.buffers import Room, Shelf
+from lmr.models.clip.block_functions import Normed, NormParameters, Trace
+from lmr.models.clip.buffers import Arena, BufferPool
 
 Memory = Literal["fast", "lean"]
 
@@ -52,12 +53,12 @@ class Kept(NamedTuple):
     images: Tensor
     blocks: list[Trace | Tensor]
     post: Normed
-    room: Room | None  # in whose memory they are
+    arena: Arena | None  # in whose memory they are
 
     def select(self, rows: Tensor) -> Kept:
         """Some of the images."""
         blocks = [block[rows] if isinstance(block, Tensor) else block.select(rows) for block in self.blocks]
-        return Kept(self.images[rows], blocks, self.post.select(rows), self.room)
+        return Kept(self.images[rows], blocks, self.post.select(rows), self.arena)
 
 
 class VisionTower(nn.Module):
@@ -87,7 +88,7 @@ class VisionTower(nn.Module):
         check_memory(memory)
         self.memory = memory
         self.compiled = compile
-        self._shelf = Shelf()  # memory of an earlier mode is given back
+        self._pool = BufferPool()  # memory of an earlier mode is given back
         self._run_block = torch.compile(steps.run_block) if compile else steps.run_block
         self._push_block = torch.compile(steps.push_block) if compile else steps.push_block
         # As many images go backwards as passed the gate: the number is another one at every step.
@@ -98,6 +99,10 @@ class VisionTower(nn.Module):
         side = self.config.resolution
         if images.ndim != 4 or images.shape[1:] != (3, side, side):
             raise LmrError(f"Expected images {['B', 3, side, side]}, got {list(images.shape)}.")
+        with hold(self):  # its norms and its memory serve one thread at a time
+            return self._encode(images)
+
+    def _encode(self, images: Tensor) -> Tensor:
         features: Tensor
         if torch.is_grad_enabled() and (images.requires_grad or self._trains()):
             x = self.blocks(self.ln_pre(self._embed(images)))
@@ -112,27 +117,27 @@ class VisionTower(nn.Module):
             parts = self._cut(len(images), _FORWARD_PART)
             return torch.cat([self.run(images[part], take_rows(numbers, part), keep=False)[0] for part in parts])
 
-    def run(self, images: Tensor, numbers: Sequence[Numbers], keep: bool) -> tuple[Tensor, Kept | None]:
+    def run(self, images: Tensor, numbers: Sequence[NormParameters], keep: bool) -> tuple[Tensor, Kept | None]:
         """Features of a few images with the given norm numbers, without gradient, and what a backward needs."""
         eps, fast = self.config.eps, keep and self.memory == "fast"
-        room = self._make_room(len(images), fast)
+        arena = self._make_arena(len(images), fast)
         x, _ = steps.normalise(self._embed(images), numbers[0], eps)
         kept: list[Trace | Tensor] = []
         for k, block in enumerate(self._blocks()):
-            if room is not None and not fast:
-                room.restart()
+            if arena is not None and not fast:
+                arena.restart()
             if keep and not fast:
                 kept.append(x.clone())
             first, second = numbers[2 * k + 1 : 2 * k + 3]
-            x, trace = self._run_block(x, steps.freeze(block), first, second, block is self.blocks[-1], fast, room)
+            x, trace = self._run_block(x, steps.freeze(block), first, second, block is self.blocks[-1], fast, arena)
             if trace is not None:
                 kept.append(trace)
         x, seen = steps.normalise(x[:, 0] if fast else x[:, 0].clone(), numbers[-1], eps)
-        if room is not None:
-            room.close()
-        return x @ self.projection, Kept(images, kept, seen, room if fast else None) if keep else None
+        if arena is not None:
+            arena.close()
+        return x @ self.projection, Kept(images, kept, seen, arena if fast else None) if keep else None
 
-    def pull(self, grad: Tensor, kept: Kept, numbers: Sequence[Numbers]) -> Iterator[Numbers]:
+    def pull(self, grad: Tensor, kept: Kept, numbers: Sequence[NormParameters]) -> Iterator[NormParameters]:
         """Gradient to the numbers of each norm, the last norm first, from that of the features of a few images.
 
         One after the other, so that they need not be held, in the midst of larger tensors, until all are there.
@@ -151,7 +156,7 @@ class VisionTower(nn.Module):
         yield steps.pull_norm(x, embedded, numbers[0], to_input=False)[1]
 
     def count_kept(self) -> int:
-        """Numbers that one image leaves behind for its backward."""
+        """NormParameters that one image leaves behind for its backward."""
         config = self.config
         lean = config.depth * len(self.positions) * config.width
         return lean if self.memory == "lean" else self._count_numbers(keep_all=True)
@@ -168,14 +173,14 @@ class VisionTower(nn.Module):
         bounds = [count * k // parts for k in range(parts + 1)]
         return (slice(first, last) for first, last in itertools.pairwise(bounds))
 
-    def _make_room(self, count: int, keep_all: bool) -> Room | None:
+    def _make_arena(self, count: int, keep_all: bool) -> Arena | None:
         """Memory for the blocks of so many images: for all that is kept, or for one block after the other."""
         if self.compiled:
             return None
-        return Room(self._shelf, count * self._count_numbers(keep_all), self.positions)
+        return Arena(self._pool, count * self._count_numbers(keep_all), self.positions)
 
     def _count_numbers(self, keep_all: bool) -> int:
-        """Numbers in the traces of one image: of all its blocks, or of one."""
+        """NormParameters in the traces of one image: of all its blocks, or of one."""
         config = self.config
         block = 5 * config.width + config.hidden + 4  # q, k, v, middle, answer, hidden, and of two norms the statistics
         return len(self.positions) * (block * (config.depth - 1) + 2 * config.width + 4 if keep_all else block)
@@ -249,11 +254,11 @@ class _Features(torch.autograd.Function):
         return None, None, *(total for pair in totals for total in pair)
 
 
-def pair_up(flat: Sequence[Tensor]) -> list[Numbers]:
+def pair_up(flat: Sequence[Tensor]) -> list[NormParameters]:
     """Weight, bias, weight, bias, ... as pairs."""
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def take_rows(numbers: Sequence[Numbers], rows: slice | Tensor) -> list[Numbers]:
+def take_rows(numbers: Sequence[NormParameters], rows: slice | Tensor) -> list[NormParameters]:
     """The norm numbers of some images: the same for all, or their own rows."""
     return [(weight, bias) if weight.ndim == 1 else (weight[rows], bias[rows]) for weight, bias in numbers]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lmr.core.errors import LmrError
-from lmr.models.formats.configs import OPEN_CLIP_CONFIG, read_json
+from lmr.models.formats.tower_configs import OPEN_CLIP_CONFIG, read_json
 from lmr.models.model_facts import ModelFormat
 from lmr.models.preprocessing import DEVIATIONS, MEANS, OPENAI_MEAN, OPENAI_STD, Preprocessing
 

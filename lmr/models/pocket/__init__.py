@@ -71,11 +71,11 @@ class Pocket(Backbone):
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts; it is causal, and tokenize cuts the prompts to the longest."""
         tokens, end = tokenize(texts, self._context)
-        return TextSide(self._text, _Prompts(tokens, end), len(texts))
+        return TextSide(self._text, _PocketPrompts(tokens, end), len(texts))
 
 
 @dataclass(frozen=True)
-class _Prompts:
+class _PocketPrompts:
     """Tokenised prompts, encoded by the tower they are given to; unlike a closure it can be copied and pickled."""
 
     tokens: Tensor

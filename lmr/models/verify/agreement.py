@@ -6,8 +6,7 @@ that it would not read, or not as they were meant, are handed over as we loaded 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -20,8 +19,9 @@ from torch.nn import functional as F
 from lmr.models.backbone import Backbone
 from lmr.models.clip.image_tower import VisionTower
 from lmr.models.clip.text_tower import TextTower
-from lmr.models.formats.hub import HF_WEIGHTS
+from lmr.models.formats.model_files import HF_WEIGHTS
 from lmr.models.model_facts import ModelFormat
+from lmr.models.quiet_transformers import quiet_transformers
 from lmr.models.verify.to_transformers import build_transformers_clip
 
 
@@ -76,7 +76,7 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
     tower = None if side is None else side.tower
     folder = find_folder(backbone)
     read, tokens, end = _encode_texts(backbone, tower, texts)
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quiet_transformers():
         seen = backbone.encoder(images)
         if folder is not None:
             model, reader = _read_folder(folder), WeightsReader.TRANSFORMERS
@@ -127,23 +127,6 @@ def _read_folder(folder: Path) -> Any:
 
     model: Any = AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
     return model.eval()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars and notices of transformers on the user's screen."""
-    from transformers import utils
-
-    logging: Any = utils.logging
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _has_tokenizer(folder: Path) -> bool:

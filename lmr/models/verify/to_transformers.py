@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lmr.models.clip.block import Perceptron
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextTower
-from lmr.models.formats.keys import HUGGINGFACE, Side
+from lmr.models.formats.weight_names import HUGGINGFACE, Side
 
 _ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 

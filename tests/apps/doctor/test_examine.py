@@ -23,10 +23,10 @@ from lmr.apps.doctor.self_check import Check, CheckKind, CheckOutcome, SkipReaso
 from lmr.apps.model_options import ModelOptions
 from lmr.cli import main
 from lmr.core.classifier import digest_tensors
-from lmr.data.sets.pocket import CLASSES, draw
+from lmr.data.sets.pocket_world import CLASSES, draw
 from lmr.models.clip.architectures import ARCHITECTURES
 from lmr.models.verify.agreement import NotCompared
-from lmr.models.verify.published import Published
+from lmr.models.verify.published_accuracies import PublishedAccuracy
 
 CIFAR = Path(__file__).parents[4] / "shared" / "data" / "cifar10_test.npz"
 NAMES = ["red star", "blue ring", "green circle"]
@@ -388,8 +388,8 @@ def test_unreadable_pictures_are_counted_and_left_out(drawings: Path, tmp_path: 
         examine("pocket", data=tmp_path / "set")
 
 
-def published(value: float) -> Published:
-    return Published("some/model", "imagenet", value, "80 prompts", "a table")
+def published(value: float) -> PublishedAccuracy:
+    return PublishedAccuracy("some/model", "imagenet", value, "80 prompts", "a table")
 
 
 def test_interval_is_wilsons() -> None:
@@ -426,7 +426,7 @@ def test_published_value_in_and_outside_the_interval() -> None:
 
 def test_dataset_finds_the_published_value(drawings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(examine_file, "find_published", lambda *words: asked.append(words) or published(1.0))
+    monkeypatch.setattr(examine_file, "find_published_accuracy", lambda *words: asked.append(words) or published(1.0))
     text = str(examine("pocket", data=drawings / "set", dataset="imagenet"))
     assert asked == [("pocket", "imagenet")]
     assert "published: 1.00 % for some/model" in text

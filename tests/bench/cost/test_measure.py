@@ -32,7 +32,7 @@ from lmr.cli import main
 from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.core.registry import list_methods
-from lmr.models.clip.model import Clip
+from lmr.models.clip.clip_model import Clip
 from lmr.models.formats.preprocessing_configs import openai_preprocessing
 
 SMALL = {"random": "small", "batch_size": 4, "classes": 16, "threads": 1}
@@ -320,6 +320,15 @@ def test_memory_is_measured_in_a_fresh_process(entry: Entry) -> None:
     assert large is not None
     assert large - small > 3_000_000  # 38 images x 17 tokens x 3 blocks x (about 10 widths of 64) x 4 bytes and more
     assert large < 200_000_000
+
+
+def test_warm_up_takes_every_kind_of_pass() -> None:
+    """A first backward loads code and starts threads, tens of megabytes that are not the step's own."""
+    source = ModelSource(random="small")
+    every, half = (measure_step_memory(source, Entry("method", "lmr", past), 8, 16, 1) for past in ("all", "half"))
+    assert every is not None
+    assert half is not None
+    assert half < every + 10_000_000
 
 
 def test_a_fresh_process_that_fails_says_why() -> None:

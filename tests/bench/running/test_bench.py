@@ -17,9 +17,9 @@ import pytest
 import lmr
 from lmr.bench.plans.plan import Plan, list_plans, parse_plan
 from lmr.bench.running.bench import run_bench
-from lmr.bench.running.checkpoint import lock_file
 from lmr.bench.running.row import Row, read_rows, read_samples
 from lmr.cli.parser import parse
+from lmr.core.files import hold_lock
 
 TABLE = {"methods": ["lmr", "ecalp"], "datasets": "pocket-c", "corruptions": ["fog", "frost"], "images": 240,
          "batch_sizes": 8}  # fmt: skip
@@ -125,7 +125,7 @@ def test_interrupted_bench_saves_where_it_is(unbroken: Path, tmp_path: Path) -> 
     os.killpg(process.pid, signal.SIGINT)  # to the workers too, as Ctrl-C does
     words, _ = process.communicate()
     assert process.returncode == 130, words
-    assert "The same command goes on where this one stopped." in words
+    assert "give the same command again to resume." in words
     assert "Traceback" not in words
     assert count_states(folder) >= 1
     run_bench(make_plan(), folder, workers=2, screen=io.StringIO())
@@ -168,10 +168,11 @@ def test_failed_run_does_not_stop_the_others(tmp_path: Path, capsys: pytest.Capt
 
 def test_second_bench_in_a_folder_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmr.bench.running.bench.LOCK_SECONDS", 0.1)
-    with open(tmp_path / ".lock", "ab") as file:
-        lock_file(file.fileno(), 0.0, "")
-        with pytest.raises(lmr.LmrError, match="Another bench is at work"):
-            run_bench(make_plan(), tmp_path)
+    with (
+        hold_lock(tmp_path / ".lock", "unused"),
+        pytest.raises(lmr.LmrError, match="Another bench is running"),
+    ):
+        run_bench(make_plan(), tmp_path)
 
 
 def test_folder_that_cannot_be_made_gets_a_sentence(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import lmr
 from lmr.models.clip.architectures import ARCHITECTURES, find_architecture, name_architecture
 from lmr.models.clip.image_tower import VisionConfig
 from lmr.models.clip.text_tower import TextConfig
-from lmr.models.formats.checkpoints import make_towers
+from lmr.models.formats.tower_weights import make_towers
 
 # Millions of parameters of image and text tower, from open_clip's docs/model_profile.csv.
 MILLIONS = {

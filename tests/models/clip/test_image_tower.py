@@ -18,11 +18,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import lmr
 from lmr.core.norms import NormBank, RowNorm
-from lmr.models.clip import block_passes as steps
-from lmr.models.clip import buffers as room
+from lmr.models.clip import block_functions as steps
+from lmr.models.clip import buffers
 from lmr.models.clip import image_tower as vit
 from lmr.models.clip.block import fold_activations
-from lmr.models.clip.buffers import Room
+from lmr.models.clip.buffers import Arena
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 
 CONFIG = VisionConfig(resolution=32, patch=8, width=48, depth=3, heads=4, features=24, hidden=96, eps=1e-5)
@@ -263,7 +263,7 @@ def count_kept(tower: VisionTower, images: Tensor) -> float:
     sizes: dict[int, int] = {}
 
     def visit(part: Any) -> None:
-        if isinstance(part, Room | None):
+        if isinstance(part, Arena | None):
             return
         if isinstance(part, Tensor):
             sizes[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes() // part.element_size()
@@ -375,25 +375,25 @@ def test_memory_is_used_again_and_belongs_to_one_tower(monkeypatch: pytest.Monke
         return torch.autograd.grad(features.sum(), row, retain_graph=graph is not None)[0]
 
     first = differentiate(tower)
-    (stretch,) = tower._shelf._stretches
+    (stretch,) = tower._pool._stretches
     assert torch.equal(differentiate(tower), first)
-    assert tower._shelf._stretches == [stretch]
+    assert tower._pool._stretches == [stretch]
     living: list[Tensor] = []
     differentiate(tower, living)
     assert torch.equal(differentiate(tower), first)
     assert torch.equal(torch.autograd.grad(living[0].sum(), row)[0], first)
     living.clear()
-    assert len(tower._shelf._stretches) == 2
-    monkeypatch.setattr(room, "_HELD", stretch.nbytes)
+    assert len(tower._pool._stretches) == 2
+    monkeypatch.setattr(buffers, "_HELD", stretch.nbytes)
     tower.set_mode()
     differentiate(tower, living)
     differentiate(tower)
     living.clear()
-    assert len(tower._shelf._stretches) == 1
+    assert len(tower._pool._stretches) == 1
     other = copy.deepcopy(tower)
-    assert other._shelf._stretches == []
+    assert other._pool._stretches == []
     assert torch.equal(differentiate(other), first)
-    assert pickle.loads(pickle.dumps(tower))._shelf._stretches == []
+    assert pickle.loads(pickle.dumps(tower))._pool._stretches == []
 
 
 def test_memory_of_inference_mode_serves_gradients_too() -> None:

@@ -48,7 +48,7 @@ def test_preprocessing_that_transformers_writes_is_read(tmp_path: Path) -> None:
     assert source in ("preprocessor_config.json", "processor_config.json")
     noise = torch.randint(256, (40, 56, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).numpy()
     theirs = processor(Image.fromarray(noise), return_tensors="pt")["pixel_values"][0]
-    torch.testing.assert_close(found.picture(Image.fromarray(noise)), theirs, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.prepare_image(Image.fromarray(noise)), theirs, atol=1e-5, rtol=0)
 
 
 STD = r"three numbers from 0\.001 to 1000 as std in .*preprocessor_config.json"

@@ -1,0 +1,276 @@
+"""CLIP as the rest of the package sees it: two towers, the tokenizer, the preprocessing, and how they are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.errors import LmrError
+from lmr.core.text import TextSide
+from lmr.models.backbone import Backbone
+from lmr.models.clip.architectures import find_architecture, name_architecture
+from lmr.models.clip.block import fold_activations
+from lmr.models.clip.image_tower import Memory, VisionTower
+from lmr.models.clip.text_tower import TextTower
+from lmr.models.formats.preprocessing_configs import openai_preprocessing, read_preprocessing
+from lmr.models.formats.tokenizer_files import find_foreign_tokenizer
+from lmr.models.formats.tower_configs import (
+    HF_CONFIG,
+    OPEN_CLIP_CONFIG,
+    compare_sizes,
+    read_hf_sizes,
+    read_open_clip_sizes,
+)
+from lmr.models.formats.tower_weights import (
+    Sizes,
+    convert_weights,
+    fill_tower,
+    infer_sizes,
+    is_openai,
+    make_towers,
+)
+from lmr.models.formats.weight_names import HUGGINGFACE, OPENAI, Naming, detect_naming
+from lmr.models.formats.weights_files import Weights, read_weights
+from lmr.models.known_models import OPENAI_MODELS
+from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
+from lmr.models.placement import check_device, choose_dtype, place_tower
+from lmr.models.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    from lmr.models.clip.tokenizer import ClipTokenizer
+
+VOCABULARY = 49408  # of CLIP's tokenizer
+
+
+class Clip(Backbone):
+    """A CLIP model. Frozen weights are in ``dtype`` (float32 if none is named), the norms never below float32."""
+
+    _text: TextTower
+
+    def __init__(
+        self,
+        name: str,
+        image: VisionTower,
+        text: TextTower,
+        preprocessing: Preprocessing,
+        logit_scale: float,
+        logit_bias: float = 0.0,
+        model_facts: ModelFacts | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        dtype = choose_dtype(dtype)
+        for tower in (image, text):
+            fold_activations(tower)  # before the weights lose precision
+            place_tower(tower, device, dtype)
+        self.name, self.encoder, self._text = name, image, text
+        self.preprocessing = preprocessing
+        self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
+        self.logit_scale, self.logit_bias = logit_scale, logit_bias
+        self.model_facts = model_facts or ModelFacts()
+        self.dtype = dtype
+        self._tokenizer: ClipTokenizer | None = None
+
+    @property
+    def text(self) -> TextTower:
+        """The text tower: token ids [N, L] and where each text ends [N] to features [N, D]."""
+        return self._text
+
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        """Unit features [N, D] of N texts, without gradient and never below float32."""
+        prompts = self._tokenize(texts)
+        with torch.no_grad():
+            raw = prompts(self._text, slice(0, len(prompts.end)))
+            return F.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=-1)
+
+    def text_side(self, texts: Sequence[str]) -> TextSide:
+        """The text tower with these prompts, tokenised once."""
+        prompts = self._tokenize(texts)
+        return TextSide(self._text, prompts, len(prompts.end))
+
+    def _tokenize(self, texts: Sequence[str]) -> _ClipPrompts:
+        from lmr.models.clip.tokenizer import ClipTokenizer
+
+        if self._text.config.vocabulary != VOCABULARY:
+            raise LmrError(
+                f"The model {self.name!r} has a vocabulary of {self._text.config.vocabulary} tokens, not CLIP's "
+                f"{VOCABULARY}, so its texts cannot be read; make a classifier of your own text features with "
+                "lmr.ZeroShot(backbone.encoder, prototypes, backbone.logit_scale)."
+            )
+        if self.model_facts.tokenizer is TokenizerKind.FOREIGN:
+            raise LmrError(
+                f"{self.model_facts.tokenizer_file!r} beside the weights of {self.name!r} is not CLIP's tokenizer, and "
+                "CLIP's would read its texts as other words. Make a classifier of your own text features with "
+                "lmr.ZeroShot(backbone.encoder, prototypes, backbone.logit_scale)."
+            )
+        self._tokenizer = self._tokenizer or ClipTokenizer(self._text.config.context)
+        tokens, end = self._tokenizer(texts)
+        device = self._text.positions.device
+        return _ClipPrompts(tokens.to(device), end.to(device), tuple(end.tolist()))
+
+
+@dataclass(frozen=True)
+class _ClipPrompts:
+    """Tokenised prompts, encoded by the tower they are given to; unlike a closure it can be copied and pickled.
+
+    The tower is causal, so every part is cut to its own longest prompt: the features stay what they were.
+    """
+
+    tokens: Tensor
+    end: Tensor
+    ends: tuple[int, ...]  # the same on the host, so that a cut does not wait for the device
+
+    def __call__(self, tower: nn.Module, part: slice) -> Tensor:
+        longest = max(self.ends[part]) + 1
+        features: Tensor = tower(self.tokens[part, :longest], self.end[part])
+        return features
+
+
+def load_clip(
+    path: Path,
+    name: str,
+    *,
+    architecture: str | None = None,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    memory: Memory = "fast",
+    compile: bool = False,
+) -> Clip:
+    """A CLIP model from its weights file; configuration and preprocessing are looked for in the same folder."""
+    named = find_architecture(architecture) if architecture is not None else None
+    weights = read_weights(path)
+    naming = detect_naming(weights.tensors, str(path))
+    form, sizes, source = _find_sizes(weights, naming, path, named, architecture)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    checkpoint = convert_weights(weights.tensors, naming, sizes, str(path), wide)
+    weights.tensors.clear()  # they are copied; a large model need not be held twice
+    preprocessing, preprocessing_file = read_preprocessing(path.parent, form, sizes[0].resolution)
+    tokenizer, tokenizer_file = _find_tokenizer(form, sizes, path.parent)
+    image, text = make_towers(sizes)
+    fill_tower(image, checkpoint.image)
+    fill_tower(text, checkpoint.text)
+    image.set_mode(memory=memory, compile=compile)
+    facts = ModelFacts(
+        format=form,
+        weights=path,
+        container=weights.container,
+        unwrapped=weights.unwrapped,
+        architecture=name_architecture(*sizes),
+        sizes_source=source,
+        config=_name_config(naming) if source is SizesSource.CONFIG else "",
+        activations=(sizes[0].activation, sizes[1].activation),
+        preprocessing=preprocessing,
+        preprocessing_file=preprocessing_file,
+        tokenizer=tokenizer,
+        tokenizer_file=tokenizer_file,
+        context=sizes[1].context,
+    )
+    return Clip(
+        name,
+        image,
+        text,
+        preprocessing,
+        checkpoint.logit_scale,
+        checkpoint.logit_bias,
+        facts,
+        device=device,
+        dtype=dtype,
+    )
+
+
+def random_clip(
+    name: str = "ViT-B-16",
+    seed: int = 0,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    memory: Memory = "fast",
+    compile: bool = False,
+) -> Clip:
+    """A model of this architecture with random weights, for measuring cost; the same seed gives the same weights.
+
+    Weights are drawn as CLIP's training draws them, so that features and gradients are of ordinary size. As in
+    ``lmr.load``, the names of OpenAI's models mean OpenAI's, with QuickGELU.
+    """
+    check_device(device)
+    sizes = find_architecture(f"{name}-quickgelu" if name in OPENAI_MODELS else name)
+    image, text = make_towers(sizes)
+    generator = torch.Generator().manual_seed(seed)
+    for tower, width, depth in ((image, sizes[0].width, sizes[0].depth), (text, sizes[1].width, sizes[1].depth)):
+        empty = tower.state_dict()
+        fill_tower(tower, {key: _draw(key, value, width, depth, generator) for key, value in empty.items()})
+    image.set_mode(memory=memory, compile=compile)
+    facts = ModelFacts(
+        format=ModelFormat.RANDOM,
+        architecture=name_architecture(*sizes),
+        activations=(sizes[0].activation, sizes[1].activation),
+    )
+    preprocessing = openai_preprocessing(sizes[0].resolution)
+    return Clip(f"random {name}", image, text, preprocessing, 100.0, 0.0, facts, device=device, dtype=dtype)
+
+
+def _find_sizes(
+    weights: Weights, naming: Naming, path: Path, named: Sizes | None, architecture: str | None
+) -> tuple[ModelFormat, Sizes, SizesSource]:
+    """Form, sizes and their source: the configuration beside the weights, the named architecture, or OpenAI's rules.
+
+    The names of OpenAI's and of open_clip's weights are the same while their activations differ, so for these one of
+    the three must decide.
+    """
+    form = ModelFormat.HUGGINGFACE if naming is HUGGINGFACE else ModelFormat.OPEN_CLIP
+    config = path.parent / _name_config(naming)
+    if naming is OPENAI and is_openai(weights.tensors, path.name):
+        sizes = infer_sizes(weights.tensors, str(path))
+        if named is not None:
+            same = replace(named[0], activation="quick_gelu"), replace(named[1], activation="quick_gelu")
+            compare_sizes(sizes, f"The weights in {str(path)!r}", same, f"the architecture {architecture}")
+        return ModelFormat.OPENAI, sizes, SizesSource.WEIGHTS
+    if config.is_file():
+        read = read_hf_sizes if naming is HUGGINGFACE else read_open_clip_sizes
+        sizes = read(config)
+        if named is not None:
+            compare_sizes(sizes, repr(str(config)), named, f"the architecture {architecture}")
+        return form, sizes, SizesSource.CONFIG
+    if named is not None:
+        return form, named, SizesSource.ARCHITECTURE
+    raise LmrError(
+        f"The weights in {str(path)!r} have {naming.family} names, and these do not tell the number of heads and the "
+        f'activation. Name the architecture, for example architecture="ViT-B-32" (GELU, as LAION\'s) or '
+        f'architecture="ViT-B-32-quickgelu" (QuickGELU, as OpenAI\'s), or put {config.name} beside the weights.'
+    )
+
+
+def _find_tokenizer(form: ModelFormat, sizes: Sizes, folder: Path) -> tuple[TokenizerKind, str | None]:
+    """How the model reads texts, and the file that shows it where its tokenizer is foreign.
+
+    Only in Hugging Face's form does a tokenizer belong to the folder; open_clip's configuration names its own.
+    """
+    if sizes[1].vocabulary != VOCABULARY:
+        return TokenizerKind.NONE, None
+    foreign = find_foreign_tokenizer(folder) if form is ModelFormat.HUGGINGFACE else None
+    return (TokenizerKind.CLIP, None) if foreign is None else (TokenizerKind.FOREIGN, foreign)
+
+
+def _name_config(naming: Naming) -> str:
+    """The configuration file that lies beside weights with these names."""
+    return HF_CONFIG if naming is HUGGINGFACE else OPEN_CLIP_CONFIG
+
+
+def _draw(key: str, like: Tensor, width: int, depth: int, generator: torch.Generator) -> Tensor:
+    """Random numbers of the spread CLIP's training begins with (Radford et al. 2021, clip/model.py)."""
+    part, _, kind = key.rpartition(".")
+    part = part.rpartition(".")[2]
+    if part.startswith("ln_"):
+        return torch.ones(like.shape) if kind == "weight" else torch.zeros(like.shape)
+    if kind == "bias":
+        return torch.zeros(like.shape)
+    inside = float((2 * depth * width) ** -0.5)
+    spread = {"out": inside, "down": inside, "up": float((2 * width) ** -0.5), "words": 0.02, "patches": 0.02}
+    return torch.randn(like.shape, generator=generator) * spread.get(part, float(width**-0.5))

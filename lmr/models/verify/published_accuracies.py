@@ -1,0 +1,96 @@
+"""PublishedAccuracy zero-shot accuracies, to hold a loaded model against.
+
+Every number is copied from one table: ``docs/openclip_results.csv`` of the open_clip repository (commit f862f86), which
+evaluates all models the same way, after Gadre et al. 2023 (DataComp), with the prompts of CLIP_benchmark. The SigLIP
+rows are open_clip's conversion of the weights that the ``google/`` ids convert for transformers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lmr.models.known_models import OPENAI_MODELS
+
+SOURCE = "open_clip, docs/openclip_results.csv"
+_IMAGENET = "CLIP's 80 ImageNet prompts and its 1000 class names"
+_CIFAR = "CLIP's 18 CIFAR prompts"
+
+DATASETS: dict[str, str] = {  # the name of a dataset, and the prompts its published numbers were measured with
+    "imagenet": _IMAGENET,
+    "cifar10": _CIFAR,
+    "cifar100": _CIFAR,
+    "imagenet-sketch": _IMAGENET,
+    "imagenet-v2": _IMAGENET,
+    "imagenet-a": "CLIP's 80 ImageNet prompts and the names of its 200 classes",
+    "imagenet-r": "CLIP's 80 ImageNet prompts and the names of its 200 classes",
+}
+
+_OTHER_NAMES = {"imagenet1k": "imagenet", "imagenet-1k": "imagenet", "cifar-10": "cifar10", "cifar-100": "cifar100"}
+
+# Top-1 accuracy in %, in the order of DATASETS.
+_ACCURACIES: dict[str, tuple[float, ...]] = {
+    "openai/clip-vit-base-patch32": (63.32, 89.83, 64.23, 42.29, 55.92, 31.55, 69.33),
+    "openai/clip-vit-base-patch16": (68.34, 90.77, 66.95, 48.24, 61.88, 49.95, 77.70),
+    "openai/clip-vit-large-patch14": (75.54, 95.59, 75.82, 59.59, 69.83, 70.75, 87.84),
+    "openai/clip-vit-large-patch14-336": (76.56, 94.93, 74.36, 61.00, 70.89, 77.48, 89.05),
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": (66.56, 93.58, 75.55, 53.66, 58.14, 26.27, 76.43),
+    "laion/CLIP-ViT-B-16-laion2B-s34B-b88K": (70.23, 94.94, 76.84, 56.08, 62.28, 38.23, 80.61),
+    "laion/CLIP-ViT-L-14-laion2B-s32B-b82K": (75.25, 96.62, 83.32, 63.28, 67.80, 53.85, 87.42),
+    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": (77.96, 97.45, 84.73, 66.57, 70.90, 59.35, 89.34),
+    "laion/CLIP-ViT-B-32-DataComp.XL-s13B-b90K": (69.17, 95.61, 80.31, 56.76, 60.75, 30.35, 78.18),
+    "laion/CLIP-ViT-B-32-256x256-DataComp-s34B-b86K": (72.81, 96.53, 82.87, 60.65, 64.81, 37.57, 83.44),
+    "laion/CLIP-ViT-B-16-DataComp.XL-s13B-b90K": (73.49, 96.24, 82.12, 60.44, 65.98, 48.40, 83.62),
+    "laion/CLIP-ViT-L-14-DataComp.XL-s13B-b90K": (79.21, 98.24, 87.36, 67.95, 72.05, 69.59, 90.83),
+    "google/siglip-base-patch16-224": (76.04, 92.34, 72.23, 67.92, 68.93, 45.41, 90.30),
+    "google/siglip-base-patch16-256": (76.53, 93.34, 73.27, 68.10, 69.20, 48.77, 90.76),
+    "google/siglip-base-patch16-384": (78.49, 92.76, 71.47, 69.55, 72.11, 62.33, 92.14),
+    "google/siglip-base-patch16-512": (79.14, 92.65, 71.46, 69.90, 72.83, 67.69, 92.64),
+    "google/siglip-large-patch16-256": (80.45, 96.19, 81.91, 72.09, 73.76, 62.13, 93.96),
+    "google/siglip-large-patch16-384": (82.07, 96.05, 81.88, 73.60, 75.93, 76.63, 95.07),
+    "google/siglip-so400m-patch14-384": (83.08, 96.72, 83.57, 74.54, 77.17, 82.47, 95.75),
+}
+
+
+@dataclass(frozen=True)
+class PublishedAccuracy:
+    """A published zero-shot accuracy, in %, and how it was measured."""
+
+    model: str
+    dataset: str
+    accuracy: float
+    prompts: str
+    source: str = SOURCE
+
+
+def find_published_accuracy(model: str, dataset: str) -> PublishedAccuracy | None:
+    """The published accuracy of a model, or None where none is known.
+
+    ``model`` is a hub name in any case, OpenAI's short name (ViT-B-16, ViT-B/16) or file (ViT-B-16.pt), or a path that
+    ends in a hub name (``models/openai/clip-vit-base-patch16``) or lies in the hub's cache
+    (``models--openai--clip-vit-base-patch16``). A folder that only shares the last part of a hub name may hold
+    anything, a fine-tuned model for one, and is not taken for it.
+    """
+    wanted = re.sub(r"[ _]", "-", dataset.strip().lower())
+    wanted = _OTHER_NAMES.get(wanted, wanted)
+    name = find_hub_name(model)
+    if name is None or wanted not in DATASETS:
+        return None
+    accuracies = dict(zip(DATASETS, _ACCURACIES[name], strict=True))
+    return PublishedAccuracy(name, wanted, accuracies[wanted], DATASETS[wanted])
+
+
+def find_hub_name(model: str) -> str | None:
+    """The hub name of a model of the table, from whatever it was loaded by."""
+    place = model.replace("\\", "/").strip("/")
+    for hub_name, file in OPENAI_MODELS.values():
+        if file in (place.rpartition("/")[2], f"{place.replace('/', '-').replace('@', '-')}.pt"):
+            return hub_name
+    if place in OPENAI_MODELS:
+        return OPENAI_MODELS[place][0]
+    place = f"/{place.removeprefix('hf-hub:').lower()}/"
+    for name in _ACCURACIES:
+        known = name.lower()
+        if place.endswith(f"/{known}/") or f"/models--{known.replace('/', '--')}/" in place:
+            return name
+    return None
