@@ -485,7 +485,7 @@ def test_bad_stream_ids_get_a_sentence_and_change_nothing(bad: str, busy: lmr.Me
 @pytest.mark.parametrize("bad", [[0, 0], [1], [-1], [0.0], [], ["0"], 1, -1, 0.5, True, "0"], ids=repr)
 def test_bad_streams_to_reset_or_save_get_a_sentence(bad: Any, busy: lmr.Method, tmp_path: Path) -> None:
     kept = busy.state_dict()
-    words = "Name every stream once" if bad == [0, 0] else "stream ids from 0 to 0"
+    words = "Expected every stream once" if bad == [0, 0] else "stream ids from 0 to 0"
     refuse(lambda: busy.reset(streams=bad), words, busy)
     refuse(lambda: busy.state_dict(streams=bad), words, busy)
     refuse(lambda: busy.load_state_dict(kept, streams=bad), words, busy)
@@ -514,7 +514,7 @@ def test_method_of_one_stream_says_so(name: str, clip: lmr.ZeroShot) -> None:
 
 
 def test_many_streams_need_ids(many: lmr.Method, batches: list[Tensor]) -> None:
-    refuse(lambda: many.step(batches[0]), r"serves 4 streams; say which with step\(images, streams=ids\)", many)
+    refuse(lambda: many.step(batches[0]), r"serves 4 streams; name them with step\(images, streams=ids\)", many)
     refuse(lambda: many.predict(batches[0]), "serves 4 streams", many)
     refuse(lambda: many.step(batches[0], streams=[0, 1, 2, 3, 4, 0]), "from 0 to 3", many)
 
@@ -715,25 +715,24 @@ def test_stream_whose_step_is_refused_does_not_disturb_the_others(spec: str) -> 
     assert torch.equal(many.state["norms"][1], limit[1])
 
 
-EXTREME = [1e308, -1e308, 1e-308, 5e-324, 1e38, 2**40, 2**63, 10**30, 10**400]
+EXTREME: list[float] = [1e308, -1e308, 1e-308, 5e-324, 1e38, 2**40, 2**63, 10**400]
 
 
-@pytest.mark.parametrize("value", EXTREME, ids=lambda value: f"{value!r:.8}")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", METHODS)
-def test_extreme_argument_works_or_gets_a_message(name: str, value: float, dtype: torch.dtype) -> None:
+def test_extreme_argument_works_or_gets_a_message(name: str, dtype: torch.dtype) -> None:
     clip = small_world.make_classifier(dtype)
     images = small_world.make_images(0).to(dtype)
-    for field in dataclasses.fields(lmr.find_method(name)):
-        if not field.init or field.name in ("classifier", "streams", "iterations"):
-            continue
-        try:
-            method = lmr.create(name, clip, **{field.name: value})
-            for _ in range(2):
-                method.step(images)
-            method.load_state_dict(method.state_dict())
-        except lmr.LmrError:
-            pass
+    fields = [field.name for field in dataclasses.fields(lmr.find_method(name)) if field.init]
+    for key in set(fields) - {"classifier", "streams", "iterations"}:
+        for value in EXTREME:
+            try:
+                method = lmr.create(name, clip, **{key: value})
+                for _ in range(2):
+                    method.step(images)
+                method.load_state_dict(method.state_dict())
+            except lmr.LmrError:
+                pass
 
 
 def test_target_margin_beyond_the_precision_gets_a_message(clip: lmr.ZeroShot) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lmr.bench.plans.choices import FOLDER
+from lmr.report.paper.paper_file import list_table_names
 
 DESCRIPTION = """\
 Run a table of the paper with its exact settings, report it, and compare every row with the published numbers within a

@@ -1,4 +1,4 @@
-"""ZeroShot: an image encoder and text prototypes make a classifier without training."""
+"""ZeroShot: a classifier without training, made of an image encoder and text prototypes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lmr.core.text import TextSide
 class ZeroShot:
     """Images to unit features, cosines with unit text prototypes, and logits ``logit_scale * cosine + logit_bias``.
 
-    ``encoder`` is any module that maps images [B, ...] to features [B, D]; it is put in evaluation mode and frozen.
+    ``encoder`` is any module that maps images [B, ...] to features [B, D]; it is set to evaluation mode and frozen.
     ``prototypes`` [C, D] are normalised here and never below float32. ``names`` (C of them) and ``input_shape`` (of one
-    image) are optional; with them, answers can be named and a wrong image gets a better sentence. ``text`` is needed
+    image) are optional; they give answers their names and a wrong image a clearer error message. ``text`` is needed
     only by methods that adapt the text tower too. ``identity`` says what the prototypes were made from (model, prompts)
-    where that is known: a saved state is then recognised by it, and not by numbers whose last digits depend on the
+    where that is known: a saved state is then recognised by it, and not by values whose last digits depend on the
     machine that computed them.
     """
 
@@ -48,7 +48,7 @@ class ZeroShot:
         if not abs(bias) < float("inf"):
             raise LmrError(f"Expected a finite logit bias (0 for CLIP), got {logit_bias!r}.")
         if isinstance(names, str):
-            raise LmrError(f"Expected a list of class names, got the single text {names!r}.")
+            raise LmrError(f"Expected a list of class names, got the single string {names!r}; put it in a list.")
         if names is not None and len(names) != len(prototypes):
             raise LmrError(f"Expected one name for each of the {len(prototypes)} prototypes, got {len(names)} names.")
         _check_names(names or ())
@@ -70,12 +70,12 @@ class ZeroShot:
 
     @property
     def device(self) -> torch.device:
-        """Where images are expected."""
+        """The device images are expected on."""
         return self.prototypes.device
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """What images are expected in: the encoder's own floating type."""
+        """The type images are expected in: the floating type of the encoder."""
         own = (t.dtype for t in self.encoder.parameters() if t.is_floating_point())
         return next(own, self.prototypes.dtype)
 
@@ -103,10 +103,10 @@ class ZeroShot:
         except (RuntimeError, ValueError, AssertionError, IndexError) as error:
             raise LmrError(f"The encoder cannot take images of shape {list(images.shape)}: {error}") from error
         if not isinstance(raw, Tensor) or raw.shape != (len(images), self.prototypes.shape[1]):
-            came = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
+            found = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
             raise LmrError(
                 f"Expected the encoder to give features {[len(images), self.prototypes.shape[1]]} to match the "
-                f"prototypes, got {came}. Wrap the module so that it returns the projected image features."
+                f"prototypes, got {found}. Wrap the module so that it returns the projected image features."
             )
         return raw.to(self.prototypes.dtype)
 
@@ -124,7 +124,7 @@ class ZeroShot:
         return self.logit_scale * cosines + self.logit_bias
 
     def check(self, images: Tensor) -> None:
-        """Refuse, with a sentence, what is not a batch of finite preprocessed images."""
+        """Raise an LmrError for anything but a batch of finite preprocessed images."""
         if not isinstance(images, Tensor):
             raise LmrError(f"Expected images as a tensor, got {type(images).__name__}; preprocess and stack them.")
         if images.ndim < 2 or len(images) == 0:
@@ -143,22 +143,23 @@ class ZeroShot:
         finite = images.isfinite().flatten(1).all(1)
         if not finite.all():
             bad = (~finite).nonzero().flatten().tolist()
-            raise LmrError(f"Images {bad[:8]} of this batch hold NaN or infinite values; leave them out.")
+            raise LmrError(f"Images {bad[:8]} of this batch hold NaN or infinite values; remove them.")
 
 
 def is_dense(value: object) -> bool:
     """Whether it is a tensor with a value at every place: not a sparse, nested or quantised one, not one on "meta"."""
-    plain = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
-    return plain and not value.is_meta and not value.is_quantized
+    if not isinstance(value, Tensor):
+        return False
+    return value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)
 
 
 def leave_inference_mode() -> AbstractContextManager[None]:
-    """What is made within can take part in gradients later, also inside a caller's torch.inference_mode()."""
+    """Tensors made within can take part in gradients later, also inside a caller's torch.inference_mode()."""
     return torch.inference_mode(False)
 
 
 def leave_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Arithmetic in the precision of the tensors, also inside a caller's torch.autocast: a margin needs every digit."""
+    """Arithmetic in the precision of the tensors, also inside a caller's torch.autocast: margins need all digits."""
     on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
@@ -174,7 +175,7 @@ def digest_tensors(tensors: dict[str, Tensor]) -> str:
 
 
 def _read_number(value: float | Tensor) -> float:
-    """A number, also from NumPy or a tensor of one (``model.logit_scale.exp()``); NaN for what is none."""
+    """A number, also from NumPy or a tensor of one (``model.logit_scale.exp()``); NaN for anything else."""
     try:
         if isinstance(value, Tensor):
             return float(value.detach())
@@ -184,7 +185,7 @@ def _read_number(value: float | Tensor) -> float:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuse names that differ in white space only, which nobody can tell apart; ImageNet has equal names."""
+    """Refuse names that differ in white space only. Equal names are allowed, as ImageNet has some."""
     known: dict[str, str] = {}
     for name in names:
         other = known.setdefault(" ".join(str(name).split()), name)

@@ -52,6 +52,6 @@ def _find_locks(tower: nn.Module) -> tuple[_Lock, ...]:
     """
     with _REGISTRY:
         if tower not in _SETS:
-            norms = [module for module in tower.modules() if isinstance(module, nn.LayerNorm)]
+            norms: list[nn.Module] = [module for module in tower.modules() if isinstance(module, nn.LayerNorm)]
             _SETS[tower] = tuple(_LOCKS.setdefault(module, _Lock()) for module in norms or [tower])
         return _SETS[tower]

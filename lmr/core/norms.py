@@ -20,8 +20,8 @@ _LENT = ("weight", "bias", "forward")  # instance attributes that hide a norm's 
 class RowNorm(nn.LayerNorm):
     """A LayerNorm over the last axis that can be served one row for all samples or a row for each of them.
 
-    Its numbers are [width], or [B, width] for x [B, ..., width]. It is computed in their precision and answers in the
-    precision of x, so that a tower in half precision keeps its adapted numbers whole.
+    Its parameters are [width], or [B, width] for x [B, ..., width]. It computes in their precision and returns the
+    precision of x, so that a tower in half precision does not round its adapted parameters.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class RowNorm(nn.LayerNorm):
 
 @dataclass(frozen=True)
 class _Norm:
-    """One LayerNorm and where its numbers stand in a row."""
+    """One LayerNorm and the place of its parameters in a row."""
 
     name: str
     module: nn.LayerNorm
@@ -47,7 +47,7 @@ class _Norm:
 class NormBank:
     """Finds every affine ``nn.LayerNorm`` of a tower and lets it run with parameters from given rows [A, size].
 
-    The bank holds no adapted parameters: rows belong to whoever calls :meth:`serve`. The tower's own parameters are
+    The bank holds no adapted parameters: rows belong to the caller of :meth:`serve`. The tower's own parameters are
     never changed. Inside :meth:`serve` its norms use the rows, outside their own, so several methods can share one
     tower. With one row each norm runs its own forward on a view of the row, at no extra cost. With several rows every
     sample is scaled and shifted by its own row. Norms with tied parameters are adapted separately.
@@ -115,7 +115,7 @@ class NormBank:
                     norm.module.__dict__.update(earlier)
 
     def locate_batch(self, images: Tensor, encode: Callable[[Tensor], Any] | None = None) -> None:
-        """Learn along which axis each norm sees the batch (some towers work on [tokens, batch, width]).
+        """Find the axis of the batch in the input of each norm (some towers work on [tokens, batch, width]).
 
         Two and three copies of one image are sent through ``encode`` (the tower): the axis that grows is the batch.
         """
@@ -151,7 +151,7 @@ class NormBank:
         return axes
 
     def _take_back(self) -> None:
-        """Let every norm be itself."""
+        """Remove all lent attributes, so that every norm uses its own parameters."""
         for norm in self.norms:
             for lent in _LENT:
                 norm.module.__dict__.pop(lent, None)
@@ -159,7 +159,7 @@ class NormBank:
     def _lend_row(self, row: Tensor) -> None:
         """An instance attribute hides the registered parameter, so the norm's own forward reads the row.
 
-        Where the tower is in half precision the norm is computed in the row's own, as a step of 1e-3 would be lost.
+        In a tower of half precision the norm is computed in the precision of the row, as a step of 1e-3 would be lost.
         """
         for norm in self.norms:
             own = norm.module.weight
@@ -183,8 +183,8 @@ class NormBank:
                 continue
             if not _is_plain(norm.module):
                 raise LmrError(
-                    f"The norm {norm.name!r} is a {type(norm.module).__name__} with a forward of its own, which "
-                    "several streams in one batch would pass by. Use one stream per method instead."
+                    f"The norm {norm.name!r} is a {type(norm.module).__name__} with its own forward, which "
+                    "several streams in one batch would bypass. Use one stream per method instead."
                 )
             norm.module.__dict__["forward"] = self._make_forward(norm, rows)
 

@@ -1,4 +1,4 @@
-"""One small safetensors file for an adaptive state, written so that a crash leaves the old file or the new one."""
+"""State files: one small safetensors file per state, written so that a crash leaves the old file or the new one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
     from safetensors import SafetensorError, safe_open
 
     if os.path.isdir(path):
-        raise LmrError(f"{os.fspath(path)!r} is a folder, not a state file; give the file's name.")
+        raise LmrError(f"{os.fspath(path)!r} is a folder, not a state file; give the path of the file.")
     try:
         with safe_open(os.fspath(path), framework="pt") as file:
             facts = dict(file.metadata() or {})
@@ -57,7 +57,9 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
     except FileNotFoundError as error:
         raise LmrError(f"There is no state file {os.fspath(path)!r}.") from error
     except (SafetensorError, OSError, ValueError) as error:
-        raise LmrError(f"{os.fspath(path)!r} is not a whole state file (truncated or foreign): {error}") from error
+        raise LmrError(
+            f"{os.fspath(path)!r} is not a complete state file (truncated, or of another kind): {error}"
+        ) from error
     if facts.get("format") != FORMAT:
         raise LmrError(f"{os.fspath(path)!r} is a safetensors file but not a saved state of lmr.")
     if facts.get("version") != VERSION:

@@ -42,9 +42,9 @@ def test_list_prints_the_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Did you mean 'tent'?" in capsys.readouterr().err
 
 
-def test_wrong_demo_gets_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_demo_gets_an_error_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--severity", "9"]) == 2
-    assert capsys.readouterr().err.startswith("lmr: Expected at least one image")
+    assert capsys.readouterr().err.endswith("Expected whole numbers of 1 to 5 as severities, got 9.\n")
 
 
 def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,23 +154,23 @@ def test_truncated_anywhere_is_refused(path: Path, tmp_path: Path) -> None:
     for place in places:
         part = tmp_path / f"first {place}"
         part.write_bytes(content[:place])
-        refuse(part, "not a whole state file")
+        refuse(part, "not a complete state file")
 
 
 def test_bytes_at_the_end_are_refused(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0" * 8)
-    refuse(path, "not a whole state file")
+    refuse(path, "not a complete state file")
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_bytes_are_refused(seed: int, tmp_path: Path) -> None:
     (tmp_path / "noise").write_bytes(random.Random(seed).randbytes(10 ** (seed % 4)))
-    refuse(tmp_path / "noise", "not a whole state file")
+    refuse(tmp_path / "noise", "not a complete state file")
 
 
 def test_pickle_is_refused(method: lmr.Method, tmp_path: Path) -> None:
     torch.save(method.state_dict(), tmp_path / "state.pt")
-    refuse(tmp_path / "state.pt", "not a whole state file")
+    refuse(tmp_path / "state.pt", "not a complete state file")
 
 
 def test_missing_file_and_folder_get_a_sentence(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Tensor], dict[str, str]], Any], str
     "no weights": (lambda tensors, facts: facts.pop("backbone"), "other weights"),
     "classes": (lambda tensors, facts: facts.update(classes="0" * 64), "other classes"),
     "missing tensor": (lambda tensors, facts: tensors.pop("second"), "second is missing"),
-    "odd tensor": (lambda tensors, facts: tensors.update(more=torch.zeros(1)), "more is missing or odd"),
+    "odd tensor": (lambda tensors, facts: tensors.update(more=torch.zeros(1)), "more is missing or unexpected"),
     "wrong shape": (lambda tensors, facts: tensors.update(norms=torch.zeros(1, 3)), "'norms'"),
     "wrong type": (lambda tensors, facts: tensors.update(norms=tensors["norms"].half()), "'norms'"),
     "one number": (lambda tensors, facts: tensors.update(steps=torch.tensor(1)), "'steps'"),

@@ -1,4 +1,4 @@
-"""The aims beside what was measured: ratios within one run."""
+"""The aims compared with what was measured: ratios within one run."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from lmr.bench.cost.settings import AIMS, Aim
 
 @dataclass(frozen=True)
 class Verdict:
-    """An aim beside what was measured: the quotient of medians and the range of the quotients within rounds."""
+    """An aim and what was measured: the ratio of medians, and the range of the ratios within rounds."""
 
     aim: Aim
     value: float
     low: float | None
     high: float | None
-    other: str  # empty, or for what the aim was set instead
+    other: str  # empty, or the setting of the aim where this run has another one
 
     @property
     def word(self) -> str:
-        """Met, missed, or why neither."""
+        """Met, missed, or the setting of an aim that does not apply."""
         if self.other:
             return self.other
         return "met" if self.value <= self.aim.limit else "missed"
 
 
 def judge_aims(rows: Sequence[Measurement], model: str = "") -> list[Verdict]:
-    """Every aim whose contenders are there and were measured; ``model`` names the aims' where this is another one."""
+    """Every aim whose contenders were measured. ``model`` names the model of the aims if this run has another one."""
     found: dict[str, Measurement] = {}
     for row in rows:
         found.setdefault(row.entry.key, row)
@@ -49,7 +49,7 @@ def judge_aims(rows: Sequence[Measurement], model: str = "") -> list[Verdict]:
 
 
 def _compare_setting(aim: Aim, row: Measurement) -> str:
-    """For what the aim was set where this run is another case."""
+    """The setting of the aim where it differs from that of this run."""
     other = []
     if aim.batch_size is not None and row.batch_size != aim.batch_size:
         other.append(f"batch size {aim.batch_size}")

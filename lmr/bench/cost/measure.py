@@ -1,4 +1,4 @@
-"""Measure what a step costs: memory in processes of their own, then time with the contenders taking turns in one."""
+"""Measure what a step costs: memory in fresh processes, then time with the contenders alternating in one process."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from lmr.models.clip.image_tower import VisionConfig
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-MOST_REACHED = 1.05  # of the arithmetic limit; a little above 1 as the machine's rate is measured, too
+MOST_REACHED = 1.05  # of the arithmetic limit; a little above 1, because the machine's rate is measured too
 
 
 @dataclass(frozen=True)
 class CostRequest:
-    """What is to be measured, checked."""
+    """What to measure, checked."""
 
     source: ModelSource
     batch_sizes: tuple[int, ...]
@@ -97,16 +97,17 @@ def measure_cost(
     plain: bool = True,
     out: str | os.PathLike[str] | None = None,
 ) -> CostReport:
-    """Time, memory and arithmetic of a step of each method on a model, beside plain loops on transformers.
+    """Time, memory and arithmetic of a step of each method on a model, compared with plain loops on transformers.
 
     ``model`` is what ``lmr.load`` takes, ``random`` an architecture to fill with random weights ("ViT-B-16", or "small"
-    to see the table in a minute). ``rounds`` is chosen to end within ``minutes`` per batch size, but at least 3.
-    ``streams`` is how many streams of one image share a batch (the batch size by default). ``lean`` and
-    ``full_context`` add the methods in their lean mode and BATCLIP with uncut prompts in one graph; ``plain=False``
-    leaves out transformers, whose loops take much memory. With ``out`` the report is written to that folder.
+    to see the table in a minute). Without ``rounds`` there are as many as fit into ``minutes`` per batch size,
+    but at least 3. ``streams`` is how many streams of one image share a batch (the batch size by default). ``lean``
+    adds the methods in their lean mode, ``full_context`` those that adapt the text tower with uncut prompts in one
+    graph. ``plain=False`` leaves out the loops on transformers, which take much memory. With ``out`` the report is
+    written to that folder.
     """
     if isinstance(methods, str):
-        raise LmrError(f"Expected a list of methods such as ['lmr', 'tent'], got the single text {methods!r}.")
+        raise LmrError(f"Expected a list of methods such as ['lmr', 'tent'], got the string {methods!r}.")
     sizes = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
     count = count_cores() if threads is None else threads
     extras = {"memory": memory, "lean": lean, "full_context": full_context, "plain": plain}
@@ -123,8 +124,8 @@ def measure_cost(
 
 
 def _measure(request: CostRequest, out: Path | None) -> CostReport:
-    """One table per batch size, saved as soon as it is there; the model is loaded once for all times."""
-    machine = describe_machine()  # before anything runs: its load should be somebody else's
+    """One table per batch size, saved as soon as it is complete; the model is loaded once for all timings."""
+    machine = describe_machine()  # before anything runs: the load it reports is that of other programs
     model = find_measured_model(request.source)
     today = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
     protocol = {
@@ -162,7 +163,7 @@ def _fill_table(request: CostRequest, model: MeasuredModel, batch_size: int) -> 
         full_context=request.full_context and model.text is not None,
     )
     factory = ContenderFactory(model, batch_size, request.classes)
-    contenders = [factory.build(entry) for entry in entries]  # also finds what does not fit, before minutes are spent
+    contenders = [factory.build(entry) for entry in entries]  # also finds what does not fit, before measuring
     peaks: dict[str, int | None] = {}
     with tqdm(total=len(entries) * (1 + request.memory + (request.rounds or 3)), unit="step", smoothing=0) as bar:
         for entry in entries if request.memory else []:
@@ -202,7 +203,7 @@ def _fill_table(request: CostRequest, model: MeasuredModel, batch_size: int) -> 
 
 
 def _has_aimed_sizes(config: VisionConfig) -> bool:
-    """Whether the aims were set for a tower of this size; the activation costs the same."""
+    """Whether the aims were set for a tower of this size; every activation costs the same."""
     return dataclasses.replace(config, activation="quick_gelu", eps=1e-5) == VisionConfig()
 
 
@@ -210,20 +211,21 @@ def _plan_rounds(round_seconds: float, started: float, minutes: float, bar: tqdm
     rounds = choose_rounds(round_seconds, 60 * minutes - (time.perf_counter() - started))
     more = rounds * round_seconds / 60
     bar.write(
-        f"One round takes about {round_seconds:.0f} s: {rounds} rounds, {more:.1f} minutes more.", file=sys.stderr
+        f"One round takes about {round_seconds:.0f} s; {rounds} rounds take {more:.1f} minutes.",
+        file=sys.stderr,
     )
     return rounds
 
 
 def _say_missing(model: MeasuredModel, transformers: bool, text: bool) -> list[str]:
-    """Why some contenders are not there."""
+    """Why some contenders are missing."""
     notes = []
     if model.tower is None:
-        notes.append("This model has no tower of ours: no arithmetic limit, and no comparison with transformers.")
+        notes.append("The arithmetic of this model is not known: no limit, no comparison with transformers.")
     elif not transformers:
-        notes.append("transformers is not installed (pip install transformers): no comparison with it.")
+        notes.append("transformers is not installed (pip install transformers), so there is no comparison with it.")
     if not text:
-        notes.append("This model has no text tower that gives gradients: no method that adapts it.")
+        notes.append("This model has no text tower with gradients, so methods that adapt it are left out.")
     return notes
 
 
@@ -253,7 +255,7 @@ def check_limits(rows: Sequence[Measurement]) -> None:
 
 
 def _compare_answers(contenders: Sequence[CostContender], outcomes: dict[str, StepOutcome]) -> list[str]:
-    """How far apart the logits are of contenders that should give the same."""
+    """The largest difference between the logits of contenders that should agree."""
     by_key: dict[str, Entry] = {}
     for contender in contenders:
         by_key.setdefault(contender.entry.key, contender.entry)
@@ -266,5 +268,5 @@ def _compare_answers(contenders: Sequence[CostContender], outcomes: dict[str, St
         if all(key in by_key for key in pair) and by_key[pair[0]].past == by_key[pair[1]].past:
             ours, theirs = (by_key[key].name for key in pair)
             worst = float((outcomes[ours].logits - outcomes[theirs].logits).abs().max())
-            notes.append(f"The logits of {ours!r} and of {theirs!r} differ by at most {worst:.0e}.")
+            notes.append(f"The logits of {ours!r} and {theirs!r} differ by at most {worst:.0e}.")
     return notes

@@ -1,4 +1,4 @@
-"""The model that is measured, found by what a command line can say, so that a fresh process finds the same one."""
+"""The model that is measured, described by plain values, so that a fresh process loads the same one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig, TextTower
 from lmr.models.verify.to_transformers import build_transformers_vision
 
-SMALL = "small"  # a tower of seconds, not minutes, to see the table and to test it
+SMALL = "small"  # a tower that takes seconds, not minutes, to see the table and to test it
 _SMALL_IMAGE = VisionConfig(resolution=32, patch=8, width=64, depth=3, heads=4, features=48, hidden=128)
 _SMALL_TEXT = TextConfig(context=20, vocabulary=100, width=32, depth=2, heads=2, features=48, hidden=64)
 
@@ -39,13 +39,13 @@ class ModelSource:
 
     @property
     def name(self) -> str:
-        """As people would say it."""
+        """What the protocol says."""
         return str(self.model) if self.random is None else f"{self.random}, random weights"
 
 
 @dataclass
 class MeasuredModel:
-    """An image encoder, its logit scale and, where it has one that gives gradients, its text side."""
+    """An image encoder, its logit scale and, where it has one with gradients, its text side."""
 
     name: str
     encoder: nn.Module
@@ -58,7 +58,7 @@ class MeasuredModel:
 
     @property
     def tower(self) -> VisionTower | None:
-        """The encoder where it is our own tower, whose arithmetic is known."""
+        """The encoder if it is our own tower, whose arithmetic is known."""
         return self.encoder if isinstance(self.encoder, VisionTower) else None
 
     def build_twin(self) -> nn.Module:
@@ -81,9 +81,9 @@ class MeasuredModel:
         return LONGEST if self.text is None else min(LONGEST, self.text.config.context)
 
     def write_prompts(self, classes: int, *, whole: bool = False) -> TextSide | None:
-        """One prompt for each class; None where there is no text side that gives gradients.
+        """One prompt for each class; None where there is no text side with gradients.
 
-        The prompts are random words with the lengths that prompts of ImageNet have, cut to the longest, or of the full
+        The prompts are random words with the lengths of ImageNet's prompts, cut to the longest, or padded to the full
         context (``whole``).
         """
         if self.text is not None:
@@ -95,11 +95,11 @@ class MeasuredModel:
             return None
         try:
             return self.backbone.text_side(["a photo"] * classes)
-        except LmrError:  # a model with a vocabulary of its own
+        except LmrError:  # a model with another vocabulary
             return None
 
     def _draw_tokens(self, config: TextConfig, classes: int) -> tuple[Tensor, Tensor]:
-        """Token ids [C, longest] and where each prompt ends [C]; at least one has the greatest length."""
+        """Token ids [C, longest] and where each prompt ends [C]; at least one has the full length."""
         longest, generator = self.longest, torch.Generator().manual_seed(2)
         tokens = torch.randint(1, config.vocabulary, (classes, longest), generator=generator)
         end = torch.randint(min(SHORTEST, longest) - 1, longest, (classes,), generator=generator)
@@ -126,7 +126,7 @@ def find_measured_model(source: ModelSource) -> MeasuredModel:
     side = None
     if isinstance(backbone.encoder, VisionTower):
         with suppress(LmrError):  # a model without a tokenizer
-            side = backbone.text_side(["red circle", "blue star"])  # words that every vocabulary here has
+            side = backbone.text_side(["red circle", "blue star"])  # words that every vocabulary has
     text = side.tower if side is not None and isinstance(side.tower, TextTower) else None
     bias = float(getattr(backbone, "logit_bias", 0.0))
     return MeasuredModel(

@@ -1,4 +1,4 @@
-"""One line of the table: what was measured, and what follows from it."""
+"""One row of the table: what was measured, and what follows from it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Measurement:
 
     @property
     def forwards(self) -> float:
-        """Time divided by that of our plain forward."""
+        """Time divided by the time of our plain forward."""
         return self.median_ms / self.forward_ms
 
     @property

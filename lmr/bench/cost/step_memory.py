@@ -13,7 +13,7 @@ from lmr.bench.cost.fresh_process import call_fresh
 from lmr.bench.cost.measured_model import ModelSource, find_measured_model
 from lmr.bench.cost.memory import measure_peak
 
-_FEW_CLASSES = 12  # in the warm-up
+_FEW_IMAGES, _FEW_CLASSES = 2, 12  # in the warm-up; of two images one passes a gate that half of them pass
 
 
 def measure_step_memory(source: ModelSource, entry: Entry, batch_size: int, classes: int, threads: int) -> int | None:
@@ -30,10 +30,10 @@ def measure_step_memory(source: ModelSource, entry: Entry, batch_size: int, clas
 
 
 def measure_here(source: dict[str, Any], entry: dict[str, Any], batch_size: int, classes: int, threads: int) -> int:
-    """The same in this process, which should be fresh: load, warm up on one image and few classes, measure."""
+    """The same in this process, which should be fresh: load, warm up on few images and classes, measure."""
     torch.set_num_threads(threads)
     model, measured = find_measured_model(ModelSource(**source)), Entry(**entry)
-    ContenderFactory(model, 1, _FEW_CLASSES).build(dataclasses.replace(measured, streams=1)).run()
+    ContenderFactory(model, _FEW_IMAGES, _FEW_CLASSES).build(dataclasses.replace(measured, streams=1)).run()
     contender = ContenderFactory(model, batch_size, classes).build(measured)
     contender.reset()
     if model.tower is not None:

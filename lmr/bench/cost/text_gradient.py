@@ -1,9 +1,10 @@
-"""``lmr cost-text``: what two exact savings are worth to methods that encode all prompts at every batch.
+"""``lmr cost-text``: what two exact savings gain for methods that encode all prompts at every batch.
 
-A causal text tower of the size of ViT-B/16's (random weights: cost does not depend on them) gives the gradient of
-BATCLIP's objective to its norms: with prompts of the full context in one graph (plain), with prompts cut to the longest
-(cut), with the full context in chunks (chunked), and with both. Seconds are medians of rounds in which the variants
-take turns in one process; memory is how far the peak of a process of its own rises above the loaded model.
+The gradient of BATCLIP's objective with respect to the norms of a causal text tower of ViT-B/16's size (with random
+weights: the cost does not depend on their values) is computed in four ways: with prompts of the full context in one
+graph (plain), with prompts cut to the longest (cut), with the full context in chunks (chunked), and with both savings.
+Seconds are medians of rounds in which the variants alternate in one process. Memory is how far the peak of a fresh
+process rises above the loaded model.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lmr.bench.cost.memory import estimate_prompt, measure_peak
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss
 from lmr.core.norms import NormBank
-from lmr.core.text import TextSide, differentiate
+from lmr.core.text import TextSide, differentiate_towers
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.text_tower import TextConfig, TextTower
 
@@ -70,7 +71,7 @@ class TextSizes:
             raise LmrError(f"Expected a width that {self.heads} heads divide, got {self.width}.")
 
     def count_classes(self, variant: str) -> int:
-        """How many classes a variant can take without passing the memory limit with its one graph."""
+        """How many classes a variant can take without exceeding the memory limit in one graph."""
         cut, chunked = VARIANTS[variant]
         if chunked:
             return self.classes
@@ -114,7 +115,7 @@ class TextGradient:
         text = TextSide(self.tower, lambda tower, part: tower(tokens[part], self.end[part]), classes)
         with self.bank.serve(self.rows):
             if chunked:
-                return differentiate(self._compare, lambda: self.images, self.rows, text, self.sizes.chunk)[2]
+                return differentiate_towers(self._compare, lambda: self.images, self.rows, text, self.sizes.chunk)[2]
             return torch.autograd.grad(self._judge(text.prototypes(slice(0, classes))), self.rows)[0]
 
     def _compare(self, images: Tensor, prototypes: Tensor) -> tuple[Tensor, None]:
@@ -147,7 +148,7 @@ def measure_memory_here(sizes: dict[str, Any], variant: str) -> int:
 def measure_seconds(
     sizes: TextSizes, rounds: int, bar: tqdm[Never]
 ) -> tuple[dict[str, float], dict[str, float | None]]:
-    """Median seconds per gradient, and how far it is from the first variant's that took all classes."""
+    """Median seconds per gradient, and its relative difference from that of the first variant with all classes."""
     text = TextGradient(sizes)
     text.warm_up()
     seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
@@ -170,7 +171,7 @@ def measure_seconds(
 
 
 def measure_text_gradient(sizes: TextSizes, rounds: int) -> str:
-    """Measure everything and give the table. Memory comes first: a child's peak starts at its parent's size."""
+    """Measure everything and return the table as text. Memory comes first, while this process is still small."""
     if rounds < 1:
         raise LmrError(f"Expected at least one round, got {rounds}.")
     with tqdm(total=len(VARIANTS) * (1 + rounds), unit="gradient") as bar:
@@ -186,7 +187,7 @@ def measure_text_gradient(sizes: TextSizes, rounds: int) -> str:
 def format_table(
     sizes: TextSizes, seconds: dict[str, float], apart: dict[str, float | None], memory: dict[str, int | None]
 ) -> str:
-    """Aligned text, and a sentence for every variant that could not take all classes."""
+    """Aligned text, and a note for every variant that could not take all classes."""
     lines = [["", "tokens", "at once", "classes", "seconds", "ms/class", "peak MB", "differs"]]
     notes = []
     for variant, (cut, chunked) in VARIANTS.items():
@@ -199,8 +200,8 @@ def format_table(
         lines.append([variant, *numbers])
         if classes < sizes.classes:
             notes.append(
-                f"{variant} took {classes} of {sizes.classes} classes, as all of them would need more than "
-                f"{sizes.limit_gb:g} GB: {sizes.classes / classes:.2f} times the seconds and memory shown."
+                f"{variant} took {classes} of {sizes.classes} classes, because all of them would need more than "
+                f"{sizes.limit_gb:g} GB: about {sizes.classes / classes:.2f} times the seconds and memory shown."
             )
     head = [
         f"Text tower {sizes.width} wide, {sizes.depth} deep; batch of {sizes.batch_size}; threads: {sizes.threads}",
@@ -208,6 +209,6 @@ def format_table(
     ]
     tail = [
         "",
-        "at once: prompts in one graph; differs: largest difference of the gradient, relative to its largest number",
+        "at once: prompts in one graph; differs: largest difference of the gradient, relative to its largest element",
     ]
     return "\n".join([*head, align(lines), *tail, *notes])

@@ -1,4 +1,4 @@
-"""Seconds of each contender: all in one process, taking turns, after a warm-up."""
+"""Seconds of each contender: all in one process, in alternation, after a warm-up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def warm_up(
 def take_turns(
     contenders: Sequence[CostContender], matrices: MatrixRate | None, rounds: int, bar: tqdm[Never]
 ) -> dict[str, list[float]]:
-    """Seconds of every step: in each round each contender once, the first of one round being the last of the next."""
+    """Seconds of every step. Each round runs each contender once; the first of a round is the last of the next."""
     seconds: dict[str, list[float]] = {contender.entry.name: [] for contender in contenders}
     for turn in range(rounds):
         start = turn % len(contenders)
@@ -50,7 +50,7 @@ def take_turns(
 
 
 def choose_rounds(round_seconds: float, left_seconds: float) -> int:
-    """How many rounds fit into the time that is left, within reason."""
+    """How many rounds fit into the remaining time, between FEWEST and MOST."""
     return max(FEWEST, min(MOST, math.floor(left_seconds / max(round_seconds, 1e-3))))
 
 
@@ -65,9 +65,10 @@ def _watch_step(contender: CostContender) -> StepOutcome:
 
 
 def _take_step(contender: CostContender) -> tuple[float, StepOutcome]:
-    """Seconds and outcome of one step from the state before the first; that it was the step to be measured is checked.
+    """Seconds and outcome of one step from the initial state, checked to be the step that should be measured.
 
-    The youngest garbage goes first, so that no contender pays for another's; a full collection would empty the caches.
+    Recent garbage is collected before, so that no contender pays for another's; a full collection would empty the
+    processor's caches.
     """
     contender.reset()
     gc.collect(1)
@@ -76,5 +77,5 @@ def _take_step(contender: CostContender) -> tuple[float, StepOutcome]:
     seconds = time.perf_counter() - started
     contender.check(outcome)
     if not outcome.logits.isfinite().all():
-        raise LmrError(f"{contender.entry.name} answered with NaN or infinite numbers; a cost of that says nothing.")
+        raise LmrError(f"{contender.entry.name} answered with NaN or infinite values; measure another model.")
     return seconds, outcome

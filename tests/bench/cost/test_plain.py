@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lmr
-from lmr.bench.cost.plain.lmr import PlainLMR
 from lmr.bench.cost.plain.loop import find_plain_loop, list_plain_loops
-from lmr.bench.cost.plain.tent import PlainTENT
+from lmr.bench.cost.plain.plain_lmr import PlainLMR
+from lmr.bench.cost.plain.plain_tent import PlainTENT
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.verify.to_transformers import build_transformers_vision
@@ -101,7 +101,6 @@ def test_loops_are_found_by_the_name_of_their_method() -> None:
     assert list_plain_loops() == ["lmr", "tent"]
     assert (find_plain_loop("lmr"), find_plain_loop("tent")) == (PlainLMR, PlainTENT)
     assert find_plain_loop("eta") is None
-    assert find_plain_loop("loop") is None  # the file with their base
 
 
 def test_loops_train_norms_and_leave_the_tower_as_it_was() -> None:

@@ -82,7 +82,7 @@ def test_memory_of_a_fresh_process_is_a_number_and_chunks_need_less() -> None:
 
 
 @pytest.mark.parametrize("bad", [["--rounds=0"], ["--classes=1"], ["--longest=99"], ["--heads=3"], ["--chunk=-1"]])
-def test_bad_sizes_get_a_sentence(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_sizes_are_refused(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost-text", "--small", *bad]) == 2
     assert "lmr: Expected" in capsys.readouterr().err
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+_PREFIX = "plain_"  # of a file's name, before the name of its method
+
 
 class PlainLoop:
     """A transformers model, class prototypes and an Adam optimiser on the model's LayerNorm parameters."""
@@ -54,23 +56,15 @@ class PlainLoop:
 
 def list_plain_loops() -> list[str]:
     """The names of the methods that have a plain loop, in alphabetical order."""
-    return sorted(name for name in _list_files() if _find_class(name) is not None)
+    folder = importlib.import_module(__package__)
+    found = (module.name for module in pkgutil.iter_modules(folder.__path__))
+    return sorted(name.removeprefix(_PREFIX) for name in found if name.startswith(_PREFIX))
 
 
 def find_plain_loop(method: str) -> type[PlainLoop] | None:
     """The plain loop of a method by the method's name, or None."""
-    return _find_class(method) if method in _list_files() else None
-
-
-def _list_files() -> list[str]:
-    folder = importlib.import_module(__package__)
-    return [found.name for found in pkgutil.iter_modules(folder.__path__)]
-
-
-def _find_class(file: str) -> type[PlainLoop] | None:
-    """The loop that a file of this folder defines; None for this file, which defines their base."""
-    module = importlib.import_module(f"{__package__}.{file}")
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, PlainLoop) and value is not PlainLoop:
-            return value
-    return None
+    if method not in list_plain_loops():
+        return None
+    module = importlib.import_module(f"{__package__}.{_PREFIX}{method}")
+    loops = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, PlainLoop)]
+    return next(loop for loop in loops if loop is not PlainLoop)
