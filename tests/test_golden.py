@@ -17,7 +17,7 @@ import torch
 
 import lmr
 from lmr.data.sets.catalogue import CorruptedOnTheFly, PocketWorld
-from lmr.data.sets.pocket import CLASSES
+from lmr.data.sets.pocket_world import CLASSES
 from lmr.data.streams import make_stream
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -36,7 +36,7 @@ def draw_batches() -> list[torch.Tensor]:
     backbone = lmr.load("pocket")
     world = CorruptedOnTheFly("pocket-c", PocketWorld(seed=11, count=5 * 12), "cifar", seed=11)
     stream = make_stream(world, "gaussian_noise", severity=3, order="file", batch_size=12)
-    pictures = [torch.from_numpy(np.stack(batch.pictures)) for batch in stream]
+    pictures = [torch.from_numpy(np.stack(batch.images)) for batch in stream]
     return [backbone.preprocess_pixels(part).double() for part in pictures]  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""The model, the class names and the prompts of a job, as the options of a command give them."""
+"""The model, the class names and the prompts that a command is given."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How a model is loaded; what is None or has its default is left to the model."""
+    """How a model is loaded. Only what differs from the default is passed on, so a model may have fewer options."""
 
     architecture: str | None = None
     device: str | None = None
@@ -40,7 +40,7 @@ class ModelOptions:
         return load(model, **given)
 
     def note(self) -> dict[str, str]:
-        """What changes the last bits of an answer; the type of the numbers is in the weights' digest already."""
+        """What may change the last bits of a result; the type of the weights is part of their digest already."""
         return {"device": self.device or "cpu", "memory": self.memory, "compile": "yes" if self.compile else "no"}
 
     def _find_dtype(self) -> torch.dtype | None:
@@ -52,7 +52,7 @@ class ModelOptions:
 
 
 def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
-    """Class names, or sub-folder to name: from a file, from a text "a,b,c" if there is no such file, or from a list."""
+    """Class names, or sub-folder to name: from a list, from a file, or from a text "a,b,c" if there is no such file."""
     if not isinstance(labels, (str, os.PathLike)):
         names = list(labels)
         if not all(isinstance(name, str) for name in names):
@@ -66,8 +66,6 @@ def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
             return read_class_names(labels)
         except RecursionError as error:
             raise LmrError(f"Expected class names in {came}, found JSON that is nested too deeply.") from error
-        except ValueError as error:
-            raise LmrError(str(error)) from error
     names = [name.strip() for name in os.fspath(labels).split(",") if name.strip()]
     if len(names) < 2:
         raise LmrError(
@@ -77,14 +75,14 @@ def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
 
 
 def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> Prompts | None:
-    """The templates, or the prompt set of a file: templates if it holds a list, otherwise the file itself.
+    """The templates, or the prompts of a JSON file: its templates if it holds a list, otherwise the file itself.
 
-    ``Backbone.classifier`` reads files of class to sentences, and its own default where both are None.
+    ``Backbone.classifier`` reads a file that gives prompts for each class. None, for its default, if neither is given.
     """
     if prompts is None:
         return templates
     if templates is not None:
-        raise LmrError("Choose between --template (sentences around the names) and --prompts (a file of them).")
+        raise LmrError("Choose between --template (text around the class names) and --prompts (a file of them).")
     if os.path.isdir(prompts) or not os.path.exists(prompts):
         raise LmrError(f"There is no file of prompts {os.fspath(prompts)!r}; check the spelling.")
     try:
@@ -99,5 +97,5 @@ def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> 
 
 
 def make_classifier(backbone: Backbone, names: Sequence[str], prompts: Prompts | None) -> ZeroShot:
-    """A classifier of these names with these prompts, or with the model's default where there are none."""
+    """A classifier of these names with these prompts, or with the model's default if there are none."""
     return backbone.classifier(names) if prompts is None else backbone.classifier(names, prompts)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def align(lines: Sequence[Sequence[str]]) -> str:
-    """Cells in columns, the first to the left and the others to the right, with a rule under the head."""
+    """Cells in columns, the first aligned left and the others right, with a rule under the first line."""
     widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
     text = []
     for first, *rest in lines:

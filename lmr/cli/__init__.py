@@ -41,7 +41,7 @@ def _run(words: Sequence[str]) -> tuple[str, int]:
     options = parse(words)
     try:
         complaint: str | None = options.run(options)
-    except BrokenPipeError:  # the reader, for example head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         return "", 141
     except (LmrError, OSError) as error:
         return str(error), 2
@@ -56,7 +56,7 @@ def _accept_any_text() -> None:
 
 
 def _end(message: str, code: int) -> int:
-    """Say the last word and leave standard output so that Python's own exit cannot complain about it."""
+    """Print the message and flush standard output; where its reader has gone, keep Python's exit from failing."""
     if message:
         print(f"lmr: {message}", file=sys.stderr)
     try:

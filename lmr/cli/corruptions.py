@@ -29,11 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the contact sheet."""
-    from lmr.core.errors import LmrError
     from lmr.data.corruptions.sheet import write_sheet
 
-    try:
-        write_sheet(options.out, options.picture, constants=options.constants, seed=options.seed)
-    except ValueError as error:
-        raise LmrError(str(error)) from error
+    write_sheet(options.out, options.picture, constants=options.constants, seed=options.seed)
     print(f"Wrote {options.out}.")

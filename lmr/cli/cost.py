@@ -24,6 +24,8 @@ The table is printed and, with every number behind it, written to the folder --o
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr cost``."""
+    from lmr.bench.cost.settings import METHODS
+
     add = parser.add_argument
     add("model", nargs="?", help="the model, as lmr.load takes it; or give --random")
     add("--random", metavar="ARCHITECTURE", help="random weights of this architecture, such as ViT-B-16; the cost is "
@@ -36,8 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="images per step; several give a table each (default: 16)",
     )
-    add("--methods", nargs="+", metavar="SPEC", help="the methods to measure, such as lmr or \"tent(lr=1e-3)\" "
-        "(default: zeroshot lmr tent batclip)")  # fmt: skip
+    add("--methods", nargs="+", default=list(METHODS), metavar="SPEC", help="the methods to measure, such as lmr, "
+        f"\"tent(lr=1e-3)\" or ./mine.py:mine (default: {' '.join(METHODS)})")  # fmt: skip
     add("--classes", type=int, metavar="N", help="classes, each with a prompt for methods that adapt the text tower "
         "(default: 1000)")  # fmt: skip
     add("--streams", type=int, metavar="N", help="streams of one image each that share a batch; 1 leaves this out "
@@ -47,7 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "rounds are measured (default: %(default)g)")  # fmt: skip
     add("--threads", type=int, metavar="N", help="threads of torch (default: all cores)")
     add("--lean", action="store_true", help="also the methods in their lean mode, which recomputes instead of keeping")
-    add("--full-context", action="store_true", help="also BATCLIP with prompts of the full context in one graph")
+    add(
+        "--full-context",
+        action="store_true",
+        help="also the methods that adapt the text tower with prompts of the full context in one graph",
+    )
     add("--no-plain", dest="plain", action="store_false", help="leave out the loops on transformers, which for large "
         "models and batches need tens of gigabytes")  # fmt: skip
     add("--no-memory", dest="memory", action="store_false", help="leave out peak memory and its separate processes")
@@ -57,7 +63,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure, write the files and print the table."""
-    from lmr.bench.cost.entries import METHODS
     from lmr.bench.cost.measure import measure_cost
     from lmr.bench.cost.measured_model import SMALL
     from lmr.core.errors import LmrError
@@ -70,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
         batch_size=options.batch_size or (8 if options.small else 16),
         classes=options.classes if options.classes is not None else 20 if options.small else 1000,
         minutes=min(options.minutes, 0.1) if options.small else options.minutes,
-        methods=options.methods or METHODS,
+        methods=options.methods,
         rounds=options.rounds,
         threads=options.threads,
         streams=options.streams,

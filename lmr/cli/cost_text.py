@@ -31,21 +31,20 @@ SIZES = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr cost-text``; --measure is how it calls itself for the memory of one contender."""
+    """The options of ``lmr cost-text``."""
     add = parser.add_argument
     add("--small", action="store_true", help="a small tower and few classes: seconds, not minutes")
-    add("--rounds", type=int, default=5, metavar="N", help="gradients per contender (default: %(default)s)")
-    add("--measure", metavar="CONTENDER", help=argparse.SUPPRESS)
+    add("--rounds", type=int, default=5, metavar="N", help="gradients per variant (default: %(default)s)")
     for name, (kind, text) in SIZES.items():
         add(f"--{name.replace('_', '-')}", type=kind, metavar="N" if kind is int else "X", help=text)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table, or the bytes of one contender."""
+    """Measure and print the table."""
     from dataclasses import replace
 
-    from lmr.bench.cost.text_gradient import SMALL, Sizes, measure_memory, run_text_cost
+    from lmr.bench.cost.text_gradient import SMALL, TextSizes, measure_text_gradient
 
     given = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
-    sizes = replace(SMALL if options.small else Sizes(), **given)
-    print(measure_memory(sizes, options.measure) if options.measure else run_text_cost(sizes, options.rounds))
+    sizes = replace(SMALL if options.small else TextSizes(), **given)
+    print(measure_text_gradient(sizes, options.rounds))

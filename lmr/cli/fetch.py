@@ -33,25 +33,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> str | None:
     """List, check, make or fetch; what is returned is a complaint about the dataset."""
     from lmr.core.errors import LmrError
-
-    if options.check and options.make:
-        raise LmrError("--check only reads and --make writes; give one of them.")
-    try:
-        return _run_chosen(options)
-    except ValueError as error:
-        raise LmrError(str(error)) from error
-
-
-def _run_chosen(options: argparse.Namespace) -> str | None:
-    from lmr.core.errors import LmrError
-    from lmr.data.fetch.fetching import fetch_set, find_source, report_check
-    from lmr.data.fetch.making import make_set
+    from lmr.data.fetch.check_set import report_check
+    from lmr.data.fetch.fetch_set import fetch_set, find_source
+    from lmr.data.fetch.make_set import make_set
     from lmr.data.fetch.sources import SOURCES
     from lmr.data.sets.dataset import find_root
 
+    if options.check and options.make:
+        raise LmrError("--check only reads and --make writes; give one of them.")
     if options.name is None:
         if options.check or options.make:
-            raise LmrError(f"Say which set: lmr fetch NAME {'--check DIR' if options.check else '--make'}.")
+            raise LmrError(
+                f"Give the name of a dataset: lmr fetch NAME {'--check DIR' if options.check else '--make'}."
+            )
         for name, source in SOURCES.items():
             print(f"{name:<18}{source.about}")
         return None
@@ -61,11 +55,11 @@ def _run_chosen(options: argparse.Namespace) -> str | None:
     root, show = find_root(options.root), sys.stderr.isatty()
     if options.make:
         folder = make_set(options.name, root, workers=options.workers, show=show)
-        print(f"The set {options.name!r} is in {folder}; a note there says that it was made, and how.")
+        print(f"The dataset {options.name!r} is in {folder}; a note there says how it was made.")
         return None
     if not source.archives:
         print(source.by_hand.format(root=root))
-        print(f"\nWhat is in {root} now:")
+        print(f"\nCheck of what is in {root} now:")
         return report_check(options.name, root)
     fetch_set(options.name, root, keep=options.keep, show=show, say=print)
     return None

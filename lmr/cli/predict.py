@@ -58,11 +58,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the class names: a file with one per line, with code<TAB>name lines or with JSON of either; or a,b,c",
     )
     add("--model", default="pocket", metavar="MODEL", help=f"{MODEL_HELP} (default: %(default)s, which comes with lmr)")
-    add("--method", default="lmr", metavar="SPEC", help='how to adapt, as in "lmr(lr=5e-4)" (default: %(default)s)')
+    add(
+        "--method",
+        default="lmr",
+        metavar="SPEC",
+        help='a method from "lmr list", as in "lmr(lr=5e-4)" (default: %(default)s)',
+    )
     add_prompt_options(parser)
     add("--batch-size", type=int, default=64, metavar="N", help="images per adaptation step (default: %(default)s)")
     add("--top", type=int, default=5, metavar="N", help="classes to list for each image (default: %(default)s)")
-    add("--out", metavar="FILE", help="the file to write: FILE.jsonl or FILE.csv (default: JSON lines on standard output)")
+    add(
+        "--out",
+        metavar="FILE",
+        help="write to FILE.jsonl or FILE.csv (default: JSON lines on standard output)",
+    )
     add(
         "--state",
         metavar="FILE",
@@ -74,13 +83,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="resume an interrupted run; with --state, also label the images that were added since a run ended",
     )
-    what.add_argument("--overwrite", action="store_true", help="replace --out if it exists (default: an existing file is an error)")
+    what.add_argument("--overwrite", action="store_true", help="replace --out if it exists (default: refuse to)")
     add_model_options(parser)
 
 
 def run(options: argparse.Namespace) -> str | None:
     """Label the images and print a summary; what is returned is a complaint: every image failed."""
-    from lmr.apps.predict.predict import predict_images
+    from lmr.apps.predict.predict_images import predict_images
 
     summary = predict_images(options.sources, options.labels, **collect_options(options, "sources", "labels"))
     print(f"lmr: {summary}", file=sys.stderr)

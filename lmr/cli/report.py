@@ -30,10 +30,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Make the report, show the tables and say where everything is."""
     from lmr.report.report import make_report, show_tables
+    from lmr.report.terminal import print_text
 
     out = Path(options.out) if options.out else Path(options.runs[0]) / "report"
     report = make_report(options.runs, out, options.beside, options.figures)
     show_tables(report.tables)
-    for word in report.words:
-        print(f"- {word}")
-    print(f"\nOpen {report.page} (tables also as .md, .tex, .csv in {out / 'tables'}; figures in {out / 'figures'}).")
+    for note in report.notes:
+        print_text(f"- {note}")
+    print_text(
+        f"\nOpen {report.page} (tables also as .md, .tex, .csv in {out / 'tables'}; figures in {out / 'figures'})."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lmr.bench.plans.choices import FOLDER
+from lmr.report.paper.paper_file import list_table_names
 
 DESCRIPTION = """\
 Run a table of the paper with its exact settings, report it, and compare every row with the published numbers within a
@@ -17,16 +18,11 @@ examples:
 
 exit codes: 0 every row is reproduced, 1 a row is not, 2 it cannot be run (an error message says why)."""
 
-TABLES = (
-    "cifar10-c", "cifar100-c", "imagenet-c", "imagenet-variants", "ablation-components", "efficiency",
-    "imagenet-c-vitl14", "imagenet-c-cupl",
-)  # fmt: skip
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr reproduce``."""
     add = parser.add_argument
-    add("table", metavar="TABLE", help=f"one of: {', '.join(TABLES)}")
+    add("table", metavar="TABLE", help=f"one of: {', '.join(list_table_names())}")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     add("--workers", type=int, metavar="N", help="processes that share the cores (default: as in lmr bench)")
@@ -35,7 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Run, report and judge the table; what is returned is a complaint."""
-    from lmr.apps.reproduce import list_missed, reproduce
+    from lmr.apps.reproduce import reproduce
+    from lmr.report.paper.verdicts import list_missed
 
     judgements = reproduce(
         options.table, options.out, workers=options.workers, root=options.root, prompts=options.prompts

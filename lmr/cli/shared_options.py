@@ -36,8 +36,8 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--architecture",
         metavar="NAME",
-        help="for a file that does not name its architecture: ViT-B-16-quickgelu for weights tuned from OpenAI's, whose "
-        "activation is QuickGELU, ViT-B-16 for those with GELU (LAION, DataComp)",
+        help="for a file that does not name its architecture: ViT-B-16-quickgelu for weights tuned from OpenAI's, "
+        "which have QuickGELU, ViT-B-16 for those with GELU (LAION, DataComp)",
     )
     group.add_argument("--device", metavar="NAME", help="where it runs, such as cuda (default: cpu)")
     group.add_argument(

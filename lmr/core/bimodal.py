@@ -1,4 +1,4 @@
-"""BimodalMethod: what the methods share that adapt the norms of both towers."""
+"""BimodalMethod: the base of methods that adapt the norms of both towers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmr.core.errors import LmrError
 from lmr.core.gradient import GradientMethod
 from lmr.core.method import Mix
 from lmr.core.optim import OptimizerName
-from lmr.core.text import differentiate
+from lmr.core.text import differentiate_towers
 from lmr.core.traits import Tower
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class BimodalMethod(GradientMethod):
     """A GradientMethod whose row holds the norms of the image tower and of the text tower.
 
-    All class prompts are encoded again at every batch. Subclasses write ``adapt`` with :meth:`differentiate`.
+    All class prompts are encoded again at every batch. Subclasses write ``adapt`` with :meth:`differentiate_objective`.
     """
 
     towers = (Tower.IMAGE, Tower.TEXT)
@@ -33,15 +33,15 @@ class BimodalMethod(GradientMethod):
 
     optimizer: OptimizerName = "adamw"
     weight_decay: float = 0.01
-    chunk: int = 128  # prompts encoded with gradient at once; it bounds the memory and changes no result
+    chunk: int = 128  # prompts encoded with gradient at once; bounds the memory, does not change results
 
     def prepare(self) -> None:
         """Check that there is a text tower for the classes and open one bank on both towers."""
         if self.classifier.text is None:
             raise LmrError(
-                f"{self.name} adapts the text tower too and encodes one prompt per class, but this classifier has only "
-                "prototypes; make it with backbone.classifier(names, templates=[one template]), or give ZeroShot its "
-                "text=TextSide(...)."
+                f"{self.name} also adapts the text tower and encodes one prompt per class, but this classifier has "
+                "only prototypes; create it with backbone.classifier(names, templates=[one template]), or give "
+                "ZeroShot a text=TextSide(...)."
             )
         if self.chunk < 1:
             raise LmrError(f"Expected 'chunk' of {self.name} to be at least 1 prompt, got {self.chunk}.")
@@ -57,7 +57,7 @@ class BimodalMethod(GradientMethod):
         """Both towers."""
         return nn.ModuleList([self.classifier.encoder, self.text.tower])
 
-    def differentiate(
+    def differentiate_objective(
         self, images: Tensor, objective: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, T]]
     ) -> tuple[Tensor, Tensor, T, Tensor]:
         """Value, logits [B, C], by-product and gradient [1, P] of an objective at the present norms.
@@ -73,7 +73,7 @@ class BimodalMethod(GradientMethod):
             return value, (logits.detach(), rest)
 
         with torch.enable_grad(), self.bank.serve(norms):
-            value, (logits, rest), gradient = differentiate(
+            value, (logits, rest), gradient = differentiate_towers(
                 judge, lambda: self.classifier.encode(images), norms, self.text, self.chunk
             )
         return value, logits, rest, gradient

@@ -1,4 +1,4 @@
-"""ZeroShot: an image encoder and text prototypes make a classifier without training."""
+"""ZeroShot: a classifier without training, made of an image encoder and text prototypes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
+from lmr.core.locks import hold
 from lmr.core.text import TextSide
 
 
 class ZeroShot:
     """Images to unit features, cosines with unit text prototypes, and logits ``logit_scale * cosine + logit_bias``.
 
-    ``encoder`` is any module that maps images [B, ...] to features [B, D]; it is put in evaluation mode and frozen.
+    ``encoder`` is any module that maps images [B, ...] to features [B, D]; it is set to evaluation mode and frozen.
     ``prototypes`` [C, D] are normalised here and never below float32. ``names`` (C of them) and ``input_shape`` (of one
-    image) are optional; with them, answers can be named and a wrong image gets a better sentence. ``text`` is needed
+    image) are optional; they give answers their names and a wrong image a clearer error message. ``text`` is needed
     only by methods that adapt the text tower too. ``identity`` says what the prototypes were made from (model, prompts)
-    where that is known: a saved state is then recognised by it, and not by numbers whose last digits depend on the
+    where that is known: a saved state is then recognised by it, and not by values whose last digits depend on the
     machine that computed them.
     """
 
@@ -47,9 +48,12 @@ class ZeroShot:
         if not abs(bias) < float("inf"):
             raise LmrError(f"Expected a finite logit bias (0 for CLIP), got {logit_bias!r}.")
         if isinstance(names, str):
-            raise LmrError(f"Expected a list of class names, got the single text {names!r}.")
+            raise LmrError(f"Expected a list of class names, got the single string {names!r}; put it in a list.")
         if names is not None and len(names) != len(prototypes):
             raise LmrError(f"Expected one name for each of the {len(prototypes)} prototypes, got {len(names)} names.")
+        _check_names(names or ())
+        if any(parameter.is_meta for parameter in encoder.parameters()):
+            raise LmrError("The encoder has parameters without values (on the device 'meta'); load its weights first.")
         self.encoder = encoder.eval().requires_grad_(False)
         wide = torch.promote_types(prototypes.dtype, torch.float32)
         with leave_inference_mode():
@@ -66,12 +70,12 @@ class ZeroShot:
 
     @property
     def device(self) -> torch.device:
-        """Where images are expected."""
+        """The device images are expected on."""
         return self.prototypes.device
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """What images are expected in: the encoder's own floating type."""
+        """The type images are expected in: the floating type of the encoder."""
         own = (t.dtype for t in self.encoder.parameters() if t.is_floating_point())
         return next(own, self.prototypes.dtype)
 
@@ -92,16 +96,17 @@ class ZeroShot:
     def encode(self, images: Tensor) -> Tensor:
         """Features [B, D] as the encoder gives them, in the prototypes' precision."""
         try:
-            raw = self.encoder(images)
+            with hold(self.encoder):
+                raw = self.encoder(images)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, AssertionError, IndexError) as error:
             raise LmrError(f"The encoder cannot take images of shape {list(images.shape)}: {error}") from error
         if not isinstance(raw, Tensor) or raw.shape != (len(images), self.prototypes.shape[1]):
-            came = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
+            found = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
             raise LmrError(
                 f"Expected the encoder to give features {[len(images), self.prototypes.shape[1]]} to match the "
-                f"prototypes, got {came}. Wrap the module so that it returns the projected image features."
+                f"prototypes, got {found}. Wrap the module so that it returns the projected image features."
             )
         return raw.to(self.prototypes.dtype)
 
@@ -119,7 +124,7 @@ class ZeroShot:
         return self.logit_scale * cosines + self.logit_bias
 
     def check(self, images: Tensor) -> None:
-        """Refuse, with a sentence, what is not a batch of finite preprocessed images."""
+        """Raise an LmrError for anything but a batch of finite preprocessed images."""
         if not isinstance(images, Tensor):
             raise LmrError(f"Expected images as a tensor, got {type(images).__name__}; preprocess and stack them.")
         if images.ndim < 2 or len(images) == 0:
@@ -131,21 +136,30 @@ class ZeroShot:
             )
         if images.device != self.device:
             raise LmrError(f"Expected images on {self.device}, got {images.device}; move them with images.to(...).")
+        if not is_dense(images):
+            raise LmrError("Expected images as an ordinary dense tensor, got a sparse, nested or quantised one.")
         if self.input_shape is not None and tuple(images.shape[1:]) != self.input_shape:
             raise LmrError(f"Expected images of shape {['B', *self.input_shape]}, got {list(images.shape)}.")
         finite = images.isfinite().flatten(1).all(1)
         if not finite.all():
             bad = (~finite).nonzero().flatten().tolist()
-            raise LmrError(f"Images {bad[:8]} of this batch hold NaN or infinite values; leave them out.")
+            raise LmrError(f"Images {bad[:8]} of this batch hold NaN or infinite values; remove them.")
+
+
+def is_dense(value: object) -> bool:
+    """Whether it is a tensor with a value at every place: not a sparse, nested or quantised one, not one on "meta"."""
+    if not isinstance(value, Tensor):
+        return False
+    return value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)
 
 
 def leave_inference_mode() -> AbstractContextManager[None]:
-    """What is made within can take part in gradients later, also inside a caller's torch.inference_mode()."""
+    """Tensors made within can take part in gradients later, also inside a caller's torch.inference_mode()."""
     return torch.inference_mode(False)
 
 
 def leave_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Arithmetic in the precision of the tensors, also inside a caller's torch.autocast: a margin needs every digit."""
+    """Arithmetic in the precision of the tensors, also inside a caller's torch.autocast: margins need all digits."""
     on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
@@ -161,7 +175,7 @@ def digest_tensors(tensors: dict[str, Tensor]) -> str:
 
 
 def _read_number(value: float | Tensor) -> float:
-    """A number, also from NumPy or a tensor of one (``model.logit_scale.exp()``); NaN for what is none."""
+    """A number, also from NumPy or a tensor of one (``model.logit_scale.exp()``); NaN for anything else."""
     try:
         if isinstance(value, Tensor):
             return float(value.detach())
@@ -170,10 +184,21 @@ def _read_number(value: float | Tensor) -> float:
         return float("nan")
 
 
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse names that differ in white space only. Equal names are allowed, as ImageNet has some."""
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(" ".join(str(name).split()), name)
+        if other != name:
+            raise LmrError(f"The class names {other!r} and {name!r} differ in white space only; rename one of them.")
+
+
 def _check_prototypes(prototypes: Tensor) -> None:
     if not isinstance(prototypes, Tensor) or prototypes.ndim != 2 or not prototypes.is_floating_point():
         came = list(prototypes.shape) if isinstance(prototypes, Tensor) else type(prototypes).__name__
         raise LmrError(f"Expected text prototypes as a float tensor [classes, features], got {came}.")
+    if not is_dense(prototypes):
+        raise LmrError("Expected text prototypes as an ordinary dense tensor, got a sparse, nested or meta one.")
     if len(prototypes) < 2:
         raise LmrError(f"A classifier needs at least two classes, got {len(prototypes)}.")
     norms = prototypes.norm(dim=-1)

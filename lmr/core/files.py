@@ -1,4 +1,4 @@
-"""Files that survive a kill, a full disk and a second process: atomic writing and locks, once for the whole package."""
+"""Atomic writing and file locks, for the whole package: files survive a kill, a full disk and a second process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def replace_durably(finished: AnyPath, target: AnyPath) -> None:
 
 
 def sync_folder(folder: AnyPath) -> None:
-    """Flush the names in a folder to the disk; systems that cannot do this for folders are left alone."""
+    """Flush the names in a folder to the disk; does nothing on systems that cannot do this."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:  # Windows does not open folders
@@ -70,13 +70,13 @@ def check_folder(folder: Path, names: tuple[str, ...] = ()) -> None:
     (folder / ".probe").unlink()
     for name in names:
         if (folder / name).is_dir():
-            raise LmrError(f"{str(folder / name)!r} is a folder where a file is to go; give another --out.")
+            raise LmrError(f"{str(folder / name)!r} is a folder, but a file is written there; give another --out.")
 
 
 def acquire_lock(file: IO[bytes], wait: float = 0.0) -> bool:
     """Lock an open file until it is closed or the process ends, however it ends; False if another process holds it.
 
-    Tries for ``wait`` seconds. Systems and network disks without such locks answer True: there the user is trusted.
+    Tries for ``wait`` seconds. Returns True on systems and network disks without such locks.
     """
     try:
         import fcntl

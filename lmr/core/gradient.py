@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmr.core.functional.streams import choose_rows
+from lmr.core.functional.by_stream import choose_rows
 from lmr.core.method import COUNTS, Method, Mix, Ranges
 from lmr.core.norms import NormBank
 from lmr.core.optim import Optimizer, OptimizerName
@@ -21,8 +21,8 @@ from lmr.core.traits import Tower
 
 
 @dataclass(frozen=True)
-class Trace:
-    """What was measured of every sample, and the way back to the norms.
+class TracedBatch:
+    """What was measured of every sample, and how a loss of it reaches the norms.
 
     ``values`` are the measured tensors [B, ...] without gradient. ``pull_back`` maps the slope of a loss along the
     first of them [B] to its gradient along the norms [A, P].
@@ -35,9 +35,9 @@ class Trace:
 class NormMethod(Method):
     """A method that runs its tower with norm parameters of each stream: rows [streams, P], P = ``self.bank.size``.
 
-    Rows that adapt step by step are ``self.state["norms"]``, with the moments of ``self.optim`` beside them. Nothing in
-    a step couples two streams: a batch may mix them, and each gets the gradient and the step it would get alone. With
-    one stream in a batch its row is served as a view and no sample has a row of its own.
+    Rows that adapt step by step are ``self.state["norms"]``, with the moments of ``self.optim``. Nothing in a step
+    couples two streams: a batch may mix them, and each gets the gradient and the step it would get alone. A batch of
+    one stream runs on a view of its row; only in mixed batches every sample gets a copy of its row.
     """
 
     towers: ClassVar[tuple[Tower, ...]] = (Tower.IMAGE,)
@@ -83,16 +83,16 @@ class NormMethod(Method):
         """Logits with the adapted norms and the frozen prototypes."""
         return self.classifier.logits(self.image_cosines(images, self.take(mix, "norms")["norms"], mix.index))
 
-    # Gradients, exact for every stream. A batch that is best encoded in parts is differentiated in parts, so that what
-    # autograd keeps of one part is freed before the next one is encoded.
+    # Gradients. A batch that is best encoded in parts is differentiated in parts, so that what autograd keeps of one
+    # part is freed before the next one is encoded.
 
     def sum_gradients(
         self, images: Tensor, mix: Mix, norms: Tensor, judge: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
         """Gradients [A, P] of each stream's sum of losses, the logits [B, C], and all that ``judge`` gives [B].
 
-        ``judge`` maps logits [n, C] and the streams of their samples [n] to the loss of each sample, and to more if it
-        likes. It sees one part of the batch at a time.
+        ``judge`` maps logits [n, C] and the streams of their samples [n] to the loss of each sample, and optionally
+        to more. It sees one part of the batch at a time.
         """
         norms = norms.detach().requires_grad_()
         gradient, seen = torch.zeros_like(norms), []
@@ -107,13 +107,15 @@ class NormMethod(Method):
             del logits, losses
         return gradient, *(torch.cat(pieces) for pieces in zip(*seen, strict=True))
 
-    def trace(self, images: Tensor, mix: Mix, norms: Tensor, measure: Callable[[Tensor], tuple[Tensor, ...]]) -> Trace:
+    def trace(
+        self, images: Tensor, mix: Mix, norms: Tensor, measure: Callable[[Tensor], tuple[Tensor, ...]]
+    ) -> TracedBatch:
         """Measure every sample, for a loss of the whole batch that sees each sample through one number.
 
         ``measure`` maps cosines [n, C] to that number [n], to the samples [n] for which the loss may depend on it
-        (bool), and to more if it likes. The gradient of the loss is the slope of each sample's number, times a factor
-        that depends on the rest of the batch and that is known only when all of it was seen. With several parts the
-        slopes are kept, a row [P] per sample.
+        (bool), and optionally to more. The gradient of the loss is the slope of each sample's number, times a factor
+        that depends on the rest of the batch and is known only after the last part. With several parts the slopes are
+        kept, a row [P] per sample.
         """
         norms, parts = norms.detach(), self.classifier.split(len(images))
         if len(parts) == 1:
@@ -121,7 +123,7 @@ class NormMethod(Method):
             with torch.enable_grad():
                 measured = measure(self.image_cosines(images, norms, mix.index))
             values = tuple(value.detach() for value in measured)
-            return Trace(values, lambda slope: torch.autograd.grad(measured[0], norms, slope)[0])
+            return TracedBatch(values, lambda slope: torch.autograd.grad(measured[0], norms, slope)[0])
         seen, slopes = [], []
         for part in parts:
             rows = norms[mix.index[part]].requires_grad_()
@@ -134,7 +136,7 @@ class NormMethod(Method):
             seen.append((number.detach(), used, *(value.detach() for value in rest)))
             del number, rest
         values = tuple(torch.cat(pieces) for pieces in zip(*seen, strict=True))
-        return Trace(values, lambda slope: mix.sum(slope.unsqueeze(1) * torch.cat(slopes)))
+        return TracedBatch(values, lambda slope: mix.sum(slope.unsqueeze(1) * torch.cat(slopes)))
 
     # Steps.
 
@@ -150,6 +152,15 @@ class NormMethod(Method):
         new = {"norms": norms, **moments}
         stepped = wanted & self.find_sound(new)
         return {key: choose_rows(stepped, value, old[key]) for key, value in new.items()}, stepped
+
+    def descend(self, gradient: Tensor, logits: Tensor, mix: Mix) -> Tensor:
+        """Take one step along ``gradient`` [A, P] in every stream whose ``logits`` [B, C] are finite.
+
+        For methods that answer before the step. Gives the streams that stepped, as :meth:`propose` does.
+        """
+        new, stepped = self.propose(self.take(mix), gradient, mix.all(logits.isfinite().all(1)))
+        self.put(new, mix)
+        return stepped
 
     def drift(self, mix: Mix) -> Tensor:
         """How far the norms of each stream are from their start, relative to its length: [A]."""

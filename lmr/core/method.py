@@ -1,7 +1,7 @@
-"""Method: what every test-time adaptation method is to its user.
+"""Method: the interface of every test-time adaptation method.
 
 A method is a dataclass: its fields are its configuration, its state is a dict of tensors whose first dimension is the
-stream. A new method is one file with one decorated class that says how to begin, how to adapt and how to answer.
+stream. A new method is one file with one decorated class that defines how to begin, to adapt and to answer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import os
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -18,15 +19,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
+from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
-from lmr.core.functional.streams import all_by_stream, mean_by_stream, sum_by_stream
+from lmr.core.functional.by_stream import all_by_stream, mean_by_stream, sum_by_stream
+from lmr.core.locks import hold
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
 from lmr.core.traits import Emission, Passes, Role, Scores, Tower
 
 Streams = Sequence[int] | Tensor | int | None
-Ranges = dict[str, tuple[float, float | None]]  # of state tensors: the smallest and the largest value, None for finite
+Ranges = dict[str, tuple[float | None, float | None]]  # smallest and largest value of state tensors; None: any finite
 COUNTS: tuple[float, float] = (0, 2**53)  # the range of a tensor that counts
 SHARES: tuple[float, float] = (0, 1.001)  # of one that holds shares or probabilities, with room for rounding
 UNIT: tuple[float, float] = (-1.001, 1.001)  # of one that holds unit vectors, their means or cosines
@@ -34,7 +36,7 @@ UNIT: tuple[float, float] = (-1.001, 1.001)  # of one that holds unit vectors, t
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to a batch: logits [B, C] and what happened, in plain numbers."""
+    """The answer to a batch: logits [B, C], and ``info``, what happened, in plain Python values."""
 
     logits: Tensor
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -52,7 +54,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Preset:
-    """A named configuration, where its values come from, and the batch size they were chosen for."""
+    """A named configuration, the source of its values, and the batch size they were chosen for."""
 
     values: dict[str, Any]
     source: str
@@ -61,7 +63,7 @@ class Preset:
 
 @dataclass(frozen=True)
 class Mix:
-    """Which streams a batch holds: ``active`` [A] sorted stream ids, ``index`` [B] each sample's place among them."""
+    """The streams of a batch: ``active`` [A] sorted stream ids, ``index`` [B] which of them each sample is of."""
 
     active: Tensor
     index: Tensor
@@ -91,9 +93,9 @@ class Mix:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Method:
-    """Base of all methods. Labels never reach it; nothing adapts unless :meth:`step` is called."""
+    """Base of all methods. It never sees labels, and it adapts only in :meth:`step`."""
 
-    # Traits: what a method declares of itself. All have defaults; ``register`` fills in name and label.
+    # Traits: what a method declares about itself. All have defaults; ``register`` fills in name and label.
     name: ClassVar[str]
     label: ClassVar[str]  # what tables call it; the name in capitals if not declared
     source: ClassVar[str] = ""  # where it was published, in a few words
@@ -117,6 +119,7 @@ class Method:
         hints = typing.get_type_hints(type(self))
         for key in list_arguments(type(self)):
             setattr(self, key, convert(getattr(self, key), hints[key], f"{key!r} of {self.name}"))
+            self._check_size(key)
         self.streams = convert(self.streams, int, "the number of streams")
         if self.streams < 1:
             raise LmrError(f"Expected a number of streams of at least 1, got {self.streams!r}.")
@@ -129,9 +132,11 @@ class Method:
                 self.state: dict[str, Tensor] = self.begin(self.streams)
                 self.state["predicted"] = self._no_predictions(self.streams)
         except (RuntimeError, OverflowError, MemoryError) as error:
-            raise LmrError(f"There is no memory for the state of {self!r}; ask for less. ({error})") from error
+            raise LmrError(
+                f"The state of {self!r} does not fit in memory; use fewer streams or a smaller capacity. ({error})"
+            ) from error
 
-    # What a method says of itself.
+    # What a method declares or overrides.
 
     @property
     def emits(self) -> Emission:
@@ -154,11 +159,11 @@ class Method:
         return None
 
     def logit_offset(self) -> Tensor | None:
-        """What the present state adds to the logits besides similarity: [streams, C], or None for nothing."""
+        """The term of the logits that is not similarity, in the present state: [streams, C], or None."""
         return None
 
     def logit_floor(self) -> float | None:
-        """The logit that stands for probability 0, for methods whose logits have a floor."""
+        """The logit of probability 0, for methods whose logits have a floor."""
         return None
 
     def prepare(self) -> None:
@@ -180,11 +185,11 @@ class Method:
         """Logits [B, C] of a checked batch with the present state; changes nothing."""
         raise NotImplementedError
 
-    # What its user calls.
+    # The interface for users. Threads may share a method: each call holds the towers it uses.
 
     def step(self, images: Tensor, streams: Streams = None) -> Prediction:
-        """Adapt on this batch and answer it. ``streams`` [B] names the stream of each image where there are several."""
-        with leave_inference_mode(), leave_autocast(self.classifier.device):
+        """Adapt on this batch and answer it. With several streams, ``streams`` [B] gives the stream of each image."""
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
             images, mix = self._check(images, streams)
             prediction = self.adapt(images, mix)
             sound = prediction.logits.isfinite().all(1)
@@ -195,26 +200,24 @@ class Method:
 
     def predict(self, images: Tensor, streams: Streams = None) -> Prediction:
         """Answer with the present state and change nothing."""
-        with leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
             return Prediction(self.answer(*self._check(images, streams)))
 
     def reset(self, streams: Streams = None) -> None:
-        """Forget everything, or only what the named streams have seen."""
+        """Return all streams, or the named ones, to their start."""
         rows = self._rows(streams)
-        with leave_inference_mode():
+        with self._hold(), leave_inference_mode():
             self._replace(self.begin(len(rows)) | {"predicted": self._no_predictions(len(rows))}, rows)
 
     def state_dict(self, streams: Streams = None) -> dict[str, Any]:
-        """A copy of the state (of all streams, or of the named ones) with what it belongs to."""
+        """A copy of the state of all streams, or of the named ones, with what it belongs to."""
         rows = self._rows(streams)
-        return {
-            "spec": self.spec,
-            **self.classifier.fingerprint,
-            "tensors": {key: value[rows].clone() for key, value in self.state.items()},
-        }
+        with self._hold():
+            tensors = {key: value[rows].clone() for key, value in self.state.items()}
+        return {"spec": self.spec, **self.classifier.fingerprint, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any], streams: Streams = None) -> None:
-        """Take over a state (into all streams, or into the named ones); one that does not fit changes nothing."""
+        """Load a state into all streams, or into the named ones. A state that does not fit changes nothing."""
         rows = self._rows(streams)
         if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
             raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
@@ -222,27 +225,29 @@ class Method:
             raise LmrError(f"The state belongs to {state.get('spec')}, not to {self.spec}; create that one.")
         for part, word in (("backbone", "weights"), ("classes", "classes or prompts")):
             if state.get(part) != self.classifier.fingerprint[part]:
-                raise LmrError(f"The state was made with other {word} than this method has; load those or start anew.")
+                raise LmrError(
+                    f"The state was made with other {word} than this method has; load those, or start without it."
+                )
         tensors: Mapping[str, Tensor] = state["tensors"]
         if set(tensors) != set(self.state):
-            odd = sorted(set(tensors) ^ set(self.state))
-            raise LmrError(f"The state does not have the tensors of {self.name}: {', '.join(odd)} is missing or odd.")
+            wrong = ", ".join(sorted(set(tensors) ^ set(self.state)))
+            raise LmrError(f"The state does not have the tensors of {self.name}: {wrong} is missing or unexpected.")
         self._check_fit(tensors, len(rows))
-        with leave_inference_mode():
+        with self._hold(), leave_inference_mode():
             self._replace(tensors, rows)
 
     def save(
         self, path: str | os.PathLike[str], streams: Streams = None, notes: Mapping[str, str] | None = None
     ) -> None:
-        """Write the state to one safetensors file, atomically. ``notes`` are kept beside it, untouched."""
+        """Write the state to one safetensors file, atomically, with ``notes`` that :meth:`load` returns."""
         if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
-            raise LmrError(f"Expected notes as texts with names, got {notes!r}.")
+            raise LmrError(f"Expected notes as a mapping of strings to strings, got {notes!r}.")
         state = self.state_dict(streams)
         facts = {key: str(state[key]) for key in ("spec", "backbone", "classes")}
         write_state(path, state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
 
     def load(self, path: str | os.PathLike[str], streams: Streams = None) -> dict[str, str]:
-        """Take over a state written by :meth:`save` and return its notes; a file that does not fit changes nothing."""
+        """Load a state written by :meth:`save` and return its notes. A file that does not fit changes nothing."""
         tensors, facts = read_state(path)
         try:
             self.load_state_dict({**facts, "tensors": tensors}, streams)
@@ -258,10 +263,10 @@ class Method:
     def __repr__(self) -> str:
         return self.spec if self.streams == 1 else f"{self.spec} x {self.streams} streams"
 
-    # What subclasses work with.
+    # Tools for subclasses.
 
     def take(self, mix: Mix, *keys: str) -> dict[str, Tensor]:
-        """The rows [A, ...] of the batch's streams in some tensors of the state, or in all; not to be written to."""
+        """The rows [A, ...] of the batch's streams in the named tensors of the state, or in all. Read only."""
         chosen = keys or [key for key in self.state if key != "predicted"]
         return {key: self.state[key] if self.streams == 1 else self.state[key][mix.active] for key in chosen}
 
@@ -276,11 +281,10 @@ class Method:
         return torch.stack(sound).all(0)
 
     def summarise(self, report: Mapping[str, Tensor], mix: Mix) -> dict[str, Any]:
-        """Facts [A] about each stream of the batch as plain numbers for the info.
+        """The info of a batch from facts [A] about each of its streams, in plain Python values.
 
-        Over the whole batch, counts are added, other numbers averaged over the streams; a truth holds if it holds for
-        any stream, "finite" if for all. Where the method serves several streams, ``info["streams"]`` has them one by
-        one.
+        Over the streams, counts are added and other numbers averaged; a bool is true if it is for any stream, "finite"
+        if it is for all. A method of several streams also gives the facts of each one, in ``info["streams"]``.
         """
         columns = {key: value.tolist() for key, value in report.items()}
         info: dict[str, Any] = {}
@@ -297,7 +301,7 @@ class Method:
             }
         return info
 
-    # Machinery.
+    # Internals.
 
     def _require_not_negative(self, *keys: str) -> None:
         """Refuse arguments that are negative or not finite; for ``prepare``."""
@@ -306,12 +310,28 @@ class Method:
             if not 0 <= value < math.inf:
                 raise LmrError(f"Expected {key!r} of {self.name} to be finite and not negative, got {value}.")
 
+    def _check_size(self, key: str) -> None:
+        """Refuse finite arguments that the model's precision, or a whole number of the machine, cannot hold."""
+        value = getattr(self, key)
+        largest = torch.finfo(self.classifier.prototypes.dtype).max
+        for part in value if isinstance(value, tuple) else (value,):
+            limit = largest if isinstance(part, float) else 2**62
+            if isinstance(part, int | float) and limit < abs(part) < math.inf:
+                raise LmrError(f"Expected {key!r} of {self.name} from {-limit:.0e} to {limit:.0e}, got a value beyond.")
+
+    def _hold(self) -> AbstractContextManager[None]:
+        """Keep other threads off the towers and, as every call holds them, off the state."""
+        towers = [self.classifier.encoder]
+        if Tower.TEXT in self.towers and self.classifier.text is not None:
+            towers.append(self.classifier.text.tower)
+        return hold(*towers)
+
     def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
         self.classifier.check(images)
         images = images.detach().clone() if images.is_inference() else images.detach()
         if streams is None:
             if self.streams > 1:
-                raise LmrError(f"This method serves {self.streams} streams; say which with step(images, streams=ids).")
+                raise LmrError(f"This method serves {self.streams} streams; name them with step(images, streams=ids).")
             nothing = torch.zeros(len(images), dtype=torch.int64, device=images.device)
             return images, Mix(nothing[:1], nothing)
         ids = self._ids(streams)
@@ -321,15 +341,15 @@ class Method:
         return images, Mix(active, index)
 
     def _ids(self, streams: Streams) -> Tensor:
-        sentence = f"Expected a list of stream ids from 0 to {self.streams - 1}, got {streams!r}."
+        message = f"Expected a list of stream ids from 0 to {self.streams - 1}, got {streams!r}."
         try:
             given = torch.as_tensor([streams] if isinstance(streams, int) else streams, device=self.classifier.device)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise LmrError(sentence) from error
+            raise LmrError(message) from error
         whole = not given.is_floating_point() and not given.is_complex() and given.dtype != torch.bool
         ids = given.long()
         if ids.ndim != 1 or not len(ids) or not whole or bool(((ids < 0) | (ids >= self.streams)).any()):
-            raise LmrError(sentence)
+            raise LmrError(message)
         return ids
 
     def _rows(self, streams: Streams) -> Tensor:
@@ -337,14 +357,14 @@ class Method:
             return torch.arange(self.streams, device=self.classifier.device)
         rows = self._ids(streams)
         if len(set(rows.tolist())) != len(rows):
-            raise LmrError(f"Name every stream once, got {streams!r}.")
+            raise LmrError(f"Expected every stream once, got {streams!r}.")
         return rows
 
     def _check_fit(self, tensors: Mapping[str, Tensor], rows: int) -> None:
-        """Refuse tensors that this method could not go on with."""
+        """Refuse tensors that this method could not continue with."""
         for key, own in self.state.items():
             given, fixed = tensors[key], 2 if key in self.grows else 1
-            alike = isinstance(given, Tensor) and given.ndim == own.ndim and given.dtype == own.dtype
+            alike = is_dense(given) and given.ndim == own.ndim and given.dtype == own.dtype
             if not alike or given.shape[fixed:] != own.shape[fixed:]:
                 raise LmrError(f"The tensor {key!r} of the state does not have the shape or type {self.name} keeps.")
             if len(given) != rows:
@@ -353,6 +373,12 @@ class Method:
                 raise LmrError(f"The tensor {key!r} of the state holds NaN or infinite values; the state is damaged.")
         if len({tensors[key].shape[1] for key in self.grows}) > 1:
             raise LmrError("The growing tensors of the state do not have the same length; the state is damaged.")
+        ranges = self.ranges(tensors)
+        for key, value in tensors.items():
+            low, high = ranges.get(key, (None, None))
+            if not bool(_find_within(value, low, high).all()):
+                limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
+                raise LmrError(f"Expected values {limits} in the tensor {key!r} of the state; the state is damaged.")
 
     def _replace(self, tensors: Mapping[str, Tensor], rows: Tensor) -> None:
         for key, value in tensors.items():

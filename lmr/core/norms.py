@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lmr.core.errors import LmrError
+from lmr.core.locks import hold
 
 _LENT = ("weight", "bias", "forward")  # instance attributes that hide a norm's own while it is served
 
@@ -18,8 +20,8 @@ _LENT = ("weight", "bias", "forward")  # instance attributes that hide a norm's 
 class RowNorm(nn.LayerNorm):
     """A LayerNorm over the last axis that can be served one row for all samples or a row for each of them.
 
-    Its numbers are [width], or [B, width] for x [B, ..., width]. It is computed in their precision and answers in the
-    precision of x, so that a tower in half precision keeps its adapted numbers whole.
+    Its parameters are [width], or [B, width] for x [B, ..., width]. It computes in their precision and returns the
+    precision of x, so that a tower in half precision does not round its adapted parameters.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,7 +36,7 @@ class RowNorm(nn.LayerNorm):
 
 @dataclass(frozen=True)
 class _Norm:
-    """One LayerNorm and where its numbers stand in a row."""
+    """One LayerNorm and the place of its parameters in a row."""
 
     name: str
     module: nn.LayerNorm
@@ -45,7 +47,7 @@ class _Norm:
 class NormBank:
     """Finds every affine ``nn.LayerNorm`` of a tower and lets it run with parameters from given rows [A, size].
 
-    The bank holds no adapted parameters: rows belong to whoever calls :meth:`serve`. The tower's own parameters are
+    The bank holds no adapted parameters: rows belong to the caller of :meth:`serve`. The tower's own parameters are
     never changed. Inside :meth:`serve` its norms use the rows, outside their own, so several methods can share one
     tower. With one row each norm runs its own forward on a view of the row, at no extra cost. With several rows every
     sample is scaled and shifted by its own row. Norms with tied parameters are adapted separately.
@@ -96,32 +98,34 @@ class NormBank:
             raise LmrError(f"Expected rows [streams, {self.size}] for this tower's norms, got {list(rows.shape)}.")
         if self._closed:
             raise LmrError("This NormBank was closed; make a new one for the tower.")
-        before = [{k: v for k, v in norm.module.__dict__.items() if k in _LENT} for norm in self.norms]
-        fast = torch.backends.mha.get_fastpath_enabled()
-        try:
-            self._take_back()
-            if len(rows) == 1:
-                self._lend_row(rows[0])
-            else:
-                if index is None:
-                    raise LmrError(f"Expected an index that gives each sample one of the {len(rows)} rows, got none.")
-                # PyTorch's fused encoder layer reads norm.weight by itself and would pass the rows by.
-                torch.backends.mha.set_fastpath_enabled(False)
-                self._lend_rows(rows[index])
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-            self._take_back()
-            for norm, earlier in zip(self.norms, before, strict=True):
-                norm.module.__dict__.update(earlier)
+        if index is None and len(rows) > 1:
+            raise LmrError(f"Expected an index that gives each sample one of the {len(rows)} rows, got none.")
+        with hold(self.tower), nullcontext() if len(rows) == 1 else _avoid_fused_layers():
+            before = [{k: v for k, v in norm.module.__dict__.items() if k in _LENT} for norm in self.norms]
+            try:
+                self._take_back()
+                if len(rows) == 1:
+                    self._lend_row(rows[0])
+                else:
+                    self._lend_rows(rows[index])
+                yield
+            finally:
+                self._take_back()
+                for norm, earlier in zip(self.norms, before, strict=True):
+                    norm.module.__dict__.update(earlier)
 
     def locate_batch(self, images: Tensor, encode: Callable[[Tensor], Any] | None = None) -> None:
-        """Learn along which axis each norm sees the batch (some towers work on [tokens, batch, width]).
+        """Find the axis of the batch in the input of each norm (some towers work on [tokens, batch, width]).
 
         Two and three copies of one image are sent through ``encode`` (the tower): the axis that grows is the batch.
         """
         if self._axes or all(isinstance(norm.module, RowNorm) for norm in self.norms):
             return
+        with hold(self.tower):
+            self._axes = self._find_axes(images, encode or self.tower)
+
+    def _find_axes(self, images: Tensor, encode: Callable[[Tensor], Any]) -> dict[tuple[str, int], int]:
+        """The axis of the batch for each norm and each rank of its input."""
         calls: list[tuple[str, torch.Size]] = []
         hooks = [
             norm.module.register_forward_pre_hook(lambda _, given, name=norm.name: calls.append((name, given[0].shape)))
@@ -130,7 +134,7 @@ class NormBank:
         try:
             with torch.no_grad():
                 for copies in (2, 3):
-                    (encode or self.tower)(images[:1].expand(copies, *images.shape[1:]))
+                    encode(images[:1].expand(copies, *images.shape[1:]))
         finally:
             for hook in hooks:
                 hook.remove()
@@ -144,10 +148,10 @@ class NormBank:
                     f"Cannot tell which axis of {list(two)} holds the batch in the norm {name!r}, so this tower cannot "
                     "serve several streams at once. Use one stream per method instead."
                 )
-        self._axes = axes
+        return axes
 
     def _take_back(self) -> None:
-        """Let every norm be itself."""
+        """Remove all lent attributes, so that every norm uses its own parameters."""
         for norm in self.norms:
             for lent in _LENT:
                 norm.module.__dict__.pop(lent, None)
@@ -155,7 +159,7 @@ class NormBank:
     def _lend_row(self, row: Tensor) -> None:
         """An instance attribute hides the registered parameter, so the norm's own forward reads the row.
 
-        Where the tower is in half precision the norm is computed in the row's own, as a step of 1e-3 would be lost.
+        In a tower of half precision the norm is computed in the precision of the row, as a step of 1e-3 would be lost.
         """
         for norm in self.norms:
             own = norm.module.weight
@@ -179,8 +183,8 @@ class NormBank:
                 continue
             if not _is_plain(norm.module):
                 raise LmrError(
-                    f"The norm {norm.name!r} is a {type(norm.module).__name__} with a forward of its own, which "
-                    "several streams in one batch would pass by. Use one stream per method instead."
+                    f"The norm {norm.name!r} is a {type(norm.module).__name__} with its own forward, which "
+                    "several streams in one batch would bypass. Use one stream per method instead."
                 )
             norm.module.__dict__["forward"] = self._make_forward(norm, rows)
 
@@ -204,6 +208,32 @@ class NormBank:
             return torch.addcmul(rows[:, norm.bias].view(spread), scaled, weight).to(x.dtype)
 
         return forward
+
+
+_FUSED = threading.Lock()  # guards the two below
+_fused_avoided = 0  # how many services avoid the fused layers
+_fused_setting = True  # what the user had set before the first of them
+
+
+@contextmanager
+def _avoid_fused_layers() -> Iterator[None]:
+    """Within this context PyTorch's fused encoder layer is off: it reads ``norm.weight`` itself and ignores the rows.
+
+    The setting is that of the whole process, so the last of several threads restores it.
+    """
+    global _fused_avoided, _fused_setting
+    with _FUSED:
+        if not _fused_avoided:
+            _fused_setting = torch.backends.mha.get_fastpath_enabled()
+        _fused_avoided += 1
+        torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        with _FUSED:
+            _fused_avoided -= 1
+            if not _fused_avoided:
+                torch.backends.mha.set_fastpath_enabled(_fused_setting)
 
 
 def _is_plain(module: nn.LayerNorm) -> bool:

@@ -64,7 +64,7 @@ def adam_step(
     count = count + 1
     first = first.lerp(gradient, 1 - betas[0])
     second = betas[1] * second + (1 - betas[1]) * gradient.square()
-    # The corrections are formed in float64 as torch.optim does, then applied in the rows' own precision.
+    # The corrections are computed in float64 as in torch.optim, then applied in the precision of the rows.
     time = count.double().unsqueeze(1)
     step_size = (lr / (1 - betas[0] ** time)).to(rows.dtype)
     root = ((1 - betas[1] ** time).sqrt()).to(rows.dtype)

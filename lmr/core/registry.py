@@ -36,7 +36,7 @@ def register(name: str) -> Callable[[_M], _M]:
 
     def enter(method: _M) -> _M:
         if name in _METHODS:
-            raise LmrError(f"There already is a method {name!r}, in {_METHODS[name].__module__}; choose another name.")
+            raise LmrError(f"A method {name!r} already exists, in {_METHODS[name].__module__}; choose another name.")
         made = dataclasses.dataclass(kw_only=True, eq=False, repr=False)(method)
         made.name = name
         if "label" not in vars(made):
@@ -94,8 +94,8 @@ def find_method_file(method: type[Method]) -> str | None:
 def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: int = 1, **arguments: Any) -> Method:
     """Create a method from its spec string, for example ``create("lmr(lr=1e-3)", clip)``.
 
-    What is given in the call wins over the string, the string over the preset, the preset over the defaults. A preset
-    may also be in the string: ``lmr(preset="cifar10-c")``. A method in a file of your own is ``./mine.py:mine``.
+    Arguments of the call override the string, the string overrides the preset, the preset the defaults. A preset may
+    also be in the string: ``lmr(preset="cifar10-c")``. A method in your own file is ``./mine.py:mine``.
     """
     file, spec = split_address(spec)
     name, values = parse_spec(spec)
@@ -130,7 +130,7 @@ def load_method_file(path: str) -> str:
     module_name = f"lmr_method_file_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
     if getattr(sys.modules.get(module_name), "__lmr_digest__", None) == digest:
         return digest
-    _fill()  # a name that a file takes from the package is refused, whatever was loaded first
+    _fill()  # a file cannot take a name of the package, whatever was loaded first
     for name in [name for name, method in _METHODS.items() if method.__module__ == module_name]:
         del _METHODS[name]
     module_spec = importlib.util.spec_from_file_location(module_name, resolved)
@@ -152,7 +152,7 @@ def load_method_file(path: str) -> str:
 
 @cache
 def _fill() -> None:
-    """Import every method of the package and of installed packages, when one is first asked for.
+    """Import every method of the package and of installed packages, at first use.
 
     The package's own folder is imported by name: core knows that there is a folder of methods, not what is in it.
     """
@@ -160,7 +160,7 @@ def _fill() -> None:
     for point in metadata.entry_points(group=ENTRY_POINTS):
         try:
             point.load()
-        except Exception as error:  # a broken package must not take the others along
+        except Exception as error:  # a broken package must not disable the others
             warnings.warn(
                 f"The methods of {point.value!r} (entry point {point.name!r}) cannot be imported: {error}", stacklevel=2
             )

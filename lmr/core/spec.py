@@ -1,4 +1,4 @@
-"""The spec string, the one form of a configuration: ``tent(lr=2.5e-4, optimizer="sgd")``."""
+"""The spec string, the textual form of a configuration: ``tent(lr=2.5e-4, optimizer="sgd")``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     values: dict[str, Any] = {}
     for keyword in tree.keywords:
         if keyword.arg is None or keyword.arg in values:
-            raise LmrError(f"Cannot read the method {text!r}: name every argument once; {example}.")
+            raise LmrError(f"Cannot read the method {text!r}: give every argument once, with its name; {example}.")
         try:
             values[keyword.arg] = ast.literal_eval(keyword.value)
         except (ValueError, TypeError, MemoryError, RecursionError) as error:
@@ -49,9 +49,10 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
-    """Return ``value`` in Python's own type if it fits the hint; otherwise a sentence.
+    """Return ``value`` in Python's own type if it fits the hint, otherwise raise an LmrError.
 
-    A whole number may stand for a float. NumPy's numbers and texts become Python's, so that a spec string stays plain.
+    A whole number is accepted for a float. NumPy's numbers and strings become Python's, so that spec strings stay
+    plain.
     """
     if not _fits(value, hint):
         raise LmrError(f"Expected {_describe(hint)} for {where}, got {value!r}.")
@@ -86,5 +87,5 @@ def _describe(hint: Any) -> str:
         return " or ".join(map(repr, typing.get_args(hint)))
     if typing.get_origin(hint) is tuple:
         return f"{len(typing.get_args(hint))} values in brackets, each {_describe(typing.get_args(hint)[0])},"
-    words = {float: "a number", int: "a whole number", bool: "True or False", str: "a text"}
+    words = {float: "a number", int: "a whole number", bool: "True or False", str: "a string"}
     return words.get(hint, str(hint))

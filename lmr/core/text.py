@@ -1,4 +1,4 @@
-"""The text side of a classifier: for methods that adapt the text tower and encode all prompts again at every batch."""
+"""The text side of a classifier: for methods that adapt the text tower and re-encode all prompts at every batch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
+from lmr.core.locks import hold
 
 T = TypeVar("T")
 
@@ -20,13 +21,12 @@ class TextSide:
     """A text tower and the class prompts it encodes, one per class.
 
     ``encode`` maps the tower and a slice of the classes to their raw features [n, D]; gradient flows to the norms of
-    ``tower`` while a NormBank serves them. The tower is put in evaluation mode and frozen. Where it is causal the
-    prompts should be cut to the longest of the set: padding after the end of a text cannot influence it and costs as
-    much as words do.
+    ``tower`` while a NormBank serves them. The tower is set to evaluation mode and frozen. If it is causal, cut
+    the prompts to the longest of the set: padding after the end of a text has no influence and costs as much as words.
     """
 
     tower: nn.Module
-    encode: Callable[[nn.Module, slice], Tensor]  # takes the tower, so that a copy of this encodes with its own
+    encode: Callable[[nn.Module, slice], Tensor]  # takes the tower, so that a copy encodes with its copy
     classes: int
 
     def __post_init__(self) -> None:
@@ -34,7 +34,8 @@ class TextSide:
 
     def prototypes(self, part: slice) -> Tensor:
         """Unit features [n, D] of some classes, never below float32."""
-        raw = self.encode(self.tower, part)
+        with hold(self.tower):
+            raw = self.encode(self.tower, part)
         if raw.ndim != 2 or len(raw) != part.stop - part.start:
             raise LmrError(
                 f"Expected text features {[part.stop - part.start, 'D']} for the classes {part.start} to "
@@ -52,7 +53,7 @@ class TextSide:
         return (slice(first, min(first + chunk, self.classes)) for first in range(0, self.classes, chunk))
 
 
-def differentiate(
+def differentiate_towers(
     loss: Callable[[Tensor, Tensor], tuple[Tensor, T]],
     encode: Callable[[], Tensor],
     rows: Tensor,
@@ -62,10 +63,10 @@ def differentiate(
     """Value, by-product and gradient of ``loss(features, prototypes) -> (value, by-product)``, evaluated once.
 
     ``encode`` gives the image features. The gradient is the exact one with respect to ``rows``, from which a NormBank
-    serves both towers. Peak memory does not grow with the number of classes, and what the images and the texts need is
-    never there at the same time: the images are encoded, the prompts without gradient, the loss gives its gradient to
-    features and prototypes, the images take theirs back, and then the prompts are encoded once more, chunk by chunk,
-    each chunk's graph freed before the next. Only where there is a single chunk it is encoded once.
+    serves both towers. Peak memory does not grow with the number of classes, and the graphs of images and texts never
+    exist at the same time: the images are encoded, then the prompts without gradient; the loss is differentiated along
+    features and prototypes; the images are differentiated; then the prompts are encoded again with gradient, chunk by
+    chunk, each chunk's graph freed before the next. A single chunk is encoded only once.
     """
     parts = list(text.chunks(chunk))
     features = encode()
@@ -82,7 +83,7 @@ def differentiate(
 
 
 def _pull_back(encoded: Tensor, rows: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient that reaches ``rows`` through what a tower gave; none where the tower has no norms."""
+    """The gradient along ``rows`` through the output of a tower; zero if the tower has no norms."""
     if not encoded.requires_grad:
         return torch.zeros_like(rows)
     return torch.autograd.grad(encoded, rows, gradient)[0]

@@ -1,4 +1,4 @@
-"""What a method declares of itself, in types: benchmarks, costs, reports and listings need not know its name."""
+"""What a method declares about itself, in types, so that benchmarks, costs, reports and listings need no names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Emission = Literal["before", "after"]
 
 
 class Role(enum.IntEnum):
-    """The place of a method in a comparison; tables list them in this order."""
+    """The role of a method in a comparison; tables list methods in this order."""
 
-    BASELINE = 0  # the frozen classifier, which every method has to beat
+    BASELINE = 0  # the frozen classifier, to which every method is compared
     OTHER = 1
-    OURS = 2  # the method that others are compared with
+    OURS = 2  # the method of this package
 
 
 class Tower(enum.Enum):
@@ -25,7 +25,7 @@ class Tower(enum.Enum):
 
 
 class Scores(enum.Enum):
-    """What the logits of a method stand for."""
+    """The meaning of a method's logits."""
 
     COSINES = "cosines"  # logit_scale * similarity + logit_bias, plus an offset the method can name
     LABELS = "labels"  # the logarithm of a distribution over labels

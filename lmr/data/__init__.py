@@ -1,1 +1,1 @@
-"""Pictures and where they come from; nothing here knows a model."""
+"""Datasets, image files, streams and corruptions. Nothing here knows a model."""

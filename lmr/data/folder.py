@@ -1,4 +1,4 @@
-"""The former place of :mod:`lmr.data.image_files`; its public name is still found here."""
+"""The former name of :mod:`lmr.data.image_files`, kept for existing imports."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Picture files: find them in a stable order, and open any of them as plain 8-bit RGB.
+"""Image files: find them in a stable order, and open any of them as plain 8-bit RGB.
 
-The only code that reads picture files. What a model sees must not depend on how a picture happened to be stored, so
-rotation, transparency, bit depth and colour model are all settled here, once.
+The only code that reads image files. What a model sees must not depend on how an image is stored, so rotation,
+transparency, bit depth and colour model are all handled here.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _UPRIGHT = {
 
 
 class UnreadableImage(LmrError):
-    """The file cannot be turned into a picture; the message says why in one sentence."""
+    """The file cannot be read as an image; the message says why."""
 
 
 def list_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Turn files and folders into one list of picture files, in the order of the sources and without duplicates.
+    """Turn files and folders into one list of image files, in the order of the sources and without duplicates.
 
-    Folders are searched to the bottom, without hidden files, hidden folders and links to folders, and sorted as people
-    count: img2 before img10. A file named explicitly is kept whatever its extension.
+    Folders are searched recursively, without hidden files, hidden folders and links to folders, and sorted in natural
+    order: img2 before img10. A file named explicitly is kept whatever its extension.
     """
     if isinstance(sources, (str, os.PathLike)):
         sources = [sources]
     unique: dict[str, Path] = {}
     for name in sources:
         if not os.fspath(name):
-            raise LmrError("Expected a file or folder, got an empty name; is a variable of the shell not set?")
+            raise LmrError("Expected a file or folder, got an empty name; is a shell variable unset?")
         source = Path(name)
         if os.path.isdir(source):
             found = _search_folder(source)
@@ -68,7 +68,7 @@ def _search_folder(source: Path) -> list[Path]:
         found += [Path(root, file) for file in files if not file.startswith(".") and file.lower().endswith(EXTENSIONS)]
     if not found:
         raise LmrError(
-            f"The folder {str(source)!r} holds no picture ({', '.join(EXTENSIONS)}): give one that does, "
+            f"The folder {str(source)!r} contains no image ({', '.join(EXTENSIONS)}): give one that does, "
             "or name files with other extensions one by one."
         )
     return sorted(found, key=lambda path: (_make_sort_key(path.relative_to(source)), path))
@@ -88,10 +88,10 @@ def _make_sort_key(path: Path) -> list[list[tuple[str, int]]]:
 
 
 def open_image(path: str | os.PathLike[str], *, upright: bool = True) -> Image.Image:
-    """Open the first frame of a picture file as 8-bit RGB, upright, transparency laid on white.
+    """Open the first frame of an image file as 8-bit RGB, upright, transparency composited on white.
 
-    ``upright=False`` leaves the picture as it was stored, which is how every published number on ImageNet was made.
-    Raises UnreadableImage, and nothing else, for whatever cannot be read; never warns.
+    ``upright=False`` leaves the image as it was stored, which is how all published results on ImageNet were obtained.
+    Raises UnreadableImage, and nothing else, if the file cannot be read; never warns.
     """
     if not os.path.isfile(path):
         raise UnreadableImage(f"Cannot read {str(path)!r}: there is no such file.")
@@ -101,18 +101,18 @@ def open_image(path: str | os.PathLike[str], *, upright: bool = True) -> Image.I
         with _muted_pillow(), Image.open(path) as image:
             _refuse_bomb(image)
             image.load()
-            picture = _convert_to_rgb(image)
+            converted = _convert_to_rgb(image)
             turn = _UPRIGHT.get(_read_orientation(image)) if upright else None
-    except Exception as error:  # decoders of damaged data raise nearly every kind of exception
+    except Exception as error:  # decoders raise almost any exception on damaged data
         raise UnreadableImage(f"Cannot read {str(path)!r}: {_explain(error)}.") from error
-    picture = picture if turn is None else picture.transpose(turn)
-    picture.info.clear()  # the stored orientation has been dealt with: nobody may apply it again
-    return picture
+    converted = converted if turn is None else converted.transpose(turn)
+    converted.info.clear()  # the stored orientation has been applied: nobody may apply it again
+    return converted
 
 
 def _convert_to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
-        raise UnreadableImage("its values are floating-point numbers of unknown range, convert it to 8 bits first")
+        raise UnreadableImage("its values are floating-point numbers of unknown range; convert it to 8 bits first")
     if image.mode.startswith("I"):
         return _scale_to_8_bits(image).convert("RGB")
     if not image.has_transparency_data:
@@ -123,15 +123,15 @@ def _convert_to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _scale_to_8_bits(image: Image.Image) -> Image.Image:
-    """16-bit greyscale -> 8-bit greyscale: 65535 becomes 255, where Pillow's own conversion cuts all above 255."""
+    """16-bit greyscale -> 8-bit greyscale: 65535 becomes 255, where Pillow would clip everything above 255."""
     values = np.asarray(image).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
-        raise UnreadableImage("its values do not fit in 16 bits, convert it to 8 bits first")
+        raise UnreadableImage("its values do not fit in 16 bits; convert it to 8 bits first")
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
 def _read_orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 (upright) if there is none; damaged metadata do not spoil a picture that decodes."""
+    """The EXIF orientation, 1 (upright) if there is none; damaged metadata must not fail an image that decodes."""
     try:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
     except Exception:
@@ -139,7 +139,7 @@ def _read_orientation(image: Image.Image) -> int:
 
 
 def _refuse_bomb(image: Image.Image) -> None:
-    """Pillow only warns between its limit and twice its limit; here the limit is a limit."""
+    """Enforce the limit: between its limit and twice its limit Pillow only warns."""
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.width * image.height > limit:
         raise Image.DecompressionBombError
@@ -149,11 +149,11 @@ def _explain(error: Exception) -> str:
     if isinstance(error, UnreadableImage):
         return str(error)
     if isinstance(error, Image.DecompressionBombError):
-        return f"it has more than {Image.MAX_IMAGE_PIXELS} pixels, make it smaller or raise PIL.Image.MAX_IMAGE_PIXELS"
+        return f"it has more than {Image.MAX_IMAGE_PIXELS} pixels; make it smaller or raise PIL.Image.MAX_IMAGE_PIXELS"
     if isinstance(error, UnidentifiedImageError):
-        return "it is not a picture, or is in an unknown format"
+        return "it is not an image or has an unknown format"
     if isinstance(error, OSError) and error.strerror:
-        return f"the system answered {error.strerror!r}"
+        return f"the operating system reports {error.strerror!r}"
     return f"the file is damaged or incomplete ({type(error).__name__}: {error})"
 
 
@@ -166,8 +166,8 @@ _muting_users = 0
 def _muted_pillow() -> Iterator[None]:
     """Hide Pillow's warnings while any thread is decoding.
 
-    The filters are one list per process: if every thread saved and restored it by itself, the last to leave could
-    restore the muted list for good. So the first to enter mutes, and the last to leave restores.
+    The filters are one list per process. If every thread saved and restored it, the last one to leave could restore
+    the muted list permanently. So the first one to enter mutes, and the last one to leave restores.
     """
     global _muting_users
     with _muting_lock:

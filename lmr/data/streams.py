@@ -1,6 +1,6 @@
-"""Streams: the pictures of a set in a fixed order, domain after domain or mixed, cut into batches.
+"""Streams: the images of a set in a fixed order, domain after domain or mixed, cut into batches.
 
-Labels travel beside the pictures and never reach a method.
+Labels are kept apart from the images and never reach a method.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
 from lmr.data.orders import ORDERS
-from lmr.data.sets.dataset import Dataset, Labels, Picture
+from lmr.data.sets.dataset import Dataset, ImageArray, Labels
 
 Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Pictures in the order they arrive, uint8 [H, W, 3] each; label, domain and place in the set of each: [B]."""
+    """Images in the order of the stream, uint8 [H, W, 3]; the label, domain and index in the set of each: [B]."""
 
-    pictures: list[Picture]
+    images: list[ImageArray]
     labels: Labels
     domains: list[str]
     index: Places
@@ -33,10 +33,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Stream:
-    """An order over a set. ``domain`` [N] holds places in ``domains``, ``index`` [N] places in the set.
+    """An order over a set. ``domain`` [N] holds indices into ``domains``, ``index`` [N] indices into the set.
 
-    Batches end at ``ends``: at every ``batch_size`` pictures and, unless domains are mixed, where a domain ends, so
-    that a short last batch is kept and none holds two domains.
+    Batches end at ``ends``: after every ``batch_size`` images and, unless domains are mixed, where a domain ends. So a
+    short last batch is kept, and no batch holds two domains.
     """
 
     dataset: Dataset
@@ -52,14 +52,14 @@ class Stream:
 
     @property
     def count(self) -> int:
-        """How many pictures come."""
+        """The number of images."""
         return len(self.index)
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits of the order alone.
+        """16 hexadecimal digits that depend on the order alone.
 
-        Streams over one domain each have the same hash if their pictures come in the same order, whatever the domain.
+        Streams over one domain have the same hash if their images come in the same order, whatever the domain.
         """
         whole = hashlib.sha256(self.index.astype("<i8").tobytes())
         if len(self.domains) > 1:
@@ -73,7 +73,7 @@ class Stream:
         return self.batches()
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
-        """The batches from number ``start`` on; those before it are not read."""
+        """The batches from number ``start`` on; earlier ones are not read."""
         if not 0 <= start <= len(self):
             raise LmrError(f"Expected a batch number from 0 to {len(self)}, got {start}.")
         for number in range(start, len(self)):
@@ -82,13 +82,13 @@ class Stream:
 
     def _read(self, part: slice) -> Batch:
         domain, index = self.domain[part], self.index[part]
-        pictures: list[Picture] = [np.empty(0, np.uint8)] * len(index)
+        images: list[ImageArray] = [np.empty(0, np.uint8)] * len(index)
         for place in np.unique(domain):  # one call for each domain of a mixed batch
             mine = np.flatnonzero(domain == place)
             found = self.dataset.read(self.domains[place], self.severity, index[mine].tolist())
-            for slot, picture in zip(mine, found, strict=True):
-                pictures[slot] = picture
-        return Batch(pictures, self.labels[part], [self.domains[place] for place in domain], index)
+            for slot, image in zip(mine, found, strict=True):
+                images[slot] = image
+        return Batch(images, self.labels[part], [self.domains[place] for place in domain], index)
 
 
 def make_stream(
@@ -104,12 +104,12 @@ def make_stream(
     concentration: float = 0.1,
     block: int | None = None,
 ) -> Stream:
-    """A stream over ``domains`` (all of the set's if not given), one after the other, or mixed.
+    """A stream over ``domains`` (default: all domains of the set), one after the other, or mixed.
 
-    ``order`` is "shuffle" (Python's own, the field's common one), "file" (as the set lists them), "dirichlet" (classes
-    come and go; small ``concentration``, strong imbalance) or "classes" (runs of ``block`` pictures of one class, all
-    of a class if not given). The order of every domain is the same. ``limit`` keeps the first
-    so many pictures of each domain's order, and as many times the number of domains of a mixed stream.
+    ``order`` is "shuffle" (Python's shuffle, the usual one), "file" (as the set lists them), "dirichlet" (classes come
+    and go; the smaller ``concentration``, the stronger the imbalance) or "classes" (runs of ``block`` images of one
+    class; default: whole classes). The order is the same in every domain. ``limit`` keeps the first images of each
+    domain's order; of a mixed stream it keeps ``limit`` times the number of domains.
     """
     names = dataset.domains if domains is None else (domains,) if isinstance(domains, str) else tuple(domains)
     _check(dataset, names, severity, order, limit, batch_size)
@@ -158,13 +158,13 @@ def _check(
     if not isinstance(batch_size, int) or batch_size < 1:
         raise LmrError(f"Expected a batch size of at least 1, got {batch_size!r}.")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise LmrError(f"Expected a limit of at least 1 picture, or none, got {limit!r}.")
+        raise LmrError(f"Expected a limit of at least 1 image, or none, got {limit!r}.")
 
 
 def arrange(
     kind: str, labels: Places, seed: int = 1, *, concentration: float = 0.1, block: int | None = None
 ) -> Places:
-    """Places of the pictures with ``labels`` [N] in the order they come: a permutation of 0 … N-1."""
+    """The order of the images with ``labels`` [N]: a permutation of 0 … N-1."""
     if kind == "shuffle":
         return shuffle_places(len(labels), seed)
     if kind == "file":
@@ -177,9 +177,9 @@ def arrange(
 
 
 def shuffle_places(count: int, seed: int = 1) -> Places:
-    """``random.seed(seed)`` and ``random.shuffle`` of a list, as the code bases do whose numbers people compare with.
+    """``random.seed(seed)`` and ``random.shuffle`` of a list, as in the code bases behind the published results.
 
-    Python promises this order from version 3.2 on, and its generator is one of its own here: nobody's draws change it.
+    Python guarantees this order since version 3.2. The generator is a separate one, so that no other draws change it.
     """
     places = list(range(count))
     random.Random(seed).shuffle(places)
@@ -187,11 +187,11 @@ def shuffle_places(count: int, seed: int = 1) -> Places:
 
 
 def order_by_dirichlet(labels: Places, seed: int = 1, concentration: float = 0.1, slots: int | None = None) -> Places:
-    """Label-imbalanced: time has ``slots`` parts (as many as classes), and each class spreads over them by Dirichlet.
+    """Label-imbalanced: each class is spread over ``slots`` parts of the stream by a Dirichlet distribution.
 
-    With a small ``concentration`` most of a class falls into few slots, with a large one every slot is balanced. The
-    classes of a slot come one after the other in random order (Gong et al., "NOTE", NeurIPS 2022; Yuan et al., "RoTTA",
-    CVPR 2023).
+    With a small ``concentration`` most of a class falls into few slots, with a large one every slot is balanced.
+    ``slots`` is the number of classes by default. The classes of a slot follow each other in random order (Gong et al.,
+    "NOTE", NeurIPS 2022; Yuan et al., "RoTTA", CVPR 2023).
     """
     if not concentration > 0:
         raise LmrError(f"Expected a concentration above 0, got {concentration!r}.")
@@ -209,12 +209,12 @@ def order_by_dirichlet(labels: Places, seed: int = 1, concentration: float = 0.1
 
 
 def order_by_classes(labels: Places, seed: int = 1, block: int | None = None) -> Places:
-    """Temporally correlated: runs of ``block`` pictures of one class (a whole class if None), in random order.
+    """Temporally correlated: runs of ``block`` images of one class (a whole class if None), in random order.
 
     Two runs of one class may follow each other; the last run of a class may be short.
     """
     if block is not None and (not isinstance(block, int) or block < 1):
-        raise LmrError(f"Expected a block of at least 1 picture, or none, got {block!r}.")
+        raise LmrError(f"Expected a block of at least 1 image, or none, got {block!r}.")
     generator = np.random.default_rng(seed)
     runs: list[NDArray[Any]] = []
     for name in np.unique(labels):

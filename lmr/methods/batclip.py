@@ -1,4 +1,4 @@
-"""BATCLIP (Maharana et al. 2025): adapt both towers so that images gather at their texts and classes move apart."""
+"""BATCLIP (Maharana et al. 2025): adapt both towers so that images move to their texts and classes move apart."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class BATCLIP(BimodalMethod):
     One step per batch on L_ent - L_pm - L_sp over the norms of both towers; the answer is the one before the step.
     What the authors' code does and the formulas do not say: class means for L_pm are of features as the tower gives
     them, not of unit features; L_sp is a sum over ordered pairs, so it grows with the square of the number of classes
-    in the batch and leads the others; nothing is detached. With one class in the batch L_sp is 0.
+    in the batch and outweighs the others; nothing is detached. With one class in the batch L_sp is 0.
 
-    CIFAR-100-C is the only preset with Adam, whose weight decay goes through the gradient.
+    CIFAR-100-C is the only preset with Adam, whose weight decay is added to the gradient.
     """
 
     source = "Maharana et al. 2025"
@@ -44,8 +44,7 @@ class BATCLIP(BimodalMethod):
         def objective(raw: Tensor, prototypes: Tensor, logits: Tensor) -> tuple[Tensor, int]:
             return bimodal_loss(raw, prototypes, logits), len(torch.unique(logits.argmax(1)))
 
-        loss, logits, present, gradient = self.differentiate(images, objective)
-        new, stepped = self.propose(self.take(mix), gradient, mix.all(logits.isfinite().all(1)))
-        self.put(new, mix)
+        loss, logits, present, gradient = self.differentiate_objective(images, objective)
+        stepped = self.descend(gradient, logits, mix)
         info = {"loss": loss.item(), "present": present}
         return Prediction(logits, info | self.summarise({"stepped": stepped, "drift": self.drift(mix)}, mix))

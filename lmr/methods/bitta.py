@@ -23,16 +23,17 @@ _SOURCE = "LMR paper, appendix, Baseline implementation details"
 class BITTA(BimodalMethod):
     """Bilateral entropy selection: BATCLIP's objective on certain samples, entropy pushed up on uncertain ones.
 
-    The first batch fixes two shares, measured against its largest entropy H_max: Low is what lies at or below
-    (alpha C + beta) H_max, High what lies above (1 - high) H_max. Every batch then takes that share of its own samples
-    from the bottom and from the top of its entropies, rounded down; where that is no sample at all, it takes all. The
-    shares are kept as whole numbers, so a full batch gets exactly the counts of the first one. With more than 2184
-    classes the default alpha C + beta is negative and Low is always all.
+    The first batch fixes two shares, measured against its largest entropy H_max: Low is what lies at or below (alpha C
+    + beta) H_max, High what lies above (1 - high) H_max. Every batch then takes these shares of its samples, rounded
+    down, from the bottom and from the top of its entropies; all of them where a share comes to none. The shares are
+    kept as whole numbers, so a full batch gets exactly the counts of the first one. With more than 2184 classes the
+    default alpha C + beta is negative and Low is always all.
 
     The answer is the one after the step (``emit``), and class means are of unit features (``features``): both unlike
-    BATCLIP, and part of the reported gain over it. The paper's text reads as if High were the top tenth of the samples;
-    its code takes the top tenth of the entropy range of the first batch (``high_mode``). ``unlearn=0`` switches
-    unlearning off, ``high=0`` does not. Where every uncertain sample has entropy 0 there is nothing to unlearn.
+    BATCLIP, and part of the reported gain over BATCLIP. The paper's text reads as if High were the top tenth of the
+    samples; its code takes the top tenth of the entropy range of the first batch (``high_mode``). ``unlearn=0``
+    switches unlearning off, ``high=0`` does not. Where every uncertain sample has entropy 0 there is nothing to
+    unlearn.
     """
 
     source = "Sun et al. 2026"
@@ -74,7 +75,7 @@ class BITTA(BimodalMethod):
         return super().ranges(state) | {"selection": (0, whole)}
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        loss, logits, (selection, low, high), gradient = self.differentiate(images, self._objective)
+        loss, logits, (selection, low, high), gradient = self.differentiate_objective(images, self._objective)
         new, stepped = self.propose(self.take(mix), gradient, mix.all(logits.isfinite().all(1)))
         if bool(stepped) and self.emit == "after":
             with torch.no_grad():

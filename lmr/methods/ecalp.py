@@ -1,4 +1,4 @@
-"""ECALP (Li et al. 2025): labels flow from the class prompts to the images over a graph that grows with the stream."""
+"""ECALP (Li et al. 2025): label propagation from class prompts to images over a graph that grows with the stream."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _NOBODY, _FAR = -1, -2.0  # a free place in a neighbour list, and its similarity
 class ECALP(Method):
     """Label propagation over class prompts and all images seen so far; every image is answered from the whole graph.
 
-    Images are served in order, one at a time: a batch is only a way to encode them together. The logits are
+    Images are served in order, one at a time; a batch only encodes them together. The logits are
     ``log(row + tiny)`` of the image's propagated row, so the probabilities are that row divided by its sum.
 
     Kept from the authors' code: the older of two images is re-weighted by the spread of the prompts, the newer is not;
-    an image enters twice, and the transient copy is what is read out and then forgotten; mutual neighbours count
+    an image enters twice, and its transient copy is read out and then dropped; mutual neighbours count
     twice; a row's labels are cut to its largest entry, divided by 5, before the next image. Decided here: neighbour
     lists are exact from the first image on; among equal similarities the newest node wins, so the copy wins against
     its original; similarities are raised as ``|s| ** gamma``, which is the same for the even powers.
 
-    The state grows by D + 2 k_image + 2 k_text + 2 numbers with every image (its re-weighted feature, its nearest
+    The state grows by D + 2 k_image + 2 k_text + 2 values with every image (its re-weighted feature, its nearest
     images and classes with their similarities, its label as class and value). Neighbour lists are kept, not rebuilt:
     an image costs n * D for its similarities and 2 (iterations - 1) * n * k_image * C for the propagation itself.
     """
@@ -41,7 +41,7 @@ class ECALP(Method):
     year = 2025
     emission = "after"
     scores = Scores.LABELS
-    one_stream_because = "the graph of a stream grows with it, so that streams have tensors of different lengths"
+    one_stream_because = "the graph of a stream grows with it, so the tensors of two streams would differ in length"
     grows: ClassVar[tuple[str, ...]] = ("features", "images", "similarity", "classes", "cosines", "label", "value")
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE, batch_size=1),
@@ -58,8 +58,8 @@ class ECALP(Method):
 
     def prepare(self) -> None:
         for key in ("k_text", "k_image", "iterations"):
-            if getattr(self, key) < 1:
-                raise LmrError(f"Expected {key!r} of ecalp to be at least 1, got {getattr(self, key)}.")
+            if not 1 <= getattr(self, key) <= 10**6:
+                raise LmrError(f"Expected {key!r} of ecalp from 1 to a million, got {getattr(self, key)}.")
         self._require_not_negative("gamma")
         if not 0 < self.alpha <= 1:
             raise LmrError(f"Expected 'alpha' of ecalp above 0 and up to 1, got {self.alpha}.")
@@ -86,7 +86,7 @@ class ECALP(Method):
         }
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        """Node numbers of the graph and of classes, cosines, labels."""
+        """Nodes and classes that exist, cosines, labels that are not negative."""
         last = self.classifier.classes - 1
         own: Ranges = {"features": UNIT, "cosines": UNIT, "classes": (0, last), "label": (0, last), "value": (0, None)}
         own |= {"images": (_NOBODY, state["label"].shape[1] - 1), "similarity": (_FAR, UNIT[1])}
@@ -133,7 +133,7 @@ class ECALP(Method):
         old = add_row(graph, images=first, similarity=near)
 
         def link(*new: int) -> dict[str, Tensor]:
-            """All neighbour lists once new nodes have come, which look alike; they go before their equals."""
+            """All neighbour lists after adding new nodes with equal features; they go before their equals."""
             numbers = torch.cat([place.new_tensor(new).expand(len(place), -1), old["images"][place]], 1)
             values = torch.cat([reach.unsqueeze(1).expand(-1, len(new)), old["similarity"][place]], 1)
             changed = dict(zip(("images", "similarity"), rank(numbers, values, k), strict=True))
@@ -152,7 +152,7 @@ class ECALP(Method):
 def propagate(graph: dict[str, Tensor], count: int, gamma: float, alpha: float, iterations: int) -> Tensor:
     """Labels [N, count] of N image nodes after some rounds over the symmetric, degree-normalised graph.
 
-    Node i points to ``images[i]`` [k] and to ``classes[i]`` [m]. A class always says itself; image i starts with
+    Node i points to ``images[i]`` [k] and to ``classes[i]`` [m]. A class always votes for itself; image i starts with
     ``value[i]`` for class ``label[i]`` and nothing else, which makes the first round a scatter.
     """
     images, classes, label, value = (graph[key] for key in ("images", "classes", "label", "value"))
@@ -180,11 +180,11 @@ def propagate(graph: dict[str, Tensor], count: int, gamma: float, alpha: float, 
 
 
 def compare(features: Tensor, feature: Tensor, least: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Which of n nodes can matter to a new one, and how similar [m] they are: the newest first.
+    """The nodes among n that can matter to a new one, and their similarities [m]: the newest first.
 
     Those matter that reach ``least`` [n] or are among the k most similar. A matrix product finds them, with room for
     its rounding; their products are then summed row by row, so that equal features have equal similarities to the last
-    bit wherever they stand, which a matrix product does not promise.
+    bit at every position, which a matrix product does not guarantee.
     """
     rough, slack = features @ feature, len(feature) * torch.finfo(feature.dtype).eps
     if len(rough) > k:
@@ -202,14 +202,14 @@ def rank(nodes: Tensor, similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def add_row(graph: dict[str, Tensor], **rows: Tensor) -> dict[str, Tensor]:
-    """The named tables of the graph, each with one row more."""
+    """The named tables of the graph, each with one more row."""
     return {key: torch.cat([graph[key], row.unsqueeze(0)]) for key, row in rows.items()}
 
 
 def append(rows: Tensor, row: Tensor) -> Tensor:
-    """``rows`` [n, D] and one more, written behind them where their memory has room, else in memory for twice as many.
+    """``rows`` [n, D] and one more, written behind them where there is room, else in new memory for twice as many.
 
-    What is behind the n rows of a state belongs to nobody, so the old rows stay valid and an append costs O(D).
+    The memory behind the n rows of a state is unused, so the old rows stay valid and an append costs O(D).
     """
     n, width = rows.shape
     room = rows.untyped_storage().nbytes() // rows.element_size() // width

@@ -1,4 +1,4 @@
-"""ETA (Niu et al. 2022; EATA without its Fisher term): learn from answers that are certain and new, from no others."""
+"""ETA (Niu et al. 2022; EATA without its Fisher term): learn only from answers that are certain and diverse."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.functional.by_stream import choose_rows, sum_by_stream
 from lmr.core.functional.losses import entropy
-from lmr.core.functional.streams import choose_rows, sum_by_stream
 from lmr.core.gradient import GradientMethod
 from lmr.core.method import SHARES, Mix, Prediction, Preset, Ranges
 from lmr.core.registry import register
 from lmr.core.traits import Passes
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
-_KEPT = 0.9  # memory of the running average, a constant of the authors' code
+_KEPT = 0.9  # weight of the old running average, a constant of the authors' code
 
 
 @register("eta")
 class ETA(GradientMethod):
-    """Entropy minimisation on the samples that are certain and unlike the average of those that taught before.
+    """Entropy minimisation on the samples that are certain and unlike the average of those accepted before.
 
     A sample is certain if its entropy is below E0 = ``margin`` ln C. It is diverse if |cosine| between its
-    probabilities and the running average of all accepted ones is below ``diversity``; until something was accepted
+    probabilities and the running average of all accepted ones is below ``diversity``; before the first accepted sample
     there is no average, and certain is enough. The loss is the mean over the diverse samples (not over the batch) of
     exp(E0 - H) H, the weight without gradient; without a diverse sample there is no step. The answer is the one before
-    the step, and the average begins anew with every stream, which the authors' reset forgets.
+    the step, and the average starts afresh with every stream, which the authors' reset omits.
 
     With balanced predictions the cosine of a confident sample is about 1 / sqrt(C). So at 0.05, a value made for 1000
-    classes that the LMR paper uses everywhere, ten classes leave almost nothing diverse after the first batch; ports
+    classes that the LMR paper uses everywhere, with ten classes almost nothing is diverse after the first batch; ports
     of ETA take 0.4 on CIFAR-10-C and 0.1 on CIFAR-100-C. ``certain`` and ``diverse`` in the info count the samples.
     """
 
@@ -46,7 +46,7 @@ class ETA(GradientMethod):
 
     lr: float = 2.5e-4
     margin: float = 0.4  # E0 as a share of the largest entropy ln C
-    diversity: float = 0.05  # largest |cosine| with the average; above 1 nothing is left out
+    diversity: float = 0.05  # largest |cosine| with the average; above 1 all are diverse
 
     def prepare(self) -> None:
         super().prepare()

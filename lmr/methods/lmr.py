@@ -1,9 +1,9 @@
 """Local Margin Restoration (LMR), ACM MM 2026.
 
 For every batch: measure how far each confident sample's plausible classes (the protected set) stand above the hardest
-classes outside it, take one Adam step on the LayerNorm numbers towards a target margin (PMR), let that target shrink
-for classes that have had much of the stream's mass (adaptive margin, AM), answer with the updated tower, and take the
-stream's persistent class preference off the answer (bias correction, BC).
+classes outside it, take one Adam step on the LayerNorm parameters towards a target margin (PMR), let that target shrink
+for classes that have had much of the stream's mass (adaptive margin, AM), answer with the updated tower, and subtract
+the stream's persistent class preference from the answer (bias correction, BC).
 
 The state is one row per stream; a batch may mix streams and every stream gets what it would get alone.
 """
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from lmr.core.errors import LmrError
 from lmr.core.functional.bias import correct_bias
+from lmr.core.functional.by_stream import choose_rows
 from lmr.core.functional.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss
-from lmr.core.functional.streams import choose_rows
 from lmr.core.gradient import NormMethod
 from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
 from lmr.core.optim import Optimizer
@@ -28,10 +28,10 @@ from lmr.core.traits import Passes, Role
 
 
 class _Look(NamedTuple):
-    """What every sample of a batch says by itself, before the step."""
+    """What is known of every sample before the step, each without the rest of the batch."""
 
     margin: Tensor  # [B]
-    taught: Tensor  # whether it passes the gate: bool [B]
+    passes: Tensor  # whether it passes the gate: bool [B]
     logits: Tensor  # [B, C]
     weight: Tensor  # of the gate: [B]
     protected: Tensor  # size of the set: [B]
@@ -60,7 +60,7 @@ class LMR(NormMethod):
     lr: float = 1e-3
     delta: float = 0.03  # width of the protected set, in cosine units
     negatives: int = 5  # hardest classes outside it
-    tau: float = 0.3  # confidence below which a sample teaches nothing
+    tau: float = 0.3  # confidence below which a sample is left out of the loss
     gamma0: float = 4.0  # target margin of a class with its fair share
     beta: float = 1.0  # how fast the target falls with a class's share
     eta: float = 0.05  # gain of the bias correction
@@ -146,21 +146,22 @@ class LMR(NormMethod):
         self, images: Tensor, mix: Mix, old: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], Tensor]:
         """One step on the norms: logits to emit without bias, the new state, a report, which streams are sound [A]."""
-        trace = self.trace(images, mix, old["norms"], self._look)
-        look = _Look(*trace.values)
-        mass, loss, pull = self._weigh(look, mix, old["mass"])
+        traced = self.trace(images, mix, old["norms"], self._look)
+        look = _Look(*traced.values)
+        mass, loss, slope = self._weigh(look, mix, old["mass"])
         new, logits, sound = {"mass": mass}, look.logits, loss.isfinite()
         wanted = sound & (mix.sum(look.weight) > 0)
         stepped = torch.zeros_like(wanted)
-        if bool(look.taught.any()):
-            moved, stepped = self.propose(old, trace.pull_back(pull), wanted)
+        if bool(look.passes.any()):
+            moved, stepped = self.propose(old, traced.pull_back(slope), wanted)
+            del traced  # the memory of the first forward serves the second
             new |= moved
             sound &= stepped | ~wanted
             if self.emit == "after" and bool(stepped.any()):
                 logits, steady = self._forward_again(images, new["norms"], logits, stepped, mix)
                 sound &= steady
         report = {
-            "gate_share": mix.mean(look.taught),
+            "gate_share": mix.mean(look.passes),
             "protected_size": mix.mean(look.protected),
             "loss": loss,
             "stepped": stepped,
@@ -168,7 +169,7 @@ class LMR(NormMethod):
         return logits, new, report, sound
 
     def _look(self, cosines: Tensor) -> _Look:
-        """What every sample says by itself; gradient flows from its margin to the cosines [B, C]."""
+        """Margin and gate of every sample; gradient flows from the margins to the cosines [B, C]."""
         logits = self.classifier.logits(cosines)
         local = measure_margin(logits, cosines, self.delta, self.negatives, self.eps, self.positives)
         weight = gate(logits, self.tau) * local.negatives.any(1)

@@ -1,4 +1,4 @@
-"""MINT (Bao et al. 2025): move the norms so that the classes' means part, and let the text prototypes follow them."""
+"""MINT (Bao et al. 2025): move the norms so that the class means separate, and let the text prototypes follow them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-from lmr.core.functional.streams import choose_rows
+from lmr.core.functional.by_stream import choose_rows
 from lmr.core.gradient import NormMethod
 from lmr.core.method import COUNTS, UNIT, Mix, Prediction, Preset, Ranges
 from lmr.core.registry import register
@@ -23,16 +23,16 @@ _SOURCE = "LMR paper, appendix, Baseline implementation details"
 class MINT(NormMethod):
     """Larger variance between pseudo-classes: one step from the original norms per batch, prototypes mixed with means.
 
-    No weights and no optimiser are carried on. The stream remembers the mean feature and the count of every
-    pseudo-class before the step (pre) and after it (post), and the average gradient of all its batches. A batch joins
-    the pre means first; they are constants in its loss, whose gradient joins the average; a fresh Adam's first step
-    along it, norms - lr g / (|g| + 1e-8), moves every number by about ``lr`` whatever the scale of the loss. Seen
-    through those norms the batch joins the post means, its pseudo-classes again those of the frozen text; the answer
-    is the one after the step, by prototypes normalise((1 - rho) text + rho mean), rho = n / (prior + n) for n images so
-    far, the mean of an unseen class 0. Within a batch every present class has equal weight, while means are the
-    stream's. There is no weight decay: in a step of signs it would outweigh the data.
+    Neither weights nor an optimiser are kept between batches. The stream remembers the mean feature and the count of
+    every pseudo-class before the step (pre) and after it (post), and the average gradient of all its batches. A batch
+    joins the pre means first; they are constants in its loss, whose gradient joins the average; a fresh Adam's first
+    step along it, norms - lr g / (|g| + 1e-8), moves every parameter by about ``lr`` whatever the scale of the loss.
+    Seen through those norms the batch joins the post means, its pseudo-classes again those of the frozen text; the
+    answer is the one after the step, by prototypes normalise((1 - rho) text + rho mean), rho = n / (prior + n) for n
+    images so far, the mean of an unseen class 0. Within a batch every present class has equal weight, while means are
+    the stream's. There is no weight decay: in a step of signs it would outweigh the data.
 
-    ``predict`` answers with what the stream has gathered: the original norms moved along the present average gradient,
+    ``predict`` answers with the present state: the original norms moved along the present average gradient,
     the text mixed with the present post means; before the first step that is the zero-shot classifier.
     """
 
@@ -52,7 +52,8 @@ class MINT(NormMethod):
 
     def prepare(self) -> None:
         self._require_not_negative("lr")
-        if not 0 < self.prior < float("inf"):
+        smallest = torch.finfo(self.classifier.prototypes.dtype).tiny
+        if not smallest <= self.prior < float("inf"):
             raise LmrError(f"Expected 'prior' of mint to be finite and above 0, got {self.prior}.")
         super().prepare()
 
@@ -85,6 +86,8 @@ class MINT(NormMethod):
             means, counts = _join(old["pre_means"], old["pre_counts"], features.detach(), labels, mix)
             loss = -_spread(features, labels, means, counts, mix)
             (gradient,) = torch.autograd.grad(loss.sum(), norms)
+        loss = loss.detach()
+        del features  # the memory of the first forward serves the second
         batches = old["batches"] + 1
         gradient = old["gradient"].lerp(gradient, 1 / batches.unsqueeze(1).to(gradient.dtype))
         new = {"pre_means": means, "pre_counts": counts, "batches": batches, "gradient": gradient}
@@ -100,7 +103,7 @@ class MINT(NormMethod):
         self.put({key: choose_rows(stepped, value, old[key]) for key, value in new.items()}, mix)
         count = self.take(mix, "post_counts")["post_counts"].sum(1).cpu().double()
         classes = torch.tensor([len(set(labels[mix.index == k].tolist())) for k in range(mix.count)])
-        report = {"loss": loss.detach(), "classes": classes, "rho": count / (self.prior + count), "stepped": stepped}
+        report = {"loss": loss, "classes": classes, "rho": count / (self.prior + count), "stepped": stepped}
         return Prediction(logits, self.summarise(report, mix))
 
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
@@ -129,7 +132,7 @@ class MINT(NormMethod):
 
 
 def _join(means: Tensor, counts: Tensor, features: Tensor, labels: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
-    """Class means [A, C, D] and counts [A, C] with a batch [B, D] of labelled features among them."""
+    """Class means [A, C, D] and counts [A, C] after adding a batch [B, D] of labelled features."""
     place = mix.index * counts.shape[1] + labels
     fresh = torch.bincount(place, minlength=counts.numel()).view_as(counts)
     sums = torch.zeros_like(means).flatten(0, 1).index_add(0, place, features).view_as(means)
@@ -140,8 +143,8 @@ def _join(means: Tensor, counts: Tensor, features: Tensor, labels: Tensor, mix: 
 def _spread(features: Tensor, labels: Tensor, means: Tensor, counts: Tensor, mix: Mix) -> Tensor:
     """Variance between classes, total less within: sum of w (|z - all|^2 - |z - own|^2) with constant means, [A].
 
-    Written as w (2 z - own - all) (own - all). Where one class is all there is, own and all are equal to the bit: the
-    gradient is an exact 0, no noise for a sign step. The weights w give each class of this batch the same total.
+    Written as w (2 z - own - all) (own - all). With a single class, own and all are equal to the bit, and
+    the gradient is exactly 0: no noise for a step of signs. The weights w give each class of this batch the same total.
     """
     present = torch.bincount(mix.index * counts.shape[1] + labels, minlength=counts.numel()).view_as(counts)
     weight = 1 / (present.count_nonzero(1)[mix.index] * present[mix.index, labels]).to(features.dtype)

@@ -20,19 +20,19 @@ _SOURCE = "LMR paper, appendix, Baseline implementation details (TDA's official 
 
 @register("tda")
 class TDA(Method):
-    """Caches of certain and of doubtful features: the first pull an image to their class, the second push it away.
+    """Caches of certain and of uncertain features: the first pull an image to their class, the second push it away.
 
     Every image enters the positive cache of its zero-shot class, and the negative one if its entropy lies in a window;
-    a full cache gives up its most uncertain entry for a strictly more certain one. Then the image is answered: it is
-    in the cache already, so an accepted image adds a full ``pos_alpha`` to its own class. Images are served in order,
-    one at a time: a batch is only a way to encode them together. Quirks of the authors' code that are kept:
+    a full cache replaces its most uncertain entry by a strictly more certain one. Then the image is answered. It is in
+    the cache already, so an accepted image adds a full ``pos_alpha`` to its own class. Images are served in order, one
+    at a time; a batch only encodes them together. Properties of the authors' code that are kept:
 
     * the entropy is in nats but its normaliser is log2(C), so ``entropy`` is a window on a scale that ends at ln 2; for
       a window on H / ln C multiply both ends by ln 2;
     * the mask of a negative entry holds every class whose probability lies in ``mask``, the predicted one included.
 
     The state has a fixed size: C * (pos_capacity + neg_capacity) unit features, and a mask of C
-    numbers for each negative one.
+    values for each negative one.
     """
 
     source = "Karmanov et al. 2024"
@@ -47,13 +47,16 @@ class TDA(Method):
     }
 
     pos_alpha: float = 2.0  # weight of the positive cache
-    pos_beta: float = 5.0  # how fast it fades with the distance of a key
-    pos_capacity: int = 3  # entries per class; 0 leaves the cache out
+    pos_beta: float = 5.0  # how fast it falls with the distance of a key
+    pos_capacity: int = 3  # entries per class; 0 switches the cache off
     neg_alpha: float = 0.117
     neg_beta: float = 1.0
     neg_capacity: int = 2
-    entropy: tuple[float, float] = (0.2, 0.5)  # window of the negative cache, both ends outside
-    mask: tuple[float, float] = (0.03, 1.0)  # probabilities that a negative entry speaks against, both ends outside
+    entropy: tuple[float, float] = (0.2, 0.5)  # window of the negative cache, both ends excluded
+    mask: tuple[float, float] = (
+        0.03,
+        1.0,
+    )  # probabilities that a negative entry lowers, both ends excluded
 
     def prepare(self) -> None:
         self._require_not_negative("pos_alpha", "pos_beta", "neg_alpha", "neg_beta", "pos_capacity", "neg_capacity")
@@ -143,13 +146,13 @@ class TDA(Method):
         held = cache[f"{sign}_entropy"] < self._free
         if f"{sign}_keys" in changed:
             near[label], held[label] = changed[f"{sign}_keys"] @ z, changed[f"{sign}_entropy"] < self._free
-        return alpha * torch.exp(-beta * (1 - near)) * held
+        return alpha * torch.exp(-beta * (1 - near).clamp(min=0)) * held
 
 
 def _insert(cache: dict[str, Tensor], sign: str, label: int, entry: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The places [capacity, ...] of a class with one entry more, the most certain first, without the last.
+    """The places [capacity, ...] of a class with one more entry, the most certain first, without the last.
 
-    The sort is stable and the newcomer comes last: among equals it has to stay behind.
+    The sort is stable and the new entry comes last, so that it stays behind its equals.
     """
     places = {f"{sign}_{k}": torch.cat([cache[f"{sign}_{k}"][label], v[None]]) for k, v in entry.items()}
     order = places[f"{sign}_entropy"].sort(stable=True).indices[:-1]

@@ -1,4 +1,4 @@
-"""Zero-shot: the frozen classifier as it is, the line every method has to beat."""
+"""Zero-shot: the frozen classifier, the baseline of all methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One HTML page with everything a report has: no network, no other file, every name escaped."""
+"""One HTML page with everything in a report: it needs no network and no other file, and escapes every name."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from typing import Any
 
 from lmr.bench.running.row import Row
 from lmr.report.figures.paper_figures import Drawing
-from lmr.report.series import SEVERAL, Series, sort_domains
-from lmr.report.tables.corruptions import describe_data
-from lmr.report.tables.formats import DIFFERENCE, PUBLISHED, SPREAD, list_notes
-from lmr.report.tables.table import Cell, Line, Table, show_number
+from lmr.report.row_traits import LineKind, stream_of
+from lmr.report.series import Series, sort_domains
+from lmr.report.tables.lines import describe_data
+from lmr.report.tables.table import Cell, Line, ReportTable, show_number
+from lmr.report.tables.table_formats import DIFFERENCE, PUBLISHED, SPREAD, cite, list_notes
 
 TEMPLATE = Path(__file__).with_name("page.html")
+CURVE_ROLES = {LineKind.OURS: "ours", LineKind.BASELINE: "baseline"}  # the page has colours for these two
 
 
 def build_page(
     title: str,
     summary: str,
-    tables: Sequence[Table],
+    tables: Sequence[ReportTable],
     drawings: Sequence[Drawing],
     curves: Mapping[str, Any],
     rows: Sequence[Row],
-    words: Sequence[str],
+    notes: Sequence[str],
 ) -> str:
-    """The page. ``curves`` is what :func:`collect_curves` gives; ``words`` is what a reader must know first."""
+    """The page. ``curves`` is what :func:`collect_curves` returns; ``notes`` are shown at the top."""
     sections = ("tables", "curves", "figures", "protocols")
     parts = {
         "TITLE": escape(title),
         "SUMMARY": escape(summary),
         "NAVIGATION": " ".join(f'<a href="#{name}">{name}</a>' for name in sections),
-        "WORDS": _make_list(words),
+        "NOTES": _make_list(notes),
         "TABLES": "\n".join(map(_make_table, tables)),
         "FIGURES": _make_figures(drawings),
         "PROTOCOLS": _make_protocols(tables),
@@ -59,7 +61,7 @@ def collect_curves(groups: Mapping[str, Sequence[Series]]) -> dict[str, dict[str
 def _make_curve(one: Series, row: Row) -> dict[str, Any]:
     return {
         "label": one.label,
-        "ours": one.first.method == "lmr" and not one.changes,
+        "role": CURVE_ROLES.get(one.kind, ""),
         "images": row.curve["images"],
         "accuracy": [round(value, 4) for value in row.curve["accuracy"]],
     }
@@ -71,11 +73,11 @@ def _is_curve(curve: Mapping[str, Any]) -> bool:
     return lists and all(isinstance(value, int | float) for value in [*(images or []), *(accuracy or [])])
 
 
-def _make_list(words: Sequence[str]) -> str:
-    return f'<ul class="notes">{"".join(f"<li>{escape(word)}</li>" for word in words)}</ul>' if words else ""
+def _make_list(notes: Sequence[str]) -> str:
+    return f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul>' if notes else ""
 
 
-def _make_table(table: Table) -> str:
+def _make_table(table: ReportTable) -> str:
     heads = "".join(f'<th scope="col" title="{escape(c.key)}">{escape(c.head)}</th>' for c in table.columns)
     body = []
     for line, ranks in zip(table.lines, table.rank(), strict=True):
@@ -93,7 +95,7 @@ def _make_table(table: Table) -> str:
     )
 
 
-def _make_measured(table: Table, line: Line, ranks: Sequence[int]) -> str:
+def _make_measured(table: ReportTable, line: Line, ranks: Sequence[int]) -> str:
     cells = []
     for cell, column, rank in zip(line.cells, table.columns, ranks, strict=True):
         name = ("", "best", "second")[rank]
@@ -102,13 +104,13 @@ def _make_measured(table: Table, line: Line, ranks: Sequence[int]) -> str:
             attributes += (
                 f' data-runs="{escape(" ".join(cell.runs))}" data-what="{escape(f"{line.label}, {column.key}")}"'
             )
-            attributes += f' data-beside="{escape(_describe_published(table, line, cell))}"'
+            attributes += f' data-published="{escape(_describe_published(table, line, cell))}"'
         cells.append(f"<td{attributes}><span>{show_number(cell.value, column.digits)}</span></td>")
-    ours = " ours" if line.ours else ""
+    ours = " ours" if line.kind is LineKind.OURS else ""
     return f'<tr class="measured{ours}"><th scope="row">{escape(line.label)}</th>{"".join(cells)}</tr>'
 
 
-def _make_other(table: Table, line: Line, kind: str, read: Any, sign: bool = False) -> str:
+def _make_other(table: ReportTable, line: Line, kind: str, read: Any, sign: bool = False) -> str:
     cells = []
     for cell, column in zip(line.cells, table.columns, strict=True):
         value = read(cell)
@@ -119,11 +121,12 @@ def _make_other(table: Table, line: Line, kind: str, read: Any, sign: bool = Fal
     return f'<tr class="other"><th scope="row">{escape(kind)}</th>{"".join(cells)}</tr>'
 
 
-def _describe_published(table: Table, line: Line, cell: Cell) -> str:
+def _describe_published(table: ReportTable, line: Line, cell: Cell) -> str:
     if cell.published is None:
         return ""
     where = f" Our protocol differs: {'; '.join(line.differs)}." if line.differs else ""
-    return f"Published: {cell.published:g}, {table.published}.{where}"
+    source = f", {cite(table.published)}" if table.published else ""
+    return f"Published: {cell.published:g}{source}.{where}"
 
 
 def _make_figures(drawings: Sequence[Drawing]) -> str:
@@ -133,12 +136,14 @@ def _make_figures(drawings: Sequence[Drawing]) -> str:
         for d in drawings
     ]
     return (
-        f'<div class="figures">{"".join(figures)}</div>' if figures else "<p>The runs have no numbers for figures.</p>"
+        f'<div class="figures">{"".join(figures)}</div>'
+        if figures
+        else "<p>The runs do not contain what the figures need.</p>"
     )
 
 
 def clean_svg(svg: str, name: str, caption: str) -> str:
-    """An SVG file to stand inside a page: no prologue, no metadata, ids that no other figure has."""
+    """An SVG file for use inside a page: no prologue, no metadata, ids that no other figure has."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     prefix = _make_id(name)
@@ -148,7 +153,7 @@ def clean_svg(svg: str, name: str, caption: str) -> str:
     return body.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
 
 
-def _make_protocols(tables: Sequence[Table]) -> str:
+def _make_protocols(tables: Sequence[ReportTable]) -> str:
     """Every line's protocol and command in plain HTML, for readers without scripts and for print."""
     blocks = []
     for table in tables:
@@ -163,7 +168,7 @@ def _make_protocols(tables: Sequence[Table]) -> str:
     return "\n".join(blocks)
 
 
-def _make_data(curves: Mapping[str, Any], rows: Sequence[Row], tables: Sequence[Table]) -> str:
+def _make_data(curves: Mapping[str, Any], rows: Sequence[Row], tables: Sequence[ReportTable]) -> str:
     used = {run for table in tables for line in table.lines for cell in line.cells for run in cell.runs}
     runs = {row.run: {"protocol": describe_row(row), "command": row.command} for row in rows if row.run in used}
     # "<" could end the script element; as an escape it means the same to JSON.
@@ -172,7 +177,7 @@ def _make_data(curves: Mapping[str, Any], rows: Sequence[Row], tables: Sequence[
 
 def describe_row(row: Row) -> dict[str, str]:
     """The whole protocol of one run."""
-    where = "all domains" if row.domain in SEVERAL else row.domain
+    where = "all domains" if stream_of(row).several else row.domain
     return {
         "run": row.run,
         "method": row.spec,

@@ -1,4 +1,4 @@
-"""Comparing methods over seeds and pictures: how far a number can be trusted. Pure functions."""
+"""Comparing methods over seeds and images: how certain a number is. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of accuracies, the interval it lies in at ``level``, and how many pictures it rests on."""
+    """A difference of accuracies, its interval at ``level``, and how many images it is computed from."""
 
     mean: float
     low: float
     high: float
     level: float
-    pictures: int
+    images: int
 
 
 def summarise(values: Sequence[float]) -> Spread:
-    """Mean and sample standard deviation, of the accuracies of several seeds say."""
+    """Mean and sample standard deviation, for example of the accuracies of several seeds."""
     if not values:
         raise LmrError("There are no numbers to summarise.")
     mean = math.fsum(values) / len(values)
@@ -46,30 +46,30 @@ def summarise(values: Sequence[float]) -> Spread:
 def bootstrap_difference(
     ours: NDArray[np.bool_],
     other: NDArray[np.bool_],
-    pictures: NDArray[np.int64] | None = None,
+    images: NDArray[np.int64] | None = None,
     weights: NDArray[np.float64] | None = None,
     *,
     resamples: int = 2000,
     level: float = 0.95,
     seed: int = 0,
 ) -> Difference:
-    """The paired bootstrap of "ours - other": right answers [M] of both, and which picture each is about [M].
+    """The paired bootstrap of "ours - other": right answers [M] of both, and which image each is about [M].
 
-    Without ``pictures`` every answer is about another one. Pictures are drawn with replacement and each is taken with
-    all answers of both methods to it, so that hard pictures are hard for both and a picture under fifteen corruptions
-    counts as one; it need not be met under all of them. ``weights`` [M] say how much an answer counts in the mean. The
-    interval holds the middle ``level`` of the resampled differences.
+    Without ``images`` every answer is about another one. Images are drawn with replacement, each with all answers of
+    both methods to it: hard images are hard for both, and an image under fifteen corruptions counts as one (it need
+    not occur under all of them). ``weights`` [M] say how much an answer counts in the mean. The interval holds the
+    middle ``level`` of the resampled differences.
     """
-    sizes = {part.shape for part in (ours, other, pictures, weights) if part is not None}
+    sizes = {part.shape for part in (ours, other, images, weights) if part is not None}
     if len(sizes) > 1 or ours.ndim != 1 or not ours.size:
         raise LmrError(
-            f"Expected answers of both methods to the same pictures, [M] each, got shapes "
-            f"{' and '.join(str(list(size)) for size in sorted(sizes))}; bring them into one order by their index."
+            f"Expected answers of both methods to the same images, [M] each, got shapes "
+            f"{' and '.join(str(list(size)) for size in sorted(sizes))}; align them by their index."
         )
     if resamples < 1 or not 0 < level < 1:
         raise LmrError(f"Expected at least one resample and a level between 0 and 1, got {resamples} and {level}.")
     weights = np.ones(len(ours)) if weights is None else weights
-    _, place = np.unique(np.arange(len(ours)) if pictures is None else pictures, return_inverse=True)
+    _, place = np.unique(np.arange(len(ours)) if images is None else images, return_inverse=True)
     total = np.bincount(place, weights * (ours.astype(np.float64) - other))
     weight = np.bincount(place, weights)
     random, size = np.random.default_rng(seed), len(total)
@@ -85,6 +85,6 @@ def bootstrap_difference(
 def align_by_index(
     index: NDArray[np.int64], other_index: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions in two streams at which the same pictures stand, in the order of their index; both [M]."""
+    """Positions of the same images in two streams, in the order of their index; both [M]."""
     _, ours, others = np.intersect1d(index, other_index, return_indices=True)
     return ours, others

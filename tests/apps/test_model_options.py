@@ -13,9 +13,9 @@ from PIL import Image
 
 import lmr
 from lmr.apps.model_options import ModelOptions, choose_prompts
-from lmr.apps.predict.predict import predict_images
+from lmr.apps.predict.predict_images import predict_images
 from lmr.cli import main
-from lmr.data.sets.pocket import draw
+from lmr.data.sets.pocket_world import draw
 
 NAMES = ["cat", "great dane", "tree"]
 
@@ -85,6 +85,18 @@ def test_architecture_names_what_a_bare_file_holds(here: Path, capsys: pytest.Ca
 def test_the_embedded_model_is_what_it_is(here: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(here / "photos"), "--labels", "red star,blue ring", *words]) == 2
     assert capsys.readouterr().err.startswith("lmr: The model 'pocket' has its own architecture")
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cpu:x"])
+def test_unknown_device_gets_an_error_message(here: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["--model", str(here / "model"), "--device", device]
+    assert main(["predict", str(here / "photos"), "--labels", "cat,dog", *model]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("lmr: ")
+    assert device in said
+    assert said.count("\n") == 1
+    assert main(["doctor", str(here / "model"), "--device", device]) == 2
+    assert device in capsys.readouterr().err
 
 
 def test_prompts_and_templates_exclude_each_other(tmp_path: Path) -> None:

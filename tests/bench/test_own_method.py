@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import lmr
+from lmr.bench.cost.measure import measure_cost
 from lmr.bench.plans.plan import Plan, parse_plan, read_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
@@ -201,10 +202,10 @@ def test_plan_names_a_file_beside_it(mine: Path, tmp_path: Path, monkeypatch: py
 
 def test_command_line_runs_and_reports_it(mine: Path, tmp_path: Path) -> None:
     """In processes that have never seen the file; the command in the row makes the row again."""
-    done = call("bench", "--methods", "./mine.py:mine(lr=1e-4)", "zeroshot", *WORDS, folder=mine.parent)
+    done = call("bench", "--methods", "./mine.py:mine(lr=1e-4)", "./mine.py:mine", *WORDS, folder=mine.parent)
     assert done.returncode == 0, done.stderr
-    (row,) = [row for row in read_rows(mine.parent / "lmr-runs")[0] if row.method == "mine"]
-    assert row.label == f"{LABEL} (lr=0.0001)"
+    row, plain = read_rows(mine.parent / "lmr-runs")[0]
+    assert (row.label, plain.label) == (f"{LABEL} (lr=0.0001)", LABEL)
     words = shlex.split(row.command)
     assert words[:4] == ["lmr", "bench", "--methods", f"{mine}:mine(lr=0.0001)"]
     repeated = call(*words[1:], "--workers", "1", "--out", str(tmp_path / "again"), folder=tmp_path)
@@ -214,6 +215,7 @@ def test_command_line_runs_and_reports_it(mine: Path, tmp_path: Path) -> None:
     reported = call("report", folder=mine.parent)
     assert reported.returncode == 0, reported.stderr
     assert row.label in reported.stdout
+    assert f"{LABEL}  " in reported.stdout
     tables = (mine.parent / "lmr-runs" / "report" / "tables").glob("*.csv")
     assert any(row.label in table.read_text(encoding="utf-8") for table in tables)
 
@@ -229,6 +231,22 @@ def test_list_shows_it(mine: Path) -> None:
     assert "lr" in done.stdout
     assert "tiny" in done.stdout
     assert "Less entropy by the norms of both towers" in done.stdout
+
+
+def test_cost_measures_it(mine: Path) -> None:
+    """Time here and memory in a process of its own, from what the method declares of its passes and towers."""
+    report = measure_cost(
+        random="small", batch_size=4, classes=16, rounds=1, threads=1, streams=1, plain=False, methods=[f"{mine}:mine"]
+    )
+    forward, row = report.tables[0].rows
+    assert row.entry.name == "mine"
+    assert len(row.seconds) == 1
+    assert row.peak_bytes is not None
+    assert row.trainable > 0
+    assert forward.flops is not None
+    assert row.flops is not None
+    assert row.flops > 2 * forward.flops  # two forwards of the images, and what the texts and the backward need
+    assert "mine" in report.to_text()
 
 
 def test_installed_package_brings_a_method(mine: Path, tmp_path: Path) -> None:

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from lmr.cli import main
+from lmr.cli.parser import COMMANDS
 from lmr.version import __version__
 
 
@@ -15,14 +20,15 @@ def test_version_and_help_of_the_program() -> None:
     assert done.stdout == f"lmr {__version__}\n"
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["predict"], ["doctor"], ["cost"], ["list"]])
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=" ".join)
 def test_help_teaches_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
     assert "example" in text
-    assert f"  lmr {' '.join(command)}".rstrip() in text
+    assert f"lmr {' '.join(command)}".rstrip() in text.partition("example")[2]
+    assert all(len(line) <= 120 for line in text.splitlines())
 
 
 def test_list_prints_the_methods(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,9 +42,9 @@ def test_list_prints_the_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Did you mean 'tent'?" in capsys.readouterr().err
 
 
-def test_wrong_demo_gets_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_demo_gets_an_error_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--severity", "9"]) == 2
-    assert capsys.readouterr().err.startswith("lmr: Expected at least one image")
+    assert capsys.readouterr().err.endswith("Expected whole numbers of 1 to 5 as severities, got 9.\n")
 
 
 def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,3 +100,68 @@ def test_benchmark_commands_say_what_is_wrong(
     assert main(words) == 2
     assert sentence in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_predict_warns_of_formulas_in_spreadsheets(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["predict", "--help"])
+    assert "begins with = + - or @ as a formula" in " ".join(capsys.readouterr().out.split())
+
+
+MINE = '''
+import lmr
+
+@lmr.register("mine")
+class Mine(lmr.Method):
+    """Weights times \u2212 1."""
+'''
+
+
+@pytest.mark.parametrize(
+    ("settings", "minus"), [({"PYTHONIOENCODING": "ascii"}, "\\u2212"), ({"PYTHONIOENCODING": "utf-8"}, "\u2212")]
+)
+def test_a_terminal_that_lacks_a_character_shows_its_code(settings: dict[str, str], minus: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "lmr", "list", f"{tmp_path / 'mine.py'}:mine"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        env={**os.environ, **settings},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Weights times {minus} 1." in done.stdout
+
+
+def test_an_error_that_follows_an_interrupt_is_the_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some libraries turn KeyboardInterrupt into an error; without an interrupt such an error is a defect and shows."""
+
+    def fail(*_: object) -> None:
+        raise SystemError("initialization failed")
+
+    def stop(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            fail()
+
+    monkeypatch.setattr("lmr.apps.listing.describe_everything", stop)
+    assert main(["list"]) == 130
+    assert capsys.readouterr().err == "lmr: Interrupted.\n"
+    monkeypatch.setattr("lmr.apps.listing.describe_everything", fail)
+    with pytest.raises(SystemError):
+        main(["list"])
+
+
+def test_the_signals_of_a_caller_stay_as_they_are() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert main(["list"]) == 0
+    assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(main(["list"])))  # where signals cannot be set
+    thread.start()
+    thread.join()
+    assert codes == [0]

@@ -371,3 +371,49 @@ def test_scale_may_come_as_models_have_it(scale: Any, encoder: nn.Module, protot
 def test_scale_that_is_no_number_gets_a_sentence(scale: Any, encoder: nn.Module, prototypes: Tensor) -> None:
     with pytest.raises(lmr.LmrError, match="positive logit scale"):
         lmr.ZeroShot(encoder, prototypes, scale)
+
+
+# Tensors and names that cannot be used.
+
+
+def make_useless(dense: Tensor) -> dict[str, Tensor]:
+    """Tensors of the right shape and type that hold no ordinary values."""
+    return {
+        "sparse": dense.to_sparse(),
+        "meta": dense.to("meta"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["sparse", "meta"])
+def test_tensors_without_ordinary_values_get_a_message(kind: str) -> None:
+    clip = lmr.ZeroShot(nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8)), torch.randn(4, 8))
+    method = lmr.create("lmr", clip)
+    words = {"sparse": "images as an ordinary dense tensor", "meta": "images on cpu, got meta"}
+    with pytest.raises(lmr.LmrError, match=words[kind]):
+        method.step(make_useless(torch.randn(3, 6))[kind])
+    with pytest.raises(lmr.LmrError, match="prototypes as an ordinary dense tensor"):
+        lmr.ZeroShot(clip.encoder, make_useless(torch.randn(4, 8))[kind])
+    state = method.state_dict()
+    state["tensors"]["norms"] = make_useless(state["tensors"]["norms"])[kind]
+    with pytest.raises(lmr.LmrError, match="'norms'"):
+        method.load_state_dict(state)
+
+
+def test_encoder_without_weights_gets_a_message() -> None:
+    with pytest.raises(lmr.LmrError, match="load its weights first"):
+        lmr.ZeroShot(nn.Linear(6, 8, device="meta"), torch.randn(4, 8))
+
+
+@pytest.mark.parametrize(
+    "names", [["star", "star ", "ring"], ["red star", "ring", "red  star"], ["a\tstar", "ring", "a star"]]
+)
+def test_names_that_differ_in_white_space_only_are_refused(names: list[str]) -> None:
+    with pytest.raises(lmr.LmrError, match="differ in white space only; rename one"):
+        lmr.ZeroShot(nn.Identity(), torch.randn(3, 8), names=names)
+    with pytest.raises(lmr.LmrError, match="differ in white space only; rename one"):
+        lmr.load("pocket").classifier(names)
+
+
+def test_equal_names_are_taken() -> None:
+    """ImageNet has two classes called "missile"."""
+    assert lmr.ZeroShot(nn.Identity(), torch.randn(2, 8), names=["missile", "missile"]).names == ("missile", "missile")

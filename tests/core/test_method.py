@@ -286,7 +286,7 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda state: {**state, "tensors": {k: v for k, v in state["tensors"].items() if k != "mass"}},
         "mass is missing",
     ),
-    "odd": (lambda state: change_tensors(state, guest=torch.zeros(STREAMS)), "guest is missing or odd"),
+    "odd": (lambda state: change_tensors(state, guest=torch.zeros(STREAMS)), "guest is missing or unexpected"),
     "narrow": (lambda state: change_tensors(state, norms=state["tensors"]["norms"][:, 1:]), "'norms'"),
     "wide": (lambda state: change_tensors(state, bias=torch.zeros(STREAMS, CLASSES + 1)), "'bias'"),
     "deep": (lambda state: change_tensors(state, batches=torch.zeros(STREAMS, 1, dtype=torch.int64)), "'batches'"),
@@ -318,9 +318,9 @@ def test_streams_that_cannot_be_named_change_nothing(bad: Any, many: Method, tmp
     kept = many.state_dict(streams=[0, 1])
     before = copy_rows(many)
     if bad is not None:
-        with pytest.raises(lmr.LmrError, match=r"Name every stream once|stream ids from 0 to 4"):
+        with pytest.raises(lmr.LmrError, match=r"Expected every stream once|stream ids from 0 to 4"):
             many.reset(streams=bad)
-        with pytest.raises(lmr.LmrError, match=r"Name every stream once|stream ids from 0 to 4"):
+        with pytest.raises(lmr.LmrError, match=r"Expected every stream once|stream ids from 0 to 4"):
             many.save(tmp_path / "state", streams=bad)
     with pytest.raises(lmr.LmrError):
         many.load_state_dict(kept, streams=bad)

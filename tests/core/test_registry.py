@@ -75,7 +75,7 @@ def test_new_method_is_there_by_being_decorated(clip: lmr.ZeroShot) -> None:
 
 @pytest.mark.usefixtures("_probe")
 def test_name_can_be_taken_only_once() -> None:
-    with pytest.raises(lmr.LmrError, match="There already is a method 'probe'"):
+    with pytest.raises(lmr.LmrError, match="A method 'probe' already exists"):
         lmr.register("probe")(type("Other", (lmr.Method,), {}))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -153,23 +154,23 @@ def test_truncated_anywhere_is_refused(path: Path, tmp_path: Path) -> None:
     for place in places:
         part = tmp_path / f"first {place}"
         part.write_bytes(content[:place])
-        refuse(part, "not a whole state file")
+        refuse(part, "not a complete state file")
 
 
 def test_bytes_at_the_end_are_refused(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0" * 8)
-    refuse(path, "not a whole state file")
+    refuse(path, "not a complete state file")
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_bytes_are_refused(seed: int, tmp_path: Path) -> None:
     (tmp_path / "noise").write_bytes(random.Random(seed).randbytes(10 ** (seed % 4)))
-    refuse(tmp_path / "noise", "not a whole state file")
+    refuse(tmp_path / "noise", "not a complete state file")
 
 
 def test_pickle_is_refused(method: lmr.Method, tmp_path: Path) -> None:
     torch.save(method.state_dict(), tmp_path / "state.pt")
-    refuse(tmp_path / "state.pt", "not a whole state file")
+    refuse(tmp_path / "state.pt", "not a complete state file")
 
 
 def test_missing_file_and_folder_get_a_sentence(tmp_path: Path) -> None:
@@ -186,9 +187,10 @@ def test_foreign_safetensors_file_is_refused(tmp_path: Path) -> None:
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Tensor], dict[str, str]], Any]) -> None:
-    """Change tensors or facts of a good file."""
+    """Change tensors or facts of a good file; as in version 0.2.0 it has no digest then."""
     tensors = load(path.read_bytes())
     _, facts = read_state(path)
+    assert "digest" not in facts
     change(tensors, facts)
     path.write_bytes(save(tensors, metadata=facts))
 
@@ -202,7 +204,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Tensor], dict[str, str]], Any], str
     "no weights": (lambda tensors, facts: facts.pop("backbone"), "other weights"),
     "classes": (lambda tensors, facts: facts.update(classes="0" * 64), "other classes"),
     "missing tensor": (lambda tensors, facts: tensors.pop("second"), "second is missing"),
-    "odd tensor": (lambda tensors, facts: tensors.update(more=torch.zeros(1)), "more is missing or odd"),
+    "odd tensor": (lambda tensors, facts: tensors.update(more=torch.zeros(1)), "more is missing or unexpected"),
     "wrong shape": (lambda tensors, facts: tensors.update(norms=torch.zeros(1, 3)), "'norms'"),
     "wrong type": (lambda tensors, facts: tensors.update(norms=tensors["norms"].half()), "'norms'"),
     "one number": (lambda tensors, facts: tensors.update(steps=torch.tensor(1)), "'steps'"),
@@ -227,6 +229,20 @@ def test_rewriting_without_a_change_keeps_a_good_file(path: Path) -> None:
 def test_changed_file_is_refused(change: str, path: Path) -> None:
     rewrite(path, CHANGES[change][0])
     refuse(path, CHANGES[change][1])
+
+
+def test_content_that_does_not_match_its_digest_is_refused(path: Path) -> None:
+    content = path.read_bytes()
+    with safe_open(path, framework="pt") as file:
+        facts = dict(file.metadata())
+    tensors = load(content)
+    path.write_bytes(save(tensors, metadata=facts))
+    make_method().load(path)  # another order of the header is the same state
+    tensors["mass"][0, 0] += 1
+    path.write_bytes(save(tensors, metadata=facts))
+    refuse(path, "is damaged: its content does not match its digest")
+    path.write_bytes(save(load(content), metadata=facts | {"note.camera": "gate 8"}))
+    refuse(path, "is damaged: its content does not match its digest")
 
 
 # Written whole, or not at all.

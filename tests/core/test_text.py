@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import lmr
 from lmr.core.norms import NormBank
-from lmr.core.text import TextSide, differentiate
+from lmr.core.text import TextSide, differentiate_towers
 from lmr.models.clip.image_tower import VisionTower
 from lmr.models.clip.text_tower import TextTower
 from lmr.models.pocket.towers import PocketConfig
@@ -81,7 +81,7 @@ def run_chunked(
         return judge(raw, prototypes), "by-product"
 
     with bank.serve(rows):
-        value, rest, gradient = differentiate(loss, lambda: image(images), rows, side, chunk)
+        value, rest, gradient = differentiate_towers(loss, lambda: image(images), rows, side, chunk)
     assert rest == "by-product"
     assert gradient.shape == rows.shape
     assert not value.requires_grad

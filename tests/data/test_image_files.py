@@ -132,7 +132,7 @@ def test_a_missing_source_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_without_pictures_is_named(tmp_path: Path) -> None:
     touch(tmp_path / "notes" / "a.txt", tmp_path / "good" / "a.png")
-    with pytest.raises(ValueError, match=r"The folder '.*notes' holds no picture \(.jpg, .*give one that does"):
+    with pytest.raises(ValueError, match=r"The folder '.*notes' contains no image \(.jpg, .*give one that does"):
         list_images([tmp_path / "good", tmp_path / "notes"])
 
 
@@ -249,7 +249,7 @@ def test_16_bit_greyscale_is_scaled_and_not_cut(tmp_path: Path, extension: str) 
 def test_values_of_unknown_range_are_refused(tmp_path: Path) -> None:
     Image.fromarray(np.array([[0.5, 2.0]], np.float32)).save(tmp_path / "float.tiff")
     Image.fromarray(np.array([[-5, 70000]], np.int32)).save(tmp_path / "long.tiff")
-    with pytest.raises(UnreadableImage, match="unknown range, convert it to 8 bits first"):
+    with pytest.raises(UnreadableImage, match="unknown range; convert it to 8 bits first"):
         open_image(tmp_path / "float.tiff")
     with pytest.raises(UnreadableImage, match="do not fit in 16 bits"):
         open_image(tmp_path / "long.tiff")
@@ -327,7 +327,7 @@ def test_damaged_data_are_unreadable_or_read_but_nothing_else(tmp_path: Path) ->
 def test_what_is_not_a_picture_gets_a_reason(tmp_path: Path) -> None:
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "text.png").write_text("Dear diary, today I was renamed to a picture.")
-    reasons = {"missing.png": "no such file", "empty.png": "is empty", "text.png": "not a picture", "": "no such"}
+    reasons = {"missing.png": "no such file", "empty.png": "is empty", "text.png": "not an image", "": "no such"}
     for name, reason in reasons.items():
         with pytest.raises(UnreadableImage, match=reason):
             open_image(tmp_path / name)
@@ -341,7 +341,7 @@ def test_the_systems_refusal_is_passed_on(tmp_path: Path, monkeypatch: pytest.Mo
 
     make_picture().save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "open", refuse)
-    with pytest.raises(UnreadableImage, match="the system answered 'Permission denied'"):
+    with pytest.raises(UnreadableImage, match="the operating system reports 'Permission denied'"):
         open_image(tmp_path / "a.png")
 
 
@@ -349,7 +349,7 @@ def test_the_systems_refusal_is_passed_on(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path, side: int) -> None:
     """10000 x 10000 is where Pillow would only warn, 60000 x 60000 where it refuses by itself."""
     write_bomb(tmp_path / "bomb.png", side)
-    with pytest.raises(UnreadableImage, match="more than 89478485 pixels, make it smaller"):
+    with pytest.raises(UnreadableImage, match="more than 89478485 pixels; make it smaller"):
         open_image(tmp_path / "bomb.png")
 
 

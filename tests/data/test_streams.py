@@ -38,9 +38,9 @@ def unroll(batches: list[Batch]) -> list[tuple[str, int, int]]:
     """Domain, index and label of every picture, after a check that the picture is the one it is said to be."""
     rows = []
     for batch in batches:
-        assert len(batch.pictures) == len(batch.labels) == len(batch.domains) == len(batch.index)
+        assert len(batch.images) == len(batch.labels) == len(batch.domains) == len(batch.index)
         assert batch.labels.dtype == batch.index.dtype == np.int64
-        for picture, domain, index in zip(batch.pictures, batch.domains, batch.index, strict=True):
+        for picture, domain, index in zip(batch.images, batch.domains, batch.index, strict=True):
             place, high, low = picture[0, 0].tolist()
             assert ("fog", "snow", "frost")[place] == domain
             assert 256 * high + low == index

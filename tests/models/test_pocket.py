@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import lmr
-from lmr.data.sets.pocket import CLASSES, COLOURS, SHAPES, draw
+from lmr.data.sets.pocket_world import CLASSES, COLOURS, SHAPES, draw
 from lmr.models.clip.block import Block
 from lmr.models.clip.text_tower import TextTower
 from lmr.models.model_facts import ModelFormat

@@ -219,7 +219,7 @@ def test_step_moves_every_norm_as_autograd_does(siglip: Case, images: Tensor) ->
     backbone = siglip.load()
     clip = backbone.classifier(NAMES)
     bank = NormBank(clip.encoder)
-    rows = bank.start.clone().unsqueeze(0).requires_grad_()
+    rows = bank.start.unsqueeze(0).clone().requires_grad_()
     with bank.serve(rows):
         own = clip.logits(clip.cosines(clip.features(images))).log_softmax(1)
         (gradient,) = torch.autograd.grad(-(own.exp() * own).sum(), rows)

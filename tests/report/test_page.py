@@ -15,9 +15,12 @@ from row_maker import complete, make_row, make_world, write_runs
 from lmr.bench.running.row import Row
 from lmr.report.figures.paper_figures import Drawing
 from lmr.report.page import build_page, clean_svg, collect_curves
+from lmr.report.paper.panels import Panel
+from lmr.report.paper.paper_tables import find_published
 from lmr.report.report import make_report
+from lmr.report.row_traits import LineKind
 from lmr.report.series import gather
-from lmr.report.tables.table import Cell, Column, Line, Table
+from lmr.report.tables.table import Cell, Column, Line, ReportTable, TableKind
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -132,19 +135,26 @@ def test_every_number_leads_to_its_runs_and_commands(folder: Path) -> None:
 
 def test_published_numbers_and_marks_are_in_the_table() -> None:
     line = Line(
-        "LMR", (Cell(50.0, 0.5, 2, 53.29, ("abc",)),), ("images 5 (paper: 10000)",), (("images", "5"),), "lmr x", True
+        "LMR",
+        (Cell(50.0, 0.5, 2, 53.29, ("abc",)),),
+        ("images 5 (paper: 10000)",),
+        (("images", "5"),),
+        "lmr x",
+        LineKind.OURS,
     )
     other = Line("TENT", (Cell(40.0),))
-    table = Table("t", "T", (Column("average", "AVG"),), (other, line), published="the paper's table 1")
+    columns, published = (Column("average", "AVG"),), find_published("cifar100-c")
+    table = ReportTable(TableKind.ACCURACY, "t", "T", columns, (other, line), published=published)
     page = build_page("t", "s", [table], [], {}, [], ["mind <this>"])
     assert '<td class="best" data-runs="abc" data-what="LMR, average"' in page
-    assert "Published: 53.29, the paper&#x27;s table 1. Our protocol differs: images 5 (paper: 10000)." in page
+    source = "the paper&#x27;s table tab:main_results (CIFAR-100-C, ViT-B/16)"
+    assert f"Published: 53.29, {source}. Our protocol differs: images 5 (paper: 10000)." in page
     assert '<th scope="row">published</th><td>53.29</td>' in page
     assert '<th scope="row">difference</th><td class="down">-3.29</td>' in page
     assert '<th scope="row">± sd</th><td>0.50</td>' in page
     assert '<td class="second"><span>40.00</span></td>' in page
     assert "<li>mind &lt;this&gt;</li>" in page
-    assert "The runs have no numbers for figures." in page
+    assert "The runs do not contain what the figures need." in page
 
 
 def test_curves_are_of_the_first_seed_and_damaged_ones_are_left_out() -> None:
@@ -153,7 +163,7 @@ def test_curves_are_of_the_first_seed_and_damaged_ones_are_left_out() -> None:
     rows.append(make_row("ETA", complete("eta"), "frost", 0.4, curve={}))
     (series,) = gather(rows).values()
     assert collect_curves({"here": series}) == {
-        "here": {"frost": [{"label": "LMR", "ours": True, "images": [64.0, 128.0], "accuracy": [0.25, 0.5]}]}
+        "here": {"frost": [{"label": "LMR", "role": "ours", "images": [64.0, 128.0], "accuracy": [0.25, 0.5]}]}
     }
 
 
@@ -172,7 +182,7 @@ def test_a_figure_brings_no_prologue_and_no_foreign_ids() -> None:
         '<svg role="img" aria-label="a &quot;caption&quot;"><g id="figure-1-a"/>'
         '<use xlink:href="#figure-1-a" clip-path="url(#figure-1-a)"/></svg>'
     )
-    page = build_page("t", "s", [], [Drawing("f", "1a", "<caption>", svg, b"")], {}, [], [])
+    page = build_page("t", "s", [], [Drawing("f", Panel.GAPS, "<caption>", svg, b"")], {}, [], [])
     assert "<b>Figure 1a</b> &lt;caption&gt;" in page
 
 
@@ -231,7 +241,7 @@ def test_a_browser_shows_curves_numbers_and_commands(folder: Path, tmp_path: Pat
     assert out["paths"] == 9
     assert len(out["legend"]) == 9
     assert out["legend"][-1].startswith("LMR")
-    assert out["place"].startswith("after 0 pictures")
+    assert out["place"].startswith("after 0 images")
     assert out["hovered"] != out["legend"]  # the values under the pointer
     assert out["dim"] == 8
     assert "lmr bench --methods" in out["drawer"]
@@ -252,7 +262,7 @@ def test_the_page_says_where_pictures_come_from(folder: Path) -> None:
 def test_a_shorter_stream_says_where_it_ended(folder: Path, tmp_path: Path) -> None:
     out = browse(folder / "short" / "index.html", tmp_path / "profile")
     assert "error" not in out
-    assert out["legend"] == out["ended"] == ["TENT30.0 (after its 600)", "LMR50.0"]
+    assert out["legend"] == out["ended"] == ["TENT30.0 (ended after 600)", "LMR50.0"]
     assert out["hovered"] == ["TENT10.0", "LMR20.0"]
 
 

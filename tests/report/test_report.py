@@ -7,10 +7,11 @@ import pytest
 from row_maker import complete, make_row, make_world, write_runs
 
 import lmr
-from lmr.apps import reproduce
 from lmr.cli import main
-from lmr.report.paper.published import read_reference
-from lmr.report.report import OWN, make_report
+from lmr.report.paper import verdicts
+from lmr.report.paper.paper_tables import read_reference
+from lmr.report.report import make_report
+from lmr.report.tables.table import find_kind
 
 ROWS = [row for row in make_world() if row.domain in ("frost", "fog", "clean")]
 
@@ -22,14 +23,14 @@ def test_a_report_has_every_table_in_four_forms_and_the_page(tmp_path: Path) -> 
         "accuracy", "parts", "gains", "measures", "efficiency", "ablation-components", "severities",
         "sweep-batch-size", "sweep-delta", "sweep-negatives",
     ]  # fmt: skip
-    assert all(OWN["tables"][0].fullmatch(table.name) for table in report.tables)  # or an old one would never go
+    assert all(find_kind(table.name) is table.kind for table in report.tables)  # or an old one would never go
     files = {path.name for path in (tmp_path / "out" / "tables").iterdir()}
     assert files == {f"{table.name}.{form}" for table in report.tables for form in ("txt", "md", "tex", "csv")}
     page, text = report.page.read_text(), (tmp_path / "out" / "report.md").read_text()
     for table in report.tables:
         assert table.title in text
         assert f'id="{table.name}"' in page
-    assert "On the clean pictures zero-shot has 80.00." in text
+    assert "Accuracy of zero-shot on the clean images: 80.00." in text
 
 
 def test_the_command_prints_tables_and_says_where_things_are(
@@ -62,7 +63,7 @@ def test_published_numbers_can_stand_beside_other_data(tmp_path: Path) -> None:
     )
     beside = make_report([runs], tmp_path / "b", beside="cifar100-c", figures=False)
     assert "dataset pocket-c (paper: cifar100-c)" in beside.page.read_text()
-    assert any("35.80" in word and "35.58" in word for word in beside.words)  # the paper's own fault is told
+    assert any("35.80" in word and "35.58" in word for word in beside.notes)  # the paper's own fault is told
     with pytest.raises(lmr.LmrError, match="no table"):
         make_report([runs], tmp_path / "c", beside="nothing")
     assert not (tmp_path / "c").exists()
@@ -84,7 +85,7 @@ def test_zero_shot_alone_is_a_report_too(tmp_path: Path) -> None:
     rows = [make_row("zero-shot", "zeroshot()", domain, 0.5) for domain in ("frost", "fog")]
     report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out")
     assert [table.name.split("-")[0] for table in report.tables] == ["accuracy"]
-    assert len([word for word in report.words if "left out" in word]) == 8
+    assert len([word for word in report.notes if "is not drawn" in word]) == 8
 
 
 def test_zero_shot_alone_on_other_data_has_its_table(tmp_path: Path) -> None:
@@ -142,8 +143,8 @@ def test_the_page_on_reports_is_current(tmp_path: Path, monkeypatch: pytest.Monk
     listed = re.search(r"Tables: (.*?)\. The command", text, re.DOTALL)
     assert listed is not None
     assert re.findall(r"`(.*?)`", listed[1]) == list(read_reference())
-    assert f"| {reproduce.MEAN} points | {reproduce.CELL} points |" in text
-    assert f"| {reproduce.MEAN_ZERO_SHOT} | {reproduce.CELL_ZERO_SHOT} |" in text
+    assert f"| {verdicts.MEAN} points | {verdicts.CELL} points |" in text
+    assert f"| {verdicts.MEAN_ZERO_SHOT} | {verdicts.CELL_ZERO_SHOT} |" in text
 
 
 def test_what_is_not_there_or_not_writable_is_a_sentence(tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ from row_maker import complete, make_row, make_samples, write_runs
 
 import lmr
 from lmr.bench.running.row import Row
-from lmr.report.series import find_changes, gather, read_runs, share_seeds
+from lmr.report.noted import Noted, join_notes
+from lmr.report.row_traits import find_changes
+from lmr.report.runs import read_runs
+from lmr.report.series import gather, share_seeds
 from lmr.report.tables.distinction import tell_apart
 
 LMR = complete("lmr", "cifar10-c")
@@ -27,7 +30,7 @@ def test_a_half_written_last_line_is_left_out_with_a_word(tmp_path: Path) -> Non
     (tmp_path / "rows.jsonl").write_bytes(content + content[: len(content) // 4])
     runs = read_runs([tmp_path])
     assert [row.domain for row in runs.rows] == ["frost", "fog"]
-    (word,) = runs.words
+    (word,) = runs.notes
     assert "last line" in word
     assert "left out" in word
 
@@ -38,7 +41,7 @@ def test_folders_join_and_a_run_in_both_counts_once(tmp_path: Path) -> None:
     write_runs(tmp_path / "b", [one, two])
     runs = read_runs([tmp_path / "a", tmp_path / "b"])
     assert {row.domain for row in runs.rows} == {"frost", "fog"}
-    samples = runs.samples(two)
+    samples = runs.samples(two).value
     assert samples is not None
     np.testing.assert_array_equal(samples["predicted"], make_samples(two)["predicted"])
 
@@ -56,7 +59,7 @@ def test_a_run_of_a_method_that_cannot_be_read_is_left_out_with_a_word(tmp_path:
     write_runs(tmp_path, [make_row("LMR", LMR, "frost", 0.5), odd])
     runs = read_runs([tmp_path])
     assert [row.domain for row in runs.rows] == ["frost"]
-    assert "ffffffffffffffff" in runs.words[0]
+    assert "ffffffffffffffff" in runs.notes[0]
 
 
 def test_missing_and_damaged_samples_are_said_once(tmp_path: Path) -> None:
@@ -65,8 +68,10 @@ def test_missing_and_damaged_samples_are_said_once(tmp_path: Path) -> None:
     (tmp_path / "samples" / f"{rows[0].run}.npz").unlink()
     (tmp_path / "samples" / f"{rows[1].run}.npz").write_bytes(b"not a zip")
     runs = read_runs([tmp_path])
-    assert [runs.samples(row) for row in rows + rows] == [None] * 4
-    assert len(runs.words) == 2
+    read = [runs.samples(row) for row in rows + rows]
+    assert [samples.value for samples in read] == [None] * 4
+    assert len(join_notes(*(samples.notes for samples in read))) == 2
+    assert runs.notes == ()
 
 
 def test_seeds_share_a_series_and_nothing_else_does() -> None:
@@ -103,7 +108,7 @@ def test_domains_with_digests_of_their_own_are_one_series() -> None:
 def test_all_of_a_digest_stays_together_where_one_domain_has_two() -> None:
     pairs = (("frost", "a" * 16), ("fog", "a" * 16), ("fog", "b" * 16), ("snow", "b" * 16))
     (series,) = gather(make_row("LMR", LMR, domain, 0.5, data_digest=digest) for domain, digest in pairs).values()
-    assert [(one.data, one.domains) for one in series] == [
+    assert [(one.data.describe(), one.domains) for one in series] == [
         ("data aaaaaaaa", ["frost", "fog"]),
         ("data bbbbbbbb", ["fog", "snow"]),
     ]
@@ -158,18 +163,17 @@ def test_lines_are_compared_on_the_seeds_they_share() -> None:
     rows = [make_row("LMR", LMR, d, 0.5, seed=s) for d in ("frost", "fog") for s in (1, 2, 3)]
     rows += [make_row("TENT", complete("tent"), d, 0.5, seed=s) for d, s in (("frost", 1), ("fog", 1), ("frost", 2))]
     (series,) = gather(rows).values()
-    kept, (note,) = share_seeds(series)
-    assert [one.seeds for one in kept] == [[1], [1]]
-    assert note == "Left out, since not every line is complete for it: seed 2, 3."
-    kept, (note,) = share_seeds(series, ["frost"])
-    assert [one.seeds for one in kept] == [[1, 2], [1, 2]]
-    assert share_seeds(series[:1]) == (series[:1], [])
-    assert share_seeds([]) == ([], [])
+    shared = share_seeds(series)
+    assert [one.seeds for one in shared.value] == [[1], [1]]
+    assert shared.notes == ("Left out because some lines have no complete results for it: seeds 2, 3.",)
+    assert [one.seeds for one in share_seeds(series, ["frost"]).value] == [[1, 2], [1, 2]]
+    assert share_seeds(series[:1]) == Noted(series[:1])
+    assert share_seeds([]) == Noted([])
 
 
 def test_no_seed_in_common_is_said() -> None:
     rows = [make_row("LMR", LMR, "frost", 0.5, seed=1), make_row("TENT", complete("tent"), "frost", 0.5, seed=2)]
     (series,) = gather(rows).values()
-    kept, (note,) = share_seeds(series)
-    assert kept == series
-    assert "not strictly comparable" in note
+    shared = share_seeds(series)
+    assert shared.value == series
+    assert "not strictly comparable" in shared.notes[0]

@@ -55,14 +55,14 @@ def test_a_picture_under_many_corruptions_counts_once() -> None:
     one = bootstrap_difference(ours, other)
     many = bootstrap_difference(np.tile(ours, 15), np.tile(other, 15), np.tile(np.arange(len(ours)), 15))
     assert (many.mean, many.low, many.high) == pytest.approx((one.mean, one.low, one.high))
-    assert many.pictures == one.pictures == 400
+    assert many.images == one.images == 400
 
 
 def test_pictures_may_have_different_numbers_of_answers() -> None:
     """Two of three answers are to one picture: the mean is over answers, the draw over pictures."""
     found = bootstrap_difference(np.array([1, 1, 0], bool), np.zeros(3, bool), np.array([7, 7, 9]))
     assert found.mean == pytest.approx(2 / 3)
-    assert (found.low, found.high, found.pictures) == (0.0, 1.0, 2)
+    assert (found.low, found.high, found.images) == (0.0, 1.0, 2)
 
 
 def test_weights_say_how_much_an_answer_counts() -> None:
@@ -80,7 +80,7 @@ def test_interval_is_the_same_every_time() -> None:
 
 @pytest.mark.parametrize("shapes", [((3,), (4,)), ((0,), (0,)), ((2, 2, 2), (2, 2, 2))])
 def test_answers_that_are_not_paired_get_a_sentence(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    with pytest.raises(lmr.LmrError, match="same pictures"):
+    with pytest.raises(lmr.LmrError, match="same images"):
         bootstrap_difference(np.ones(shapes[0], bool), np.ones(shapes[1], bool))
 
 

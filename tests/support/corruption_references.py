@@ -44,24 +44,24 @@ def gather(x: np.ndarray, taps: list[tuple[int, int, float]], border: Callable[[
     return result
 
 
-def refer_noise(picture: np.ndarray, rng: Generator, std: float) -> np.ndarray:
-    draws = [rng.normal(0, std) for _ in range(picture.size)]
-    return store_all(picture / 255 + np.reshape(draws, picture.shape))
+def refer_noise(image: np.ndarray, rng: Generator, std: float) -> np.ndarray:
+    draws = [rng.normal(0, std) for _ in range(image.size)]
+    return store_all(image / 255 + np.reshape(draws, image.shape))
 
 
-def refer_speckle(picture: np.ndarray, rng: Generator, std: float) -> np.ndarray:
-    draws = [rng.normal(0, std) for _ in range(picture.size)]
-    return store_all(picture / 255 * (1 + np.reshape(draws, picture.shape)))
+def refer_speckle(image: np.ndarray, rng: Generator, std: float) -> np.ndarray:
+    draws = [rng.normal(0, std) for _ in range(image.size)]
+    return store_all(image / 255 * (1 + np.reshape(draws, image.shape)))
 
 
-def refer_shot(picture: np.ndarray, rng: Generator, photons: float) -> np.ndarray:
-    counts = [rng.poisson(int(value) / 255 * photons) for value in picture.ravel()]
-    return store_all(np.reshape(counts, picture.shape) / photons)
+def refer_shot(image: np.ndarray, rng: Generator, photons: float) -> np.ndarray:
+    counts = [rng.poisson(int(value) / 255 * photons) for value in image.ravel()]
+    return store_all(np.reshape(counts, image.shape) / photons)
 
 
-def refer_impulse(picture: np.ndarray, rng: Generator, share: float) -> np.ndarray:
-    result = picture.copy()
-    for place in np.ndindex(picture.shape):
+def refer_impulse(image: np.ndarray, rng: Generator, share: float) -> np.ndarray:
+    result = image.copy()
+    for place in np.ndindex(image.shape):
         draw = rng.random()
         if draw < share:
             result[place] = 255 if draw < share / 2 else 0
@@ -75,13 +75,13 @@ def list_gauss_taps(sigma: float, truncate: float = 4.0) -> list[tuple[int, int,
     return [(r, c, line[r] * line[c] / total) for r in line for c in line]
 
 
-def refer_gaussian_blur(picture: np.ndarray, rng: Generator, sigma: float) -> np.ndarray:
-    return store_all(gather(picture / 255, list_gauss_taps(sigma), clamp))
+def refer_gaussian_blur(image: np.ndarray, rng: Generator, sigma: float) -> np.ndarray:
+    return store_all(gather(image / 255, list_gauss_taps(sigma), clamp))
 
 
-def refer_glass(picture: np.ndarray, rng: Generator, sigma: float, reach: int, rounds: int) -> np.ndarray:
+def refer_glass(image: np.ndarray, rng: Generator, sigma: float, reach: int, rounds: int) -> np.ndarray:
     """Copies one by one, from the lower right; the second pixel of the supposed exchange keeps its value."""
-    x = store_all(gather(picture / 255, list_gauss_taps(sigma), clamp))
+    x = store_all(gather(image / 255, list_gauss_taps(sigma), clamp))
     side = len(x)
     walk = range(side - reach, reach, -1)
     moves = rng.integers(-reach, reach, (rounds, 2, len(walk) ** 2))
@@ -106,11 +106,11 @@ def refer_disk(radius: float, sigma: float) -> np.ndarray:
     return gather(disk / disk.sum(), [(r, c, taps[r] * taps[c] / total) for r in taps for c in taps], mirror)
 
 
-def refer_defocus(picture: np.ndarray, rng: Generator, radius: float, sigma: float) -> np.ndarray:
+def refer_defocus(image: np.ndarray, rng: Generator, radius: float, sigma: float) -> np.ndarray:
     kernel = refer_disk(radius, sigma)
     reach = len(kernel) // 2
     taps = [(r - reach, c - reach, weight) for (r, c), weight in np.ndenumerate(kernel) if weight > 0]
-    return store_all(gather(picture / 255, taps, mirror))
+    return store_all(gather(image / 255, taps, mirror))
 
 
 def smear_slowly(x: np.ndarray, radius: float, sigma: float, degrees: float) -> np.ndarray:
@@ -123,8 +123,8 @@ def smear_slowly(x: np.ndarray, radius: float, sigma: float, degrees: float) -> 
     return (wide // 257).astype(np.uint8)
 
 
-def refer_motion(picture: np.ndarray, rng: Generator, radius: float, sigma: float) -> np.ndarray:
-    return smear_slowly(picture, radius, sigma, rng.uniform(-45, 45))
+def refer_motion(image: np.ndarray, rng: Generator, radius: float, sigma: float) -> np.ndarray:
+    return smear_slowly(image, radius, sigma, rng.uniform(-45, 45))
 
 
 def zoom_slowly(x: np.ndarray, factor: float) -> np.ndarray:
@@ -137,8 +137,8 @@ def zoom_slowly(x: np.ndarray, factor: float) -> np.ndarray:
     return large[extra : extra + side, extra : extra + side]
 
 
-def refer_zoom(picture: np.ndarray, rng: Generator, stop: float, step: float) -> np.ndarray:
-    x = picture / 255
+def refer_zoom(image: np.ndarray, rng: Generator, stop: float, step: float) -> np.ndarray:
+    x = image / 255
     factors = np.arange(1, stop, step)
     return store_all((x + sum(zoom_slowly(x, factor) for factor in factors)) / (len(factors) + 1))
 
@@ -167,41 +167,41 @@ def refer_plasma(size: int, decay: float, rng: Generator) -> np.ndarray:
     return field / field.max()
 
 
-def refer_fog(picture: np.ndarray, rng: Generator, strength: float, decay: float) -> np.ndarray:
-    size = next(2**k for k in range(12) if 2**k >= len(picture))
-    cloud = refer_plasma(size, decay, rng)[: len(picture), : len(picture), None]
-    brightest = float(picture.max()) / 255
-    return store_all((picture / 255 + strength * cloud) * brightest / (brightest + strength))
+def refer_fog(image: np.ndarray, rng: Generator, strength: float, decay: float) -> np.ndarray:
+    size = next(2**k for k in range(12) if 2**k >= len(image))
+    cloud = refer_plasma(size, decay, rng)[: len(image), : len(image), None]
+    brightest = float(image.max()) / 255
+    return store_all((image / 255 + strength * cloud) * brightest / (brightest + strength))
 
 
-def refer_snow(picture: np.ndarray, rng: Generator, *constants: float) -> np.ndarray:
+def refer_snow(image: np.ndarray, rng: Generator, *constants: float) -> np.ndarray:
     mean, std, size, threshold, radius, sigma, keep = constants
-    layer = zoom_slowly(rng.normal(mean, std, picture.shape[:2])[..., None], size)[..., 0]
+    layer = zoom_slowly(rng.normal(mean, std, image.shape[:2])[..., None], size)[..., 0]
     flakes = store_all(np.where(layer < threshold, 0, layer))
     fallen = smear_slowly(flakes, radius, sigma, rng.uniform(-135, -45))[..., None] / 255
-    x = picture / 255
+    x = image / 255
     grey = (x @ [0.299, 0.587, 0.114])[..., None]
     return store_all(keep * x + (1 - keep) * np.maximum(x, 1.5 * grey + 0.5) + fallen + fallen[::-1, ::-1])
 
 
-def change_colours(picture: np.ndarray, change: Callable[[float, float], tuple[float, float]]) -> np.ndarray:
-    result = np.zeros(picture.shape)
-    for row, column in np.ndindex(picture.shape[:2]):
-        hue, saturation, value = colorsys.rgb_to_hsv(*(picture[row, column] / 255))
+def change_colours(image: np.ndarray, change: Callable[[float, float], tuple[float, float]]) -> np.ndarray:
+    result = np.zeros(image.shape)
+    for row, column in np.ndindex(image.shape[:2]):
+        hue, saturation, value = colorsys.rgb_to_hsv(*(image[row, column] / 255))
         result[row, column] = colorsys.hsv_to_rgb(hue, *np.clip(change(saturation, value), 0, 1))
     return store_all(result)
 
 
-def refer_brightness(picture: np.ndarray, rng: Generator, amount: float) -> np.ndarray:
-    return change_colours(picture, lambda saturation, value: (saturation, value + amount))
+def refer_brightness(image: np.ndarray, rng: Generator, amount: float) -> np.ndarray:
+    return change_colours(image, lambda saturation, value: (saturation, value + amount))
 
 
-def refer_saturate(picture: np.ndarray, rng: Generator, factor: float, amount: float) -> np.ndarray:
-    return change_colours(picture, lambda saturation, value: (saturation * factor + amount, value))
+def refer_saturate(image: np.ndarray, rng: Generator, factor: float, amount: float) -> np.ndarray:
+    return change_colours(image, lambda saturation, value: (saturation * factor + amount, value))
 
 
-def refer_contrast(picture: np.ndarray, rng: Generator, factor: float) -> np.ndarray:
-    x = picture / 255
+def refer_contrast(image: np.ndarray, rng: Generator, factor: float) -> np.ndarray:
+    x = image / 255
     mean = np.array([math.fsum(x[:, :, channel].ravel()) for channel in range(3)]) / x[:, :, 0].size
     return store_all((x - mean) * factor + mean)
 
@@ -223,9 +223,9 @@ def resize_plane(plane: np.ndarray, side: int) -> np.ndarray:
     return np.array([resize_line([int(v) for v in column], side) for column in rows.T]).T
 
 
-def refer_pixelate(picture: np.ndarray, rng: Generator, factor: float) -> np.ndarray:
-    side = len(picture)
-    planes = [resize_plane(resize_plane(picture[:, :, k], int(side * factor)), side) for k in range(3)]
+def refer_pixelate(image: np.ndarray, rng: Generator, factor: float) -> np.ndarray:
+    side = len(image)
+    planes = [resize_plane(resize_plane(image[:, :, k], int(side * factor)), side) for k in range(3)]
     return np.stack(planes, axis=-1).astype(np.uint8)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from lmr.bench.running.row import Row
 from lmr.core.spec import format_spec, parse_spec
-from lmr.report.paper.published import expand_spec
+from lmr.report.paper.paper_tables import PRESETS, find_published
+from lmr.report.row_traits import expand_spec
 
 CORRUPTIONS = (
     "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
@@ -52,6 +53,36 @@ def make_row(label: str, spec: str, domain: str, accuracy: float | None, **chang
     content = json.dumps([label, spec, domain, {k: v for k, v in fields.items() if k != "curve"}], sort_keys=True)
     run = hashlib.sha256(content.encode()).hexdigest()[:16]
     return Row(run=run, method=name, spec=spec, label=label, domain=domain, metrics=metrics, **fields)
+
+
+def make_published_rows(name: str, shift: float = 0.0, **changes: Any) -> list[Row]:
+    """Runs that come out as a published table, moved by some points; an average has no run."""
+    table = find_published(name)
+    rows = []
+    for published in table.rows:
+        for column in table.columns:
+            dataset = table.protocol["dataset"] or column
+            if column == "average":
+                continue
+            fields: dict[str, Any] = {
+                "dataset": dataset,
+                "backbone": {"name": table.protocol["backbone"], "weights": "w", "dtype": "float32"},
+                "prompts": {"name": table.protocol["prompts"], "count": 1, "digest": "p"},
+                "batch_size": published.batch_size or 64,
+                "images": table.describe(column)["images"] or 5000,
+                "severity": table.protocol["severity"] or 0,
+            }
+            spec = complete(published.spec, PRESETS.get(dataset))
+            label = {"CLIPZS": "zero-shot", "Ours": "LMR"}.get(published.printed, published.printed)
+            if name == "efficiency":
+                fields |= {key: published.value(key) for key in table.columns}
+                domains, accuracy = ["gaussian_noise"], 0.5
+            else:
+                accuracy = (float(published.cells[column]) + shift) / 100
+                domains = list(CORRUPTIONS) if name == "ablation-components" else [column]
+                domains = ["clean"] if name == "imagenet-variants" else domains
+            rows += [make_row(label, spec, domain, accuracy, **(fields | changes)) for domain in domains]
+    return rows
 
 
 def make_samples(row: Row, classes: int = 20, images: int = 200) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Small sets of pictures in the official layouts, written by hand for the tests beside this file."""
+"""Small sets of images in the official layouts, written by hand for the tests beside this file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from PIL import Image
 
 from lmr.data.sets.dataset import Dataset
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"  # real pictures, where the machine has them
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"  # real images, where the machine has them
 
 
 class FakeSet(Dataset):
-    """Pictures of one pixel that say where they come from: [domain, index // 256, index % 256]."""
+    """Images of one pixel that say where they come from: [domain, index // 256, index % 256]."""
 
     def __init__(self, labels: np.ndarray, domains: tuple[str, ...] = ("fog", "snow"), name: str = "fake") -> None:
         self.name, self.domains, self.severities = name, domains, (1, 2, 3, 4, 5)
@@ -36,7 +36,7 @@ class FakeSet(Dataset):
 
 
 def make_cifar(count: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Random pictures [N, 32, 32, 3] and labels [N]."""
+    """Random images [N, 32, 32, 3] and labels [N]."""
     generator = np.random.default_rng(seed)
     images = generator.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
     return images, generator.integers(0, classes, count)
@@ -45,13 +45,13 @@ def make_cifar(count: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.
 def write_cifar_binary(path: Path, images: np.ndarray, labels: np.ndarray, coarse: bool) -> None:
     """Krizhevsky's binary records: the (coarse and) fine label, then the red, green and blue planes."""
     with open(path, "wb") as file:
-        for picture, label in zip(images, labels, strict=True):
-            file.write(bytes([7, label] if coarse else [label]) + b"".join(picture[..., k].tobytes() for k in range(3)))
+        for image, label in zip(images, labels, strict=True):
+            file.write(bytes([7, label] if coarse else [label]) + b"".join(image[..., k].tobytes() for k in range(3)))
 
 
 def pickle_like_python_2(images: np.ndarray, labels: np.ndarray, key: bytes) -> bytes:
     """A pickle as Python 2 wrote the archives: byte strings, and dtype flags as the numbers 0 and 1."""
-    rows = b"".join(picture[..., k].tobytes() for picture in images for k in range(3))
+    rows = b"".join(image[..., k].tobytes() for image in images for k in range(3))
 
     def word(text: bytes) -> bytes:
         return b"U" + bytes([len(text)]) + text
@@ -68,16 +68,16 @@ def pickle_like_python_2(images: np.ndarray, labels: np.ndarray, key: bytes) -> 
     return b"\x80\x02}(" + word(b"data") + array + word(key) + listed + b"u."
 
 
-def write_picture(path: Path, colour: int, size: tuple[int, int] = (16, 16)) -> None:
-    """A plain picture whose grey value survives JPEG."""
+def write_image(path: Path, colour: int, size: tuple[int, int] = (16, 16)) -> None:
+    """A plain image whose grey value survives JPEG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, (colour, colour, colour)).save(path, quality=95)
 
 
-def read_colour(picture: np.ndarray) -> int:
-    """The grey value of such a picture, whatever a decoder did to its last bit."""
-    assert picture.dtype == np.uint8
-    assert picture.ndim == 3
-    assert picture.shape[2] == 3
-    assert np.ptp(picture) <= 1
-    return int(np.median(picture))
+def read_colour(image: np.ndarray) -> int:
+    """The grey value of such a image, whatever a decoder did to its last bit."""
+    assert image.dtype == np.uint8
+    assert image.ndim == 3
+    assert image.shape[2] == 3
+    assert np.ptp(image) <= 1
+    return int(np.median(image))

@@ -34,10 +34,10 @@ def fill(module: nn.Module, first: int) -> nn.Module:
     return module
 
 
-def make_classifier() -> ZeroShot:
-    """Six classes in float64."""
-    image, text = fill(SmallTower().double(), 1), fill(SmallTower().double(), 2)
-    prompts = torch.sin(torch.arange(CLASSES * 3 * WIDTH, dtype=torch.float64) * 1.3).view(CLASSES, 3, WIDTH)
+def make_classifier(dtype: torch.dtype = torch.float64) -> ZeroShot:
+    """Six classes."""
+    image, text = fill(SmallTower().double(), 1).to(dtype), fill(SmallTower().double(), 2).to(dtype)
+    prompts = torch.sin(torch.arange(CLASSES * 3 * WIDTH, dtype=torch.float64) * 1.3).view(CLASSES, 3, WIDTH).to(dtype)
     side = TextSide(text, lambda tower, part: tower(prompts[part]), CLASSES)
     with torch.no_grad():
         prototypes = text(prompts)

@@ -83,20 +83,14 @@ def examine(
     options = ModelOptions(architecture, device, dtype, memory, compile)
     wording = choose_prompts(templates, prompts)
     names = None if labels is None else read_names(labels)
-    labelled = None if data is None else _list_images(data, names, images)
+    labelled = None if data is None else list_labelled(data, names)
+    if labelled is not None and images is not None:
+        labelled = labelled.choose(images)
     backbone = model if isinstance(model, Backbone) else options.load(model)
     texts = choose_texts(backbone, list(names.values()) if isinstance(names, Mapping) else names)
     checks = run_checks(backbone, texts, draw_images())
     accuracy = None if labelled is None else _measure(backbone, labelled, wording, batch_size, dataset)
     return DoctorReport(describe_model(backbone, texts), tuple(checks), accuracy)
-
-
-def _list_images(data: AnyPath, names: list[str] | dict[str, str] | None, images: int | None) -> Labelled:
-    try:
-        labelled = list_labelled(data, names)
-    except (ValueError, OSError) as error:
-        raise LmrError(str(error)) from error
-    return labelled if images is None else labelled.choose(images)
 
 
 def _measure(

@@ -1,4 +1,4 @@
-"""One run over pictures: each batch goes to the output first and into the progress file second."""
+"""One run over images: each batch is written to the output first and to the progress file second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from lmr.apps.predict.results import Answer, ErrorCause, ResultFile, Screen
+from lmr.apps.predict.result_file import ErrorCause, ImageAnswer, ResultFile, StandardOutput
 from lmr.core.errors import LmrError
 from lmr.core.files import sync_folder
 from lmr.core.method import Method
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class Run:
-    """A method on its way through the pictures: where its answers go, and where its progress is kept."""
+class FolderRun:
+    """A method that labels a list of images, the output it writes, and the file that keeps its progress."""
 
     def __init__(
         self,
         method: Method,
         preprocess: Callable[[Image], Tensor],
         output: ResultFile | None,
-        kept: Path | None,
+        progress: Path | None,
         batch_size: int,
         top: int,
         model: Mapping[str, str] | None = None,
     ) -> None:
         self.method, self.preprocess = method, preprocess
-        self.output, self.kept = output, kept
+        self.output, self.progress = output, progress
         self.batch_size, self.top = batch_size, top
-        self.model = dict(model or {})  # how the model runs, which may change the last bits of an answer
+        self.model = dict(model or {})  # how the model runs, which may change the last bits of a result
         self.images = self.errors = 0
-        self.earlier = self.saved = 0  # of the images: finished by an earlier run, safe on the disk
+        self.earlier = self.saved = 0  # of the images: finished by an earlier run, saved on the disk
         self.counts: Counter[str] = Counter()
         self.causes: Counter[ErrorCause] = Counter()  # of the errors of this run
         self.first_error: str | None = None  # of this run
         self.finished = False
 
     def begin(self) -> None:
-        """Save a first progress, then empty the output: dead in between or later, the run can be resumed."""
+        """Save the progress, then empty the output: a run that is killed in between or later can be resumed."""
         if self.output is None:
             return self.save()
         self.output.open()
@@ -64,36 +64,35 @@ class Run:
         return None
 
     def save(self) -> None:
-        """Write state and progress as one file; from now on the answers so far are finished."""
-        if self.kept is not None:
-            self.method.save(self.kept, notes=self._note_progress() | self._note_settings())
+        """Write state and progress as one file; the answers so far are finished then."""
+        if self.progress is not None:
+            self.method.save(self.progress, notes=self._note_progress() | self._note_settings())
             self.saved = self.images
 
     def recover(self, paths: Sequence[Path]) -> list[Path]:
-        """Go back to the last saved progress; the pictures that are not finished yet, in order."""
+        """Return to the last saved progress; gives the images that are not finished yet, in order."""
         assert self.output is not None
-        assert self.kept is not None
-        notes = self.method.load(self.kept)
+        assert self.progress is not None
+        notes = self.method.load(self.progress)
         where, own = notes.get("out"), os.path.abspath(self.output.path)
         if where != own:
             about = f"the output {where!r}" if where else "no output"
             raise LmrError(
-                f"{str(self.kept)!r} holds the progress of {about}, not of {own!r}; to begin that, leave out --resume."
+                f"{str(self.progress)!r} holds the progress of {about}, not of {own!r}; to start that, omit --resume."
             )
         for key, now in self._note_settings().items():
             if notes.get(key) != now and key != "folder":
-                word = f"--{key.replace('_', '-')}"
-                was = "spelt otherwise" if key == "labels" else notes.get(key)
-                raise LmrError(f"The run had {word} {was}; resume with the same, or start again with --overwrite.")
+                was = _describe_setting(key, notes.get(key))
+                raise LmrError(f"The run {was}; resume with the same, or start again with --overwrite.")
         try:
             offset, digest, folder = int(notes["offset"]), notes["digest"], notes["folder"]
         except (KeyError, ValueError) as error:
-            lost = f"{str(self.kept)!r} does not say how far the output came"
+            lost = f"{str(self.progress)!r} does not say how much of the output is finished"
             raise LmrError(f"{lost}; start again with --overwrite.") from error
         finished = self.output.recover(offset, digest)
         names = [path for path, _ in finished]
         if folder != os.getcwd() and not all(map(os.path.isabs, names)):
-            raise LmrError(f"The run was started in {folder!r} and its paths begin there; resume it there.")
+            raise LmrError(f"The run was started in {folder!r} and its paths are relative to it; resume it there.")
         self.output.open()
         self.output.cut()
         self.count(label for _, label in finished)
@@ -102,8 +101,8 @@ class Run:
         return [path for path in paths if os.path.abspath(path) not in known]
 
     def label(self, paths: Sequence[Path], flag: str) -> None:
-        """Answer all pictures, batch by batch; an end before the end says how to continue, with ``flag``."""
-        results = self.output or Screen()
+        """Label all images, batch by batch; if this ends early, the message says how to resume it with ``flag``."""
+        results = self.output or StandardOutput()
         hidden = not _is_terminal(sys.stderr) or (self.output is None and _is_terminal(sys.stdout))
         self.finished = False
         try:
@@ -120,19 +119,24 @@ class Run:
             raise KeyboardInterrupt(f"Interrupted.{self._explain_resuming(flag)}") from None
         except LmrError as error:
             raise LmrError(f"{error}{self._explain_resuming(flag)}") from error
+        except torch.OutOfMemoryError as error:  # a resumed run must have the same settings, so it would fail again
+            raise LmrError(
+                f"There is not enough memory for a batch of {self.batch_size} images on "
+                f"{self.method.classifier.device}; start again with a smaller --batch-size or with --memory lean."
+            ) from error
 
-    def answer(self, chunk: Sequence[Path]) -> list[Answer]:
+    def answer(self, chunk: Sequence[Path]) -> list[ImageAnswer]:
         """One step on the readable images of the chunk; the others get an error."""
         inputs: dict[Path, Tensor] = {}
-        answers: dict[Path, Answer] = {}
+        answers: dict[Path, ImageAnswer] = {}
         for path in chunk:
             try:
                 inputs[path] = self.preprocess(open_image(path))
             except UnreadableImage as error:
-                answers[path] = Answer(str(path), error=str(error), cause=ErrorCause.UNREADABLE)
+                answers[path] = ImageAnswer(str(path), error=str(error), cause=ErrorCause.UNREADABLE)
             except (ValueError, OSError, MemoryError) as error:
                 problem = f"Cannot prepare {str(path)!r} for the model: {error}"
-                answers[path] = Answer(str(path), error=problem, cause=ErrorCause.UNSUITABLE)
+                answers[path] = ImageAnswer(str(path), error=problem, cause=ErrorCause.UNSUITABLE)
         if inputs:
             classifier = self.method.classifier
             prediction = self.method.step(torch.stack(list(inputs.values())).to(classifier.device, classifier.dtype))
@@ -141,10 +145,10 @@ class Run:
             for path, row, values in zip(inputs, order.tolist(), shares.tolist(), strict=True):
                 if all(map(math.isfinite, values)):
                     best = [(classifier.names[c], round(p, 6)) for c, p in zip(row, values, strict=True)]
-                    answers[path] = Answer(str(path), best)
+                    answers[path] = ImageAnswer(str(path), best)
                 else:
                     problem = f"The model's answer to {str(path)!r} is not a finite number."
-                    answers[path] = Answer(str(path), error=problem, cause=ErrorCause.NOT_FINITE)
+                    answers[path] = ImageAnswer(str(path), error=problem, cause=ErrorCause.NOT_FINITE)
         return [answers[path] for path in chunk]
 
     def count(self, labels: Iterable[str | None]) -> None:
@@ -156,7 +160,7 @@ class Run:
             else:
                 self.counts[label] += 1
 
-    def note_errors(self, answers: Iterable[Answer]) -> None:
+    def note_errors(self, answers: Iterable[ImageAnswer]) -> None:
         """Remember the causes of this run's errors and the first message, for the summary."""
         for answer in answers:
             if answer.cause is not None:
@@ -171,7 +175,7 @@ class Run:
         return where | {"digest": self.output.digest, "images": str(self.images)}
 
     def _note_settings(self) -> dict[str, str]:
-        """What must be the same for a resumed run to end as an uninterrupted one, and the state does not check."""
+        """What must be the same for a resumed run to equal an uninterrupted one, and is not checked by the state."""
         names = hashlib.sha256("\n".join(self.method.classifier.names).encode("utf-8", "surrogatepass")).hexdigest()
         return {
             "batch_size": str(self.batch_size),
@@ -184,6 +188,15 @@ class Run:
         if self.output is None:
             return ""
         return f" To continue after the {self.saved} finished images, run the same command with {flag}."
+
+
+def _describe_setting(key: str, value: str | None) -> str:
+    """How a run differed in one of its settings, as the end of "The run"."""
+    if key == "labels":
+        return "had other spellings in --labels"
+    if key == "compile":
+        return "was started with --compile" if value == "yes" else "was started without --compile"
+    return f"had --{key.replace('_', '-')} {value}"
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -1,65 +1,35 @@
-"""What this tower was written to reach, as ratios within one run. These are aims; what was reached is measured."""
+"""The aims compared with what was measured: ratios within one run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from lmr.bench.cost.measurement import Row
-
-MODEL = "ViT-B/16"
-SETTING = f"{MODEL}, batch sizes 16 and 64, two cores"
-
-
-@dataclass(frozen=True)
-class Aim:
-    """One quantity of two contenders, divided, or in bytes of one of them, and what it should not exceed."""
-
-    what: str
-    top: str  # keys of entries
-    bottom: str | None
-    quantity: Literal["time", "memory"]
-    limit: float
-    batch_size: int | None = None  # where the aim holds for one size only
-    streams: int | None = None
-    classes: int | None = None
-
-
-AIMS = (
-    Aim("our forward / transformers' forward", "forward", "transformers", "time", 0.85),
-    Aim("LMR, all past the gate / our forward", "lmr all", "forward", "time", 3.2),
-    Aim("LMR, half past the gate / our forward", "lmr half", "forward", "time", 2.7),
-    Aim("LMR, none past the gate / our forward", "lmr none", "forward", "time", 1.05),
-    Aim("LMR, all past / plain LMR on transformers", "lmr all", "plain lmr", "time", 0.75),
-    Aim("LMR, all past / plain LMR, peak memory", "lmr all", "plain lmr", "memory", 0.5),
-    Aim("64 streams x 1 in one batch / 64 single steps", "streams", "singles", "time", 0.5, streams=64),
-    Aim("LMR, all past / BATCLIP, 1000 classes", "lmr all", "batclip", "time", 0.5, batch_size=64, classes=1000),
-    Aim("BATCLIP, 1000 classes: peak memory in GB", "batclip", None, "memory", 4e9, batch_size=64, classes=1000),
-)
+from lmr.bench.cost.measurement import Measurement
+from lmr.bench.cost.settings import AIMS, Aim
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """An aim beside what was measured: the quotient of medians and the range of the quotients within rounds."""
+    """An aim and what was measured: the ratio of medians, and the range of the ratios within rounds."""
 
     aim: Aim
     value: float
     low: float | None
     high: float | None
-    other: str  # empty, or for what the aim was set instead
+    other: str  # empty, or the setting of the aim where this run has another one
 
     @property
     def word(self) -> str:
-        """Met, missed, or why neither."""
+        """Met, missed, or the setting of an aim that does not apply."""
         if self.other:
             return self.other
         return "met" if self.value <= self.aim.limit else "missed"
 
 
-def judge_aims(rows: Sequence[Row], model: str = "") -> list[Verdict]:
-    """Every aim whose contenders are there and were measured; ``model`` names the aims' where this is another one."""
-    found: dict[str, Row] = {}
+def judge_aims(rows: Sequence[Measurement], model: str = "") -> list[Verdict]:
+    """Every aim whose contenders were measured. ``model`` names the model of the aims if this run has another one."""
+    found: dict[str, Measurement] = {}
     for row in rows:
         found.setdefault(row.entry.key, row)
     verdicts = []
@@ -78,8 +48,8 @@ def judge_aims(rows: Sequence[Row], model: str = "") -> list[Verdict]:
     return verdicts
 
 
-def _compare_setting(aim: Aim, row: Row) -> str:
-    """For what the aim was set where this run is another case."""
+def _compare_setting(aim: Aim, row: Measurement) -> str:
+    """The setting of the aim where it differs from that of this run."""
     other = []
     if aim.batch_size is not None and row.batch_size != aim.batch_size:
         other.append(f"batch size {aim.batch_size}")

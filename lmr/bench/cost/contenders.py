@@ -1,73 +1,102 @@
-"""Contenders ready to run: each takes one step on the same images and says what it cost in operations and numbers."""
+"""Contenders ready to run: each takes one step on the same images and knows what arithmetic the step needs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.bench.cost.entries import TWO_TOWERS, Entry
+from lmr.bench.cost.entries import Entry
 from lmr.bench.cost.flops import count_comparison, count_image, count_text
-from lmr.bench.cost.gate import lay_prototypes
-from lmr.bench.cost.measured_model import Subject
+from lmr.bench.cost.gate import NOBODY, build_prototypes
+from lmr.bench.cost.measured_model import MeasuredModel, assign_colours
 from lmr.bench.cost.memory import estimate_prompt, read_available
-from lmr.bench.cost.plain import PlainLMR, PlainTENT
+from lmr.bench.cost.plain.loop import PlainLoop, find_plain_loop
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.method import Method
-from lmr.core.norms import NormBank
+from lmr.core.method import Method, Prediction, list_arguments
 from lmr.core.registry import create
-
-# Passes over the image tower that a method needs: forwards and backwards. LMR's depend on its gate.
-_PASSES = {"zeroshot": (1, 0), "tda": (1, 0), "ecalp": (1, 0), "tent": (1, 1), "eta": (1, 1), "mint": (2, 1)}
-_PASSES |= {"batclip": (1, 1)}
+from lmr.core.traits import Passes
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The answer to a step, and the share of samples that passed LMR's gate where there is one."""
+class StepOutcome:
+    """The answer to a step and what happened in it; None where that is not known."""
 
     logits: Tensor
-    gate_share: float | None = None
+    gate_share: float | None = None  # share of the samples past a gate
+    stepped: bool | None = None  # whether the state moved
+    backwards: float | None = None  # backward passes per image, where they were watched
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One way to take a step. ``run`` is what is measured; ``reset`` brings back the state before it."""
+class CostContender:
+    """One way to take a step. ``run`` is what is measured; ``reset`` restores the state before it."""
 
     entry: Entry
     spec: str
     images: int
     trainable: int
-    flops: int | None
-    run: Callable[[], Outcome]
+    run: Callable[[], StepOutcome]
     reset: Callable[[], None] = lambda: None
+    count_passes: Callable[[float], Passes | None] = lambda learning: Passes(forwards=1)
+    encoder: nn.Module | None = None  # where a backward can be watched
 
-    def check(self, outcome: Outcome) -> None:
+    def check(self, outcome: StepOutcome) -> None:
         """Refuse a step that was not the one to be measured."""
         if not self.entry.gated:
             return
         wanted = self.entry.count_past(self.images) / self.images
         if outcome.gate_share is None or not math.isclose(outcome.gate_share, wanted, abs_tol=1e-9):
             raise LmrError(
-                f"{self.entry.name} was to have {wanted:.0%} of its samples past the gate and had "
-                f"{outcome.gate_share}; leave tau and delta of lmr as they are, or measure another model."
+                f"{self.entry.name} should have {wanted:.0%} of its samples past the gate and has "
+                f"{outcome.gate_share}; keep the arguments that decide what passes at their defaults, or measure "
+                "another model."
             )
 
 
-class Bench:
+class BackwardWatch:
+    """Counts the images to whose features a gradient comes; a tower leaves the others out of its backward."""
+
+    def __init__(self, images: int) -> None:
+        self.images, self.count = images, 0
+
+    @property
+    def passes(self) -> float:
+        """Backward passes per image of the batch."""
+        return self.count / self.images
+
+    @contextmanager
+    def observe(self, encoder: nn.Module) -> Iterator[None]:
+        """Count while this context is open."""
+        handle = encoder.register_forward_hook(self._watch)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _watch(self, encoder: nn.Module, given: tuple[Any, ...], features: Tensor) -> None:
+        if features.requires_grad:
+            features.register_hook(self._count)  # type: ignore[no-untyped-call]
+
+    def _count(self, gradient: Tensor) -> None:
+        self.count += int((gradient != 0).flatten(1).any(1).sum())
+
+
+class ContenderFactory:
     """A model, a batch and classes; makes the contenders that work on them."""
 
-    def __init__(self, subject: Subject, batch_size: int, classes: int) -> None:
-        self.subject, self.batch_size, self.classes = subject, batch_size, classes
+    def __init__(self, model: MeasuredModel, batch_size: int, classes: int) -> None:
+        self.model, self.batch_size, self.classes = model, batch_size, classes
         self._batches: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def build(self, entry: Entry) -> Contender:
+    def build(self, entry: Entry) -> CostContender:
         """A contender by its entry."""
         if entry.kind == "forward":
             return self._build_forward(entry)
@@ -78,136 +107,141 @@ class Bench:
         return self._build_method(entry)
 
     def classifier(self, entry: Entry, count: int) -> ZeroShot:
-        """The classes for an entry: its share of so many images passes the gate."""
-        _, features = self._see(count)
-        chosen = torch.arange(count) < entry.count_past(count)
-        subject = self.subject
-        prototypes = lay_prototypes(features, chosen, self.classes, subject.logit_scale)
-        text = subject.write_prompts(self.classes, whole=entry.whole) if entry.method in TWO_TOWERS else None
+        """The classes for an entry: its share of so many images passes the gate, each colour with its own class."""
+        _, features = self._encode(count)
+        past = entry.count_past(count)
+        target = torch.full((count,), NOBODY)
+        target[:past] = torch.unique(assign_colours(count)[:past], return_inverse=True)[1]
+        prototypes = build_prototypes(features, target, self.classes, self.model.logit_scale)
+        text = self.model.write_prompts(self.classes, whole=entry.whole) if entry.needs_text else None
         return ZeroShot(
-            subject.encoder,
+            self.model.encoder,
             prototypes,
-            subject.logit_scale,
-            logit_bias=subject.logit_bias,
-            input_shape=subject.input_shape,
+            self.model.logit_scale,
+            logit_bias=self.model.logit_bias,
+            input_shape=self.model.input_shape,
             text=text,
         )
 
-    def _see(self, count: int) -> tuple[Tensor, Tensor]:
-        """Images [count, ...] and their unit features, worked out once."""
+    def count_flops(self, contender: CostContender, outcome: StepOutcome) -> int | None:
+        """The operations that a step with this outcome needs; None where the tower or the passes are not known.
+
+        Images that were seen to take no part in the backward are not counted there.
+        """
+        backwards = outcome.backwards
+        tower, text = self.model.tower, self.model.text
+        passes = contender.count_passes(1.0 if backwards is None else min(1.0, backwards))
+        if tower is None or passes is None:
+            return None
+        image, seen = count_image(tower.config), count_comparison(tower.config.features, self.classes)
+        taken = passes.backwards if backwards is None else min(passes.backwards, backwards)
+        per_image = passes.forwards * (image.forward + seen.forward) + taken * (image.backward + seen.backward)
+        total = contender.images * per_image
+        if passes.text_forwards or passes.text_backwards:
+            if text is None:
+                return None
+            prompt = count_text(text.config, text.config.context if contender.entry.whole else self.model.longest)
+            total += self.classes * (passes.text_forwards * prompt.forward + passes.text_backwards * prompt.backward)
+        return round(total)
+
+    def _encode(self, count: int) -> tuple[Tensor, Tensor]:
+        """Images [count, ...] and their unit features, computed once."""
         if count not in self._batches:
-            images = self.subject.draw_images(count)
+            images = self.model.draw_images(count)
             with torch.no_grad():
-                features = F.normalize(self.subject.encoder(images).float(), dim=-1)
+                features = F.normalize(self.model.encoder(images).float(), dim=-1)
             self._batches[count] = images, features
         return self._batches[count]
 
-    def _build_forward(self, entry: Entry) -> Contender:
-        images, clip = self._see(self.batch_size)[0], self.classifier(entry, self.batch_size)
+    def _build_forward(self, entry: Entry) -> CostContender:
+        images, clip = self._encode(self.batch_size)[0], self.classifier(entry, self.batch_size)
 
-        def run() -> Outcome:
+        def run() -> StepOutcome:
             with torch.no_grad():
-                return Outcome(clip.logits(clip.cosines(clip.features(images))))
+                return StepOutcome(clip.logits(clip.cosines(clip.features(images))))
 
-        return Contender(entry, "", self.batch_size, 0, self._count_flops(entry), run)
+        return CostContender(entry, "", self.batch_size, 0, run)
 
-    def _build_plain(self, entry: Entry) -> Contender:
-        images, clip = self._see(self.batch_size)[0], self.classifier(entry, self.batch_size)
-        kind = PlainTENT if entry.method == "tent" else PlainLMR
-        loop = kind(self.subject.build_twin(), clip.prototypes, clip.logit_scale)
+    def _build_plain(self, entry: Entry) -> CostContender:
+        """The loop of a method on transformers, or a forward of transformers alone."""
+        images, clip = self._encode(self.batch_size)[0], self.classifier(entry, self.batch_size)
+        kind = PlainLoop if entry.method is None else find_plain_loop(entry.method.name)
+        if kind is None:
+            raise LmrError(f"There is no plain loop for {entry.spec}.")
+        loop = kind(self.model.build_twin(), clip.prototypes, clip.logit_scale)
 
-        def run() -> Outcome:
-            if entry.kind == "transformers":
-                return Outcome(loop.forward(images))
+        def run() -> StepOutcome:
             logits, info = loop.step(images)
-            return Outcome(logits, info.get("gate_share"))
+            return StepOutcome(logits, info.get("gate_share"))
 
-        trainable = 0 if entry.kind == "transformers" else sum(number.numel() for number in loop.parameters)
-        return Contender(entry, entry.spec, self.batch_size, trainable, self._count_flops(entry), run, loop.reset)
+        if entry.method is None:
+            return CostContender(entry, "", self.batch_size, 0, run, loop.reset)
+        trainable = sum(parameter.numel() for parameter in loop.parameters)
+        passes = create(entry.spec, clip).count_passes
+        return CostContender(entry, entry.spec, self.batch_size, trainable, run, loop.reset, passes)
 
-    def _build_method(self, entry: Entry) -> Contender:
-        images, clip = self._see(self.batch_size)[0], self.classifier(entry, self.batch_size)
+    def _build_method(self, entry: Entry) -> CostContender:
+        images, clip = self._encode(self.batch_size)[0], self.classifier(entry, self.batch_size)
         arguments: dict[str, Any] = {}
         if entry.whole:
             self._require_memory()
-            arguments["chunk"] = self.classes
+            if entry.method is not None and "chunk" in list_arguments(entry.method):
+                arguments["chunk"] = self.classes
         method = create(entry.spec, clip, **arguments)
-        tower = self.subject.tower
+        tower = self.model.tower
 
-        def run() -> Outcome:
+        def run() -> StepOutcome:
             if tower is None or not entry.lean:
-                answer = method.step(images)
-            else:
-                tower.set_mode("lean")
-                answer = method.step(images)
-                tower.set_mode("fast")
-            return Outcome(answer.logits, answer.info.get("gate_share"))
+                return _read_outcome([method.step(images)])
+            tower.set_mode("lean")
+            answer = method.step(images)
+            tower.set_mode("fast")
+            return _read_outcome([answer])
 
-        trainable = _count_trainable(method)
-        flops = self._count_flops(entry, getattr(method, "emit", "after") == "after")
-        return Contender(entry, method.spec, self.batch_size, trainable, flops, run, method.reset)
+        return self._wrap(entry, [method], self.batch_size, run)
 
-    def _build_streams(self, entry: Entry) -> Contender:
-        """Streams of one image each: all in one batch, or one after the other, each with a method of its own."""
+    def _build_streams(self, entry: Entry) -> CostContender:
+        """Streams of one image each: all in one batch, or one after the other, each with its own method."""
         count = entry.streams
-        images, clip = self._see(count)[0], self.classifier(entry, count)
+        images, clip = self._encode(count)[0], self.classifier(entry, count)
         ids = torch.arange(count)
         together = entry.kind == "streams"
         methods = [create(entry.spec, clip, streams=count)] if together else [create(entry.spec, clip) for _ in ids]
 
-        def run() -> Outcome:
+        def run() -> StepOutcome:
             if together:
-                answers = [methods[0].step(images, streams=ids)]
-            else:
-                answers = [method.step(images[k : k + 1]) for k, method in enumerate(methods)]
-            shares = [answer.info["gate_share"] for answer in answers]
-            return Outcome(torch.cat([answer.logits for answer in answers]), sum(shares) / len(shares))
+                return _read_outcome([methods[0].step(images, streams=ids)])
+            return _read_outcome([method.step(images[k : k + 1]) for k, method in enumerate(methods)])
 
+        return self._wrap(entry, methods, count, run)
+
+    def _wrap(self, entry: Entry, methods: list[Method], images: int, run: Callable[[], StepOutcome]) -> CostContender:
         def reset() -> None:
             for method in methods:
                 method.reset()
 
-        trainable = count * _count_trainable(methods[0])
-        return Contender(entry, methods[0].spec, count, trainable, self._count_flops(entry), run, reset)
-
-    def _count_flops(self, entry: Entry, again: bool = True) -> int | None:
-        """What the arithmetic of one step needs; None where it is not known."""
-        tower = self.subject.tower
-        if tower is None:
-            return None
-        image, seen = count_image(tower.config), count_comparison(tower.config.features, self.classes)
-        forward, backward = image.forward + seen.forward, image.backward + seen.backward
-        if entry.kind in ("forward", "transformers"):
-            return self.batch_size * forward
-        count = entry.streams if entry.kind in ("streams", "singles") else self.batch_size
-        if entry.gated:
-            past = entry.count_past(count)
-            return count * forward * (2 if again and past else 1) + past * backward
-        if entry.method not in _PASSES:
-            return None
-        forwards, backwards = _PASSES[entry.method]
-        total = count * (forwards * forward + backwards * backward)
-        if entry.method == "batclip":
-            if self.subject.text is None:
-                return None
-            tokens = self.subject.text.config.context if entry.whole else self.subject.longest
-            text = count_text(self.subject.text.config, tokens)
-            total += self.classes * (text.forward + text.backward)
-        return total
+        trainable = sum(method.trainable * method.streams for method in methods)
+        first, encoder = methods[0], self.model.encoder
+        return CostContender(entry, first.spec, images, trainable, run, reset, first.count_passes, encoder)
 
     def _require_memory(self) -> None:
-        """Prompts of the full context in one graph may take more than there is; then say so and do not begin."""
-        assert self.subject.text is not None
-        sizes, available = self.subject.text.config, read_available()
+        """Prompts of the full context in one graph may take more memory than is free; then refuse to begin."""
+        assert self.model.text is not None
+        sizes, available = self.model.text.config, read_available()
         needed = self.classes * estimate_prompt(sizes.context, sizes.depth, sizes.width)
         if available is not None and needed > available:
             raise LmrError(
                 f"{self.classes} prompts of {sizes.context} tokens in one graph need about {needed / 1e9:.0f} GB and "
-                f"{available / 1e9:.0f} GB are free; measure fewer classes, or leave the full context out."
+                f"{available / 1e9:.0f} GB are free; measure fewer classes, or leave out the full context."
             )
 
 
-def _count_trainable(method: Method) -> int:
-    """How many numbers of the model a method adapts."""
-    bank = getattr(method, "bank", None)
-    return bank.size if isinstance(bank, NormBank) else 0
+def _read_outcome(answers: list[Prediction]) -> StepOutcome:
+    """Answers to one batch, or to its images one by one."""
+    shares = [answer.info["gate_share"] for answer in answers if "gate_share" in answer.info]
+    stepped = [answer.info["stepped"] for answer in answers if "stepped" in answer.info]
+    return StepOutcome(
+        answers[0].logits if len(answers) == 1 else torch.cat([answer.logits for answer in answers]),
+        sum(shares) / len(shares) if shares else None,
+        all(stepped) if stepped else None,
+    )

@@ -1,4 +1,4 @@
-"""The table for people, as aligned text and as Markdown, and every number with its protocol as JSON."""
+"""The results as aligned text, as Markdown, and as JSON with every number and the protocol."""
 
 from __future__ import annotations
 
@@ -10,61 +10,63 @@ from pathlib import Path
 from typing import Any
 
 from lmr.bench.columns import align
-from lmr.bench.cost.aims import MODEL, SETTING, Verdict, judge_aims
-from lmr.bench.cost.measurement import Row
+from lmr.bench.cost.aims import Verdict, judge_aims
+from lmr.bench.cost.measurement import Measurement
+from lmr.bench.cost.settings import AIMED_MODEL, AIMED_SETTING
 from lmr.core.files import write_atomically
 
 FILES = ("cost.txt", "cost.md", "cost.json")
 
 LEGEND = """\
-ms/image: median over the rounds, with the smallest and the largest beside it; the contenders take turns in one process.
-peak MB: by how much one step raises the peak memory of a fresh process above the loaded model, warm-up not counted.
-forwards: time divided by that of our plain forward. limit ms: what the needed matrix products would take at the rate
-measured beside the contenders; reached: the share of it. past gate: samples that LMR carries into the backward."""
+past gate: share of the samples that pass the gate of the method and take part in the backward.
+ms/image: median over the rounds, followed by the smallest and the largest; the contenders alternate in one process.
+peak MB: how far one step raises the peak memory of a fresh process above the loaded model, without the warm-up.
+trainable: parameters that the step adapts. forwards: time divided by the time of our plain forward.
+limit ms: time of the necessary matrix products at the rate measured in the same run; reached: limit ms / ms/image."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """All rows of one batch size, the rate of the machine, and what else was seen."""
+class CostTable:
+    """All rows of one batch size, the machine's rate of matrix products, and notes."""
 
     batch_size: int
-    rows: list[Row]
+    rows: list[Measurement]
     rate: float | None
     notes: list[str] = field(default_factory=list)
-    aimed: bool = True  # whether the model has the sizes the aims were set for
+    aimed: bool = True  # whether the model has the size that the aims were set for
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """The aims beside what was measured."""
-        return judge_aims(self.rows, "" if self.aimed else MODEL)
+        """The aims compared with what was measured."""
+        return judge_aims(self.rows, "" if self.aimed else AIMED_MODEL)
 
 
 @dataclass(frozen=True)
-class Report:
+class CostReport:
     """What was measured, and where, when and how."""
 
     protocol: dict[str, Any]
-    tables: list[Table]
+    tables: list[CostTable]
 
     def to_text(self) -> str:
-        """For a screen."""
+        """Aligned columns, for a terminal."""
         parts = [_describe(self.protocol)]
         for table in self.tables:
             parts += [f"Batch size {table.batch_size}{_say_rate(table.rate)}", align(_list_rows(table.rows))]
             parts += ["\n".join(table.notes)] * bool(table.notes)
             if table.verdicts:
-                parts += [f"Aims, set for {SETTING}:", align(_list_verdicts(table.verdicts))]
+                parts += [f"Aims, set for {AIMED_SETTING}:", align(_list_verdicts(table.verdicts))]
         return "\n\n".join([*parts, LEGEND]) + "\n"
 
     def to_markdown(self) -> str:
-        """For a page."""
+        """Markdown."""
         parts = ["# What a step costs", *(f"* {line}" for line in _describe(self.protocol).splitlines())]
         parts = [parts[0], "\n".join(parts[1:])]
         for table in self.tables:
             parts += [f"## Batch size {table.batch_size}{_say_rate(table.rate)}", _mark(_list_rows(table.rows))]
             parts += ["\n".join(f"* {note}" for note in table.notes)] * bool(table.notes)
             if table.verdicts:
-                parts += [f"Aims, set for {SETTING}:", _mark(_list_verdicts(table.verdicts))]
+                parts += [f"Aims, set for {AIMED_SETTING}:", _mark(_list_verdicts(table.verdicts))]
         return "\n\n".join([*parts, LEGEND]) + "\n"
 
     def to_json(self) -> dict[str, Any]:
@@ -78,7 +80,7 @@ class Report:
         return {"protocol": self.protocol, "tables": tables}
 
     def save(self, folder: Path) -> None:
-        """Write the three files, each of them whole or not at all."""
+        """Write the three files, each atomically."""
         contents = self.to_text(), self.to_markdown(), json.dumps(self.to_json(), indent=1) + "\n"
         for name, content in zip(FILES, contents, strict=True):
             write_atomically(folder / name, content.encode())
@@ -100,17 +102,21 @@ def _say_rate(rate: float | None) -> str:
     return "" if rate is None else f"; matrix products at {rate / 1e9:.0f} GFLOP/s"
 
 
-def _list_rows(rows: Sequence[Row]) -> list[list[str]]:
+def _list_rows(rows: Sequence[Measurement]) -> list[list[str]]:
     """The main table as cells."""
     lines = [
         ["contender", "past gate", "ms/image", "min - max", "peak MB", "trainable", "forwards", "limit ms", "reached"]
     ]
     for row in rows:
-        digits = 1 if row.median_ms >= 10 else 3
+        digits = _count_digits(row.median_ms)
         low, high = (f"{bound:.{digits}f}" for bound in (min(row.each_ms), max(row.each_ms)))
         line = [row.entry.name, _show(row.gate_share, "{:.0%}"), f"{row.median_ms:.{digits}f}", f"{low} - {high}"]
         line += [_show(None if row.peak_bytes is None else row.peak_bytes / 1e6, "{:.0f}"), f"{row.trainable:,}"]
-        line += [f"{row.forwards:.2f}", _show(row.limit_ms, f"{{:.{digits}f}}"), _show(row.reached, "{:.0%}")]
+        line += [
+            f"{row.forwards:.2f}",
+            _show(row.limit_ms, f"{{:.{_count_digits(row.limit_ms)}f}}"),
+            _show(row.reached, "{:.0%}"),
+        ]
         lines.append(line)
     return lines
 
@@ -124,6 +130,11 @@ def _list_verdicts(verdicts: Sequence[Verdict]) -> list[list[str]]:
         numbers = [f"<= {verdict.aim.limit / unit:g}", f"{verdict.value / unit:.2f}", spread]
         lines.append([verdict.aim.what, *numbers, verdict.word])
     return lines
+
+
+def _count_digits(milliseconds: float | None) -> int:
+    """Decimals to show."""
+    return 1 if milliseconds is not None and milliseconds >= 10 else 3
 
 
 def _show(value: float | None, form: str) -> str:

@@ -1,43 +1,60 @@
-"""Which contenders take part, in words that can be handed to another process and found again in the table."""
+"""Which contenders take part, as values that another process can be given and the aims can refer to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
+from lmr.bench.cost.plain.loop import list_plain_loops
+from lmr.bench.cost.settings import STREAMS_METHOD
 from lmr.core.errors import LmrError
-from lmr.core.registry import find_method
+from lmr.core.method import Method
+from lmr.core.registry import find_method, split_address
 from lmr.core.spec import parse_spec
+from lmr.core.traits import Tower
 
 Kind = Literal["forward", "transformers", "method", "plain", "streams", "singles"]
 
-TWO_TOWERS = ("batclip", "bitta")  # methods that encode all prompts with gradient at every batch
-METHODS = ("zeroshot", "lmr", "tent", "batclip")
-FROZEN = ("zeroshot", "tda", "ecalp")  # methods that have no backward
 SHARES = {"all": 1.0, "half": 0.5, "none": 0.0}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One contender. ``past`` says how many samples of the batch pass LMR's gate."""
+    """One contender. ``past`` says how many samples of the batch pass the gate of a method that has one."""
 
     kind: Kind
-    spec: str = ""  # of the method; "lmr" or "tent" for a plain loop
+    spec: str = ""  # of the method, with its file where it is not installed; the method's name for a plain loop
     past: str = "all"
     streams: int = 1
     lean: bool = False
     whole: bool = False  # prompts of the full context, all in one graph
 
-    @property
-    def gated(self) -> bool:
-        """Whether the cost depends on the samples past LMR's gate."""
-        return self.method == "lmr"
+    @cached_property
+    def method(self) -> type[Method] | None:
+        """The method; None for a forward."""
+        if not self.spec:
+            return None
+        file, spec = split_address(self.spec)
+        name, _ = parse_spec(spec)
+        return find_method(name if file is None else f"{file}:{name}")
 
     @property
-    def method(self) -> str:
-        """The name of the method without its arguments; empty for a forward."""
-        return parse_spec(self.spec)[0] if self.spec else ""
+    def gated(self) -> bool:
+        """Whether the cost depends on the samples past a gate."""
+        return self.method is not None and self.method.gated
+
+    @property
+    def learns(self) -> bool:
+        """Whether a step has a backward."""
+        return self.method is not None and bool(self.method.towers)
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether the text tower adapts, so that every class needs a prompt."""
+        return self.method is not None and Tower.TEXT in self.method.towers
 
     @property
     def name(self) -> str:
@@ -47,27 +64,30 @@ class Entry:
         if self.kind == "transformers":
             return "transformers forward"
         if self.kind == "plain":
-            return f"plain {self.spec.upper()}"
+            return f"plain {self.method.label if self.method else ''}"
         if self.kind in ("streams", "singles"):
             return f"{self.streams} streams x 1" if self.kind == "streams" else f"{self.streams} single steps"
-        parts = [self.spec, f"{self.past} past" * self.gated, "lean" * self.lean, "full context" * self.whole]
+        _, spec = split_address(self.spec)
+        parts = [spec, f"{self.past} past" * self.gated, "lean" * self.lean, "full context" * self.whole]
         return ", ".join(part for part in parts if part)
 
     @property
     def key(self) -> str:
-        """What the aims call it: no arguments and no numbers."""
+        """What the aims call it: the method's name without arguments, and the share past its gate."""
+        if self.method is None or self.kind in ("streams", "singles"):
+            return self.kind
         if self.kind == "plain":
-            return f"plain {self.method}"
-        if self.kind != "method" or self.lean or self.whole:
-            return self.kind if self.kind != "method" else ""
-        return f"{self.method} {self.past}" if self.gated else self.method
+            return f"plain {self.method.name}"
+        if self.lean or self.whole:
+            return ""
+        return f"{self.method.name} {self.past}" if self.gated else self.method.name
 
     def count_past(self, batch_size: int) -> int:
         """How many of so many samples shall pass the gate."""
         return int(SHARES[self.past] * batch_size)
 
 
-def plan_entries(
+def list_entries(
     methods: Sequence[str],
     batch_size: int,
     streams: int,
@@ -78,20 +98,22 @@ def plan_entries(
     full_context: bool = False,
 ) -> list[Entry]:
     """All contenders of a table, without those that this model cannot have."""
+    methods = [make_absolute(spec) for spec in methods]
+    asked = [Entry("method", spec) for spec in methods]
     entries = [Entry("forward")]
     if transformers:
         entries.append(Entry("transformers"))
-    for spec in methods:
-        entries += _expand(spec, batch_size)
+    for entry in asked:
+        entries += _expand(entry, batch_size)
     if lean:
-        entries += [Entry("method", spec, lean=True) for spec in methods if parse_spec(spec)[0] not in FROZEN]
-    if full_context and text:
-        entries.append(Entry("method", "batclip", whole=True))
+        entries += [Entry("method", entry.spec, lean=True) for entry in asked if entry.learns]
+    if full_context:
+        entries += [Entry("method", entry.spec, whole=True) for entry in asked if entry.needs_text]
     if transformers:
-        entries += [Entry("plain", "lmr"), Entry("plain", "tent")]
+        entries += [Entry("plain", name) for name in list_plain_loops()]
     if streams > 1:
-        entries += [Entry("streams", "lmr", streams=streams), Entry("singles", "lmr", streams=streams)]
-    entries = [entry for entry in entries if text or entry.method not in TWO_TOWERS]
+        entries += [Entry(kind, STREAMS_METHOD, streams=streams) for kind in ("streams", "singles")]
+    entries = [entry for entry in entries if text or not entry.needs_text]
     names = [entry.name for entry in entries]
     for name in names:
         if names.count(name) > 1:
@@ -99,10 +121,14 @@ def plan_entries(
     return entries
 
 
-def _expand(spec: str, batch_size: int) -> list[Entry]:
-    """A method once; LMR with all, half and none of the samples past its gate."""
-    name, _ = parse_spec(spec)
-    find_method(name)
-    if name != "lmr":
-        return [Entry("method", spec)]
-    return [Entry("method", spec, past) for past in SHARES if past != "half" or batch_size > 1]
+def make_absolute(spec: str) -> str:
+    """The spec of a method in a file with the file's whole path, for a process that starts in another folder."""
+    file, rest = split_address(spec)
+    return spec if file is None else f"{Path(file).absolute()}:{rest}"
+
+
+def _expand(entry: Entry, batch_size: int) -> list[Entry]:
+    """A method once, or with all, half and none of the samples past its gate."""
+    if not entry.gated:
+        return [entry]
+    return [Entry("method", entry.spec, past) for past in SHARES if past != "half" or batch_size > 1]

@@ -1,9 +1,9 @@
 """How many floating-point operations a step needs: matrix products counted by formula, two for each multiply-add.
 
-What is counted is what the result needs, not what an implementation happens to do. Features come from one token, so the
+The count is what the result needs, not what an implementation happens to do. Features come from one token, so the
 last block needs keys and values of all tokens and everything else of that token alone. Weights are frozen, so backward
 is one product per linear layer, to its input, and four per attention (to values, probabilities, queries and keys) where
-forward has two. Norms, activations, softmax and the optimiser are left out: they are no matrix products.
+forward has two. Norms, activations, softmax and the optimiser are not counted: they are no matrix products.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def count_image(config: VisionConfig, *, whole: bool = False) -> Flops:
     patches = (config.resolution // config.patch) ** 2
     embedding = 2 * patches * 3 * config.patch**2 * config.width
     tower = _count_tower(patches + 1, config, whole)
-    return Flops(embedding + tower.forward, tower.backward)  # no norm stands before the patch embedding
+    return Flops(embedding + tower.forward, tower.backward)  # there is no norm before the patch embedding
 
 
 def count_text(config: TextConfig, tokens: int, *, whole: bool = False) -> Flops:
-    """One prompt of so many tokens through its tower; what a causal mask hides is counted, as kernels compute it."""
+    """One prompt of so many tokens through its tower. Masked products are counted, as kernels compute them."""
     return _count_tower(tokens, config, whole)
 
 
@@ -52,7 +52,7 @@ def _count_tower(tokens: int, config: VisionConfig | TextConfig, whole: bool) ->
 
 
 def _count_block(tokens: int, asked: int, width: int, hidden: int) -> Flops:
-    """One block in which ``asked`` of the tokens go beyond keys and values."""
+    """One block in which ``asked`` of the tokens need more than keys and values."""
     linear = 2 * tokens * width * 2 * width  # keys, values
     linear += 2 * asked * width * (2 * width + 2 * hidden)  # queries, output, the two layers of the perceptron
     attention = 2 * 2 * asked * tokens * width

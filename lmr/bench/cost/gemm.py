@@ -1,4 +1,4 @@
-"""The rate at which this machine multiplies matrices of a tower's own shapes: what the arithmetic limit is made of."""
+"""The rate at which this machine multiplies matrices of a tower's shapes; the arithmetic limit is based on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PART = 4  # images in a part that stays in the processor's cache; a whole batch
 
 
 class MatrixRate:
-    """The four linear layers of one block on a batch, as bare products into memory that is there already."""
+    """The four linear layers of one block on a batch, as bare products into preallocated memory."""
 
     def __init__(self, config: VisionConfig, batch_size: int, dtype: torch.dtype = torch.float32) -> None:
         width, hidden = config.width, config.hidden

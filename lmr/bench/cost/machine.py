@@ -1,4 +1,4 @@
-"""The machine a measurement ran on, as far as the system tells."""
+"""The machine that a measurement ran on, as far as the system describes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def count_cores() -> int:
 
 
 def describe_machine() -> dict[str, str | int]:
-    """Processor, cores, memory, how busy it was in the last minute, and the versions of what computes."""
+    """Processor, cores, memory, the load of the last minute, and the versions of the libraries."""
     facts: dict[str, str | int] = {"machine": _name_processor(), "cores": count_cores()}
     with contextlib.suppress(ValueError, OSError, AttributeError):
         facts["memory"] = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.0f} GB"
@@ -28,7 +28,7 @@ def describe_machine() -> dict[str, str | int]:
     facts |= {"system": platform.platform(), "python": platform.python_version(), "torch": torch.__version__}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         facts["transformers"] = importlib.metadata.version("transformers")
-    return facts | {"lmr": __version__}
+    return facts | {__name__.partition(".")[0]: __version__}
 
 
 def _name_processor() -> str:

@@ -1,4 +1,4 @@
-"""Measure what a step costs: memory in processes of their own, then time with the contenders taking turns in one."""
+"""Measure what a step costs: memory in fresh processes, then time with the contenders alternating in one process."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Never
 
 import torch
 
-from lmr.bench.cost.apart import measure_apart
-from lmr.bench.cost.contenders import Bench, Contender, Outcome
-from lmr.bench.cost.cost_table import FILES, Report, Table
-from lmr.bench.cost.entries import METHODS, plan_entries
+from lmr.bench.cost.contenders import ContenderFactory, CostContender, StepOutcome
+from lmr.bench.cost.cost_table import FILES, CostReport, CostTable
+from lmr.bench.cost.entries import Entry, list_entries, make_absolute
 from lmr.bench.cost.gemm import MatrixRate
 from lmr.bench.cost.machine import count_cores, describe_machine
-from lmr.bench.cost.measured_model import LONGEST, SHORTEST, Source, Subject, find_subject
-from lmr.bench.cost.measurement import Row
+from lmr.bench.cost.measured_model import LONGEST, SHORTEST, MeasuredModel, ModelSource, find_measured_model
+from lmr.bench.cost.measurement import Measurement
+from lmr.bench.cost.settings import METHODS
+from lmr.bench.cost.step_memory import measure_step_memory
 from lmr.bench.cost.timing import choose_rounds, take_turns, warm_up
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
@@ -33,12 +34,14 @@ from lmr.models.clip.image_tower import VisionConfig
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+MOST_REACHED = 1.05  # of the arithmetic limit; a little above 1, because the machine's rate is measured too
+
 
 @dataclass(frozen=True)
-class Wish:
-    """What is to be measured, checked."""
+class CostRequest:
+    """What to measure, checked."""
 
-    source: Source
+    source: ModelSource
     batch_sizes: tuple[int, ...]
     methods: tuple[str, ...] = METHODS
     rounds: int | None = None
@@ -67,13 +70,14 @@ class Wish:
     def command(self) -> str:
         """The command that measures the same again."""
         source = ["--random", self.source.random] if self.source.random else [str(self.source.model)]
-        words = ["lmr", "cost", *source, "--batch-size", *map(str, self.batch_sizes), "--methods", *self.methods]
+        words = [*source, "--batch-size", *map(str, self.batch_sizes), "--methods", *self.methods]
         words += ["--classes", str(self.classes), "--threads", str(self.threads)]
         words += ["--rounds", str(self.rounds)] if self.rounds else ["--minutes", f"{self.minutes:g}"]
         words += ["--streams", str(self.streams)] * (self.streams is not None)
         flags = {"--no-memory": not self.memory, "--lean": self.lean, "--full-context": self.full_context}
         flags["--no-plain"] = not self.plain
-        return shlex.join([str(word) for word in words] + [flag for flag, wanted in flags.items() if wanted])
+        words += [flag for flag, wanted in flags.items() if wanted]
+        return f"lmr cost {shlex.join(words)}"
 
 
 def measure_cost(
@@ -92,110 +96,114 @@ def measure_cost(
     full_context: bool = False,
     plain: bool = True,
     out: str | os.PathLike[str] | None = None,
-) -> Report:
-    """Time, memory and arithmetic of a step of each method on a model, beside plain loops on transformers.
+) -> CostReport:
+    """Time, memory and arithmetic of a step of each method on a model, compared with plain loops on transformers.
 
     ``model`` is what ``lmr.load`` takes, ``random`` an architecture to fill with random weights ("ViT-B-16", or "small"
-    to see the table in a minute). ``rounds`` is chosen to end within ``minutes`` per batch size, but at least 3.
-    ``streams`` is how many streams of one image share a batch (the batch size by default). ``lean`` and
-    ``full_context`` add the methods in their lean mode and BATCLIP with uncut prompts in one graph; ``plain=False``
-    leaves out transformers, whose loops take much memory. With ``out`` the report is written to that folder.
+    to see the table in a minute). Without ``rounds`` there are as many as fit into ``minutes`` per batch size,
+    but at least 3. ``streams`` is how many streams of one image share a batch (the batch size by default). ``lean``
+    adds the methods in their lean mode, ``full_context`` those that adapt the text tower with uncut prompts in one
+    graph. ``plain=False`` leaves out the loops on transformers, which take much memory. With ``out`` the report is
+    written to that folder.
     """
     if isinstance(methods, str):
-        raise LmrError(f"Expected a list of methods such as ['lmr', 'tent'], got the single text {methods!r}.")
+        raise LmrError(f"Expected a list of methods such as ['lmr', 'tent'], got the string {methods!r}.")
     sizes = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
     count = count_cores() if threads is None else threads
     extras = {"memory": memory, "lean": lean, "full_context": full_context, "plain": plain}
-    wish = Wish(Source(model, random), sizes, tuple(methods), rounds, minutes, count, classes, streams, **extras)
+    specs = tuple(map(make_absolute, methods))
+    request = CostRequest(ModelSource(model, random), sizes, specs, rounds, minutes, count, classes, streams, **extras)
     if out is not None:
         check_folder(Path(out), FILES)
     before = torch.get_num_threads()
-    torch.set_num_threads(wish.threads)
+    torch.set_num_threads(request.threads)
     try:
-        return _measure(wish, None if out is None else Path(out))
+        return _measure(request, None if out is None else Path(out))
     finally:
         torch.set_num_threads(before)
 
 
-def _measure(wish: Wish, out: Path | None) -> Report:
-    """One table per batch size, saved as soon as it is there; the model is loaded once for all times."""
-    machine = describe_machine()  # before anything runs: its load should be somebody else's
-    subject = find_subject(wish.source)
+def _measure(request: CostRequest, out: Path | None) -> CostReport:
+    """One table per batch size, saved as soon as it is complete; the model is loaded once for all timings."""
+    machine = describe_machine()  # before anything runs: the load it reports is that of other programs
+    model = find_measured_model(request.source)
     today = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
     protocol = {
-        "model": subject.name,
-        "digest": digest_tensors(subject.encoder.state_dict()),
-        "classes": wish.classes,
+        "model": model.name,
+        "digest": digest_tensors(model.encoder.state_dict()),
+        "classes": request.classes,
         "prompts": f"{SHORTEST} to {LONGEST} tokens, random words",
         **machine,
-        "threads": wish.threads,
+        "threads": request.threads,
         "date": today,
-        "command": wish.command,
+        "command": request.command,
     }
-    report = Report(protocol, [])
-    for size in wish.batch_sizes:
-        report.tables.append(_fill_table(wish, subject, size))
+    report = CostReport(protocol, [])
+    for size in request.batch_sizes:
+        report.tables.append(_fill_table(request, model, size))
         if out is not None:
             report.save(out)
     return report
 
 
-def _fill_table(wish: Wish, subject: Subject, batch_size: int) -> Table:
+def _fill_table(request: CostRequest, model: MeasuredModel, batch_size: int) -> CostTable:
     from tqdm import tqdm
 
     started = time.perf_counter()
-    transformers = not wish.plain or importlib.util.find_spec("transformers") is not None
-    text = subject.write_prompts(2) is not None
-    notes = _say_missing(subject, transformers, text)
-    entries = plan_entries(
-        wish.methods,
+    transformers = not request.plain or importlib.util.find_spec("transformers") is not None
+    text = model.write_prompts(2) is not None
+    notes = _say_missing(model, transformers, text)
+    entries = list_entries(
+        request.methods,
         batch_size,
-        batch_size if wish.streams is None else wish.streams,
-        transformers=wish.plain and transformers and subject.tower is not None,
+        batch_size if request.streams is None else request.streams,
+        transformers=request.plain and transformers and model.tower is not None,
         text=text,
-        lean=wish.lean and subject.tower is not None,
-        full_context=wish.full_context and subject.text is not None,
+        lean=request.lean and model.tower is not None,
+        full_context=request.full_context and model.text is not None,
     )
-    bench = Bench(subject, batch_size, wish.classes)
-    contenders = [bench.build(entry) for entry in entries]  # also finds what does not fit, before minutes are spent
+    factory = ContenderFactory(model, batch_size, request.classes)
+    contenders = [factory.build(entry) for entry in entries]  # also finds what does not fit, before measuring
     peaks: dict[str, int | None] = {}
-    with tqdm(total=len(entries) * (1 + wish.memory + (wish.rounds or 3)), unit="step", smoothing=0) as bar:
-        for entry in entries if wish.memory else []:
+    with tqdm(total=len(entries) * (1 + request.memory + (request.rounds or 3)), unit="step", smoothing=0) as bar:
+        for entry in entries if request.memory else []:
             bar.set_description(f"memory: {entry.name}".ljust(34))
-            peaks[entry.name] = measure_apart(wish.source, entry, batch_size, wish.classes, wish.threads)
+            peaks[entry.name] = measure_step_memory(request.source, entry, batch_size, request.classes, request.threads)
             bar.update()
-        tower = subject.tower
+        tower = model.tower
         matrices = None if tower is None else MatrixRate(tower.config, batch_size, tower.projection.dtype)
         warm = time.perf_counter()
         outcomes = warm_up(contenders, matrices, bar)
         notes += _compare_answers(contenders, outcomes)
+        notes += [note for contender in contenders for note in _describe_skipped(contender, outcomes)]
         notes += [f"{name} did not fit into memory." for name, peak in peaks.items() if peak is None]
-        rounds = wish.rounds or _plan_rounds(time.perf_counter() - warm, started, wish.minutes, bar)
+        rounds = request.rounds or _plan_rounds(time.perf_counter() - warm, started, request.minutes, bar)
         bar.total = bar.n + rounds * len(entries)
         seconds = take_turns(contenders, matrices, rounds, bar)
     rate = None if matrices is None else matrices.rate
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     for contender in contenders:  # the first is our forward
         name = contender.entry.name
-        row = Row(
+        row = Measurement(
             entry=contender.entry,
             spec=contender.spec,
             batch_size=batch_size,
-            classes=wish.classes,
+            classes=request.classes,
             images=contender.images,
             seconds=tuple(seconds[name]),
             peak_bytes=peaks.get(name),
             trainable=contender.trainable,
-            flops=contender.flops,
+            flops=factory.count_flops(contender, outcomes[name]),
             gate_share=outcomes[name].gate_share,
             rate=rate,
         )
         rows.append(dataclasses.replace(row, forward_ms=(rows or [row])[0].median_ms))
-    return Table(batch_size, rows, rate, notes, aimed=tower is not None and _has_aimed_sizes(tower.config))
+    check_limits(rows)
+    return CostTable(batch_size, rows, rate, notes, aimed=tower is not None and _has_aimed_sizes(tower.config))
 
 
 def _has_aimed_sizes(config: VisionConfig) -> bool:
-    """Whether the aims were set for a tower of this size; the activation costs the same."""
+    """Whether the aims were set for a tower of this size; every activation costs the same."""
     return dataclasses.replace(config, activation="quick_gelu", eps=1e-5) == VisionConfig()
 
 
@@ -203,32 +211,62 @@ def _plan_rounds(round_seconds: float, started: float, minutes: float, bar: tqdm
     rounds = choose_rounds(round_seconds, 60 * minutes - (time.perf_counter() - started))
     more = rounds * round_seconds / 60
     bar.write(
-        f"One round takes about {round_seconds:.0f} s: {rounds} rounds, {more:.1f} minutes more.", file=sys.stderr
+        f"One round takes about {round_seconds:.0f} s; {rounds} rounds take {more:.1f} minutes.",
+        file=sys.stderr,
     )
     return rounds
 
 
-def _say_missing(subject: Subject, transformers: bool, text: bool) -> list[str]:
-    """Why some contenders are not there."""
+def _say_missing(model: MeasuredModel, transformers: bool, text: bool) -> list[str]:
+    """Why some contenders are missing."""
     notes = []
-    if subject.tower is None:
-        notes.append("This model has no tower of ours: no arithmetic limit, and no comparison with transformers.")
+    if model.tower is None:
+        notes.append("The arithmetic of this model is not known: no limit, no comparison with transformers.")
     elif not transformers:
-        notes.append("transformers is not installed (pip install transformers): no comparison with it.")
+        notes.append("transformers is not installed (pip install transformers), so there is no comparison with it.")
     if not text:
-        notes.append("This model has no text tower that gives gradients: no method that adapts it.")
+        notes.append("This model has no text tower with gradients, so methods that adapt it are left out.")
     return notes
 
 
-def _compare_answers(contenders: Sequence[Contender], outcomes: dict[str, Outcome]) -> list[str]:
-    """How far apart the logits are of contenders that should give the same."""
-    by_key: dict[str, str] = {}
-    for contender in contenders:
-        by_key.setdefault(contender.entry.key, contender.entry.name)
+def _describe_skipped(contender: CostContender, outcomes: dict[str, StepOutcome]) -> list[str]:
+    """What a step left out on these images, where it was meant to learn from all of them."""
+    entry, outcome = contender.entry, outcomes[contender.entry.name]
+    if not entry.learns or entry.gated or outcome.backwards is None:
+        return []
     notes = []
-    for ours, theirs in (("forward", "transformers"), ("lmr all", "plain lmr"), ("streams", "singles")):
-        if ours in by_key and theirs in by_key:
-            names = by_key[ours], by_key[theirs]
-            worst = float((outcomes[names[0]].logits - outcomes[names[1]].logits).abs().max())
-            notes.append(f"The logits of {names[0]!r} and of {names[1]!r} differ by at most {worst:.0e}.")
+    if outcome.stepped is False:
+        notes.append(f"{entry.name} took no step on these images: its row shows a step that learns nothing.")
+    if outcome.backwards < 1:
+        share = f"{outcome.backwards:.0%} of the images take part in the backward of {entry.name}"
+        notes.append(f"{share}, and its limit counts these only.")
+    return notes
+
+
+def check_limits(rows: Sequence[Measurement]) -> None:
+    """Refuse a table in which a step is faster than its own arithmetic can be."""
+    for row in rows:
+        if row.reached is not None and row.reached > MOST_REACHED:
+            raise LmrError(
+                f"{row.entry.name} reached {row.reached:.0%} of the arithmetic limit, which is impossible: a pass was "
+                "skipped or miscounted, or the machine was busy while its rate was measured. Measure again with "
+                "nothing else running; if this persists, the method's count_passes does not describe its step."
+            )
+
+
+def _compare_answers(contenders: Sequence[CostContender], outcomes: dict[str, StepOutcome]) -> list[str]:
+    """The largest difference between the logits of contenders that should agree."""
+    by_key: dict[str, Entry] = {}
+    for contender in contenders:
+        by_key.setdefault(contender.entry.key, contender.entry)
+    pairs = [("forward", "transformers"), ("streams", "singles")]
+    for key, entry in by_key.items():  # a method as it is by default, and the plain loop of the same name
+        if key and entry.kind == "method" and entry.method is not None and entry.spec == entry.method.name:
+            pairs.insert(-1, (key, f"plain {entry.method.name}"))
+    notes = []
+    for pair in pairs:
+        if all(key in by_key for key in pair) and by_key[pair[0]].past == by_key[pair[1]].past:
+            ours, theirs = (by_key[key].name for key in pair)
+            worst = float((outcomes[ours].logits - outcomes[theirs].logits).abs().max())
+            notes.append(f"The logits of {ours!r} and {theirs!r} differ by at most {worst:.0e}.")
     return notes

@@ -1,4 +1,4 @@
-"""The model that is measured, found by what a command line can say, so that a fresh process finds the same one."""
+"""The model that is measured, described by plain values, so that a fresh process loads the same one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig, TextTower
 from lmr.models.verify.to_transformers import build_transformers_vision
 
-SMALL = "small"  # a tower of seconds, not minutes, to see the table and to test it
+SMALL = "small"  # a tower that takes seconds, not minutes, to see the table and to test it
 _SMALL_IMAGE = VisionConfig(resolution=32, patch=8, width=64, depth=3, heads=4, features=48, hidden=128)
 _SMALL_TEXT = TextConfig(context=20, vocabulary=100, width=32, depth=2, heads=2, features=48, hidden=64)
 
 SHORTEST, LONGEST = 7, 16  # tokens of "a photo of a ..." with ImageNet's class names, begin and end included
 
+_COLOURS = ((1.0, 1.0, 1.0), (1.0, -1.0, -1.0), (-1.0, 1.0, -1.0), (-1.0, -1.0, 1.0))  # equally far from each other
+
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Where a model comes from: a name or path for ``lmr.load``, or an architecture to fill with random weights."""
 
     model: str | None = None
@@ -37,13 +39,13 @@ class Source:
 
     @property
     def name(self) -> str:
-        """As people would say it."""
+        """What the protocol says."""
         return str(self.model) if self.random is None else f"{self.random}, random weights"
 
 
 @dataclass
-class Subject:
-    """An image encoder, its logit scale and, where it has one that gives gradients, its text side."""
+class MeasuredModel:
+    """An image encoder, its logit scale and, where it has one with gradients, its text side."""
 
     name: str
     encoder: nn.Module
@@ -56,7 +58,7 @@ class Subject:
 
     @property
     def tower(self) -> VisionTower | None:
-        """The encoder where it is our own tower, whose arithmetic is known."""
+        """The encoder if it is our own tower, whose arithmetic is known."""
         return self.encoder if isinstance(self.encoder, VisionTower) else None
 
     def build_twin(self) -> nn.Module:
@@ -67,10 +69,10 @@ class Subject:
         return self._twin
 
     def draw_images(self, count: int) -> Tensor:
-        """Noise [count, ...]: bright pictures first, then as many dark ones; every call gives the same."""
+        """Noise [count, ...] in the colours of :func:`assign_colours`; every call gives the same."""
         generator = torch.Generator().manual_seed(1)
-        images = 0.5 * torch.randn(count, *self.input_shape, generator=generator)
-        images += torch.where(torch.arange(count) < count // 2, 1.0, -1.0).view(-1, *[1] * len(self.input_shape))
+        images = 0.25 * torch.randn(count, *self.input_shape, generator=generator)
+        images += 2 * torch.tensor(_COLOURS)[assign_colours(count)].view(count, 3, 1, 1)
         return images.to(next(self.encoder.parameters()).dtype)
 
     @property
@@ -79,9 +81,9 @@ class Subject:
         return LONGEST if self.text is None else min(LONGEST, self.text.config.context)
 
     def write_prompts(self, classes: int, *, whole: bool = False) -> TextSide | None:
-        """One prompt for each class; None where there is no text side that gives gradients.
+        """One prompt for each class; None where there is no text side with gradients.
 
-        The prompts are random words with the lengths that prompts of ImageNet have, cut to the longest, or of the full
+        The prompts are random words with the lengths of ImageNet's prompts, cut to the longest, or padded to the full
         context (``whole``).
         """
         if self.text is not None:
@@ -93,11 +95,11 @@ class Subject:
             return None
         try:
             return self.backbone.text_side(["a photo"] * classes)
-        except LmrError:  # a model with a vocabulary of its own
+        except LmrError:  # a model with another vocabulary
             return None
 
     def _draw_tokens(self, config: TextConfig, classes: int) -> tuple[Tensor, Tensor]:
-        """Token ids [C, longest] and where each prompt ends [C]; at least one has the greatest length."""
+        """Token ids [C, longest] and where each prompt ends [C]; at least one has the full length."""
         longest, generator = self.longest, torch.Generator().manual_seed(2)
         tokens = torch.randint(1, config.vocabulary, (classes, longest), generator=generator)
         end = torch.randint(min(SHORTEST, longest) - 1, longest, (classes,), generator=generator)
@@ -105,7 +107,18 @@ class Subject:
         return tokens * (torch.arange(longest) <= end.unsqueeze(1)), end
 
 
-def find_subject(source: Source) -> Subject:
+def assign_colours(count: int) -> Tensor:
+    """The colour [count] of each image, 0 to 3: two in the first half of a batch and two others in the second.
+
+    Even a tower with random weights gives images of different colours different features, so each colour can have a
+    class of its own, and one half can be certain while the other is not.
+    """
+    half = count // 2
+    first, second = torch.arange(half) * 2 // max(half, 1), torch.arange(count - half) * 2 // (count - half)
+    return torch.cat([first, 2 + second])
+
+
+def find_measured_model(source: ModelSource) -> MeasuredModel:
     """Load the model, or build one with random weights."""
     if source.random == SMALL:
         return build_random(_SMALL_IMAGE, _SMALL_TEXT, source.name)
@@ -113,13 +126,15 @@ def find_subject(source: Source) -> Subject:
     side = None
     if isinstance(backbone.encoder, VisionTower):
         with suppress(LmrError):  # a model without a tokenizer
-            side = backbone.text_side(["red circle", "blue star"])  # words that every vocabulary here has
+            side = backbone.text_side(["red circle", "blue star"])  # words that every vocabulary has
     text = side.tower if side is not None and isinstance(side.tower, TextTower) else None
     bias = float(getattr(backbone, "logit_bias", 0.0))
-    return Subject(source.name, backbone.encoder, backbone.input_shape, backbone.logit_scale, bias, text, backbone)
+    return MeasuredModel(
+        source.name, backbone.encoder, backbone.input_shape, backbone.logit_scale, bias, text, backbone
+    )
 
 
-def build_random(image: VisionConfig, text: TextConfig, name: str) -> Subject:
+def build_random(image: VisionConfig, text: TextConfig, name: str) -> MeasuredModel:
     """Two towers of these sizes with random weights, the same at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -127,7 +142,7 @@ def build_random(image: VisionConfig, text: TextConfig, name: str) -> Subject:
     for tower in towers:
         fold_activations(tower.eval().requires_grad_(False))
     side = image.resolution
-    return Subject(name, towers[0], (3, side, side), 100.0, text=towers[1])
+    return MeasuredModel(name, towers[0], (3, side, side), 100.0, text=towers[1])
 
 
 def _fill_randomly(architecture: str) -> Backbone:

@@ -1,4 +1,4 @@
-"""One line of the table: what was measured, and what follows from it."""
+"""One row of the table: what was measured, and what follows from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmr.bench.cost.entries import Entry
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """A contender's measured seconds and bytes. ``forward_ms`` and ``rate`` are those of the same run."""
 
     entry: Entry
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def forwards(self) -> float:
-        """Time divided by that of our plain forward."""
+        """Time divided by the time of our plain forward."""
         return self.median_ms / self.forward_ms
 
     @property

@@ -1,4 +1,4 @@
-"""The peak memory of this process: how far a piece of work raises it above what was there before."""
+"""The peak memory of this process, and how far a piece of work raises it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 def measure_peak(work: Callable[[], object]) -> int:
     """Bytes by which ``work`` raises the peak of this process; for a fresh process with the model loaded and warm.
 
-    What was freed but not given back would hide a part of the work's own memory, so it is given back first. Where the
-    system lets the peak be set back, what happened before the call does not count; elsewhere the loading of a model
-    may have reached higher than the work does, and the answer is then too small.
+    Memory that was freed but not returned to the system would hide a part of what the work needs, so it is returned
+    first. Where the system can reset the peak, what happened before the call does not count. Elsewhere, loading the
+    model may have reached a higher peak than the work does, and the answer is then too small.
     """
     gc.collect()
     _give_back()
@@ -32,8 +32,8 @@ def measure_peak(work: Callable[[], object]) -> int:
 def read_peak() -> int:
     """The peak memory of this process in bytes.
 
-    Linux keeps ``ru_maxrss`` across exec, so a process started by a large one would begin with that one's peak; its own
-    is in /proc.
+    Linux keeps ``ru_maxrss`` across exec, so a process started by a large one would begin with the peak of its parent;
+    its own peak is in /proc.
     """
     if _STATUS.exists():
         line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
@@ -41,13 +41,13 @@ def read_peak() -> int:
     try:
         import resource
     except ImportError as error:
-        raise LmrError("This measurement reads the peak memory of a process as Linux and macOS count it.") from error
+        raise LmrError("Peak memory can be measured on Linux and macOS only.") from error
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def reset_peak() -> bool:
-    """Set the peak of this process back to what it holds now; says whether the system allowed it."""
+    """Reset the peak of this process to its present size; returns whether the system allowed it."""
     try:
         _CLEAR.write_text("5")  # proc(5): 5 resets the peak resident set size
     except OSError:
@@ -56,7 +56,7 @@ def reset_peak() -> bool:
 
 
 def read_available() -> int | None:
-    """Bytes that a new process could take without swapping; None where the system does not say."""
+    """Bytes that a new process could take without swapping; None where the system does not report it."""
     with contextlib.suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
@@ -64,9 +64,9 @@ def read_available() -> int | None:
 
 
 def estimate_prompt(tokens: int, depth: int, width: int) -> int:
-    """About how many bytes a graph keeps of one prompt: per token and block 12 widths of float32.
+    """About how many bytes a graph keeps for one prompt: 12 widths of float32 per token and block.
 
-    Two norms, q, k, v, attention, four of the perceptron, and the sums.
+    They are two norms, q, k, v, attention, four of the perceptron, and the sums.
     """
     return tokens * depth * width * 4 * 12
 

@@ -1,20 +1,19 @@
-"""``lmr cost-text``: what two exact savings are worth to methods that encode all prompts at every batch.
+"""``lmr cost-text``: what two exact savings gain for methods that encode all prompts at every batch.
 
-A causal text tower of the size of ViT-B/16's (random weights: cost does not depend on them) gives the gradient of
-BATCLIP's objective to its norms: with prompts of the full context in one graph (plain), with prompts cut to the longest
-(cut), with the full context in chunks (chunked), and with both. Seconds are medians of rounds in which the contenders
-take turns in one process; memory is how far the peak of a process of its own rises above the loaded model.
+The gradient of BATCLIP's objective with respect to the norms of a causal text tower of ViT-B/16's size (with random
+weights: the cost does not depend on their values) is computed in four ways: with prompts of the full context in one
+graph (plain), with prompts cut to the longest (cut), with the full context in chunks (chunked), and with both savings.
+Seconds are medians of rounds in which the variants alternate in one process. Memory is how far the peak of a fresh
+process rises above the loaded model.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from typing import Never
+from typing import Any, NamedTuple, Never
 
 import torch
 from torch import Tensor
@@ -22,19 +21,33 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from lmr.bench.columns import align
+from lmr.bench.cost.fresh_process import call_fresh
 from lmr.bench.cost.memory import estimate_prompt, measure_peak
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss
 from lmr.core.norms import NormBank
-from lmr.core.text import TextSide, differentiate
+from lmr.core.text import TextSide, differentiate_towers
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.text_tower import TextConfig, TextTower
 
-CONTENDERS = {"plain": (False, False), "cut": (True, False), "chunked": (False, True), "both": (True, True)}
+
+class Variant(NamedTuple):
+    """Which of the two savings are used."""
+
+    cut: bool  # prompts cut to the longest of the set, not padded to the full context
+    chunked: bool  # encoded in chunks, not in one graph
+
+
+VARIANTS = {
+    "plain": Variant(cut=False, chunked=False),
+    "cut": Variant(cut=True, chunked=False),
+    "chunked": Variant(cut=False, chunked=True),
+    "both": Variant(cut=True, chunked=True),
+}
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TextSizes:
     """What is measured: the defaults are ViT-B/16's text tower and ImageNet's classes."""
 
     classes: int = 1000
@@ -57,22 +70,22 @@ class Sizes:
         if self.width % self.heads:
             raise LmrError(f"Expected a width that {self.heads} heads divide, got {self.width}.")
 
-    def count_classes(self, contender: str) -> int:
-        """How many classes a contender can take without passing the memory limit with its one graph."""
-        cut, chunked = CONTENDERS[contender]
+    def count_classes(self, variant: str) -> int:
+        """How many classes a variant can take without exceeding the memory limit in one graph."""
+        cut, chunked = VARIANTS[variant]
         if chunked:
             return self.classes
         per_class = estimate_prompt(self.longest if cut else self.context, self.depth, self.width)
         return max(2, min(self.classes, int(self.limit_gb * 1e9 / per_class)))
 
 
-SMALL = Sizes(classes=100, batch_size=16, chunk=10, width=64, depth=2, heads=2, features=32)
+SMALL = TextSizes(classes=100, batch_size=16, chunk=10, width=64, depth=2, heads=2, features=32)
 
 
-class Bench:
+class TextGradient:
     """One text tower, its prompts and image features to compare them with."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: TextSizes) -> None:
         self.sizes = sizes
         torch.set_num_threads(sizes.threads)
         torch.manual_seed(0)
@@ -95,14 +108,14 @@ class Bench:
         self.end[0] = sizes.longest - 1
         self.tokens *= torch.arange(sizes.longest) <= self.end.unsqueeze(1)
 
-    def differentiate(self, contender: str, classes: int) -> Tensor:
-        """The gradient of BATCLIP's objective for the first ``classes`` prompts, as the contender computes it."""
-        cut, chunked = CONTENDERS[contender]
+    def differentiate(self, variant: str, classes: int) -> Tensor:
+        """The gradient of BATCLIP's objective for the first ``classes`` prompts, as the variant computes it."""
+        cut, chunked = VARIANTS[variant]
         tokens = self.tokens if cut else F.pad(self.tokens, (0, self.sizes.context - self.sizes.longest))
         text = TextSide(self.tower, lambda tower, part: tower(tokens[part], self.end[part]), classes)
         with self.bank.serve(self.rows):
             if chunked:
-                return differentiate(self._compare, lambda: self.images, self.rows, text, self.sizes.chunk)[2]
+                return differentiate_towers(self._compare, lambda: self.images, self.rows, text, self.sizes.chunk)[2]
             return torch.autograd.grad(self._judge(text.prototypes(slice(0, classes))), self.rows)[0]
 
     def _compare(self, images: Tensor, prototypes: Tensor) -> tuple[Tensor, None]:
@@ -114,78 +127,81 @@ class Bench:
 
     def warm_up(self) -> None:
         """Two short prompts: libraries load and threads start."""
-        for contender in ("cut", "both"):
-            self.differentiate(contender, 2)
+        for variant in ("cut", "both"):
+            self.differentiate(variant, 2)
 
 
-def measure_memory(sizes: Sizes, contender: str) -> int:
-    """Bytes by which one gradient raises the peak of this process above the loaded model; for a fresh process."""
-    bench = Bench(sizes)
-    bench.warm_up()
-    return measure_peak(lambda: bench.differentiate(contender, sizes.count_classes(contender)))
+def measure_memory(sizes: TextSizes, variant: str) -> int | None:
+    """Bytes by which one gradient raises the peak of a fresh process; None if the system killed it."""
+    what = f"the memory of the {variant} gradient"
+    return call_fresh(measure_memory_here, what, sizes=dataclasses.asdict(sizes), variant=variant)
 
 
-def measure_memory_apart(sizes: Sizes, contender: str) -> int:
-    """The same, in a process of its own."""
-    given = [f"--{key.replace('_', '-')}={value}" for key, value in dataclasses.asdict(sizes).items()]
-    command = [sys.executable, "-m", "lmr", "cost-text", f"--measure={contender}", *given]
-    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+def measure_memory_here(sizes: dict[str, Any], variant: str) -> int:
+    """The same in this process, which should be fresh."""
+    given = TextSizes(**sizes)
+    gradient = TextGradient(given)
+    gradient.warm_up()
+    return measure_peak(lambda: gradient.differentiate(variant, given.count_classes(variant)))
 
 
-def measure_seconds(sizes: Sizes, rounds: int, bar: tqdm[Never]) -> tuple[dict[str, float], dict[str, float | None]]:
-    """Median seconds per gradient, and how far it is from the first contender's that took all classes."""
-    bench = Bench(sizes)
-    bench.warm_up()
-    seconds: dict[str, list[float]] = {contender: [] for contender in CONTENDERS}
+def measure_seconds(
+    sizes: TextSizes, rounds: int, bar: tqdm[Never]
+) -> tuple[dict[str, float], dict[str, float | None]]:
+    """Median seconds per gradient, and its relative difference from that of the first variant with all classes."""
+    text = TextGradient(sizes)
+    text.warm_up()
+    seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     apart: dict[str, float | None] = {}
     for turn in range(rounds):
         exact: Tensor | None = None
-        for contender in CONTENDERS:
-            bar.set_description(f"round {turn + 1}: {contender}".ljust(20))
-            classes = sizes.count_classes(contender)
+        for variant in VARIANTS:
+            bar.set_description(f"round {turn + 1}: {variant}".ljust(20))
+            classes = sizes.count_classes(variant)
             started = time.perf_counter()
-            gradient = bench.differentiate(contender, classes)
-            seconds[contender].append(time.perf_counter() - started)
+            gradient = text.differentiate(variant, classes)
+            seconds[variant].append(time.perf_counter() - started)
             if classes < sizes.classes:
-                apart[contender] = None
+                apart[variant] = None
             else:
                 exact = gradient if exact is None else exact
-                apart[contender] = float((gradient - exact).abs().max() / exact.abs().max())
+                apart[variant] = float((gradient - exact).abs().max() / exact.abs().max())
             bar.update()
-    return {contender: statistics.median(times) for contender, times in seconds.items()}, apart
+    return {variant: statistics.median(times) for variant, times in seconds.items()}, apart
 
 
-def run_text_cost(sizes: Sizes, rounds: int) -> str:
-    """Measure everything and give the table. Memory comes first: a child's peak starts at its parent's size."""
+def measure_text_gradient(sizes: TextSizes, rounds: int) -> str:
+    """Measure everything and return the table as text. Memory comes first, while this process is still small."""
     if rounds < 1:
         raise LmrError(f"Expected at least one round, got {rounds}.")
-    with tqdm(total=len(CONTENDERS) * (1 + rounds), unit="gradient") as bar:
+    with tqdm(total=len(VARIANTS) * (1 + rounds), unit="gradient") as bar:
         memory = {}
-        for contender in CONTENDERS:
-            bar.set_description(f"memory: {contender}".ljust(20))
-            memory[contender] = measure_memory_apart(sizes, contender)
+        for variant in VARIANTS:
+            bar.set_description(f"memory: {variant}".ljust(20))
+            memory[variant] = measure_memory(sizes, variant)
             bar.update()
         seconds, apart = measure_seconds(sizes, rounds, bar)
     return format_table(sizes, seconds, apart, memory)
 
 
 def format_table(
-    sizes: Sizes, seconds: dict[str, float], apart: dict[str, float | None], memory: dict[str, int]
+    sizes: TextSizes, seconds: dict[str, float], apart: dict[str, float | None], memory: dict[str, int | None]
 ) -> str:
-    """Aligned text, and a sentence for every contender that could not take all classes."""
+    """Aligned text, and a note for every variant that could not take all classes."""
     lines = [["", "tokens", "at once", "classes", "seconds", "ms/class", "peak MB", "differs"]]
     notes = []
-    for contender, (cut, chunked) in CONTENDERS.items():
-        classes, difference = sizes.count_classes(contender), apart[contender]
+    for variant, (cut, chunked) in VARIANTS.items():
+        classes, difference = sizes.count_classes(variant), apart[variant]
         tokens = sizes.longest if cut else sizes.context
         numbers = [str(tokens), str(min(sizes.chunk, classes) if chunked else classes), str(classes)]
-        numbers += [f"{seconds[contender]:.3f}", f"{1000 * seconds[contender] / classes:.2f}"]
-        numbers += [f"{memory[contender] / 1e6:.0f}", "-" if difference is None else f"{difference:.0e}"]
-        lines.append([contender, *numbers])
+        numbers += [f"{seconds[variant]:.3f}", f"{1000 * seconds[variant] / classes:.2f}"]
+        peak = memory[variant]
+        numbers += ["-" if peak is None else f"{peak / 1e6:.0f}", "-" if difference is None else f"{difference:.0e}"]
+        lines.append([variant, *numbers])
         if classes < sizes.classes:
             notes.append(
-                f"{contender} took {classes} of {sizes.classes} classes, as all of them would need more than "
-                f"{sizes.limit_gb:g} GB: {sizes.classes / classes:.2f} times the seconds and memory shown."
+                f"{variant} took {classes} of {sizes.classes} classes, because all of them would need more than "
+                f"{sizes.limit_gb:g} GB: about {sizes.classes / classes:.2f} times the seconds and memory shown."
             )
     head = [
         f"Text tower {sizes.width} wide, {sizes.depth} deep; batch of {sizes.batch_size}; threads: {sizes.threads}",
@@ -193,6 +209,6 @@ def format_table(
     ]
     tail = [
         "",
-        "at once: prompts in one graph; differs: largest difference of the gradient, relative to its largest number",
+        "at once: prompts in one graph; differs: largest difference of the gradient, relative to its largest element",
     ]
     return "\n".join([*head, align(lines), *tail, *notes])

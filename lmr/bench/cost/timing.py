@@ -1,14 +1,15 @@
-"""Seconds of each contender: all in one process, taking turns, after a warm-up."""
+"""Seconds of each contender: all in one process, in alternation, after a warm-up."""
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Never
 
-from lmr.bench.cost.contenders import Contender, Outcome
+from lmr.bench.cost.contenders import BackwardWatch, CostContender, StepOutcome
 from lmr.bench.cost.gemm import MatrixRate
 from lmr.core.errors import LmrError
 
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
 FEWEST, MOST = 3, 30  # rounds when a budget of minutes decides
 
 
-def warm_up(contenders: Sequence[Contender], matrices: MatrixRate | None, bar: tqdm[Never]) -> dict[str, Outcome]:
-    """One step of each, not measured: libraries load, memory is laid out. What came out, for comparison."""
+def warm_up(
+    contenders: Sequence[CostContender], matrices: MatrixRate | None, bar: tqdm[Never]
+) -> dict[str, StepOutcome]:
+    """One step of each, not measured: libraries load and memory is allocated. Returns what came out."""
     outcomes = {}
     for contender in contenders:
         bar.set_description(f"warm-up: {contender.entry.name}".ljust(34))
-        outcomes[contender.entry.name] = _take_step(contender)[1]
+        outcomes[contender.entry.name] = _watch_step(contender)
         bar.update()
     if matrices is not None:
         matrices.measure(keep=False)
@@ -31,9 +34,9 @@ def warm_up(contenders: Sequence[Contender], matrices: MatrixRate | None, bar: t
 
 
 def take_turns(
-    contenders: Sequence[Contender], matrices: MatrixRate | None, rounds: int, bar: tqdm[Never]
+    contenders: Sequence[CostContender], matrices: MatrixRate | None, rounds: int, bar: tqdm[Never]
 ) -> dict[str, list[float]]:
-    """Seconds of every step: in each round each contender once, the first of one round being the last of the next."""
+    """Seconds of every step. Each round runs each contender once; the first of a round is the last of the next."""
     seconds: dict[str, list[float]] = {contender.entry.name: [] for contender in contenders}
     for turn in range(rounds):
         start = turn % len(contenders)
@@ -47,14 +50,25 @@ def take_turns(
 
 
 def choose_rounds(round_seconds: float, left_seconds: float) -> int:
-    """How many rounds fit into the time that is left, within reason."""
+    """How many rounds fit into the remaining time, between FEWEST and MOST."""
     return max(FEWEST, min(MOST, math.floor(left_seconds / max(round_seconds, 1e-3))))
 
 
-def _take_step(contender: Contender) -> tuple[float, Outcome]:
-    """Seconds and outcome of one step from the state before the first; that it was the step to be measured is checked.
+def _watch_step(contender: CostContender) -> StepOutcome:
+    """A step, and how many images took part in its backward."""
+    if contender.encoder is None:
+        return _take_step(contender)[1]
+    watch = BackwardWatch(contender.images)
+    with watch.observe(contender.encoder):
+        outcome = _take_step(contender)[1]
+    return dataclasses.replace(outcome, backwards=watch.passes)
 
-    The youngest garbage goes first, so that no contender pays for another's; a full collection would empty the caches.
+
+def _take_step(contender: CostContender) -> tuple[float, StepOutcome]:
+    """Seconds and outcome of one step from the initial state, checked to be the step that should be measured.
+
+    Recent garbage is collected before, so that no contender pays for another's; a full collection would empty the
+    processor's caches.
     """
     contender.reset()
     gc.collect(1)
@@ -63,5 +77,5 @@ def _take_step(contender: Contender) -> tuple[float, Outcome]:
     seconds = time.perf_counter() - started
     contender.check(outcome)
     if not outcome.logits.isfinite().all():
-        raise LmrError(f"{contender.entry.name} answered with NaN or infinite numbers; a cost of that says nothing.")
+        raise LmrError(f"{contender.entry.name} answered with NaN or infinite values; measure another model.")
     return seconds, outcome

@@ -1,4 +1,4 @@
-"""What the command line offers for plans: keys, choices and defaults. Imports nothing, so that help comes at once."""
+"""What the command line offers for plans: keys, choices and defaults. It imports nothing, so that help is fast."""
 
 from __future__ import annotations
 

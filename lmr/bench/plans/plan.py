@@ -1,7 +1,7 @@
 """Plans: methods x datasets x corruptions x severities x backbones x prompts x batch sizes x seeds, as a TOML file.
 
-What stands at the top of the file holds for every ``[[runs]]`` table in it; each table is multiplied out on its own. A
-plan is checked as a whole before anything runs.
+Keys at the top of the file apply to every ``[[runs]]`` table; each table is expanded into all its combinations. A plan
+is checked as a whole before anything runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -38,7 +38,7 @@ from lmr.data.orders import ORDERS
 from lmr.models.backbone import DEFAULT_TEMPLATES
 
 DOMAINS = (*CORRUPTIONS, *EXTRA, "clean")
-OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order has a use for
+OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order uses
 
 
 @dataclass(frozen=True)
@@ -62,31 +62,32 @@ class Contender:
 
 @dataclass(frozen=True)
 class Part:
-    """One ``[[runs]]`` table: everything in it is combined with everything else in it."""
+    """One ``[[runs]]`` table: all combinations of its values are run."""
 
     methods: tuple[Contender, ...]
     datasets: tuple[str, ...]
-    corruptions: tuple[str, ...] = ()  # none: all that the dataset's benchmark has
+    corruptions: tuple[str, ...] = ()  # none: all of the dataset's benchmark
     severities: tuple[int, ...] = (5,)
     backbones: tuple[str, ...] = ("pocket",)
     prompts: tuple[PromptSet, ...] = (PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES),)
-    batch_sizes: tuple[int, ...] = ()  # none: what each method's values were chosen for
+    batch_sizes: tuple[int, ...] = ()  # none: the one of each method's preset
     seeds: tuple[int, ...] = (1,)
-    images: int | None = None  # the first so many of each stream
+    images: int | None = None  # use the first so many of each stream
     order: str = "shuffle"
     concentration: float = 0.1  # of the order "dirichlet": small is strongly imbalanced
-    block: int | None = None  # of the order "classes": pictures of one class in a row
+    block: int | None = None  # of the order "classes": images of one class in a row
     reset: str = "domain"
     mix: bool = False  # all domains shuffled into one stream
-    forgetting: int = 0  # clean pictures to ask for after the stream
-    recovery: bool = False  # also measure how far zero-shot's errors are undone; one forward pass more, not timed
+    forgetting: int = 0  # clean images to classify after the stream
+    recovery: bool = False  # also measure how far zero-shot's errors are undone; adds a forward pass that is not timed
     dtype: str = "float32"
     device: str = "cpu"
+    title: str = ""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run."""
+    """A name, a title and the parts to run."""
 
     name: str
     title: str
@@ -94,14 +95,14 @@ class Plan:
 
 
 def list_plans() -> dict[str, str]:
-    """The plans that come with the package, each with its title."""
+    """The plans of the package, each with its title."""
     files = (item for item in resources.files("lmr.bench").joinpath("plans").iterdir() if item.name.endswith(".toml"))
     ordered = sorted(files, key=lambda item: item.name)
     return {item.name[:-5]: tomllib.loads(item.read_text("utf-8"))["title"] for item in ordered}
 
 
 def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> Plan:
-    """Read a plan of the package by its name, or a file; ``overrides`` win over what it says, in all of its parts."""
+    """Read a plan of the package by its name, or a file; ``overrides`` replace its values in all parts."""
     path = Path(name_or_path)
     known = list_plans()
     if str(name_or_path) in known:
@@ -112,7 +113,7 @@ def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any]
     except FileNotFoundError as error:
         raise LmrError(
             f"There is no plan {str(name_or_path)!r}.{suggest(str(name_or_path), known)} 'lmr bench --list' shows the "
-            "plans of the package; a file of your own ends with .toml."
+            "plans of the package; your own plan is a file that ends with .toml."
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise LmrError(f"Cannot read the plan {str(path)!r}: {error}.") from error
@@ -120,17 +121,17 @@ def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any]
 
 
 def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = None) -> list[Plan]:
-    """The plans that names, files or patterns such as 'pocket*' ask for, each once; ``overrides`` win over all of them.
+    """The plans with these names, files or patterns such as 'pocket*', each once; ``overrides`` replace their values.
 
     Without a name, the overrides alone are the plan.
     """
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    for key in ("corruptions", "batch_sizes"):  # a list on the command line; one word where it stands for all
+    for key in ("corruptions", "batch_sizes"):  # "all" and "preset" come as lists from the command line
         if given.get(key) in (["all"], ["preset"]):
             given[key] = given[key][0]
     if not names:
         if not given:
-            raise LmrError("Say what to run: a plan ('lmr bench --list' shows them) or --methods and --datasets.")
+            raise LmrError("Say what to run: a plan ('lmr bench --list' lists them), or --methods and --datasets.")
         return [parse_plan("command line", "", Path.cwd(), given)]
     known = list_plans()
     chosen = [found for name in names for found in fnmatch.filter(known, name) or [name]]
@@ -138,25 +139,36 @@ def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = Non
 
 
 def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] | None = None) -> Plan:
-    """The plan in a TOML text; files it names are looked for in ``folder`` and where the command runs.
+    """The plan in a TOML text; files that it names are looked for in ``folder``, then in the current folder.
 
-    Method files in ``overrides`` are looked for where the command runs first.
+    Method files in ``overrides`` are looked for in the current folder first.
     """
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise LmrError(f"The plan {name!r} is not a TOML file: {error}.") from error
-    title, tables = content.pop("title", name), content.pop("runs", [{}])
-    if not isinstance(title, str) or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
-        raise LmrError(f"The plan {name!r} should have a title (a text) and its runs as [[runs]] tables.")
+    title, tables = _pop_title(name, content, name), content.pop("runs", [{}])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise LmrError(f"The plan {name!r} should have its runs as [[runs]] tables.")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     near = (Path.cwd(), folder) if "methods" in given else (folder, Path.cwd())
-    parts = [_read_part(name, _combine(content | table, given), folder, near) for table in tables]
+    parts = [
+        replace(_read_part(name, _combine(content | table, given), folder, near), title=heading)
+        for heading, table in ((_pop_title(name, table, ""), table) for table in tables)
+    ]
     return Plan(name, title, tuple(parts))
 
 
+def _pop_title(plan: str, table: dict[str, Any], default: str) -> str:
+    """Take the title out of a plan or a part of it."""
+    title = table.pop("title", default)
+    if not isinstance(title, str):
+        raise LmrError(f"Expected a title in quotes in the plan {plan!r}, got {title!r}.")
+    return title
+
+
 def _combine(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a plan says and what wins over it; another order has no use for what belongs to the plan's own."""
+    """The values of a plan and those that replace them; keys that belong to another order are dropped."""
     dropped = {key for key, order in OF_ORDERS.items() if given.get("order", order) != order}
     return {key: value for key, value in table.items() if key not in dropped} | dict(given)
 
@@ -170,7 +182,7 @@ def _read_part(plan: str, table: Mapping[str, Any], folder: Path, near: Sequence
             )
     for key in ("methods", "datasets"):
         if not table.get(key):
-            raise LmrError(f"The plan {plan!r} does not say which {key} to run; give a list.")
+            raise LmrError(f"The plan {plan!r} does not say which {key} to run; add a list of {key}.")
     try:
         values = {key: _READ[key](key, value) for key, value in table.items() if key in _READ}
         if "prompts" in table:
@@ -183,13 +195,13 @@ def _read_part(plan: str, table: Mapping[str, Any], folder: Path, near: Sequence
 
 
 def _check_order(values: Mapping[str, Any]) -> None:
-    """Refuse what the order has no use for: it would be another run of the same numbers."""
+    """Refuse keys that the order does not use: they would give another run of the same numbers."""
     kind = values.get("order", Part.order)
     for key, order in OF_ORDERS.items():
         if key in values and kind != order:
-            raise LmrError(f"The order {kind!r} has no {key}; leave it away or give order = {order!r}.")
+            raise LmrError(f"The order {kind!r} has no {key}; remove it or give order = {order!r}.")
     if kind == "file" and values.get("seeds", Part.seeds) != Part.seeds:
-        raise LmrError("The order 'file' is the same for every seed; leave the seeds away or give seeds = 1.")
+        raise LmrError("The order 'file' is the same for every seed; remove the seeds or give seeds = 1.")
 
 
 def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) -> tuple[Contender, ...]:
@@ -248,7 +260,7 @@ def name_contender(spec: str) -> str:
 
 @lru_cache(1)
 def _make_small_classifier() -> ZeroShot:
-    """Something that every method can be created on, to check its arguments."""
+    """A classifier on which every method can be created, to check its arguments."""
     from lmr.models.pocket import load_pocket
 
     return load_pocket().classifier(["red star", "blue ring"])
@@ -259,7 +271,7 @@ def _wrap(value: Any) -> list[Any]:
 
 
 def _texts(known: Iterable[str] = ()) -> Callable[[str, Any], tuple[str, ...]]:
-    """A reader of one text or several, each of them known."""
+    """A reader of one string or several, each one of ``known`` if that is given."""
 
     def read(key: str, value: Any) -> tuple[str, ...]:
         if key == "corruptions" and value == "all":
@@ -275,7 +287,7 @@ def _texts(known: Iterable[str] = ()) -> Callable[[str, Any], tuple[str, ...]]:
 
 
 def _numbers(low: int, high: int | None = None) -> Callable[[str, Any], tuple[int, ...]]:
-    """A reader of one whole number or several, each in a range."""
+    """A reader of one whole number or several, each within a range."""
 
     def read(key: str, value: Any) -> tuple[int, ...]:
         if key == "batch_sizes" and value == "preset":

@@ -1,4 +1,4 @@
-"""The sentences around class names that a plan asks for: a template, several, or a file of them."""
+"""The prompts of a plan: a template, several templates that are averaged, or a file."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from lmr.models.prompts import read_sentences, write_prompts
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Templates with {} for the class name, or the path of a JSON file class -> sentences, under a name."""
+    """Templates with {} for the class name, or the path of a JSON file class -> prompts, with a name."""
 
     name: str
     templates: tuple[str, ...] | str
 
     def write(self, classes: Sequence[str]) -> list[list[str]]:
-        """The sentences of every class."""
+        """The prompts of every class."""
         return write_prompts(classes, self.templates)
 
     def describe(self, classes: Sequence[str]) -> dict[str, Any]:
-        """Name, number of sentences in all, and a digest of them."""
-        sentences = self.write(classes)
-        digest = hashlib.sha256(json.dumps(sentences).encode()).hexdigest()[:16]
-        return {"name": self.name, "count": sum(map(len, sentences)), "digest": digest}
+        """The name, the total number of prompts, and a digest of them."""
+        written = self.write(classes)
+        digest = hashlib.sha256(json.dumps(written).encode()).hexdigest()[:16]
+        return {"name": self.name, "count": sum(map(len, written)), "digest": digest}
 
     @property
     def word(self) -> str:
-        """What the command line says to get this set."""
+        """What the command line takes for this set."""
         if isinstance(self.templates, str):
             return self.templates
         return self.templates[0] if len(self.templates) == 1 else json.dumps(list(self.templates))
 
 
 def read_prompt_set(entry: Any, folder: Path) -> PromptSet:
-    """A text with {} is a template, a list of such texts several that are averaged, another text the name of a file.
+    """A string with {} is a template, a list of such strings is averaged, any other string is the name of a file.
 
-    The file is JSON: class -> list of sentences (as CuPL has them), or a list of templates. It is looked for in
-    ``folder`` and where the command runs.
+    The file is JSON: class -> list of prompts (as in CuPL), or a list of templates. It is looked for in ``folder`` and
+    in the current folder.
     """
     if isinstance(entry, str) and entry.lstrip().startswith("["):
         try:
@@ -52,7 +52,7 @@ def read_prompt_set(entry: Any, folder: Path) -> PromptSet:
     if isinstance(entry, str) and "{}" in entry:
         return PromptSet(entry, (entry,))
     if isinstance(entry, list):
-        # Its digest tells it from other sets of as many.
+        # The digest distinguishes sets of equal length.
         digest = hashlib.sha256(json.dumps(entry).encode()).hexdigest()[:8]
         return _read_templates(entry, f"{len(entry)} templates {digest}")
     if not isinstance(entry, str) or not entry:
@@ -60,8 +60,8 @@ def read_prompt_set(entry: Any, folder: Path) -> PromptSet:
     path = next((place for place in (folder / entry, Path(entry)) if place.is_file()), None)
     if path is None:
         raise LmrError(
-            f"There is no prompt file {entry!r}. CuPL's sentences for ImageNet are the file "
-            "CuPL_prompts_imagenet.json of the repository sarahpratt/CuPL on GitHub; download it and say where it is "
+            f"There is no prompt file {entry!r}. CuPL's prompts for ImageNet are the file "
+            "CuPL_prompts_imagenet.json of the repository sarahpratt/CuPL on GitHub; download it and give its path "
             "with --prompts FILE."
         )
     try:

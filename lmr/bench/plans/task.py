@@ -1,4 +1,4 @@
-"""Tasks: the single runs a plan comes to, each under a hash of everything that decides its numbers."""
+"""Tasks: the single runs of a plan, each identified by a hash of everything that determines its numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lmr.version import RESULTS_VERSION
 
 @dataclass(frozen=True)
 class Task:
-    """One run, as it is handed to a worker."""
+    """One run, as a worker gets it."""
 
     run: str  # content hash
     contender: Contender
@@ -48,8 +48,8 @@ class Task:
     block: int | None  # of the order "classes"
     reset: str
     mix: bool
-    images: int  # how many the stream has
-    limit: int | None  # how many were asked for
+    images: int  # length of the stream
+    limit: int | None  # as the plan gives it
     forgetting: int
     recovery: bool
     dtype: str
@@ -63,12 +63,12 @@ class Task:
 
     @property
     def domain(self) -> str:
-        """What the row says: the one domain, or how several became one stream."""
+        """What the row states: the domain, or how several domains form one stream."""
         return self.domains[0] if len(self.domains) == 1 else "mixed" if self.mix else "continual"
 
     @property
     def order_facts(self) -> dict[str, str]:
-        """What the row says of the order: its kind, what that depends on, and the hash of what came out."""
+        """What the row states about the order: its kind, what that depends on, and the hash of the result."""
         facts = {"kind": self.order}
         if self.order == "dirichlet":
             facts["concentration"] = f"{self.concentration:g}"
@@ -78,12 +78,12 @@ class Task:
 
     @property
     def group(self) -> tuple[str, ...]:
-        """Tasks of one group share the model and the pictures: a worker does them one after the other."""
+        """Tasks of one group share the model and the images: a worker runs them one after the other."""
         return (self.backbone, self.dtype, self.prompts.name, self.dataset, *self.domains, str(self.severity))
 
     @property
     def command(self) -> str:
-        """The command that makes this run again, and nothing else."""
+        """The command that repeats this run and no other."""
         words = ["lmr", "bench", "--methods", self.contender.address, "--datasets", self.dataset]
         words += ["--corruptions", *self.domains, "--severities", str(self.severity or 5)]
         words += ["--backbones", self.backbone, "--prompts", self.prompts.word]
@@ -103,7 +103,7 @@ class Task:
 
 
 def list_tasks(plans: Sequence[Plan], root: str | None = None) -> list[Task]:
-    """Every run of the plans once, those of one group together; data or models that are missing raise a sentence."""
+    """Every run of the plans once, those of one group together; missing data or models raise LmrError."""
     found: dict[str, Task] = {}
     for plan in plans:
         for part in plan.parts:
@@ -119,7 +119,7 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
     for backbone, dataset, prompts in itertools.product(part.backbones, part.datasets, part.prompts):
         opened = find_dataset(dataset, root)
         if part.forgetting:
-            find_clean_dataset(dataset, root)  # not only when the first stream is over
+            find_clean_dataset(dataset, root)  # fail now, not after the first stream
         streams = itertools.product(_choose_domains(part, opened), part.severities, part.seeds)
         for domains, severity, seed in streams:
             first = Task(
@@ -128,7 +128,7 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
                 backbone=backbone,
                 weights=describe_backbone(backbone, part.dtype, part.device),
                 dataset=dataset,
-                data_digest=_digest_data(opened, domains, severity),
+                data_digest=opened.digest_part(domains, severity),  # a corruption added later changes no finished run
                 domains=domains,
                 severity=0 if set(domains) == {"clean"} else severity,
                 prompts=prompts,
@@ -157,18 +157,13 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
                     yield dataclasses.replace(task, run=_hash(task))
 
 
-def _digest_data(dataset: Dataset, domains: tuple[str, ...], severity: int) -> str:
-    """Of the files that the task reads, and no others: a further corruption in the folder makes no run another."""
-    return dataset.digest_part(domains, severity)
-
-
 @lru_cache
 def _describe_prompts(prompts: PromptSet, classes: tuple[str, ...]) -> dict[str, Any]:
     return prompts.describe(classes)
 
 
 def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
-    """The domains of each stream: one each, or all in one stream."""
+    """The domains of each stream: one per stream, or all in one."""
     chosen = part.corruptions or dataset.domains
     if unknown := [domain for domain in chosen if domain not in (*dataset.domains, *dataset.others)]:
         known = ", ".join((*dataset.domains, *dataset.others))
@@ -178,7 +173,7 @@ def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
 
 
 def _hash(task: Task) -> str:
-    """16 hexadecimal digits of everything that decides the numbers: not labels, not where files lie."""
+    """16 hexadecimal digits of everything that determines the numbers; labels and paths do not."""
     content = dataclasses.asdict(task) | {"contender": task.contender.spec, "lmr": RESULTS_VERSION}
     for key in ("run", "root", "limit", "backbone", "prompts"):
         del content[key]

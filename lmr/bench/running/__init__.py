@@ -1,1 +1,1 @@
-"""How it is run: workers, checkpoints, rows and metrics."""
+"""How plans are run: workers, checkpoints, rows and metrics."""

@@ -1,4 +1,4 @@
-"""Answers of a method to a stream: one record per picture, and the numbers of a row that follow from them."""
+"""The answers of a method to a stream: one record per image, and the metrics computed from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmr.core.functional.margin import protect
 from lmr.core.method import Method, Prediction
 from lmr.core.traits import Scores
 
-# What is known of a batch (seconds, gate_share, protected_size, drift) stands in the record of each of its pictures.
+# Values of a batch (seconds, gate_share, protected_size, drift) are repeated in the record of each of its images.
 RECORD = np.dtype(
     [(name, "<i8") for name in ("index", "true", "predicted", "domain", "batch")]
     + [(name, "<f8") for name in ("confidence", "nll", "gap", "margin", "recovery")]
@@ -32,12 +32,12 @@ class Step:
 
     answer: Prediction
     seconds: float
-    peak: int  # bytes above what was there before, with what the method remembers; 0 where not measured
+    peak: int  # bytes that the step added, plus the state of the method; 0 where not measured
     offset: Tensor | None  # [C]
 
 
 def take_step(method: Method, images: Tensor, measure: bool) -> Step:
-    """Adapt on a batch and answer it; ``measure`` its peak memory too, which costs some time outside of the clock."""
+    """Adapt on a batch and answer it; ``measure`` the peak memory too, whose cost is not part of the time."""
     before = method.logit_offset()  # the answer holds the offset from before the batch's own update
     offset = None if before is None else before[0].clone()
     found: list[tuple[Prediction, float]] = []
@@ -49,8 +49,8 @@ def take_step(method: Method, images: Tensor, measure: bool) -> Step:
             torch.cuda.synchronize()
         found.append((answer, time.perf_counter() - started))
 
-    remembered = sum(tensor.numel() * tensor.element_size() for tensor in method.state.values())
-    peak = measure_peak(work) + remembered if measure else 0
+    kept = sum(tensor.numel() * tensor.element_size() for tensor in method.state.values())
+    peak = measure_peak(work) + kept if measure else 0
     if not measure:
         work()
     return Step(*found[0], peak, offset)
@@ -59,7 +59,7 @@ def take_step(method: Method, images: Tensor, measure: bool) -> Step:
 def record(
     method: Method, step: Step, true: NDArray[np.int64], index: NDArray[np.int64], plain: Tensor | None
 ) -> Records:
-    """The records [B] of a batch; ``plain`` [B] are zero-shot's answers where these are wanted."""
+    """The records [B] of a batch; ``plain`` [B] are the labels of zero-shot, for the recovery."""
     records = np.zeros(len(true), RECORD)
     records["gap"] = records["margin"] = records["recovery"] = np.nan
     records["true"], records["index"] = true, index
@@ -95,7 +95,7 @@ def compute_scores(method: Method, logits: Tensor, offset: Tensor | None) -> Ten
 
 
 def measure_local_margin(scores: Tensor, delta: float) -> Tensor:
-    """Weakest score of the protected set minus the strongest outside, the paper's m^local: [B], NaN without outside."""
+    """Lowest score of the protected set minus the highest outside, the paper's m^local: [B], NaN without outside."""
     inside = protect(scores, delta)
     weakest = scores.masked_fill(~inside, math.inf).amin(1)
     strongest = scores.masked_fill(inside, -math.inf).amax(1)
@@ -103,7 +103,7 @@ def measure_local_margin(scores: Tensor, delta: float) -> Tensor:
 
 
 def compute_metrics(records: Records, classes: int) -> dict[str, float | None]:
-    """The numbers of a row that follow from the answers; None for what does not apply."""
+    """The metrics of a row that follow from the answers; None for those that do not apply."""
     predicted, true = records["predicted"], records["true"]
     numbers = {
         "accuracy": metrics.accuracy(predicted, true),
@@ -122,11 +122,11 @@ def compute_metrics(records: Records, classes: int) -> dict[str, float | None]:
 
 
 def _leave_out_first(records: Records) -> Records:
-    """Without the first batch, in which libraries load and threads start; all of it where there is no other."""
+    """Without the first batch, in which libraries load and threads start; everything if it is the only one."""
     later = records[records["batch"] > 0]
     return later if len(later) else records
 
 
 def is_measured(batch: int, batches: int) -> bool:
-    """Whether the peak memory of a batch is measured: those with numbers 1, 2, 4, 8 …, and a single one."""
+    """Whether the peak memory of a batch is measured: batches 1, 2, 4, 8, …, or the only one."""
     return (batch > 0 and batch & (batch - 1) == 0) or batches == 1

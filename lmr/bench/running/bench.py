@@ -1,4 +1,4 @@
-"""``lmr bench``: run what plans ask for, keep every finished run, go on where an earlier bench stopped."""
+"""``lmr bench``: run plans, keep every finished run, and resume where an earlier bench stopped."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from lmr.bench.cost.machine import count_cores
 from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running.checkpoint import Checkpoint, lock_file
+from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.crew import Crew
 from lmr.bench.running.inputs import count_parameters
 from lmr.bench.running.live import View, describe_task
 from lmr.bench.running.row import Row, append_row, read_rows
 from lmr.bench.running.run import SAVE_SECONDS
 from lmr.core.errors import LmrError
-from lmr.core.files import write_atomically
+from lmr.core.files import hold_lock, write_atomically
 
 SMALL_MODEL = 20_000_000  # parameters of the image tower; a ViT-B/16 has 86 million
-LOCK_SECONDS = 5.0  # for a bench that was just ended to let go of its folder
+LOCK_SECONDS = 5.0  # for a bench that was just stopped to release its folder
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that did not end with a row, and why."""
+    """A run without a row, and why."""
 
     task: Task
     words: str
@@ -42,14 +42,16 @@ class Outcome:
 
     rows: list[Row]
     failures: list[Failure]
-    skipped: int  # runs that were finished before
+    skipped: int  # runs that were finished earlier
     seconds: float
 
     def describe(self) -> str:
-        """What happened, in lines."""
+        """The outcome in words: a line about the finished runs and one for every failure."""
         fresh = len(self.rows) - self.skipped
-        before = f" ({self.skipped} were finished before)" if self.skipped else ""
-        lines = [f"{len(self.rows)} runs are finished{before}; {fresh} took {self.seconds:.0f} s."]
+        earlier = f", {self.skipped} earlier" if self.skipped else ""
+        lines = [f"{len(self.rows)} runs are finished: {fresh} now, in {self.seconds:.0f} s{earlier}."]
+        if not fresh:
+            lines = [f"{self.skipped} runs are finished, all of them earlier." if earlier else "No run is finished."]
         lines += [f"Failed: {describe_task(failure.task)}: {failure.words}" for failure in self.failures]
         return "\n".join(lines)
 
@@ -62,11 +64,13 @@ def run_bench(
     root: str | None = None,
     save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
+    brief: bool = False,
 ) -> Outcome:
-    """Run everything in the plans that has no row in ``folder`` yet; runs that were begun go on where they stopped.
+    """Run everything in the plans that has no row in ``folder`` yet; runs with a checkpoint are resumed.
 
-    ``workers`` processes share the cores (as many as cores for the pocket model, otherwise one); ``root`` is where
-    datasets lie. A run that fails does not stop the others. On Ctrl-C every worker saves where it is.
+    ``workers`` processes share the cores (as many as cores for small models, otherwise one); ``root`` is where datasets
+    are kept. A run that fails does not stop the others. On Ctrl-C every worker saves its checkpoint first. Progress is
+    written to ``screen``; ``brief`` leaves out the line about every finished run.
     """
     plans = [plans] if isinstance(plans, Plan) else list(plans)
     if workers is not None and workers < 1:
@@ -78,22 +82,22 @@ def run_bench(
         left = [task for task in tasks if task.run not in rows]
         workers = workers or _choose_workers(tasks)
         started = time.monotonic()
-        failures = _run_all(left, rows, target, workers, save_seconds, len(tasks) - len(left), screen)
+        used = max(1, min(workers, len(left)))
+        with contextlib.closing(View(left, len(tasks) - len(left), used, screen, brief)) as view:
+            failures = _run_all(left, rows, target, workers, save_seconds, view)
         ordered = [rows[task.run] for task in tasks if task.run in rows]
         return Outcome(ordered, failures, len(tasks) - len(left), time.monotonic() - started)
 
 
 @contextlib.contextmanager
 def _open_folder(folder: Path) -> Iterator[None]:
-    """Make the folder and keep other benches out of it."""
+    """Create the folder and keep other benches out of it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "ab")  # noqa: SIM115 (held to the end)
     except OSError as error:
         raise LmrError(f"Cannot use the folder {str(folder)!r} for runs: {error.strerror}.") from error
-    with lock:
-        sentence = f"Another bench is at work in {str(folder)!r}; let it end or give another --out."
-        lock_file(lock.fileno(), LOCK_SECONDS, sentence)
+    message = f"Another bench is running in {str(folder)!r}; wait for it to end or give another --out."
+    with hold_lock(folder / ".lock", message, LOCK_SECONDS):
         try:
             yield
         finally:
@@ -101,20 +105,20 @@ def _open_folder(folder: Path) -> Iterator[None]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove files that a kill left half-written; nobody else writes here now."""
+    """Remove files that a kill left incomplete; nobody else writes to the folder now."""
     for place in ("checkpoints", "samples"):
         for path in (folder / place).glob(".*.part"):
             path.unlink(missing_ok=True)
 
 
 def _find_rows(folder: Path, tasks: Sequence[Task], screen: TextIO) -> dict[str, Row]:
-    """Rows of these tasks that are there already, with their samples; left-over checkpoints of them go."""
+    """The rows of tasks that are finished and have their samples; checkpoints of these are deleted."""
     if not (folder / "rows.jsonl").exists():
         return {}
     wanted = {task.run for task in tasks}
     rows, words = read_rows(folder)
-    for sentence in words:
-        print(f"lmr: {sentence}", file=screen)
+    for message in words:
+        print(f"lmr: {message}", file=screen)
     found = {row.run: row for row in rows if row.run in wanted and (folder / "samples" / f"{row.run}.npz").exists()}
     for run in found:
         Checkpoint(folder, run).delete()
@@ -134,14 +138,12 @@ def _run_all(
     folder: Path,
     workers: int,
     save_seconds: float,
-    finished: int,
-    screen: TextIO | None,
+    view: View,
 ) -> list[Failure]:
-    # Not of the workers that have something to do: the last digits of a run depend on its threads, and a run that goes
-    # on must have as many as it began with.
+    # From the workers that were asked for, not from those with work: the last digits of a run depend on its threads,
+    # and a resumed run must have as many as before.
     threads = max(1, count_cores() // workers)
     workers = max(1, min(workers, len(tasks)))
-    view = View(tasks, finished, workers, screen)
     failures = []
     try:
         with Crew(workers, threads, folder, save_seconds) as crew:
@@ -160,18 +162,15 @@ def _run_all(
                     _keep_details(folder, event.task, event.details)
                     view.fail(event.worker, event.task, event.words)
     except KeyboardInterrupt as stop:
-        done = len(tasks) - sum(task.run not in rows for task in tasks)
         raise KeyboardInterrupt(
-            f"Interrupted; {finished + done} of {finished + len(tasks)} runs are finished and in {str(folder)!r}. "
-            "The same command goes on where this one stopped."
+            f"Interrupted. {view.finished} of {view.total} runs are finished and kept in {str(folder)!r}; give the "
+            "same command again to resume."
         ) from stop
-    finally:
-        view.close()
     return failures
 
 
 def _keep_details(folder: Path, task: Task, details: str) -> None:
-    """Where a run failed, for whoever wants to know."""
+    """Write the traceback of a failed run to a file."""
     if details:
         (folder / "failures").mkdir(exist_ok=True)
         write_atomically(folder / "failures" / f"{task.run}.txt", f"{task.command}\n\n{details}".encode())

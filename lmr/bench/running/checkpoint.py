@@ -1,14 +1,13 @@
-"""The checkpoint of a run: answers so far in one growing file, the method's state and the position in another.
+"""The checkpoint of a run: the answers so far in one growing file, the state of the method in another.
 
-Answers are written first and the state second, which says how many answers belong to it. A kill at any moment leaves a
-state whose answers are all there; what stands behind them is cut off. A checkpoint that is damaged counts as none.
+The answers are written first, then the state, which holds the number of answers that belong to it. A kill at any moment
+leaves a state whose answers are complete; answers after those are cut off. A damaged checkpoint is ignored.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -17,13 +16,14 @@ import numpy as np
 
 from lmr.bench.running.answers import RECORD, Records
 from lmr.core.errors import LmrError
+from lmr.core.files import acquire_lock
 from lmr.core.method import Method
 
-WAIT = 20.0  # seconds for the process of a killed bench to go
+WAIT = 20.0  # seconds for the processes of a killed bench to end
 
 
 class Checkpoint:
-    """Where a run stands; for a ``with`` block, during which no other process can open it."""
+    """How far a run is; a context manager, within which no other process can open the checkpoint."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder / "checkpoints"
@@ -33,11 +33,9 @@ class Checkpoint:
     def __enter__(self) -> Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file = open(self.answers, "a+b")
-        try:
-            lock_file(self.file.fileno(), WAIT, f"Another process is at work on {str(self.answers)!r}; let it end.")
-        except BaseException:
+        if not acquire_lock(self.file, WAIT):
             self.file.close()
-            raise
+            raise LmrError(f"Another process is writing {str(self.answers)!r}; wait for it to end.")
         return self
 
     def __exit__(
@@ -46,7 +44,7 @@ class Checkpoint:
         self.file.close()
 
     def restore(self, method: Method, say: Callable[[str], object]) -> None:
-        """Bring the method to where it was saved, if it was; answers of batches after that are dropped."""
+        """Load the saved state into the method, if there is one, and drop the answers to later batches."""
         method.reset()
         if self.state.exists():
             try:
@@ -56,13 +54,13 @@ class Checkpoint:
                     raise ValueError("answers are missing")
                 self.batches, self.images, self.peak = batches, images, peak
             except (LmrError, KeyError, ValueError) as error:
-                say(f"A checkpoint cannot be used and its run starts anew: {error}")
+                say(f"A checkpoint cannot be used, its run starts again: {error}")
                 method.reset()
         self.file.truncate(self.images * RECORD.itemsize)
         self.file.seek(0, os.SEEK_END)
 
     def add(self, records: Records, peak: int) -> None:
-        """Take the answers to one batch."""
+        """Add the answers to one batch."""
         records["batch"] = self.batches
         self.file.write(records.tobytes())
         self.batches += 1
@@ -70,7 +68,7 @@ class Checkpoint:
         self.peak = max(self.peak, peak)
 
     def save(self, method: Method) -> None:
-        """Make everything so far survive."""
+        """Write everything so far to the disk."""
         self.file.flush()
         os.fsync(self.file.fileno())
         notes = {"batches": str(self.batches), "images": str(self.images), "peak": str(self.peak)}
@@ -87,20 +85,3 @@ class Checkpoint:
         for path in (self.state, self.answers):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
-
-
-def lock_file(descriptor: int, wait: float, sentence: str) -> None:
-    """Hold a file until it is closed or the process ends, however it ends; systems without such locks go on."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    end = time.monotonic() + wait
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError as error:
-            if time.monotonic() >= end:
-                raise LmrError(sentence) from error
-            time.sleep(0.05)

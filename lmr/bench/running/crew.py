@@ -1,6 +1,6 @@
-"""Workers: processes that take tasks one after the other, with the cores divided between them.
+"""Workers: processes that run tasks one after the other and share the cores.
 
-A worker that dies takes one run with it, never the bench; a bench that dies takes its workers with it.
+If a worker dies, its run fails and the bench continues; if the bench dies, its workers end.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from lmr.bench.running.run import Stop, run_task
 from lmr.core.errors import LmrError
 
 REPORT_SECONDS = 0.2  # between reports of one worker
-STOP_SECONDS = 20.0  # for workers to save where they are
+STOP_SECONDS = 20.0  # for workers to save their checkpoints
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Event:
-    """What a worker has to say about its task."""
+    """What a worker reports about its task."""
 
     kind: Literal["progress", "word", "done", "failed"]
     worker: int
@@ -51,7 +51,7 @@ class _Worker:
 
 
 class Crew:
-    """Some workers; for a ``with`` block, at whose end they are gone."""
+    """Some workers; a context manager that ends them."""
 
     def __init__(self, workers: int, threads: int, folder: Path, save_seconds: float) -> None:
         self.threads, self.folder, self.save_seconds = threads, folder, save_seconds
@@ -65,7 +65,7 @@ class Crew:
         self.stop()
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
-        """Give out the tasks and pass on what is heard until all are done or have failed."""
+        """Assign the tasks and yield the events of the workers until all tasks are done or have failed."""
         left = list(tasks)
         while left or any(worker.task for worker in self.workers.values()):
             for number in range(self.count):
@@ -76,7 +76,7 @@ class Crew:
                 yield from self._hear(waiting[connection])  # type: ignore[index]
 
     def stop(self) -> None:
-        """Ask the workers to save where they are and to go; after a while they are made to."""
+        """Ask the workers to save their checkpoints and to end; kill those that do not end in time."""
         workers, self.workers = list(self.workers.values()), {}
         for worker in workers:
             with contextlib.suppress(OSError):
@@ -85,7 +85,7 @@ class Crew:
             end = time.monotonic() + STOP_SECONDS
             for worker in workers:
                 worker.process.join(max(0.0, end - time.monotonic()))
-        finally:  # also when somebody is in a hurry and interrupts again
+        finally:  # also after a second Ctrl-C
             for worker in workers:
                 worker.process.kill()
                 worker.process.join()
@@ -97,7 +97,7 @@ class Crew:
         task = choose_task(left, worker.group, busy)
         left.remove(task)
         worker.task, worker.group = task, task.group
-        with contextlib.suppress(OSError):  # a dead worker is heard of below
+        with contextlib.suppress(OSError):  # _hear notices a dead worker
             worker.connection.send(task)
 
     def _hire(self, number: int) -> _Worker:
@@ -132,23 +132,23 @@ class Crew:
 
 
 def choose_task(left: Sequence[Task], group: tuple[str, ...], busy: Sequence[tuple[str, ...]]) -> Task:
-    """The next task: of the group whose pictures are at hand, else of one that nobody works on, else the first."""
+    """The next task: one of the group that the worker has loaded, else of a group without a worker, else the first."""
     same = (task for task in left if task.group == group)
     fresh = (task for task in left if task.group not in busy)
     return next(same, None) or next(fresh, None) or left[0]
 
 
 def explain_exit(code: int | None) -> str:
-    """Why a process is gone, in words."""
+    """Why a process ended, in words."""
     if code is not None and code < 0:
         more = "; perhaps there was not enough memory" if -code == signal.SIGKILL else ""
-        return f"was ended by the signal {signal.Signals(-code).name}{more}"
+        return f"was killed by the signal {signal.Signals(-code).name}{more}"
     return f"ended with code {code}"
 
 
 @contextlib.contextmanager
 def _limit_threads(threads: int) -> Iterator[None]:
-    """What a process that is started now reads when it loads its libraries."""
+    """Limit the threads of processes that are started within this context."""
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, str(threads)))
     try:
@@ -163,10 +163,10 @@ def _limit_threads(threads: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """A process that is started now does not hear Ctrl-C, not even before it has loaded anything."""
+    """Processes that are started within this context ignore Ctrl-C from their first moment."""
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread: the worker says so itself, a little later
+    except ValueError:  # not the main thread: the worker ignores it itself, a little later
         yield
         return
     try:
@@ -176,7 +176,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 def serve(connection: Connection, folder: Path, threads: int, save_seconds: float) -> None:
-    """The life of a worker: take tasks until there are no more or the bench is gone; Ctrl-C is the bench's to hear."""
+    """The main loop of a worker: run tasks until there are no more or the bench ends, which alone handles Ctrl-C."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -193,7 +193,7 @@ def _serve_task(task: Task, connection: Connection, folder: Path, save_seconds: 
 
     def report(images: int) -> None:
         nonlocal last
-        if connection.poll():  # the only thing a busy worker is told is to stop
+        if connection.poll():  # the only message to a busy worker is to stop
             raise Stop
         if time.monotonic() - last >= REPORT_SECONDS:
             last = time.monotonic()
@@ -216,7 +216,7 @@ def _serve_task(task: Task, connection: Connection, folder: Path, save_seconds: 
 
 
 def _follow_parent() -> None:
-    """No work for a bench that is gone."""
+    """End this process when the bench ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,4 +1,4 @@
-"""What tasks work on: models, data and streams, each opened once per process and known by its digest."""
+"""The inputs of tasks: models, datasets and streams, each opened once per process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
 from lmr.data.provenance import DataOrigin
 from lmr.data.sets.catalogue import open_dataset
-from lmr.data.sets.dataset import CLEAN, Dataset, Labels, Picture
+from lmr.data.sets.dataset import CLEAN, Dataset, ImageArray, Labels
 from lmr.data.streams import Stream, make_stream
 from lmr.models import Backbone, load
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from lmr.bench.plans.prompt_sets import PromptSet
     from lmr.bench.plans.task import Task
 
-KEPT_BYTES = 800_000_000  # of pictures; 5,000 of ImageNet's are 753 MB
-CLEAN_SETS = {"imagenet-c-5000": "imagenet"}  # of other sets whose name ends with -c it is the name without that
+KEPT_BYTES = 800_000_000  # of images; 5,000 of ImageNet take 753 MB
+CLEAN_SETS = {"imagenet-c-5000": "imagenet"}  # for other sets that end with -c, the name without it
 
 
-class KeptPictures(Dataset):
-    """A set that remembers the pictures of the domain it was last asked for; a process keeps those of one set.
+class KeptImages(Dataset):
+    """A dataset that keeps the images of the domain that was read last; a process keeps those of one dataset.
 
-    Methods take turns on one domain, and making its pictures can cost more than answering them. Every method encodes
-    them anew: pictures are kept, features never.
+    Methods take turns on one domain, and making its images can cost more than classifying them. Every method encodes
+    the images itself: features are never kept.
     """
 
     _place: ClassVar[tuple[object, str, int] | None] = None
-    _kept: ClassVar[dict[int, Picture]] = {}
+    _kept: ClassVar[dict[int, ImageArray]] = {}
     _bytes: ClassVar[int] = 0
 
     def __init__(self, dataset: Dataset) -> None:
@@ -63,40 +63,40 @@ class KeptPictures(Dataset):
         """The labels of the set."""
         return self.source.labels(domain)
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
-        """Read what is not there yet."""
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """Read the images that are not kept yet."""
         kept = type(self)
         if kept._place != (self.source, domain, severity):
             kept._place, kept._kept, kept._bytes = (self.source, domain, severity), {}, 0
         wanted = [int(index) for index in indices]
         missing = [index for index in wanted if index not in kept._kept]
         fresh = dict(zip(missing, self.source.read(domain, severity, missing), strict=True)) if missing else {}
-        for index, picture in fresh.items():
-            if kept._bytes + picture.nbytes <= KEPT_BYTES:
-                kept._kept[index] = picture
-                kept._bytes += picture.nbytes
+        for index, image in fresh.items():
+            if kept._bytes + image.nbytes <= KEPT_BYTES:
+                kept._kept[index] = image
+                kept._bytes += image.nbytes
         return [fresh[index] if index in fresh else kept._kept[index] for index in wanted]
 
 
 @lru_cache
-def find_dataset(name: str, root: str | None = None) -> KeptPictures:
-    """A dataset by its name; one that is missing is answered with the command that gets it."""
-    return KeptPictures(open_dataset(name, root))
+def find_dataset(name: str, root: str | None = None) -> KeptImages:
+    """A dataset by its name; the error about a missing one names the command that fetches it."""
+    return KeptImages(open_dataset(name, root))
 
 
 def find_clean_dataset(name: str, root: str | None) -> Dataset:
-    """Clean pictures of the same classes: the set's own, or those it was corrupted from."""
+    """Clean images of the same classes: those of the dataset, or of the one it was made from."""
     dataset = find_dataset(name, root)
     if CLEAN in dataset.domains:
         raise LmrError(
-            f"The pictures of {name!r} are the test themselves, and it has no clean ones to ask for afterwards; leave "
-            "'forgetting' away there."
+            f"The dataset {name!r} has no clean images to classify after a stream, since its test images are the clean "
+            "ones; remove 'forgetting' there."
         )
     if CLEAN in dataset.others:
         return dataset.source
     clean = find_dataset(CLEAN_SETS.get(name, name.removesuffix("-c")), root)
     if clean.classes != dataset.classes or CLEAN not in clean.domains:
-        raise LmrError(f"There are no clean pictures of the classes of {name!r}; leave 'forgetting' away.")
+        raise LmrError(f"There are no clean images of the classes of {name!r}; remove 'forgetting'.")
     return clean.source
 
 
@@ -126,7 +126,7 @@ def load_backbone(name: str, dtype: str, device: str) -> Backbone:
 
 @lru_cache
 def describe_backbone(name: str, dtype: str, device: str) -> str:
-    """A digest of everything of a model that decides its answers: both towers, scale and bias."""
+    """A digest of everything that determines a model's answers: towers, scale, bias and preprocessing."""
     count_parameters(name, dtype, device)  # while the model is loaded: a process holds one at a time
     backbone = load_backbone(name, dtype, device)
     parts = [digest_tensors(backbone.encoder.state_dict()), backbone.text_digest()]
@@ -146,9 +146,9 @@ def load_classifier(name: str, dtype: str, device: str, classes: tuple[str, ...]
     return load_backbone(name, dtype, device).classifier(classes, prompts.templates)
 
 
-def preprocess(backbone: Backbone, pictures: list[Picture], device: torch.device) -> Tensor:
-    """Pictures of any sizes to what the encoder takes: [B, *input_shape]."""
+def preprocess(backbone: Backbone, arrays: list[ImageArray], device: torch.device) -> Tensor:
+    """Images of any sizes to what the encoder takes: [B, *input_shape]."""
     convert: Callable[[Tensor], Tensor] = backbone.preprocess_pixels
-    if len({picture.shape for picture in pictures}) == 1:
-        return convert(torch.stack([torch.from_numpy(picture) for picture in pictures])).to(device)
-    return torch.cat([convert(torch.from_numpy(picture).unsqueeze(0)) for picture in pictures]).to(device)
+    if len({array.shape for array in arrays}) == 1:
+        return convert(torch.stack([torch.from_numpy(array) for array in arrays])).to(device)
+    return torch.cat([convert(torch.from_numpy(array).unsqueeze(0)) for array in arrays]).to(device)

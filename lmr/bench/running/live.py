@@ -1,4 +1,4 @@
-"""What a bench shows while it works: one line for all, one per worker on a terminal, a line per run elsewhere."""
+"""The progress of a bench: on a terminal a bar for all runs and one per worker, elsewhere a line per run."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ REDRAW_SECONDS = 0.2
 
 
 class Clock:
-    """How long the runs that are left will take, from what the same method took for a picture so far."""
+    """Estimates how long the remaining runs will take, from the time per image of each method so far."""
 
     def __init__(self, tasks: Iterable[Task], workers: int) -> None:
         self.left = {task.run: (task, task.images) for task in tasks}
         self.workers = workers
-        self.spent: dict[tuple[str, ...], tuple[float, int]] = {}  # seconds and pictures of a kind of task
-        self.seen: dict[str, tuple[float, int]] = {}  # when a run was last heard of, and where it was
+        self.spent: dict[tuple[str, ...], tuple[float, int]] = {}  # seconds and images of a kind of task
+        self.seen: dict[str, tuple[float, int]] = {}  # when a run last reported, and how far it was
 
     def advance(self, task: Task, images: int, now: float) -> None:
-        """A run has answered so many pictures."""
+        """A run has classified ``images`` images so far."""
         before, done = self.seen.get(task.run, (now, images))
-        seconds, pictures = self.spent.get(_kind(task), (0.0, 0))
-        self.spent[_kind(task)] = (seconds + now - before, pictures + images - done)
+        seconds, counted = self.spent.get(_kind(task), (0.0, 0))
+        self.spent[_kind(task)] = (seconds + now - before, counted + images - done)
         self.seen[task.run] = (now, images)
         self.left[task.run] = (task, task.images - images)
 
@@ -38,7 +38,7 @@ class Clock:
 
     def estimate(self) -> float | None:
         """Seconds until everything is done; None while nothing is known."""
-        known = {kind: seconds / pictures for kind, (seconds, pictures) in self.spent.items() if pictures}
+        known = {kind: seconds / counted for kind, (seconds, counted) in self.spent.items() if counted}
         if not known:
             return None
         usual = sum(known.values()) / len(known)
@@ -51,9 +51,12 @@ def _kind(task: Task) -> tuple[str, ...]:
 
 
 class View:
-    """The screen of a bench."""
+    """Shows the progress of a bench; ``brief`` leaves out the lines about finished runs."""
 
-    def __init__(self, tasks: list[Task], finished: int, workers: int, screen: TextIO | None = None) -> None:
+    def __init__(
+        self, tasks: list[Task], finished: int, workers: int, screen: TextIO | None = None, brief: bool = False
+    ) -> None:
+        self.brief = brief
         self.screen = screen or sys.stderr
         self.total, self.finished, self.failed = len(tasks) + finished, finished, 0
         self.clock = Clock(tasks, workers)
@@ -64,7 +67,7 @@ class View:
         self.live = self.screen.isatty() and os.environ.get("TERM") != "dumb"
 
     def advance(self, worker: int, task: Task, images: int) -> None:
-        """A worker has come so far with its task."""
+        """A worker has classified ``images`` images of its task."""
         now = time.monotonic()
         self.starts.setdefault(task.run, now)
         self.clock.advance(task, images, now)
@@ -78,7 +81,7 @@ class View:
         self.clock.advance(task, task.images, now)
         self.finished += 1
         seconds = now - self.starts.get(task.run, now)
-        self._end(worker, task, f"{100 * (row.metrics['accuracy'] or 0):5.1f} %  {seconds:6.1f} s")
+        self._end(worker, task, f"{100 * (row.metrics['accuracy'] or 0):5.1f} %  {seconds:6.1f} s", self.brief)
 
     def fail(self, worker: int, task: Task, words: str) -> None:
         """A run has failed."""
@@ -86,16 +89,18 @@ class View:
         self._end(worker, task, f"failed: {words}")
 
     def say(self, words: str) -> None:
-        """Something a person should know."""
+        """Show a message."""
         self._write(f"lmr: {words}")
 
     def close(self) -> None:
-        """Leave the screen as a program that ended does."""
+        """Remove the bars from the terminal."""
         self._clear()
 
-    def _end(self, worker: int, task: Task, outcome: str) -> None:
+    def _end(self, worker: int, task: Task, outcome: str, quiet: bool = False) -> None:
         self.clock.end(task)
         self.lines.pop(worker, None)
+        if quiet:
+            return
         left = f"  ({describe_left(self.clock.estimate())})" if self.clock.left and not self.live else ""
         width = len(str(self.total))
         count = f"[{self.finished + self.failed:{width}}/{self.total}]"
@@ -124,25 +129,25 @@ class View:
 
     def _clear(self) -> None:
         if self.drawn:
-            self.screen.write(f"\x1b[{self.drawn}F\x1b[J")  # to the first of the drawn lines, and clear from there
+            self.screen.write(f"\x1b[{self.drawn}F\x1b[J")  # up to the first line that was drawn, then clear the rest
             self.drawn = 0
 
 
 def draw_bar(share: float, width: int = 20) -> str:
-    """A bar of so many characters."""
+    """A bar of ``width`` characters."""
     full = round(max(0.0, min(1.0, share)) * width)
     return "[" + "#" * full + "." * (width - full) + "]"
 
 
 def describe_task(task: Task) -> str:
-    """A task in a line: what runs on what."""
+    """A task in one line."""
     words = [f"{task.contender.label:10}", task.dataset, task.domain, str(task.severity) if task.severity else ""]
     words += [f"batch {task.batch_size}", f"seed {task.seed}", task.backbone]
     return " ".join(word for word in words if word)
 
 
 def describe_left(seconds: float | None) -> str:
-    """The time left, no more exact than it is known."""
+    """The time left, rounded to what is known."""
     if seconds is None:
         return "time left unknown"
     if seconds < 90:

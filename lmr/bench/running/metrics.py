@@ -1,4 +1,4 @@
-"""Measures of a stream of answers: pure functions of what was predicted, what is true and how sure the answers were."""
+"""Metrics of a stream of answers: pure functions of predicted labels, true labels and confidences."""
 
 from __future__ import annotations
 
@@ -71,6 +71,6 @@ def effective_classes(predicted: Labels) -> float:
 
 
 def thin_curve(values: Floats, points: int = POINTS) -> dict[str, list[float]]:
-    """A running measure [N] at no more than ``points`` places, evenly spread and with the last: numbers for a row."""
+    """A running measure [N] at no more than ``points`` places, evenly spread, the last one included; for a row."""
     seen = np.unique(np.linspace(1, len(values), min(points, len(values))).round().astype(np.int64))
     return {"images": seen.tolist(), "accuracy": values[seen - 1].tolist()}

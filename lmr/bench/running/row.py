@@ -1,7 +1,7 @@
-"""Rows: one JSON line per finished run with its whole protocol, and the answers to every picture beside it.
+"""Rows: one JSON line per finished run with its whole protocol; the answers to its images are in a separate file.
 
 A folder of runs holds ``rows.jsonl`` and ``samples/<run>.npz``. Rows are only ever appended, each flushed to the disk,
-so that a killed bench loses at most the line it was writing; such a line is dropped with a word when it is met again.
+so that a killed bench loses at most the line it was writing; an incomplete line is dropped with a message.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ METRICS = (
     "accuracy", "ece", "nll", "classes_predicted", "effective_classes", "top_share", "late_top_share", "gate_share",
     "protected_size", "drift", "clean_accuracy", "ms_per_image", "peak_mb", "trainable",
 )  # fmt: skip
-MEASURED = ("ms_per_image", "peak_mb")  # of the machine: these alone differ when a run is made again
-UNCOMPARED = ("finished", "versions", "command", "method_file")  # say when, where and with what it was made
-# Per picture, in the order of the stream. gap: score of the best class minus score of the true one. margin: weakest
-# score inside the protected set minus strongest outside. recovery: score of the true class minus score of what
-# zero-shot says, where that is wrong. Scores are emitted logits in cosine units, without bias correction; NaN where
+MEASURED = ("ms_per_image", "peak_mb")  # these depend on the machine and differ when a run is repeated
+UNCOMPARED = ("finished", "versions", "command", "method_file")  # when, where and with what a run was made
+# Per image, in the order of the stream. gap: score of the best class minus score of the true one. margin: lowest score
+# inside the protected set minus highest outside. recovery: score of the true class minus score of the class that
+# zero-shot predicts, where that is wrong. Scores are emitted logits in cosine units, without bias correction; NaN where
 # undefined.
 SAMPLES = ("index", "true", "predicted", "confidence", "gap", "margin", "recovery")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A finished run: what was run, on what, how, and what came out."""
+    """A finished run: what was run, on what, how, and the results."""
 
-    run: str  # content hash of all that decides the numbers
+    run: str  # hash of everything that determines the numbers
     method: str
     spec: str  # canonical, every argument with its value
     label: str  # what tables call it
@@ -50,24 +50,24 @@ class Row:
     data_digest: str
     domain: str  # a corruption, "clean", or "continual" or "mixed" for several in one stream
     severity: int
-    prompts: dict[str, Any]  # name, count (sentences of all classes), digest
+    prompts: dict[str, Any]  # name, count (prompts of all classes), digest
     batch_size: int
     seed: int  # of the order
     order: dict[str, str]  # kind, what it depends on, hash
-    reset: str  # "domain": afresh for every domain; "never": one stream through all
+    reset: str  # "domain": reset before every domain; "never": one stream through all
     images: int
     emit: str  # answers are those "before" or "after" the batch's own update
     metrics: dict[str, float | None]
     curve: dict[str, list[float]]  # images, accuracy: the running accuracy at some 200 places
     versions: dict[str, str]
-    command: str  # makes this row again
+    command: str  # repeats this run
     finished: str  # when, ISO 8601
-    protocol: dict[str, str] = field(default_factory=dict)  # what the data says of itself
+    protocol: dict[str, str] = field(default_factory=dict)  # the origin of the data
     domains: dict[str, float] = field(default_factory=dict)  # accuracy on each domain of a stream with several
     method_file: dict[str, str] = field(default_factory=dict)  # path and digest of the user's file it is from, if any
 
     def to_json(self) -> str:
-        """One line; numbers that are not finite are null."""
+        """The row as one line; values that are not finite become null."""
         content = dataclasses.asdict(self)
         if not self.method_file:
             del content["method_file"]
@@ -77,7 +77,7 @@ class Row:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Row:
-        """Read a line; what is not a row raises ValueError. Fields of later versions are left aside."""
+        """Read a line; ValueError if it is not a row. Fields of later versions are ignored."""
         content = json.loads(line)
         if not isinstance(content, dict):
             raise ValueError("it is not an object")
@@ -102,7 +102,7 @@ class Row:
         return " ".join(str(value) for key, value in self.order.items() if key != "hash")
 
     def compare(self) -> dict[str, Any]:
-        """What must be equal when the run is made again: everything but times, memory and the machine's words."""
+        """What must be equal when the run is repeated: everything but times, memory and where it was run."""
         content = dataclasses.asdict(self)
         content["metrics"] = {key: value for key, value in self.metrics.items() if key not in MEASURED}
         return {key: value for key, value in content.items() if key not in UNCOMPARED}
@@ -110,7 +110,7 @@ class Row:
 
 _KINDS: dict[str, type] = {
     f.name: {"str": str, "int": int}.get(str(f.type), dict) for f in dataclasses.fields(Row)
-}  # the annotations above are texts
+}  # the annotations above are strings
 _VALUES: dict[str, tuple[type, ...]] = {
     "backbone": (str,), "order": (str,), "versions": (str,), "protocol": (str,), "prompts": (str, int),
     "method_file": (str,), "domains": (int, float), "metrics": (int, float, NoneType),
@@ -122,15 +122,15 @@ def _is_finite(value: float | None) -> bool:
 
 
 def read_rows(folder: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
-    """The rows of a folder of runs in the order of their finishing, and a sentence about every line that was dropped.
+    """The rows of a folder of runs in the order they were finished, and a message about every line that was dropped.
 
-    Where a run was finished twice, the later row counts.
+    If a run was finished twice, the later row counts.
     """
     path = Path(folder) / "rows.jsonl"
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError as error:
-        raise LmrError(f"There are no runs in {str(folder)!r}: no rows.jsonl; 'lmr bench PLAN' makes some.") from error
+        raise LmrError(f"There are no runs in {str(folder)!r}: no rows.jsonl; 'lmr bench PLAN' writes one.") from error
     except OSError as error:
         raise LmrError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
     rows: dict[str, Row] = {}
@@ -150,11 +150,11 @@ def read_rows(folder: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
 
 
 def append_row(folder: str | os.PathLike[str], row: Row) -> None:
-    """Add a row and flush it to the disk; a half-written line that a kill left behind is cut off first."""
+    """Add a row and flush it to the disk; an incomplete last line, left by a kill, is cut off first."""
     path = Path(folder) / "rows.jsonl"
     try:
         with open(path, "a+b") as file:
-            _cut_half_line(file)
+            _cut_incomplete_line(file)
             file.write(row.to_json().encode())
             file.flush()
             os.fsync(file.fileno())
@@ -162,8 +162,8 @@ def append_row(folder: str | os.PathLike[str], row: Row) -> None:
         raise LmrError(f"Cannot add a row to {str(path)!r}: {error.strerror or error}.") from error
 
 
-def _cut_half_line(file: io.BufferedRandom) -> None:
-    """Make the file end with a whole line."""
+def _cut_incomplete_line(file: io.BufferedRandom) -> None:
+    """Make the file end with a complete line."""
     end = file.seek(0, os.SEEK_END)
     if not end:
         return
@@ -175,7 +175,7 @@ def _cut_half_line(file: io.BufferedRandom) -> None:
 
 
 def write_samples(folder: str | os.PathLike[str], run: str, samples: Mapping[str, NDArray[Any]]) -> None:
-    """Write the answers to every picture of a run, all at once."""
+    """Write the answers to all images of a run, atomically."""
     target = Path(folder) / "samples"
     target.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()

@@ -1,4 +1,4 @@
-"""One task to one row: a method answers a stream, from the checkpoint of an earlier try where there is one."""
+"""From a task to its row: a method classifies a stream, resuming from a checkpoint if there is one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAVE_SECONDS = 15.0  # between checkpoints
 
 
 class Stop(Exception):
-    """Raised by a report to end a run; what was done is kept."""
+    """Raised by ``report`` to stop a run; its checkpoint is saved."""
 
 
 def run_task(
@@ -46,9 +46,9 @@ def run_task(
     say: Callable[[str], object] = lambda words: None,
     save_seconds: float = SAVE_SECONDS,
 ) -> Row:
-    """Run a task, or what is left of it, and give its row; its samples are written, its checkpoint stays.
+    """Run a task, or what is left of it, and return its row. Samples are written; the checkpoint is not deleted.
 
-    ``report`` hears how many pictures are answered after every batch, ``say`` what a person should know.
+    ``report`` is called after every batch with the number of images so far, ``say`` with messages for the user.
     """
     dataset = find_dataset(task.dataset, task.root)
     classifier = load_classifier(task.backbone, task.dtype, task.device, dataset.classes, task.prompts)
@@ -83,7 +83,7 @@ def create_method(contender: Contender, classifier: ZeroShot) -> Method:
 def _answer(task: Task, method: Method, batch: Batch, measure: bool) -> tuple[answers.Records, int]:
     """The records of a batch and the peak memory of its step."""
     backbone = load_backbone(task.backbone, task.dtype, task.device)
-    images = preprocess(backbone, batch.pictures, method.classifier.device)
+    images = preprocess(backbone, batch.images, method.classifier.device)
     step = answers.take_step(method, images, measure)
     plain = answer_plainly(method.classifier, images) if task.recovery else None
     records = answers.record(method, step, batch.labels, batch.index, plain)
@@ -93,18 +93,18 @@ def _answer(task: Task, method: Method, batch: Batch, measure: bool) -> tuple[an
 
 @torch.no_grad()
 def answer_plainly(classifier: ZeroShot, images: torch.Tensor) -> torch.Tensor:
-    """What the frozen model says: labels [B]."""
+    """The labels [B] that the frozen model predicts."""
     return classifier.cosines(classifier.features(images)).argmax(1)
 
 
 def measure_forgetting(task: Task, method: Method) -> float:
-    """Accuracy on clean pictures with what the stream has left behind; nothing is adapted."""
+    """Accuracy on clean images with the state after the stream; nothing is adapted."""
     classifier = method.classifier
     backbone = load_backbone(task.backbone, task.dtype, task.device)
     clean = find_clean_dataset(task.dataset, task.root)
     stream = make_stream(clean, "clean", seed=task.seed, limit=task.forgetting)
     right = [
-        method.predict(preprocess(backbone, batch.pictures, classifier.device)).labels.cpu().numpy() == batch.labels
+        method.predict(preprocess(backbone, batch.images, classifier.device)).labels.cpu().numpy() == batch.labels
         for batch in stream
     ]
     return float(np.concatenate(right).mean())

@@ -1,9 +1,9 @@
-"""Train the pocket model from nothing and write its weights: ``lmr train pocket``.
+"""Train the pocket model from random weights and write it to a file: ``lmr train pocket``.
 
-Contrastive training on pictures of the pocket world and varied captions. A caption is a positive for every picture of
-the batch it is true of (two pictures of a red star share their captions), so the targets of a row are spread evenly
-over its true captions. The logit scale rises on a fixed schedule from CLIP's start (1/0.07) to exactly 100. No
-corrupted picture is ever shown and no adaptation method takes part.
+Contrastive training on images of the pocket world with varied captions. A caption is a positive for every image of the
+batch that it is true of (two images of a red star share their captions), so the targets of a row are spread evenly over
+its true captions. The logit scale rises on a fixed schedule from CLIP's start (1/0.07) to exactly 100. No corrupted
+image is shown and no adaptation method takes part.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from lmr.data.sets.pocket import CLASSES, Scene, draw
+from lmr.data.sets.pocket_world import CLASSES, Scene, draw
 from lmr.models.pocket.towers import PocketConfig, PocketModel
 from lmr.models.pocket.words import WORDS, tokenize
 
-TRAIN_SEED, TEST_SEED = 20260, 7  # two worlds: no test picture is ever trained on
+TRAIN_SEED, TEST_SEED = 20260, 7  # two worlds: no test image is trained on
 MEAN, STD = 0.45, 0.25
 
 OPENINGS = (
@@ -42,7 +42,7 @@ PLACE_PHRASES = ("on the left", "on the right", "at the top", "at the bottom")
 
 
 def caption(scene: Scene, random: np.random.Generator) -> tuple[list[str], NDArray[np.bool_]]:
-    """One caption for every picture, and which pictures it is true of: bool [N pictures, N captions]."""
+    """One caption for every image, and which images it is true of: bool [N images, N captions]."""
     count = len(scene.label)
     says_size = (random.random(count) < 0.3) & (scene.size >= 0)
     says_place = (random.random(count) < 0.3) & (scene.place >= 0)
@@ -70,9 +70,9 @@ def contrast(images: Tensor, texts: Tensor, true: Tensor, scale: float) -> Tenso
     return (rows + columns) / 2
 
 
-def to_tensor(pictures: NDArray[np.uint8]) -> Tensor:
+def to_tensor(pixels: NDArray[np.uint8]) -> Tensor:
     """uint8 [N, H, W, 3] to normalised float [N, 3, H, W]."""
-    return (torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 255 - MEAN) / STD
+    return (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255 - MEAN) / STD
 
 
 @torch.no_grad()
@@ -82,8 +82,8 @@ def accuracy(model: PocketModel, count: int = 5000, seed: int = TEST_SEED) -> fl
     prototypes = F.normalize(model.text(tokens, end), dim=-1)
     right = 0
     for first in range(0, count, 500):
-        pictures, scene = draw(range(first, min(first + 500, count)), seed)
-        logits = F.normalize(model.image(to_tensor(pictures)), dim=-1) @ prototypes.T
+        pixels, scene = draw(range(first, min(first + 500, count)), seed)
+        logits = F.normalize(model.image(to_tensor(pixels)), dim=-1) @ prototypes.T
         right += int((logits.argmax(1).numpy() == scene.label).sum())
     return right / count
 
@@ -106,10 +106,10 @@ def train(steps: int, batch: int, lr: float, out: Path, config: PocketConfig) ->
         for group in optimizer.param_groups:
             group["lr"] = lr * warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * step / steps)))
         scale = math.exp(math.log(1 / 0.07) + (math.log(100) - math.log(1 / 0.07)) * min(1.0, step / (0.7 * steps)))
-        pictures, scene = draw(range(step * batch, (step + 1) * batch), TRAIN_SEED)
+        pixels, scene = draw(range(step * batch, (step + 1) * batch), TRAIN_SEED)
         texts, true = caption(scene, random)
         tokens, end = tokenize(texts, config.context)
-        features = model.image(to_tensor(pictures))
+        features = model.image(to_tensor(pixels))
         loss = contrast(features, model.text(tokens, end), torch.from_numpy(true).float(), scale)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -134,5 +134,5 @@ def train(steps: int, batch: int, lr: float, out: Path, config: PocketConfig) ->
         "training": f"{steps} batches of {batch}, lr {lr}",
     }
     save_file(weights, out, metadata=facts)
-    print(f"clean zero-shot accuracy on 5000 unseen pictures: {clean:.1%}")
+    print(f"clean zero-shot accuracy on 5000 unseen images: {clean:.1%}")
     print(f"wrote {out} after {(time.perf_counter() - started) / 60:.0f} minutes")

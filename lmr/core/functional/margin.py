@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.functional.streams import sum_by_stream
+from lmr.core.functional.by_stream import sum_by_stream
 
 
 class LocalMargin(NamedTuple):
-    """The margin of every sample and the two sets it stands between."""
+    """The margin of every sample and the two sets it separates."""
 
     margin: Tensor  # [B], gradient flows through the logits only
     protected: Tensor  # bool [B, C]
@@ -63,7 +63,7 @@ def gate(logits: Tensor, tau: float) -> Tensor:
 
 
 def count_mass(weight: Tensor, top: Tensor, classes: int, index: Tensor, streams: int) -> Tensor:
-    """[5] Gate weight that this batch lays on every predicted class: [A, C]."""
+    """[5] Sum of the gate weights of every predicted class in this batch: [A, C]."""
     return sum_by_stream(F.one_hot(top, classes) * weight.unsqueeze(1), index, streams)
 
 

@@ -1,8 +1,8 @@
-"""Common corruptions of images: drift that can be made on demand, at five known strengths.
+"""Common corruptions of images at five severities.
 
 The 15 corruptions of CIFAR-C and ImageNet-C and the 4 extra ones, after Hendrycks and Dietterich, "Benchmarking Neural
-Network Robustness to Common Corruptions and Perturbations", ICLR 2019, with the constants of both sets, so that a
-number measured here can stand beside a published one. docs/corruptions.md says how near they are to the authors' code.
+Network Robustness to Common Corruptions and Perturbations", ICLR 2019, with the constants of both sets, so that
+results can be compared with published ones. docs/corruptions.md says how close they are to the authors' code.
 """
 
 from __future__ import annotations

@@ -7,21 +7,21 @@ import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import gaussian_filter  # type: ignore[import-untyped]
 
-from lmr.data.corruptions.kinds import Floats, Generators, Pictures
+from lmr.data.corruptions.array_types import Floats, Generators, ImageBatch
 from lmr.data.corruptions.motion import smear
 from lmr.data.corruptions.zoom import enlarge_middle
 
 
-def blur_by_gauss(pictures: Pictures, generators: Generators, sigma: float) -> Floats:
+def blur_by_gauss(images: ImageBatch, generators: Generators, sigma: float) -> Floats:
     """A Gaussian, edge pixels repeated beyond the border."""
-    blurred: Floats = gaussian_filter(pictures / 255.0, (0, sigma, sigma, 0), mode="nearest", truncate=4.0)
+    blurred: Floats = gaussian_filter(images / 255.0, (0, sigma, sigma, 0), mode="nearest", truncate=4.0)
     return blurred
 
 
-def defocus(pictures: Pictures, generators: Generators, radius: float, alias_blur: float) -> Floats:
-    """Every point becomes a small disk, as behind a lens out of focus; borders are mirrored without the edge pixel."""
+def defocus(images: ImageBatch, generators: Generators, radius: float, alias_blur: float) -> Floats:
+    """Every point becomes a small disk, as with a lens out of focus; borders are mirrored without the edge pixel."""
     kernel = make_disk(radius, alias_blur)
-    return np.stack([cv2.filter2D(picture / 255.0, -1, kernel) for picture in pictures])
+    return np.stack([cv2.filter2D(image / 255.0, -1, kernel) for image in images])
 
 
 def make_disk(radius: float, alias_blur: float) -> npt.NDArray[np.float32]:
@@ -36,14 +36,14 @@ def make_disk(radius: float, alias_blur: float) -> npt.NDArray[np.float32]:
     return np.asarray(cv2.GaussianBlur(disk, (softened, softened), alias_blur), np.float32)
 
 
-def blur_through_glass(pictures: Pictures, generators: Generators, sigma: float, reach: float, rounds: float) -> Floats:
-    """Blur, let every pixel take the value of a pixel nearby, and blur again.
+def blur_through_glass(images: ImageBatch, generators: Generators, sigma: float, reach: float, rounds: float) -> Floats:
+    """Blur, replace every pixel by a pixel nearby, and blur again.
 
-    The authors' line reads as an exchange of two pixels. But its right side holds views of the picture, not copies:
-    the second pixel gets back the value that it has just given away. The published pictures are made of such copies,
-    hence so are these. The walk goes from the lower right to the upper left, and offsets never reach +`reach`.
+    The authors' line reads as an exchange of two pixels. But its right side holds views of the image, not copies:
+    the second pixel gets back its own value. The published images are made of such copies, hence so are these. The walk
+    goes from the lower right to the upper left, and offsets never reach +`reach`.
     """
-    soft = (blur_by_gauss(pictures, generators, sigma) * 255).astype(np.uint8)
+    soft = (blur_by_gauss(images, generators, sigma) * 255).astype(np.uint8)
     count, height, width, _ = soft.shape
     mixed = np.empty_like(soft)
     for k in range(count):
@@ -73,16 +73,16 @@ def _walk(height: int, width: int, reach: int, rounds: int, generator: np.random
     return sources
 
 
-def blur_by_motion(pictures: Pictures, generators: Generators, radius: float, sigma: float) -> Pictures:
+def blur_by_motion(images: ImageBatch, generators: Generators, radius: float, sigma: float) -> ImageBatch:
     """Smear along a line at most 45 degrees from level."""
     angles = [generator.uniform(-45, 45) for generator in generators]
-    return np.stack([smear(picture, radius, sigma, angle) for picture, angle in zip(pictures, angles, strict=True)])
+    return np.stack([smear(image, radius, sigma, angle) for image, angle in zip(images, angles, strict=True)])
 
 
-def blur_by_zoom(pictures: Pictures, generators: Generators, stop: float, step: float) -> npt.NDArray[np.float32]:
-    """The mean of the picture and of its enlargements by the factors 1, 1 + step, ... below `stop`, in 32 bits."""
-    count, height, width, channels = pictures.shape
-    x = (pictures / 255.0).astype(np.float32).transpose(1, 2, 0, 3).reshape(height, width, count * channels)
+def blur_by_zoom(images: ImageBatch, generators: Generators, stop: float, step: float) -> npt.NDArray[np.float32]:
+    """The mean of the image and of its enlargements by the factors 1, 1 + step, ... below `stop`, in 32 bits."""
+    count, height, width, channels = images.shape
+    x = (images / 255.0).astype(np.float32).transpose(1, 2, 0, 3).reshape(height, width, count * channels)
     wide = x.astype(np.float64)
     total = np.zeros_like(x)
     factors = np.arange(1, stop, step)

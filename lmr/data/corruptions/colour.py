@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmr.data.corruptions.kinds import Floats, Generators, Pictures
+from lmr.data.corruptions.array_types import Floats, Generators, ImageBatch
 
 
-def brighten(pictures: Pictures, generators: Generators, amount: float) -> Floats:
+def brighten(images: ImageBatch, generators: Generators, amount: float) -> Floats:
     """Add to the value (the largest of the three channels), keep hue and saturation."""
-    hue, saturation, value = split_colour(pictures / 255.0)
+    hue, saturation, value = split_colour(images / 255.0)
     return join_colour(hue, saturation, np.clip(value + amount, 0, 1))
 
 
-def saturate(pictures: Pictures, generators: Generators, factor: float, amount: float) -> Floats:
+def saturate(images: ImageBatch, generators: Generators, factor: float, amount: float) -> Floats:
     """Change the saturation linearly: towards grey at severities 1 and 2, towards pure colours from 3 on."""
-    hue, saturation, value = split_colour(pictures / 255.0)
+    hue, saturation, value = split_colour(images / 255.0)
     return join_colour(hue, np.clip(saturation * factor + amount, 0, 1), value)
 
 
@@ -40,7 +40,7 @@ def split_colour(x: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def join_colour(hue: Floats, saturation: Floats, value: Floats) -> Floats:
-    """The way back: hue, saturation and value [...] -> [..., 3]."""
+    """The inverse of `split_colour`: hue, saturation and value [...] -> [..., 3]."""
     sector = np.floor(hue * 6)
     part = hue * 6 - sector
     low = value * (1 - saturation)

@@ -1,4 +1,4 @@
-"""The names of the corruptions, and the strength of each at severities 1 to 5, for two sizes of picture.
+"""The names of the corruptions, and the strength of each at severities 1 to 5, for two image sizes.
 
 Facts from the code that made the published sets, make_cifar_c.py and make_imagenet_c.py in hendrycks/robustness on
 GitHub (Apache-2.0), described in Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common
@@ -17,7 +17,7 @@ CORRUPTIONS: tuple[str, ...] = (
 )  # fmt: skip
 EXTRA: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 
-# What the columns mean stands with the function of each corruption.
+# The function of each corruption says what its columns mean.
 _CIFAR: dict[str, Levels] = {
     "gaussian_noise": ((0.04,), (0.06,), (0.08,), (0.09,), (0.10,)),
     "shot_noise": ((500,), (250,), (100,), (75,), (50,)),
@@ -77,7 +77,7 @@ _IMAGENET: dict[str, Levels] = {
     "fog": ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
     "brightness": ((0.1,), (0.2,), (0.3,), (0.4,), (0.5,)),
     "contrast": ((0.4,), (0.3,), (0.2,), (0.1,), (0.05,)),
-    "elastic_transform": (  # the authors meant 224 and wrote 244; the published pictures were made with 244
+    "elastic_transform": (  # the authors meant 224 and wrote 244; the published images were made with 244
         (244 * 2, 244 * 0.7, 244 * 0.1),
         (244 * 2, 244 * 0.08, 244 * 0.2),
         (244 * 0.05, 244 * 0.01, 244 * 0.02),

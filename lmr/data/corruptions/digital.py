@@ -1,4 +1,4 @@
-"""What happens on the way to a file: less contrast, a stretched sheet, too few pixels, too few bits."""
+"""Contrast, elastic transform, pixelation and JPEG compression."""
 
 from __future__ import annotations
 
@@ -11,30 +11,28 @@ import numpy.typing as npt
 from PIL import Image
 from scipy.ndimage import gaussian_filter1d, map_coordinates  # type: ignore[import-untyped]
 
-from lmr.data.corruptions.kinds import Floats, Generators, Pictures
+from lmr.data.corruptions.array_types import Floats, Generators, ImageBatch
 
 
-def lower_contrast(pictures: Pictures, generators: Generators, factor: float) -> Floats:
-    """Every value drawn towards the mean of its channel in its own picture."""
-    x = pictures / 255.0
-    mean: Floats = np.stack([picture.mean(axis=(0, 1), keepdims=True) for picture in x])
+def lower_contrast(images: ImageBatch, generators: Generators, factor: float) -> Floats:
+    """Move every value towards the mean of its channel in its image."""
+    x = images / 255.0
+    mean: Floats = np.stack([image.mean(axis=(0, 1), keepdims=True) for image in x])
     return (x - mean) * factor + mean
 
 
-def stretch(pictures: Pictures, generators: Generators, strength: float, sigma: float, shift: float) -> Floats:
-    """Move three points of the picture at random, an affine map; then pull every pixel along a smooth random field."""
-    pairs = zip(pictures, generators, strict=True)
-    return np.stack([_stretch_one(picture, generator, strength, sigma, shift) for picture, generator in pairs])
+def stretch(images: ImageBatch, generators: Generators, strength: float, sigma: float, shift: float) -> Floats:
+    """Move three points of the image at random, an affine map; then pull every pixel along a smooth random field."""
+    pairs = zip(images, generators, strict=True)
+    return np.stack([_stretch_one(image, generator, strength, sigma, shift) for image, generator in pairs])
 
 
 def _stretch_one(
-    picture: npt.NDArray[np.uint8], generator: np.random.Generator, strength: float, sigma: float, shift: float
+    image: npt.NDArray[np.uint8], generator: np.random.Generator, strength: float, sigma: float, shift: float
 ) -> npt.NDArray[np.float32]:
-    height, width, channels = picture.shape
-    x = picture.astype(np.float32) / np.float32(255)
-    middle = np.array(
-        [height // 2, width // 2], np.float32
-    )  # in this order, as the authors have it: pictures are square
+    height, width, channels = image.shape
+    x = image.astype(np.float32) / np.float32(255)
+    middle = np.array([height // 2, width // 2], np.float32)  # in this order, as the authors have it: images are square
     third = min(height, width) // 3
     corners = middle + third * np.array([(1, 1), (1, -1), (-1, -1)], np.float32)
     moved = corners + generator.uniform(-shift, shift, (3, 2)).astype(np.float32)
@@ -56,26 +54,26 @@ def _stretch_one(
 def make_smoothing(length: int, sigma: float) -> Floats:
     """A Gaussian along a line with mirrored ends, cut at 3 sigma, as a matrix [length, length].
 
-    The fields of ImageNet-C are wider than the picture: one product with a matrix is far cheaper than 1,000 taps.
+    The fields of ImageNet-C are wider than the image: one product with a matrix is far cheaper than 1,000 taps.
     """
     matrix: Floats = gaussian_filter1d(np.eye(length), sigma, axis=0, mode="reflect", truncate=3.0)
     return matrix
 
 
-def pixelate(pictures: Pictures, generators: Generators, factor: float) -> Pictures:
-    """Shrunk and enlarged with box filters."""
-    height, width = pictures.shape[1:3]
+def pixelate(images: ImageBatch, generators: Generators, factor: float) -> ImageBatch:
+    """Shrink and enlarge with box filters."""
+    height, width = images.shape[1:3]
     small = max(1, int(width * factor)), max(1, int(height * factor))
     box = Image.Resampling.BOX
-    return np.stack([np.asarray(Image.fromarray(p).resize(small, box).resize((width, height), box)) for p in pictures])
+    return np.stack([np.asarray(Image.fromarray(p).resize(small, box).resize((width, height), box)) for p in images])
 
 
-def compress(pictures: Pictures, generators: Generators, quality: float) -> Pictures:
-    """Through a JPEG file of that quality and back."""
-    return np.stack([_pass_through_jpeg(picture, int(quality)) for picture in pictures])
+def compress(images: ImageBatch, generators: Generators, quality: float) -> ImageBatch:
+    """Compress as JPEG of that quality and decompress."""
+    return np.stack([_pass_through_jpeg(image, int(quality)) for image in images])
 
 
-def _pass_through_jpeg(picture: npt.NDArray[np.uint8], quality: int) -> npt.NDArray[np.uint8]:
+def _pass_through_jpeg(image: npt.NDArray[np.uint8], quality: int) -> npt.NDArray[np.uint8]:
     file = BytesIO()
-    Image.fromarray(picture).save(file, "JPEG", quality=quality)
+    Image.fromarray(image).save(file, "JPEG", quality=quality)
     return np.asarray(Image.open(file))

@@ -1,6 +1,6 @@
 """Motion blur as ImageMagick makes it, which the authors used for `motion_blur` and for falling snow.
 
-ImageMagick's MotionBlurImage smears a picture to one side: a pixel becomes the mean of the pixels on a line that starts
+ImageMagick's MotionBlurImage smears an image to one side: a pixel becomes the mean of the pixels on a line that starts
 at it, 2 radius + 1 whole-pixel steps long, weighted by one half of a Gaussian. Beyond the border the edge pixel is
 repeated. It works in 16 bits (its usual build): the mean is rounded there, and truncated to 8 bits when the PNG file is
 written through which the authors took the result.
@@ -13,17 +13,17 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from lmr.data.corruptions.kinds import Floats
+from lmr.data.corruptions.array_types import Floats
 
 
-def smear(picture: npt.NDArray[np.uint8], radius: float, sigma: float, degrees: float) -> npt.NDArray[np.uint8]:
-    """Blur one picture [H, W] or [H, W, C] along `degrees`: 0 takes from the right, 90 from below."""
-    height, width = picture.shape[:2]
+def smear(image: npt.NDArray[np.uint8], radius: float, sigma: float, degrees: float) -> npt.NDArray[np.uint8]:
+    """Blur one image [H, W] or [H, W, C] along `degrees`: 0 takes from the right, 90 from below."""
+    height, width = image.shape[:2]
     weights, steps = trace_line(radius, sigma, degrees)
     reach = int(np.abs(steps).max())
-    around = [(reach, reach), (reach, reach), *[(0, 0)] * (picture.ndim - 2)]
-    padded = np.pad(picture, around, mode="edge").astype(np.float64)
-    total = np.zeros(picture.shape)
+    around = [(reach, reach), (reach, reach), *[(0, 0)] * (image.ndim - 2)]
+    padded = np.pad(image, around, mode="edge").astype(np.float64)
+    total = np.zeros(image.shape)
     for weight, (down, right) in zip(weights, steps + reach, strict=True):
         total += weight * padded[down : down + height, right : right + width]
     wide = (total * 257 + 0.5).astype(np.int64)  # 8 bits to 16 is times 257

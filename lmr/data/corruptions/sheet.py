@@ -14,7 +14,7 @@ from lmr.data.corruptions.constants import CORRUPTIONS, EXTRA
 from lmr.data.image_files import open_image
 
 SIZES = {"imagenet": 224, "cifar": 32}
-_CELL = 112  # pixels a side of a picture on the sheet
+_CELL = 112  # pixels a side of an image on the sheet
 _GAP = 4
 _LABEL = 132  # width of the names
 _HEAD = 22  # height of the line of severities
@@ -22,9 +22,9 @@ _INK, _PAPER = (30, 30, 30), (255, 255, 255)
 
 
 def draw_sheet(
-    picture: npt.NDArray[np.uint8], *, constants: str = "imagenet", seed: int = 0, columns: int = 2
+    image: npt.NDArray[np.uint8], *, constants: str = "imagenet", seed: int = 0, columns: int = 2
 ) -> Image.Image:
-    """All corruptions of one uint8 picture [H, W, 3], in the benchmark's order down each column, the clean one last."""
+    """All corruptions of one uint8 image [H, W, 3], in the benchmark's order down each column, the clean image last."""
     names = (*CORRUPTIONS, *EXTRA, "clean")
     rows = -(-len(names) // columns)
     step = _CELL + _GAP
@@ -40,20 +40,18 @@ def draw_sheet(
         left, top = k // rows * width, _HEAD + k % rows * step
         draw.text((left + _LABEL - 8, top + _CELL // 2), name.replace("_", " "), _INK, font, "rm")
         for severity in range(1, 2 if name == "clean" else 6):
-            cell = picture if name == "clean" else corrupt(picture, name, severity, seed=seed, constants=constants)
+            cell = image if name == "clean" else corrupt(image, name, severity, seed=seed, constants=constants)
             sheet.paste(_fit(cell), (left + _LABEL + (severity - 1) * step, top))
     return sheet
 
 
-def _fit(picture: npt.NDArray[np.uint8]) -> Image.Image:
-    enlarged = picture.shape[0] < _CELL
-    return Image.fromarray(picture).resize(
-        (_CELL, _CELL), Image.Resampling.NEAREST if enlarged else Image.Resampling.BOX
-    )
+def _fit(image: npt.NDArray[np.uint8]) -> Image.Image:
+    enlarged = image.shape[0] < _CELL
+    return Image.fromarray(image).resize((_CELL, _CELL), Image.Resampling.NEAREST if enlarged else Image.Resampling.BOX)
 
 
-def prepare_picture(path: str | os.PathLike[str] | None, size: int) -> npt.NDArray[np.uint8]:
-    """Resize the shorter side to `size` and crop the middle; without a file, the portrait that matplotlib carries.
+def prepare_image(path: str | os.PathLike[str] | None, size: int) -> npt.NDArray[np.uint8]:
+    """Resize the shorter side to `size` and crop the middle; without a file, use a portrait from matplotlib.
 
     That is Grace Hopper's by the US Navy, 1984, in the public domain.
     """
@@ -78,5 +76,5 @@ def write_sheet(
     seed: int = 0,
 ) -> None:
     """Write the contact sheet of an image file as a PNG file; without one, of the portrait."""
-    sheet = draw_sheet(prepare_picture(image, SIZES[constants]), constants=constants, seed=seed)
+    sheet = draw_sheet(prepare_image(image, SIZES[constants]), constants=constants, seed=seed)
     sheet.quantize(256).save(out, "PNG", optimize=True)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import gaussian_filter  # type: ignore[import-untyped]
 
-from lmr.data.corruptions.kinds import Floats, Generators, Pictures
+from lmr.data.corruptions.array_types import Floats, Generators, ImageBatch
 
 Plane = npt.NDArray[np.float32]
 
@@ -17,7 +17,7 @@ _EMBOSS = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)  # light fr
 
 
 def add_spatter(
-    pictures: Pictures,
+    images: ImageBatch,
     generators: Generators,
     mean: float,
     std: float,
@@ -27,9 +27,9 @@ def add_spatter(
     is_mud: float,
 ) -> Plane:
     """Smoothed noise above a threshold is liquid; `strength` is the water's opacity or the softness of mud's edge."""
-    spattered = np.empty(pictures.shape, np.float32)
+    spattered = np.empty(images.shape, np.float32)
     for k, generator in enumerate(generators):
-        x = pictures[k].astype(np.float32) / np.float32(255)
+        x = images[k].astype(np.float32) / np.float32(255)
         liquid: Floats = gaussian_filter(generator.normal(mean, std, x.shape[:2]), sigma, mode="nearest", truncate=4.0)
         liquid[liquid < threshold] = 0
         if is_mud:

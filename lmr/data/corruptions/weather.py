@@ -6,14 +6,14 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from lmr.data.corruptions.kinds import Floats, Generators, Pictures
+from lmr.data.corruptions.array_types import Floats, Generators, ImageBatch
+from lmr.data.corruptions.frost_textures import load_textures
 from lmr.data.corruptions.motion import smear
-from lmr.data.corruptions.textures import load_textures
 from lmr.data.corruptions.zoom import enlarge_middle
 
 
 def add_snow(
-    pictures: Pictures,
+    images: ImageBatch,
     generators: Generators,
     mean: float,
     std: float,
@@ -23,43 +23,43 @@ def add_snow(
     sigma: float,
     keep: float,
 ) -> Floats:
-    """Whiten the scene, keeping a share `keep` of its colours, and let flakes fall: noise, enlarged, cut, smeared down.
+    """Whiten the scene, keeping a share `keep` of its colours, and add flakes: noise, enlarged, thresholded, smeared.
 
-    The same flakes fall twice, the second time turned by half a circle, which makes them look denser.
+    The same flakes are added twice, the second time rotated by 180 degrees, which makes them look denser.
     """
-    height, width = pictures.shape[1:3]
+    height, width = images.shape[1:3]
     layers = np.stack([generator.normal(mean, std, (height, width)) for generator in generators], axis=-1)
     layers = enlarge_middle(layers, size).transpose(2, 0, 1)
     flakes = (np.clip(np.where(layers < threshold, 0, layers), 0, 1) * 255).astype(np.uint8)
-    snowed = np.empty(pictures.shape)
+    snowed = np.empty(images.shape)
     for k, generator in enumerate(generators):
         fallen = smear(flakes[k], radius, sigma, generator.uniform(-135, -45))[:, :, None] / 255.0
-        snowed[k] = _whiten(pictures[k], keep) + fallen + np.rot90(fallen, k=2)
+        snowed[k] = _whiten(images[k], keep) + fallen + np.rot90(fallen, k=2)
     return snowed
 
 
-def _whiten(picture: npt.NDArray[np.uint8], keep: float) -> npt.NDArray[np.float32]:
-    x = picture.astype(np.float32) / np.float32(255)
+def _whiten(image: npt.NDArray[np.uint8], keep: float) -> npt.NDArray[np.float32]:
+    x = image.astype(np.float32) / np.float32(255)
     grey = np.asarray(cv2.cvtColor(x, cv2.COLOR_RGB2GRAY), np.float32)[:, :, None]
     white = np.maximum(x, grey * np.float32(1.5) + np.float32(0.5))
     whitened: npt.NDArray[np.float32] = np.float32(keep) * x + np.float32(1 - keep) * white
     return whitened
 
 
-def add_frost(pictures: Pictures, generators: Generators, keep: float, strength: float, scale: float) -> Pictures:
-    """Lay a random piece of one of five photographs of frost, resized by `scale`, over the picture."""
-    frosted = np.empty_like(pictures)
+def add_frost(images: ImageBatch, generators: Generators, keep: float, strength: float, scale: float) -> ImageBatch:
+    """Blend the image with a random crop of one of five photographs of frost, resized by `scale`."""
+    frosted = np.empty_like(images)
     for k, generator in enumerate(generators):
         textures = load_textures(scale)
-        frost = _cut(textures[generator.integers(len(textures))], pictures.shape[1], pictures.shape[2], generator)
-        frosted[k] = np.clip(keep * pictures[k] + strength * frost, 0, 255).astype(np.uint8)
+        frost = _cut(textures[generator.integers(len(textures))], images.shape[1], images.shape[2], generator)
+        frosted[k] = np.clip(keep * images[k] + strength * frost, 0, 255).astype(np.uint8)
     return frosted
 
 
 def _cut(
     texture: npt.NDArray[np.uint8], height: int, width: int, generator: np.random.Generator
 ) -> npt.NDArray[np.uint8]:
-    """A random piece [height, width, 3]; a texture that is too small (never at the published sizes) is enlarged."""
+    """A random crop [height, width, 3]; a texture that is too small (never at the published sizes) is enlarged."""
     enough = max((height + 1) / texture.shape[0], (width + 1) / texture.shape[1])
     if enough > 1:
         size = (max(width + 1, round(texture.shape[1] * enough)), max(height + 1, round(texture.shape[0] * enough)))
@@ -69,10 +69,10 @@ def _cut(
     return texture[top : top + height, left : left + width]
 
 
-def add_fog(pictures: Pictures, generators: Generators, strength: float, decay: float) -> Floats:
-    """A cloud laid over the picture, then dimmed so that the brightest value possible stays the picture's own."""
-    height, width = pictures.shape[1:3]
-    x = pictures / 255.0
+def add_fog(images: ImageBatch, generators: Generators, strength: float, decay: float) -> Floats:
+    """Add a cloud, then dim the sum so that its largest possible value is that of the image."""
+    height, width = images.shape[1:3]
+    x = images / 255.0
     size = 1 << max(1, (max(height, width) - 1).bit_length())
     uniforms = np.stack([generator.uniform(-1, 1, size * size - 1) for generator in generators])
     cloud = grow_plasma(uniforms, size, decay)[:, :height, :width, None]

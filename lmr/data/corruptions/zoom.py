@@ -1,4 +1,4 @@
-"""Enlarge the middle of pictures by straight lines between pixels, and cut them to the size they had."""
+"""Enlarge the middle of images by linear interpolation, and crop them to their size."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from lmr.data.corruptions.kinds import Floats
+from lmr.data.corruptions.array_types import Floats
 
 Places = npt.NDArray[np.int64]
 
 
 def enlarge_middle(x: Floats, factor: float) -> Floats:
-    """Zoom into [H, W, K] by `factor` >= 1; pictures and channels side by side in K make it fast."""
+    """Zoom into [H, W, K] by `factor` >= 1; images and channels side by side in K make it fast."""
     return _interpolate(_interpolate(x, 0, factor), 1, factor)
 
 
@@ -30,7 +30,7 @@ def _interpolate(x: Floats, axis: int, factor: float) -> Floats:
 def _place_pixels(length: int, factor: float) -> tuple[Places, Places, Floats]:
     """For each pixel of a line: the two source pixels it lies between and how far towards the second it lies.
 
-    The crop and its enlarged length are rounded to whole pixels first and their end pixels fall on each other, as in
+    The crop and its enlarged length are rounded to whole pixels first and their end pixels coincide, as in
     scipy.ndimage.zoom, which the authors used; hence the true factor is near `factor`, not equal to it.
     """
     crop = math.ceil(length / factor)

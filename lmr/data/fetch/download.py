@@ -1,6 +1,6 @@
-"""One file over HTTP: from any of several servers, going on where a cut connection or a kill left off.
+"""Download one file over HTTP from the first of several servers that has it; cut connections and killed runs resume.
 
-What has come lies in ``NAME.part``; only a whole file of the right checksum ever gets its own name.
+What was received is in ``NAME.part``. Only a complete file with the right checksum gets its own name.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from lmr.core.errors import LmrError
 from lmr.core.files import acquire_lock, replace_durably
 
 _CHUNK = 1 << 20  # bytes
-_TRIES = 4  # in a row without a single new byte, before the next server is asked
+_TRIES = 4  # in a row without a new byte, before the next server is tried
 _TIMEOUT = 60.0  # seconds without a byte
 
 
 class Unavailable(Exception):
-    """A server does not give the file; the message is the reason in a few words."""
+    """A server does not provide the file; the message is the reason in a few words."""
 
 
 class Damaged(Unavailable):
-    """A server gave a whole file of the wrong checksum."""
+    """A server sent a file with the wrong checksum."""
 
 
 def download_file(
     urls: Sequence[str], target: Path, checksum: str, *, size: int | None = None, show: bool = False, pause: float = 2.0
 ) -> None:
-    """Fetch a file from the first server that gives it whole. Raises LmrError, a sentence, if none does.
+    """Fetch a file from the first server that provides it completely. Raises LmrError if none does.
 
-    ``checksum`` is "md5:…" or "sha256:…"; ``pause`` seconds lie between tries, twice as many each time.
+    ``checksum`` is "md5:…" or "sha256:…". ``pause`` is the time between tries in seconds; it doubles each time.
     """
     part = target.with_name(target.name + ".part")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def download_file(
                 except Damaged:
                     if not resumed:
                         raise
-                    _receive(url, file, size, show, pause)  # its beginning may be to blame, which came from elsewhere
+                    _receive(url, file, size, show, pause)  # the part from the earlier run may be wrong
                     _compare(part, checksum)
             except Unavailable as reason:
                 reasons.append(f"{urlsplit(url).netloc}: {reason}")
@@ -65,7 +65,7 @@ def download_file(
         kept = os.fstat(file.fileno()).st_size
         if not kept:
             part.unlink()
-    resume = f" The {kept:,} bytes that came are kept; the same command goes on from there." if kept else ""
+    resume = f" The {kept:,} bytes received so far are kept; run the same command again to resume." if kept else ""
     raise LmrError(f"Could not fetch {target.name} ({'; '.join(reasons)}).{resume}")
 
 
@@ -79,16 +79,16 @@ def compute_checksum(path: Path, algorithm: str) -> str:
 
 
 def _compare(part: Path, checksum: str) -> None:
-    """A wrong file is thrown away: nothing can be added to it that would make it right."""
+    """Discard a wrong file: no further bytes could make it right."""
     algorithm, _, expected = checksum.partition(":")
-    came = compute_checksum(part, algorithm)
-    if came != expected:
+    found = compute_checksum(part, algorithm)
+    if found != expected:
         os.truncate(part, 0)
-        raise Damaged(f"the file that came has the {algorithm} {came} instead of {expected}, it was thrown away")
+        raise Damaged(f"its file has the {algorithm} {found} instead of {expected} and was discarded")
 
 
 def _receive(url: str, file: IO[bytes], size: int | None, show: bool, pause: float) -> None:
-    """Append to the file until it is whole, asking again after every cut."""
+    """Append to the file until it is complete, with a new request after every cut."""
     idle = 0
     while True:
         before = os.fstat(file.fileno()).st_size
@@ -99,7 +99,7 @@ def _receive(url: str, file: IO[bytes], size: int | None, show: bool, pause: flo
         except urllib.error.HTTPError as error:
             error.close()
             reason = f"it answers {error.code} {error.reason}"
-            if error.code == 416 and before:  # it has no more than this: either whole, which the checksum tells, or not
+            if error.code == 416 and before:  # there are no further bytes; the checksum decides
                 return
             if error.code < 500 and error.code not in (408, 429):
                 raise Unavailable(reason) from error
@@ -112,10 +112,10 @@ def _receive(url: str, file: IO[bytes], size: int | None, show: bool, pause: flo
 
 
 def _receive_once(url: str, file: IO[bytes], have: int, size: int | None, show: bool) -> bool:
-    """One request, for the rest of the file if some of it is there -> whether everything came.
+    """Send one request, for the rest of the file if a part exists -> whether everything was received.
 
-    ``size`` counts where the server does not say how long the file is. Bytes are written as soon as they come: a
-    stalled connection loses none of them.
+    ``size`` is used where the server does not state the length of the file. Bytes are written as soon as they are
+    received, so that a stalled connection loses none of them.
     """
     request = urllib.request.Request(url, headers={"User-Agent": "lmr", "Accept-Encoding": "identity"})
     if have:
@@ -123,7 +123,7 @@ def _receive_once(url: str, file: IO[bytes], have: int, size: int | None, show: 
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
         stated = _read_total(response, have)
         total = size if stated is None else stated
-        if response.status != 206:  # the whole file again: the server knows no ranges
+        if response.status != 206:  # the whole file again: the server does not support ranges
             file.truncate(0)
             have = 0
         with _show_progress(url, have, total, show) as bar:
@@ -135,14 +135,14 @@ def _receive_once(url: str, file: IO[bytes], have: int, size: int | None, show: 
 
 
 def _read_total(response: Any, have: int) -> int | None:
-    """Bytes of the whole file, None if the server does not say."""
+    """Bytes of the whole file; None if the server does not state them."""
     if response.status == 206:
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
         if not match or int(match[1]) != have:
-            raise Unavailable("it sends another part of the file than was asked for")
+            raise Unavailable("it sends a different part of the file than requested")
         return None if match[2] == "*" else int(match[2])
     length = str(response.headers.get("Content-Length", ""))
-    return int(length) if re.fullmatch("[0-9]+", length) else None  # nonsense is no length; the checksum decides
+    return int(length) if re.fullmatch("[0-9]+", length) else None  # anything else counts as unknown
 
 
 def _show_progress(url: str, have: int, total: int | None, show: bool) -> Any:

@@ -1,8 +1,8 @@
-"""Where the sets are published, and the checksums that tell the right files.
+"""Where the sets are published, and the checksums of their files.
 
-Checksums of the CIFAR archives are on their author's page, those of the corrupted sets on Zenodo (records 2535967,
-3555552 and 2235448; of the single .npy files in the package torch-uncertainty), those of ImageNet-A and -R in the same
-package, those of -Sketch and -V2 in TensorFlow Datasets. Any server may stand in for another: the checksum decides.
+The checksums of the CIFAR archives are from their author's page, those of the corrupted sets from Zenodo (records
+2535967, 3555552 and 2235448), those of the single .npy files and of ImageNet-A and -R from the package
+torch-uncertainty, those of -Sketch and -V2 from TensorFlow Datasets. Any mirror will do, as the checksum decides.
 The command line lists these sets: nothing heavy is imported here.
 """
 
@@ -22,9 +22,9 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to be fetched: its name, where it is, ``md5:…`` or ``sha256:…``, and its bytes where published.
+    """A file to fetch: its name, its addresses, ``md5:…`` or ``sha256:…``, and its size in bytes where published.
 
-    ``brings`` are the folders inside it, which must not be anybody else's when it is unpacked.
+    ``brings`` are the folders inside it, which must not belong to anybody else when it is unpacked.
     """
 
     file: str
@@ -35,10 +35,10 @@ class Archive:
 
 
 @dataclass(frozen=True)
-class Source:
-    """What makes a set: archives that unpack into ``folder`` under the root ("" if they bring their own folder).
+class SetSource:
+    """How to get a set: archives that unpack into ``folder`` under the root ("" if they bring their own folder).
 
-    ``listed`` keeps only the files of the 5,000-picture list. ``by_hand`` says what to do where nothing can be fetched.
+    ``listed`` keeps only the files of the 5,000-image list. ``by_hand`` says what to do where nothing can be fetched.
     """
 
     about: str
@@ -77,33 +77,36 @@ _PARTS = {group: _make_zenodo(2235448, f"{group}.tar", _IMAGENET_C[group], names
 _BENCHMARK = tuple(_PARTS[group] for group in ("noise", "blur", "weather", "digital"))
 
 _BY_HAND = """\
-ImageNet may not be fetched without an account:
+ImageNet cannot be fetched without an account:
   1. Register at https://image-net.org, accept its terms, and download ILSVRC2012_img_val.tar (6.3 GB,
      md5 29b22e2961454d5413ddabcf34fc5622).
   2. mkdir -p {root}/imagenet/val && tar -xf ILSVRC2012_img_val.tar -C {root}/imagenet/val
   3. Put LOC_val_solution.csv (from Kaggle's ImageNet challenge) or imagenet_2012_validation_synset_labels.txt (one
-     class id per line, from the repository tensorflow/models) into {root}/imagenet, or sort the pictures into one
+     class id per line, from the repository tensorflow/models) into {root}/imagenet, or sort the images into one
      folder per class (n01440764, …). For imagenet-c-5000 this step is not needed.
   4. lmr fetch imagenet --check {root}"""
 
-SOURCES: dict[str, Source] = {
-    "cifar10": Source("CIFAR-10, 170 MB", (_make_kriz(10, "c58f30108f718f92721af3b95e74349a"),)),
-    "cifar100": Source("CIFAR-100, 170 MB", (_make_kriz(100, "eb9058c3a382ffc7106e4002c42a8d85"),)),
-    "cifar10-c": Source(
+SOURCES: dict[str, SetSource] = {
+    "cifar10": SetSource("CIFAR-10, 170 MB", (_make_kriz(10, "c58f30108f718f92721af3b95e74349a"),)),
+    "cifar100": SetSource("CIFAR-100, 170 MB", (_make_kriz(100, "eb9058c3a382ffc7106e4002c42a8d85"),)),
+    "cifar10-c": SetSource(
         "CIFAR-10-C, 2.9 GB, CC-BY-4.0",
         (_make_zenodo(2535967, "CIFAR-10-C.tar", "56bf5dcef84df0e2308c6dcbcbbd8499", ("CIFAR-10-C",), 2_918_471_680),),
     ),
-    "cifar100-c": Source(
+    "cifar100-c": SetSource(
         "CIFAR-100-C, 2.9 GB, CC-BY-4.0",
         (_make_zenodo(3555552, "CIFAR-100-C.tar", "11f0ed0f1191edbf9fa23466ae6021d3", ("CIFAR-100-C",)),),
     ),
-    "imagenet": Source("ImageNet's validation set, 6.3 GB, by hand", by_hand=_BY_HAND),
-    "imagenet-c": Source("ImageNet-C, the 15 corruptions, about 70 GB, CC-BY-4.0", _BENCHMARK, "imagenet-c"),
-    "imagenet-c-5000": Source(
-        "the 5,000 listed pictures of ImageNet-C: as much to fetch, a tenth to keep", _BENCHMARK, "imagenet-c", True
+    "imagenet": SetSource("ImageNet's validation set, 6.3 GB, by hand", by_hand=_BY_HAND),
+    "imagenet-c": SetSource("ImageNet-C, the 15 corruptions, about 70 GB, CC-BY-4.0", _BENCHMARK, "imagenet-c"),
+    "imagenet-c-5000": SetSource(
+        "the 5,000 listed images of ImageNet-C; same download, a tenth of the space",
+        _BENCHMARK,
+        "imagenet-c",
+        True,
     ),
-    "imagenet-c-extra": Source("ImageNet-C, the 4 further corruptions, CC-BY-4.0", (_PARTS["extra"],), "imagenet-c"),
-    "imagenet-a": Source(
+    "imagenet-c-extra": SetSource("ImageNet-C, the 4 extra corruptions, CC-BY-4.0", (_PARTS["extra"],), "imagenet-c"),
+    "imagenet-a": SetSource(
         "ImageNet-A, 0.7 GB",
         (
             Archive(
@@ -114,7 +117,7 @@ SOURCES: dict[str, Source] = {
             ),
         ),
     ),
-    "imagenet-r": Source(
+    "imagenet-r": SetSource(
         "ImageNet-R, 2 GB",
         (
             Archive(
@@ -125,7 +128,7 @@ SOURCES: dict[str, Source] = {
             ),
         ),
     ),
-    "imagenet-sketch": Source(
+    "imagenet-sketch": SetSource(
         "ImageNet-Sketch, 7.6 GB",
         (
             Archive(
@@ -138,7 +141,7 @@ SOURCES: dict[str, Source] = {
         ),
         "imagenet-sketch",
     ),
-    "imagenet-v2": Source(
+    "imagenet-v2": SetSource(
         "ImageNet-V2 (matched frequency), 1.3 GB",
         (
             Archive(

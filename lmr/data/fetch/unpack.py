@@ -1,4 +1,4 @@
-"""Archives: out of the file into its folder, all of it or nothing."""
+"""Unpack archives, completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def unpack_archive(
 ) -> list[str]:
     """Unpack a .tar, .tar.gz or .zip into a folder -> the names it added there.
 
-    The files are written aside first and moved when all are there, so that a kill leaves nothing that looks whole. What
-    had the same name before is replaced if ``replace`` names it; otherwise nothing is touched. ``wanted`` chooses files
-    by their names in the archive. Links, and names that lead out of the folder, are refused. Raises LmrError.
+    The files are written to a temporary folder and moved when all are written, so that a kill leaves nothing that looks
+    complete. What has the same name is replaced if ``replace`` names it; otherwise nothing is changed. ``wanted``
+    chooses files by their names in the archive. Links, and names outside the folder, are refused. Raises LmrError.
     """
     aside = folder / f".unpacking-{archive.name}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -36,9 +36,9 @@ def unpack_archive(
         extract(archive, aside, wanted or (lambda name: True), show)
         names = sorted(os.listdir(aside))
         if not names:
-            raise LmrError(f"The archive {str(archive)!r} holds none of the files it should.")
+            raise LmrError(f"The archive {str(archive)!r} contains none of the expected files.")
         if taken := [name for name in names if (folder / name).exists() and name not in replace]:
-            raise LmrError(f"{str(folder / taken[0])!r} is there already, and {archive.name} brings another; move it.")
+            raise LmrError(f"{str(folder / taken[0])!r} exists, and {archive.name} contains another one; move it.")
         for name in names:
             _replace(aside / name, folder / name)
         sync_folder(folder)
@@ -57,8 +57,8 @@ def _extract_tar(archive: Path, aside: Path, wanted: Callable[[str], bool], show
                 file.extract(member, aside, filter="data")
                 bar.update()
             elif not member.isfile() and not member.isdir():
-                raise LmrError(f"The archive {str(archive)!r} holds {member.name!r}, which is no plain file.")
-            file.members = []  # type: ignore[attr-defined]  # the list would grow to millions of entries
+                raise LmrError(f"The archive {str(archive)!r} contains {member.name!r}, which is not a regular file.")
+            file.members = []  # type: ignore[attr-defined]  # the list would grow to millions of entries otherwise
 
 
 def _extract_zip(archive: Path, aside: Path, wanted: Callable[[str], bool], show: bool) -> None:
@@ -72,7 +72,7 @@ def _extract_zip(archive: Path, aside: Path, wanted: Callable[[str], bool], show
 
 def _refuse_outside(archive: Path, name: str) -> None:
     if name.startswith(("/", "\\")) or ".." in Path(name).parts:
-        raise LmrError(f"The archive {str(archive)!r} holds {name!r}, which leads out of its folder.")
+        raise LmrError(f"The archive {str(archive)!r} contains {name!r}, which is outside its folder.")
 
 
 def _count_files(archive: Path, show: bool) -> Any:
@@ -82,7 +82,7 @@ def _count_files(archive: Path, show: bool) -> Any:
 
 
 def _replace(new: Path, old: Path) -> None:
-    """Move a folder or file to where another may be."""
+    """Move a folder or file; what has the same name is replaced."""
     if old.is_dir() and not old.is_symlink():
         trash = old.with_name(f".replaced-{old.name}")
         shutil.rmtree(trash, ignore_errors=True)

@@ -1,65 +1,29 @@
-"""Every set of pictures by its name: where to look, and what to say when nothing is there."""
+"""All datasets by name."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 
 from lmr.core.errors import LmrError
-from lmr.data.provenance import DataOrigin, Provenance, describe_pocket_world
 from lmr.data.sets.cifar import open_cifar, open_cifar_c
-from lmr.data.sets.dataset import CLEAN, CorruptedOnTheFly, Dataset, Labels, Picture, find_root, make_digest
+from lmr.data.sets.dataset import CLEAN, CorruptedOnTheFly, Dataset, find_root
 from lmr.data.sets.image_file_set import open_labelled
 from lmr.data.sets.imagenet import open_imagenet, open_imagenet_c
-from lmr.data.sets.pocket import CLASSES, draw, list_labels
+from lmr.data.sets.pocket_world import POCKET_COUNT, POCKET_SEED, PocketWorld
 
 NAMES: tuple[str, ...] = (
     "cifar10", "cifar100", "cifar10-c", "cifar100-c", "imagenet", "imagenet-c", "imagenet-c-5000", "imagenet-a",
     "imagenet-r", "imagenet-sketch", "imagenet-v2", "pocket", "pocket-c",
 )  # fmt: skip
-POCKET_SEED = 7  # a world the pocket model was not trained on
-POCKET_COUNT = 10_000
-
-
-class PocketWorld(Dataset):
-    """The first 10,000 pictures of a world drawn by code; nothing is stored."""
-
-    def __init__(self, seed: int = POCKET_SEED, count: int = POCKET_COUNT) -> None:
-        self.name, self.classes, self.seed = "pocket", CLASSES, seed
-        self._labels = list_labels(count, seed)
-        self.protocol = {"pictures": describe_pocket_world(seed, count)}
-
-    @cached_property
-    def digest(self) -> str:
-        """Of the world's number and of a few pictures, so that a change of its code shows."""
-        pictures, _ = draw(range(0, len(self._labels), max(1, len(self._labels) // 16)), self.seed)
-        return make_digest("pocket", str(self.seed), str(len(self._labels)), pictures.tobytes())
-
-    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
-        """Drawn here."""
-        return DataOrigin(Provenance.MADE)
-
-    def labels(self, domain: str) -> Labels:
-        """Places among the 100 classes."""
-        self.check(domain)
-        return self._labels
-
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
-        """Draw the pictures."""
-        indices = [int(index) for index in indices]
-        self.check(domain, severity, indices)
-        return list(draw(indices, self.seed)[0]) if indices else []
 
 
 def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, workers: int = 1) -> Dataset:
-    """Open a set by name (one of ``NAMES``), or any pictures as "folder:PATH" or "csv:PATH".
+    """Open a set by name (one of ``NAMES``), or your own images as "folder:PATH" or "csv:PATH".
 
-    ``root`` is the folder the sets lie in: $LMR_DATA or ~/.cache/lmr/data if it is not given. ``workers`` processes
-    make corrupted pictures where these are made on the fly. Raises LmrError, a sentence that names the command which
-    gets a missing set.
+    ``root`` is the folder that contains the sets (default: $LMR_DATA, or ~/.cache/lmr/data). ``workers`` processes
+    corrupt images where this is done on the fly. Raises LmrError with the command that gets a missing set.
     """
     kind, colon, path = str(name).partition(":")
     if colon and kind in ("folder", "csv"):

@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100, clean and corrupted (Hendrycks and Dietterich, 2019).
 
-The corrupted sets come from .npy files in the official layout where these are there, memory mapped: 50,000 rows each,
-10,000 for every severity. Otherwise they are made from the clean test set with the constants of the CIFAR files.
+The corrupted sets come from .npy files in the official layout if these exist, memory mapped: 50,000 rows each, 10,000
+for every severity. Otherwise they are made from the clean test set with the constants of the CIFAR files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.fetch.download import compute_checksum
-from lmr.data.fetch.made import read_note
+from lmr.data.fetch.notes import read_made_note
 from lmr.data.fetch.sources import CIFAR_C_FILES
 from lmr.data.names import read_list
 from lmr.data.provenance import DataOrigin, Provenance, describe_files, describe_test_set
@@ -27,16 +27,16 @@ from lmr.data.sets.dataset import (
     SEVERITIES,
     CorruptedOnTheFly,
     Dataset,
+    ImageArray,
     Labels,
-    Picture,
     describe_missing,
     find_first,
     make_digest,
 )
 
-COUNT = 10_000  # pictures of a test set, and rows per severity of a corrupted one
+COUNT = 10_000  # images of a test set, and rows per severity of a corrupted one
 
-# Digests of the official test sets; "tests/data/test_cifar.py" makes them again from the pictures.
+# Digests of the official test sets; tests/data/sets/test_cifar.py computes them from the images.
 OFFICIAL = {10: "abecd6539983bd2f", 100: "ac911e257d19c579"}
 
 _FILES = {
@@ -49,30 +49,30 @@ _HUB = {10: "plain_text/test-00000-of-00001.parquet", 100: "cifar100/test-00000-
 
 
 def list_places(classes: int) -> list[str]:
-    """Where the clean test set is looked for under the root, first choice first."""
+    """Where the clean test set is searched under the root, in this order."""
     folder = f"cifar{classes}"
     return [*_FILES[classes], *(f"{folder}/{file}" for file in _FILES[classes]), f"{folder}/{_HUB[classes]}"]
 
 
 def list_folders(classes: int) -> list[str]:
-    """Where the corrupted files are looked for under the root."""
+    """Where the corrupted files are searched under the root."""
     return [f"CIFAR-{classes}-C", f"cifar{classes}-c", f"cifar/CIFAR-{classes}-C"]
 
 
 class Cifar(Dataset):
-    """The 10,000 test pictures, in memory (30 MB)."""
+    """The 10,000 test images, in memory (30 MB)."""
 
     def __init__(self, path: Path, classes: int) -> None:
         self.name, self.classes = f"cifar{classes}", read_list(f"cifar{classes}")
         self._images, self._labels = read_archive(path, classes)
         if len(self._images) != COUNT:
-            raise LmrError(f"Expected the {COUNT} pictures of the test set in {str(path)!r}, got {len(self._images)}.")
+            raise LmrError(f"Expected the {COUNT} images of the test set in {str(path)!r}, got {len(self._images)}.")
         self._provenance = Provenance.OFFICIAL if self.digest == OFFICIAL[classes] else Provenance.OTHER
         self.protocol = {"pictures": describe_test_set(self._provenance, COUNT)}
 
     @cached_property
     def digest(self) -> str:
-        """Of every pixel and label, whatever file they came in."""
+        """Of every pixel and label, whatever file they were read from."""
         return make_digest(self._images.tobytes(), self._labels.astype("<i8").tobytes())
 
     def find_origin(self, domains: Sequence[str]) -> DataOrigin:
@@ -84,17 +84,17 @@ class Cifar(Dataset):
         self.check(domain)
         return self._labels
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
-        """Pictures of 32x32 pixels."""
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """Images of 32x32 pixels."""
         indices = [int(index) for index in indices]
         self.check(domain, severity, indices)
         return [self._images[index].copy() for index in indices]
 
 
 class CifarC(Dataset):
-    """Files in the official layout, one per corruption; only the rows asked for are read.
+    """Files in the official layout, one per corruption; only the requested rows are read.
 
-    ``open_clean`` opens the clean test set when the domain "clean" is first asked for; without it there is none.
+    ``open_clean`` opens the clean test set when the domain "clean" is first used; without it there is no such domain.
     """
 
     domains = CORRUPTIONS
@@ -105,9 +105,9 @@ class CifarC(Dataset):
         self.folder, self._open_clean = folder, open_clean
         self.others = (*EXTRA, CLEAN) if open_clean else EXTRA
         self._arrays: dict[str, NDArray[np.uint8]] = {}
-        self._published: dict[str, bool] = {}  # which of the files that were compared have the published checksum
+        self._published: dict[str, bool] = {}  # whether a file that was compared matches the published checksum
         self._labels = self._read_labels()
-        words = read_note(folder) or describe_files(Provenance.UNCHECKED, f"CIFAR-{classes}-C")
+        words = read_made_note(folder) or describe_files(Provenance.UNCHECKED, f"CIFAR-{classes}-C")
         self.protocol = {"pictures": describe_test_set(Provenance.UNCHECKED, COUNT), "corruptions": words}
 
     def _read_labels(self) -> Labels:
@@ -133,12 +133,12 @@ class CifarC(Dataset):
             array.close()
             raise LmrError(f"{str(path)!r} is an archive of arrays, not an array; {self._advice()}")
         if array.dtype.kind not in kinds or (kinds == "u" and array.dtype != np.uint8) or array.shape != shape:
-            came = f"{array.dtype} {list(array.shape)}"
-            raise LmrError(f"Expected uint8 {list(shape)} in {str(path)!r}, got {came}; {self._advice()}")
+            found = f"{array.dtype} {list(array.shape)}"
+            raise LmrError(f"Expected uint8 {list(shape)} in {str(path)!r}, got {found}; {self._advice()}")
         return array
 
     def _advice(self) -> str:
-        return f"run `lmr fetch {self.name}`, or move the folder away to have the pictures made from the clean ones."
+        return f"run `lmr fetch {self.name}`, or move the folder away to corrupt the clean images on the fly."
 
     @cached_property
     def _clean(self) -> Dataset:
@@ -152,12 +152,12 @@ class CifarC(Dataset):
 
     @cached_property
     def digest(self) -> str:
-        """Of every benchmark file that is there, at all severities."""
-        there = [domain for domain in self.domains if (self.folder / f"{domain}.npy").is_file()]
-        return make_digest(*(self.digest_part(there, severity) for severity in self.severities))
+        """Of every benchmark file that exists, at all severities."""
+        existing = [domain for domain in self.domains if (self.folder / f"{domain}.npy").is_file()]
+        return make_digest(*(self.digest_part(existing, severity) for severity in self.severities))
 
     def digest_part(self, domains: Sequence[str], severity: int) -> str:
-        """Of the labels, and of 100 rows of each file: to read all of 2 GB would take a minute."""
+        """Of the labels, and of 100 rows of each file: reading all of 2 GB would take a minute."""
         parts: list[str | bytes] = [self._labels.astype("<i8").tobytes()]
         for domain in domains:
             if domain == CLEAN:
@@ -168,7 +168,7 @@ class CifarC(Dataset):
         return make_digest(*parts)
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
-        """Says whether the files are the published ones: they are read to the end once, in less than a second each."""
+        """Says whether the files are the published ones; each is read completely once, in less than a second."""
         found = self._compare(domains)
         if found is None:
             return super().describe_part(domains)
@@ -176,8 +176,8 @@ class CifarC(Dataset):
         return super().describe_part(domains) | {"corruptions": words}
 
     def find_origin(self, domains: Sequence[str]) -> DataOrigin:
-        """The same as a type."""
-        if read_note(self.folder):
+        """What ``describe_part`` says, as a type."""
+        if read_made_note(self.folder):
             return DataOrigin(corruptions=Provenance.MADE)
         found = self._compare(domains)
         return DataOrigin(corruptions=found[0] if found else Provenance.UNCHECKED)
@@ -185,7 +185,7 @@ class CifarC(Dataset):
     def _compare(self, domains: Sequence[str]) -> tuple[Provenance, list[str]] | None:
         """Do the files of the domains match the published checksums, and which do not? None: nothing to compare."""
         files = [domain for domain in domains if domain != CLEAN]
-        if not files or read_note(self.folder):
+        if not files or read_made_note(self.folder):
             return None
         different = [f"{name}.npy" for name in ("labels", *files) if not self._is_published(name)]
         return Provenance.OTHER if different else Provenance.OFFICIAL, different
@@ -201,7 +201,7 @@ class CifarC(Dataset):
         self.check(domain)
         return self._clean.labels(CLEAN) if domain == CLEAN else self._labels
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
         """Rows (severity - 1) * 10,000 + index of the corruption's file."""
         indices = [int(index) for index in indices]
         self.check(domain, severity, indices)
@@ -212,7 +212,7 @@ class CifarC(Dataset):
 
 
 def open_cifar(classes: int, root: Path) -> Cifar:
-    """The clean test set from the first file of any kind under the root."""
+    """The clean test set from the first of its files under the root."""
     path = find_first(root, list_places(classes))
     if path is None:
         raise describe_missing(f"cifar{classes}", root, list_places(classes))
@@ -226,6 +226,6 @@ def open_cifar_c(classes: int, root: Path, workers: int = 1) -> Dataset:
     if folder is not None:
         return CifarC(folder, classes, partial(open_cifar, classes, root) if has_clean else None)
     if not has_clean:
-        hint = f"The clean test set (`lmr fetch cifar{classes}`) will do too: it is then corrupted on the fly."
+        hint = f"The clean test set (`lmr fetch cifar{classes}`) is sufficient: it is then corrupted on the fly."
         raise describe_missing(name, root, list_folders(classes), hint)
     return CorruptedOnTheFly(name, open_cifar(classes, root), "cifar", workers=workers)

@@ -1,4 +1,4 @@
-"""What every set of pictures is to its user, and the two ways to corrupt one: from files, or on the fly."""
+"""The interface of all datasets, and a dataset that corrupts another one on the fly."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA, corrupt_batch
 from lmr.data.provenance import DataOrigin, Provenance, describe_made
 
-Picture = NDArray[np.uint8]  # [H, W, 3], RGB
+ImageArray = NDArray[np.uint8]  # [H, W, 3], RGB
 Labels = NDArray[np.int64]
 CLEAN = "clean"
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
 class Dataset(ABC):
-    """Labelled pictures in one or several domains; picture k is the same scene in all of them.
+    """Labelled images in one or several domains; image k is the same scene in all of them.
 
     ``classes`` are the candidates, in the order of the labels. ``domains`` are those a benchmark runs; ``others`` may
-    be asked for too. ``severities`` is (0,) where pictures come as they are. ``digest`` changes when the pictures, the
-    labels or their order do; ``protocol`` says in words where the pictures come from.
+    be requested too. ``severities`` is (0,) for clean sets. ``digest`` changes when the images, the
+    labels or their order do; ``protocol`` says in words where the images come from.
     """
 
     name: str
@@ -44,18 +44,18 @@ class Dataset(ABC):
 
     @abstractmethod
     def labels(self, domain: str) -> Labels:
-        """The class of every picture of a domain: int64 [N]."""
+        """The class of every image of a domain: int64 [N]."""
 
     @abstractmethod
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
-        """Pictures by their place in the set, as uint8 [H, W, 3]; a clean picture has no severity."""
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """Images by their index in the set, as uint8 [H, W, 3]; a clean image has no severity."""
 
     def count(self, domain: str) -> int:
-        """How many pictures a domain has."""
+        """The number of images of a domain."""
         return len(self.labels(domain))
 
     def digest_part(self, domains: Sequence[str], severity: int) -> str:
-        """The digest of what a stream through some domains reads: files of other domains may come and go."""
+        """The digest of what a stream through some domains reads; files of other domains do not change it."""
         return self.digest
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
@@ -67,7 +67,7 @@ class Dataset(ABC):
         return DataOrigin()
 
     def check(self, domain: str, severity: int | None = None, indices: Sequence[int] = ()) -> None:
-        """Refuse what the set does not have, in a sentence."""
+        """Raise LmrError for what the set does not have."""
         if domain not in self.domains + self.others:
             known = ", ".join(self.domains + self.others)
             raise LmrError(f"The set {self.name!r} has no domain {domain!r}; choose one of: {known}.")
@@ -77,17 +77,17 @@ class Dataset(ABC):
             count = self.count(domain)
             if not 0 <= min(indices) <= max(indices) < count:
                 raise LmrError(
-                    f"The set {self.name!r} has the pictures 0 to {count - 1}, but {min(indices)} to {max(indices)} "
-                    "were asked for."
+                    f"The set {self.name!r} has the images 0 to {count - 1}, but {min(indices)} to {max(indices)} "
+                    "were requested."
                 )
 
 
 class CorruptedOnTheFly(Dataset):
-    """A clean set seen through the 15 (+ 4) corruptions, computed when a picture is read.
+    """A clean set seen through the 15 (+ 4) corruptions, computed when an image is read.
 
-    The noise of a picture depends on its number in ``numbers`` (its place where there are none), the corruption, the
-    severity and the seed: on nothing else, and hence not on the order or the batch. ``finish`` is what the authors of
-    the official files did to a corrupted picture before it was stored.
+    The noise of an image depends on its number in ``numbers`` (its index if there are none), the corruption, the
+    severity and the seed, and hence not on the order or the batch. ``finish`` is what the authors of the official files
+    did to a corrupted image before they stored it.
     """
 
     domains = CORRUPTIONS
@@ -103,7 +103,7 @@ class CorruptedOnTheFly(Dataset):
         seed: int = 0,
         workers: int = 1,
         numbers: Sequence[int] | None = None,
-        finish: Callable[[Picture], Picture] | None = None,
+        finish: Callable[[ImageArray], ImageArray] | None = None,
     ) -> None:
         self.name, self.clean, self.classes = name, clean, clean.classes
         self.constants, self.seed, self.workers = constants, seed, workers
@@ -112,27 +112,27 @@ class CorruptedOnTheFly(Dataset):
 
     @property
     def digest(self) -> str:
-        """Of the clean pictures and of how they are corrupted."""
+        """Of the clean images and of how they are corrupted."""
         return make_digest(self.clean.digest, "on the fly", self.constants, str(self.seed))
 
     def find_origin(self, domains: Sequence[str]) -> DataOrigin:
-        """Made here from the clean pictures."""
+        """Made by lmr from the clean images."""
         return DataOrigin(self.clean.find_origin([CLEAN]).images, Provenance.MADE)
 
     def labels(self, domain: str) -> Labels:
-        """The labels of the clean pictures."""
+        """The labels of the clean images."""
         self.check(domain)
         return self.clean.labels(CLEAN)
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
-        """Read the clean pictures and corrupt them."""
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """Read the clean images and corrupt them."""
         indices = [int(index) for index in indices]
         self.check(domain, severity, indices)
-        pictures = self.clean.read(CLEAN, 0, indices)
-        if domain == CLEAN or not pictures:
-            return pictures
+        images = self.clean.read(CLEAN, 0, indices)
+        if domain == CLEAN or not images:
+            return images
         corrupted = corrupt_batch(
-            np.stack(pictures),
+            np.stack(images),
             domain,
             severity,
             seed=self.seed,
@@ -140,11 +140,11 @@ class CorruptedOnTheFly(Dataset):
             constants=self.constants,
             workers=self.workers,
         )
-        return [self._finish(picture) for picture in corrupted] if self._finish else list(corrupted)
+        return [self._finish(image) for image in corrupted] if self._finish else list(corrupted)
 
 
 def make_digest(*parts: str | bytes) -> str:
-    """16 hexadecimal digits of the parts, each told from the next."""
+    """16 hexadecimal digits of the parts; their boundaries count."""
     whole = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -153,20 +153,20 @@ def make_digest(*parts: str | bytes) -> str:
 
 
 def find_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder the sets lie in: the one given, else $LMR_DATA, else ~/.cache/lmr/data."""
+    """The folder that contains the sets: the one given, else $LMR_DATA, else ~/.cache/lmr/data."""
     return Path(root or os.environ.get("LMR_DATA") or "~/.cache/lmr/data").expanduser()
 
 
 def find_first(root: Path, places: Iterable[str]) -> Path | None:
-    """The first of some places under the root that exists."""
+    """The first of these places under the root that exists."""
     return next((root / place for place in places if (root / place).exists()), None)
 
 
 def describe_missing(name: str, root: Path, places: Iterable[str], hint: str = "") -> LmrError:
-    """The error for a set that is not there: where it was looked for, and the command that gets it."""
+    """The error for a missing set: where it was searched, and the command that gets it."""
     looked = ", ".join(places)
     extra = f" {hint}" if hint else ""
     return LmrError(
         f"The set {name!r} is not in {str(root)!r} (looked for: {looked}). Run `lmr fetch {name}` to get it, or give "
-        f"the folder that holds it as the root (or as $LMR_DATA).{extra}"
+        f"the folder that contains it as the root (or as $LMR_DATA).{extra}"
     )

@@ -1,4 +1,4 @@
-"""Sets whose pictures are files: what is listed once, and opened one by one when a batch asks for it."""
+"""Datasets of image files, which are listed once and opened when a batch needs them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from PIL import Image
 
 from lmr.core.errors import LmrError
 from lmr.data.image_files import EXTENSIONS, UnreadableImage, open_image
-from lmr.data.sets.dataset import Dataset, Labels, Picture, make_digest
+from lmr.data.sets.dataset import Dataset, ImageArray, Labels, make_digest
 from lmr.data.sets.labelled import list_labelled, read_class_names
 
-NAMES = ("names.tsv", "names.txt", "names.json")
-_SAMPLED = 256  # files whose sizes go into a digest: asking for all of 50,000 takes minutes on a network disk
+_NAME_FILES = ("names.tsv", "names.txt", "names.json")
+_SAMPLED = 256  # files whose sizes go into a digest: 50,000 would take minutes on a network disk
 
 
-class PictureFiles(Dataset):
+class ImageFileSet(Dataset):
     """Labelled files under one folder, of one clean domain.
 
-    ``files`` are paths relative to ``folder``. ``prepare`` turns an opened picture into the one that is given out,
-    ``upright`` obeys the orientation a camera stored, and ``advice`` ends the sentence about a file that is missing.
+    ``files`` are paths relative to ``folder``. ``prepare`` turns an opened image into the one that is given out,
+    ``upright`` applies the orientation a camera stored, and ``advice`` ends the message about a missing file.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class PictureFiles(Dataset):
         self.check(domain)
         return self._labels
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
         """Open the files."""
         indices = [int(index) for index in indices]
         self.check(domain, severity, indices)
         opened = (open_file(self.folder / self.files[index], self._upright, self._advice) for index in indices)
-        return [np.array(self._prepare(picture) if self._prepare else picture) for picture in opened]
+        return [np.array(self._prepare(image) if self._prepare else image) for image in opened]
 
 
 def open_file(path: Path, upright: bool, advice: str) -> Image.Image:
-    """Open a picture; the sentence about one that cannot be read ends with what to do."""
+    """Open an image; the error message for one that cannot be read ends with ``advice``."""
     try:
         return open_image(path, upright=upright)
     except UnreadableImage as error:
@@ -89,31 +89,31 @@ def measure_some(folder: Path, files: Sequence[str], count: int) -> list[int]:
 
 
 def list_classes(folder: Path, allowed: Iterable[str]) -> list[str]:
-    """Every picture as "class/file": classes in the order given, files of a class by name, as torchvision lists them.
+    """Every image as "class/file": classes in the order given, files of a class by name, as torchvision lists them.
 
-    Files beside the class folders are passed over; a folder that is no class is refused, because it is most likely
+    Files beside the class folders are ignored. A folder that is not a class is refused, because it is most likely
     another set.
     """
     order = list(allowed)
     found = {entry.name for entry in _scan(folder) if entry.is_dir()}
-    if strange := sorted(found - set(order)):
+    if unknown := sorted(found - set(order)):
         raise LmrError(
-            f"Expected one folder for each class ({order[0]}, {order[1]}, …) in {str(folder)!r}, but {strange[0]!r} "
-            "is there and is no class of this set; give the folder that holds the classes alone."
+            f"Expected one folder for each class ({order[0]}, {order[1]}, …) in {str(folder)!r}, but {unknown[0]!r} "
+            "is not a class of this set; give the folder that contains only the classes."
         )
-    names = [f"{name}/{file}" for name in order if name in found for file in list_pictures(folder / name)]
+    names = [f"{name}/{file}" for name in order if name in found for file in list_image_files(folder / name)]
     if not names:
-        raise LmrError(f"There is no picture in class folders ({order[0]}, {order[1]}, …) in {str(folder)!r}.")
+        raise LmrError(f"There is no image in class folders ({order[0]}, {order[1]}, …) in {str(folder)!r}.")
     return names
 
 
-def list_pictures(folder: Path) -> list[str]:
-    """Names of the picture files in a folder, sorted, without those a system hides."""
+def list_image_files(folder: Path) -> list[str]:
+    """Names of the image files in a folder, sorted, without hidden ones."""
     return sorted(entry.name for entry in _scan(folder) if entry.name.lower().endswith(EXTENSIONS))
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder, without what a system hides."""
+    """The entries of a folder, without hidden ones."""
     try:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if not entry.name.startswith(".")]
@@ -121,17 +121,17 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         raise LmrError(f"Cannot list the folder {str(folder)!r}: {error.strerror}.") from error
 
 
-def open_labelled(name: str, source: Path) -> PictureFiles:
-    """A folder with one sub-folder per class, or a table of paths and labels, under the name it was asked for.
+def open_labelled(name: str, source: Path) -> ImageFileSet:
+    """A folder with one sub-folder per class, or a table of paths and labels, as a set of this name.
 
-    Own class names come from a file names.tsv, names.txt or names.json in the folder (beside the table).
+    Class names come from a file names.tsv, names.txt or names.json in the folder (next to the table).
     """
     folder = source if source.is_dir() else source.parent
-    own = next((folder / file for file in NAMES if (folder / file).is_file()), None)
+    own = next((folder / file for file in _NAME_FILES if (folder / file).is_file()), None)
     found = list_labelled(source, read_class_names(own) if own else None)
     classes = [text.replace("_", " ") for text in found.names]
     files = [os.path.relpath(path, folder) for path in found.paths]
     kind = "sub-folders as classes" if source.is_dir() else "a table of paths and labels"
     named = f", names from {own.name}" if own else ""
     protocol = {"pictures": f"{kind}, {len(files)} pictures of {len(classes)} classes{named}"}
-    return PictureFiles(name, folder, files, found.labels, classes, protocol, upright=True)
+    return ImageFileSet(name, folder, files, found.labels, classes, protocol, upright=True)

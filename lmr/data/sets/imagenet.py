@@ -1,10 +1,11 @@
-"""ImageNet's validation set and the sets made after it: -C, -A, -R, -Sketch and -V2, from their usual folders.
+"""ImageNet's validation set and its variants -C, -A, -R, -Sketch and -V2, from their usual folders.
 
 Labels are places among the 1,000 classes, except for -A and -R, which have 200: there a model chooses among these only.
 """
 
 from __future__ import annotations
 
+import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -16,8 +17,7 @@ from PIL import Image
 
 from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
-from lmr.data.fetch.fetched import read_fetched
-from lmr.data.fetch.made import read_note
+from lmr.data.fetch.notes import read_archive_note, read_made_note
 from lmr.data.fetch.sources import GROUPS
 from lmr.data.names import read_imagenet, read_list
 from lmr.data.provenance import DataOrigin, Provenance, describe_files
@@ -26,16 +26,15 @@ from lmr.data.sets.dataset import (
     SEVERITIES,
     CorruptedOnTheFly,
     Dataset,
+    ImageArray,
     Labels,
-    Picture,
     describe_missing,
     find_first,
     make_digest,
 )
-from lmr.data.sets.image_file_set import PictureFiles, list_classes, measure_some, open_file
-from lmr.data.sets.imagenet_truth import list_validation
+from lmr.data.sets.image_file_set import ImageFileSet, list_classes, list_image_files, measure_some, open_file
 
-# Where a set is looked for under the root, first choice first.
+# Where a set is searched under the root, in this order.
 FOLDERS = {
     "imagenet": ("imagenet/val", "ILSVRC2012/val", "ILSVRC/Data/CLS-LOC/val", "imagenet"),
     "imagenet-a": ("imagenet-a", "ImageNet-A", "imagenet_a"),
@@ -51,13 +50,16 @@ COUNTS = {
     "imagenet-sketch": 50_889,
     "imagenet-v2": 10_000,
 }
-SMALL = "imagenet-c-5000"  # the set that has the pictures of the list alone
+# The labels in Kaggle's format (ImageId,PredictionString), or one class id per line in the order of the images.
+KAGGLE, LINES = "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt"
+
+SMALL = "imagenet-c-5000"  # the set of the listed images
 _SMALL_LIST = "imagenet_c_5000"
 _PREPARED = "short side to 256 (bilinear), centre 224x224, as the authors of ImageNet-C"
 _SAMPLED = 16  # files per corruption and severity whose sizes go into a digest
 
 
-def open_imagenet(name: str, root: Path) -> PictureFiles:
+def open_imagenet(name: str, root: Path) -> ImageFileSet:
     """The validation set, -A, -R, -Sketch or -V2 from a folder under the root."""
     folder = find_first(root, FOLDERS[name])
     if folder is None:
@@ -65,8 +67,8 @@ def open_imagenet(name: str, root: Path) -> PictureFiles:
     return open_folder(name, folder)
 
 
-def open_folder(name: str, folder: Path) -> PictureFiles:
-    """The same from its own folder."""
+def open_folder(name: str, folder: Path) -> ImageFileSet:
+    """One of these sets from its own folder."""
     names, wnids = read_imagenet(), tuple(read_imagenet())
     advice = f"Check the folder with `lmr fetch {name} --check {folder}`."
     if name == "imagenet":
@@ -82,11 +84,45 @@ def open_folder(name: str, folder: Path) -> PictureFiles:
         labels = [place_of[file.partition("/")[0]] for file in files]
     classes = f"{len(wnids)} classes" + (" of ImageNet's 1000, no others are candidates" if len(wnids) < 1000 else "")
     protocol = {"pictures": f"{len(files)} of {COUNTS[name]} pictures", "candidates": classes}
-    return PictureFiles(name, folder, files, labels, [names[wnid] for wnid in wnids], protocol, advice=advice)
+    return ImageFileSet(name, folder, files, labels, [names[wnid] for wnid in wnids], protocol, advice=advice)
+
+
+def list_validation(folder: Path, wnids: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Files relative to the folder, by class and name, and their labels. Raises LmrError."""
+    place_of = {wnid: place for place, wnid in enumerate(wnids)}
+    flat = [name for name in list_image_files(folder) if name.startswith("ILSVRC2012_val_")]
+    if not flat:
+        files = list_classes(folder, wnids)
+        return files, [place_of[file.partition("/")[0]] for file in files]
+    truths = _read_truths(folder, flat)
+    if wrong := next((name for name in flat if truths.get(name) not in place_of), None):
+        raise LmrError(f"The list of labels for {str(folder)!r} has no known class for {wrong!r}.")
+    files = sorted(flat, key=lambda name: (truths[name], name))  # the order of class folders
+    return files, [place_of[truths[name]] for name in files]
+
+
+def _read_truths(folder: Path, flat: Sequence[str]) -> dict[str, str]:
+    """The class id of every image."""
+    places = [place / name for place in (folder, folder.parent) for name in (KAGGLE, LINES)]
+    path = next((path for path in places if path.is_file()), None)
+    if path is None:
+        raise LmrError(
+            f"The folder {str(folder)!r} contains images without classes. Sort them into one folder per class "
+            f"(n01440764, …), or put {KAGGLE} (from Kaggle) or {LINES} (one class id per line) next to them."
+        )
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LmrError(f"Cannot read the list of classes {str(path)!r}: {error}.") from error
+    if path.name == KAGGLE:
+        rows = list(csv.reader(text.splitlines()))
+        return {f"{row[0]}.JPEG": row[1].split()[0] for row in rows[1:] if len(row) == 2 and row[1].strip()}
+    lines = text.split()
+    return {f"ILSVRC2012_val_{number:08d}.JPEG": wnid for number, wnid in enumerate(lines, 1)}
 
 
 def open_imagenet_c(name: str, root: Path, workers: int = 1) -> Dataset:
-    """ImageNet-C, all of it or the 5,000 pictures of the usual list ("imagenet-c-5000").
+    """ImageNet-C, all of it or the 5,000 images of the usual list ("imagenet-c-5000").
 
     From folders in the official layout, or from the validation set corrupted on the fly.
     """
@@ -94,23 +130,23 @@ def open_imagenet_c(name: str, root: Path, workers: int = 1) -> Dataset:
     if folder is not None:
         return ImageNetC(name, folder, partial(open_crops, name, clean) if clean else None)
     if clean is None:
-        hint = "The clean validation set (`lmr fetch imagenet`) will do too: it is then corrupted on the fly."
+        hint = "The clean validation set (`lmr fetch imagenet`) is sufficient: it is then corrupted on the fly."
         raise describe_missing(name, root, FOLDERS["imagenet-c"], hint)
     return corrupt_validation(name, clean, workers)
 
 
 def corrupt_validation(name: str, folder: Path, workers: int = 1, *, stored: bool = True) -> CorruptedOnTheFly:
-    """The clean crops, corrupted when they are read, and then as if they had been ``stored`` like the official ones."""
+    """The clean crops, corrupted when they are read, with the JPEG compression of the official files if ``stored``."""
     crops = open_crops(name, folder)
-    numbers = [number_picture(file, place) for place, file in enumerate(crops.files)]
+    numbers = [number_image(file, place) for place, file in enumerate(crops.files)]
     finish = store_as_jpeg if stored else None
     corrupted = CorruptedOnTheFly(name, crops, "imagenet", workers=workers, numbers=numbers, finish=finish)
     corrupted.protocol["corruptions"] += ", stored as JPEG of quality 85"
     return corrupted
 
 
-def open_crops(name: str, folder: Path) -> PictureFiles:
-    """The clean pictures ImageNet-C was made from, cropped to 224x224; for "imagenet-c-5000" those of the list."""
+def open_crops(name: str, folder: Path) -> ImageFileSet:
+    """The clean images ImageNet-C was made from, cropped to 224x224; for "imagenet-c-5000" those of the list."""
     wnids, small = tuple(read_imagenet()), name == SMALL
     if small:
         place_of = {wnid: place for place, wnid in enumerate(wnids)}
@@ -122,8 +158,8 @@ def open_crops(name: str, folder: Path) -> PictureFiles:
         files, labels = list_validation(folder, wnids)
     advice = f"Check the folder with `lmr fetch imagenet --check {folder}`."
     protocol = {**_describe_list(small, len(files)), "prepared": _PREPARED}
-    return PictureFiles(
-        name, folder, files, labels, read_imagenet().values(), protocol, prepare=crop_picture, advice=advice
+    return ImageFileSet(
+        name, folder, files, labels, read_imagenet().values(), protocol, prepare=crop_image, advice=advice
     )
 
 
@@ -135,7 +171,7 @@ def _describe_list(small: bool, count: int) -> dict[str, str]:
 class ImageNetC(Dataset):
     """Folders in the official layout, corruption/severity/class/file.
 
-    ``open_clean`` opens the clean crops when the domain "clean" is first asked for; without it there is none.
+    ``open_clean`` opens the clean crops when the domain "clean" is first used; without it there is no such domain.
     """
 
     domains = CORRUPTIONS
@@ -154,19 +190,19 @@ class ImageNetC(Dataset):
                 f"Expected folders such as {self.domains[0]}/5/n01440764 in {str(folder)!r}, found none. {self._advice}"
             )
         protocol = _describe_list(self._small, self.count(first))
-        words = read_note(folder) or describe_files(Provenance.UNCHECKED, "ImageNet-C")
+        words = read_made_note(folder) or describe_files(Provenance.UNCHECKED, "ImageNet-C")
         self.protocol = {**protocol, "corruptions": words}
 
     def _has(self, domain: str) -> bool:
         return any((self.locate(domain) / str(severity)).is_dir() for severity in self.severities)
 
     def locate(self, domain: str) -> Path:
-        """The folder of a corruption, by itself or inside that of its archive."""
+        """The folder of a corruption, possibly inside that of its archive."""
         grouped = self.folder / find_group(domain) / domain
         return grouped if grouped.is_dir() else self.folder / domain
 
     def list_files(self, domain: str) -> tuple[str, ...]:
-        """Every picture of a corruption as "class/file"; the same at all severities."""
+        """Every image of a corruption as "class/file"; the same at all severities."""
         if self._small:
             return read_list(_SMALL_LIST)
         if domain not in self._lists:
@@ -178,7 +214,7 @@ class ImageNetC(Dataset):
         return self._lists[domain]
 
     def check_files(self, domain: str, severity: int) -> list[str]:
-        """What is missing in the folder of a corruption and severity, in sentences."""
+        """Messages about what is missing in the folder of a corruption and severity."""
         folder = self.locate(domain) / str(severity)
         if not folder.is_dir():
             return [f"There is no folder {str(folder)!r}."]
@@ -186,9 +222,9 @@ class ImageNetC(Dataset):
         if self._small:
             missing = [file for file in self.list_files(domain) if file not in names]
             if missing:
-                return [f"{str(folder)!r} lacks {len(missing)} of the 5,000 pictures, {missing[0]} for one."]
+                return [f"{str(folder)!r} lacks {len(missing)} of the 5,000 images, for example {missing[0]}."]
         elif len(names) != COUNTS["imagenet"] or names != set(self.list_files(domain)):
-            return [f"Expected the 50,000 validation pictures in {str(folder)!r}, found {len(names)}."]
+            return [f"Expected the 50,000 validation images in {str(folder)!r}, found {len(names)}."]
         return []
 
     @cached_property
@@ -198,9 +234,9 @@ class ImageNetC(Dataset):
 
     @cached_property
     def digest(self) -> str:
-        """Of every benchmark corruption that is there, at all severities."""
-        there = list(filter(self._has, self.domains))
-        return make_digest(*(self.digest_part(there, severity) for severity in self.severities))
+        """Of every benchmark corruption that exists, at all severities."""
+        existing = list(filter(self._has, self.domains))
+        return make_digest(*(self.digest_part(existing, severity) for severity in self.severities))
 
     def digest_part(self, domains: Sequence[str], severity: int) -> str:
         """Of the list, and of the sizes of a few files of each corruption."""
@@ -215,33 +251,33 @@ class ImageNetC(Dataset):
         return make_digest(self.name, *parts)
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
-        """Official are files that `lmr fetch` took out of the published archives; single ones have no checksum."""
+        """Files are official if `lmr fetch` unpacked them; single files have no published checksum."""
         if self.find_origin(domains).corruptions is not Provenance.OFFICIAL:
             return super().describe_part(domains)
         return super().describe_part(domains) | {"corruptions": describe_files(Provenance.OFFICIAL, "ImageNet-C")}
 
     def find_origin(self, domains: Sequence[str]) -> DataOrigin:
-        """The same as a type."""
-        if read_note(self.folder):
+        """What ``describe_part`` says, as a type."""
+        if read_made_note(self.folder):
             return DataOrigin(corruptions=Provenance.MADE)
         archives = {find_group(domain) for domain in domains if domain != CLEAN}
-        notes = [read_fetched(self.folder.parent, f"{archive}.tar") for archive in archives]
-        official = bool(notes) and all(note and note.get("names") for note in notes)
+        notes = [read_archive_note(self.folder.parent, f"{archive}.tar") for archive in archives]
+        official = bool(notes) and all(note and note.names for note in notes)
         return DataOrigin(corruptions=Provenance.OFFICIAL if official else Provenance.UNCHECKED)
 
     def count(self, domain: str) -> int:
-        """How many pictures a corruption has."""
+        """The number of images of a corruption."""
         self.check(domain)
         return self._clean.count(CLEAN) if domain == CLEAN else len(self.list_files(domain))
 
     def labels(self, domain: str) -> Labels:
-        """The place of every picture's class among the 1,000."""
+        """The index of every image's class among the 1,000."""
         self.check(domain)
         if domain == CLEAN:
             return self._clean.labels(CLEAN)
         return np.array([self._place_of[file.partition("/")[0]] for file in self.list_files(domain)], np.int64)
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[Picture]:
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
         """Open the files, which are 224x224 already."""
         indices = [int(index) for index in indices]
         self.check(domain, severity, indices)
@@ -256,29 +292,29 @@ def find_group(domain: str) -> str:
     return next(group for group, members in GROUPS.items() if domain in members)
 
 
-def crop_picture(picture: Image.Image) -> Image.Image:
+def crop_image(image: Image.Image) -> Image.Image:
     """Short side to 256 (bilinear, antialiased), then the centre 224x224: what the corruptions were applied to."""
-    width, height = picture.size
+    width, height = image.size
     short = min(width, height)
     size = (256 if width == short else int(256 * width / short), 256 if height == short else int(256 * height / short))
-    resized = picture if size == picture.size else picture.resize(size, Image.Resampling.BILINEAR)
+    resized = image if size == image.size else image.resize(size, Image.Resampling.BILINEAR)
     left, top = round((size[0] - 224) / 2), round((size[1] - 224) / 2)
     return resized.crop((left, top, left + 224, top + 224))
 
 
-def encode_jpeg(picture: Picture) -> bytes:
-    """A picture as the authors stored it."""
+def encode_jpeg(image: ImageArray) -> bytes:
+    """An image as the authors stored it."""
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "JPEG", quality=85, optimize=True)
+    Image.fromarray(image).save(buffer, "JPEG", quality=85, optimize=True)
     return buffer.getvalue()
 
 
-def store_as_jpeg(picture: Picture) -> Picture:
-    """The official files are JPEG of quality 85, which softens noise: a picture made on the fly goes through it too."""
-    return np.array(Image.open(io.BytesIO(encode_jpeg(picture))).convert("RGB"))
+def store_as_jpeg(image: ImageArray) -> ImageArray:
+    """Compress and decompress: the official files are JPEG of quality 85, which softens noise."""
+    return np.array(Image.open(io.BytesIO(encode_jpeg(image))).convert("RGB"))
 
 
-def number_picture(file: str, place: int) -> int:
-    """The number in a validation file's name, so that a picture meets the same noise in every list; else its place."""
+def number_image(file: str, place: int) -> int:
+    """The number in a validation file's name, so that an image gets the same noise in every list; else its index."""
     number = re.search(r"ILSVRC2012_val_(\d+)", file)
     return int(number[1]) if number else place

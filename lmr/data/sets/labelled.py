@@ -1,6 +1,6 @@
-"""Labelled pictures: a folder with one sub-folder per class, or a table of paths and labels.
+"""Labelled images: a folder with one sub-folder per class, or a table of paths and labels.
 
-Class names may come apart from the pictures, because the sub-folders of many sets are named by codes (n01440764).
+Class names may be given separately, because the sub-folders of many sets are named by codes (n01440764).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _QUOTE = "put names that hold commas, quotes or line breaks in double quotes, an
 
 @dataclass(frozen=True)
 class Labelled:
-    """Pictures and the class of each: ``labels[k]`` is the place of picture k's class in ``names``."""
+    """Images and the class of each: ``labels[k]`` is the index of image k's class in ``names``."""
 
     paths: tuple[Path, ...]
     labels: tuple[int, ...]
     names: tuple[str, ...]
 
     def choose(self, count: int, seed: int = 0) -> Labelled:
-        """``count`` pictures drawn at random, always the same ones, in their old order; all of them if fewer."""
+        """A random choice of ``count`` images, the same every time, in their order; all of them if there are fewer."""
         if count >= len(self.paths):
             return self
         chosen = np.sort(np.random.default_rng(seed).permutation(len(self.paths))[:count]).tolist()
@@ -40,13 +40,13 @@ class Labelled:
 
 
 def list_labelled(source: AnyPath, names: ClassNames | None = None) -> Labelled:
-    """Pictures of ``source`` with their classes.
+    """Images of ``source`` with their classes.
 
-    A folder: every sub-folder is a class, its pictures are searched to the bottom. A .csv file: rows ``path,label``
+    A folder: every sub-folder is a class, its images are searched recursively. A .csv file: rows ``path,label``
     under that header, paths relative to the file. ``names`` gives the class names: a mapping from sub-folder (or label)
     to name, which may hold further classes, and then all of them are candidates; or a list, matched by name where it
     holds every sub-folder's name, by number where all are called 0, 1, 2 …, otherwise one name for each sub-folder in
-    sorted order. Raises LmrError, a sentence.
+    sorted order. Raises LmrError.
     """
     if os.path.isdir(source):
         found = _search_classes(Path(source))
@@ -60,10 +60,10 @@ def list_labelled(source: AnyPath, names: ClassNames | None = None) -> Labelled:
         )
     places, candidates = _match_names(list(found), names)
     if len(candidates) < 2:
-        raise LmrError(f"Expected pictures of at least two classes in {os.fspath(source)!r}, got {candidates}.")
+        raise LmrError(f"Expected images of at least two classes in {os.fspath(source)!r}, got {candidates}.")
     pairs = [(path, place) for place, paths in zip(places, found.values(), strict=True) for path in paths]
     if not pairs:
-        raise LmrError(f"There is no picture in the sub-folders of {os.fspath(source)!r}; give a folder that has some.")
+        raise LmrError(f"There is no image in the sub-folders of {os.fspath(source)!r}; give a folder with images.")
     paths, labels = zip(*pairs, strict=True)
     return Labelled(paths, labels, tuple(candidates))
 
@@ -71,7 +71,7 @@ def list_labelled(source: AnyPath, names: ClassNames | None = None) -> Labelled:
 def read_class_names(path: AnyPath) -> list[str] | dict[str, str]:
     """Class names from a file: one per line, ``sub-folder<TAB>name`` lines, or JSON (a list, or sub-folder to name).
 
-    A name may come twice (ImageNet has two missiles and two sunglasses). Raises LmrError, a sentence.
+    A name may occur twice (ImageNet has two missiles and two sunglasses). Raises LmrError.
     """
     name = os.fspath(path)
     try:
@@ -100,7 +100,7 @@ def read_class_names(path: AnyPath) -> list[str] | dict[str, str]:
 
 
 def _search_classes(source: Path) -> dict[str, list[Path]]:
-    """The pictures of every sub-folder, in the sorted order of their names; a class may have none."""
+    """The images of every sub-folder, in the sorted order of their names; a class may have none."""
     try:
         names = os.listdir(source)
     except OSError as error:
@@ -112,7 +112,7 @@ def _search_classes(source: Path) -> dict[str, list[Path]]:
             found[name] = list_images([source / name])
         except LmrError:
             if os.listdir(source / name):
-                raise  # files, but none of them a picture: most likely not the folder that was meant
+                raise  # files, but none of them an image: most likely the wrong folder
             found[name] = []
     if not found:
         raise LmrError(f"The folder {str(source)!r} has no sub-folders; expected one for each class.")
@@ -144,13 +144,13 @@ def _read_table(source: Path) -> dict[str, list[Path]]:
 
 
 def _match_names(keys: list[str], names: ClassNames | None) -> tuple[list[int], list[str]]:
-    """For each key (sub-folder or label) the place of its class among the candidates, and the candidates."""
+    """For each key (sub-folder or label) the index of its class among the candidates, and the candidates."""
     if names is None:
         return list(range(len(keys))), keys
     if isinstance(names, Mapping):
         if missing := [key for key in keys if key not in names]:
             raise LmrError(
-                f"The class names lack {len(missing)} of the pictures' {len(keys)} classes, {missing[0]!r} for one."
+                f"The class names lack {len(missing)} of the images' {len(keys)} classes, for example {missing[0]!r}."
             )
         order = {key: place for place, key in enumerate(names)}
         return [order[key] for key in keys], list(names.values())
@@ -160,10 +160,10 @@ def _match_names(keys: list[str], names: ClassNames | None) -> tuple[list[int], 
     if all(key.isdecimal() and int(key) < len(names) for key in keys):
         return [int(key) for key in keys], list(names)
     if len(names) != len(keys):
-        odd = next(key for key in keys if _read_name(key) not in known)
+        unknown = next(key for key in keys if _read_name(key) not in known)
         raise LmrError(
-            f"Expected a name for each of the {len(keys)} classes of the pictures, in sorted order, got {len(names)}, "
-            f"and {odd!r} is none of them. Give sub-folder<TAB>name lines where the pictures hold only some classes."
+            f"Expected a name for each of the {len(keys)} classes of the images, in sorted order, got {len(names)}, "
+            f"and {unknown!r} is not among them. Give sub-folder<TAB>name lines if some classes have no images."
         )
     return list(range(len(keys))), list(names)
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lmr.core.errors import LmrError
+from lmr.core.locks import hold
 from lmr.core.norms import RowNorm
 from lmr.models.clip import block_functions as steps
 from lmr.models.clip.block import Activation, Block
@@ -98,6 +99,10 @@ class VisionTower(nn.Module):
         side = self.config.resolution
         if images.ndim != 4 or images.shape[1:] != (3, side, side):
             raise LmrError(f"Expected images {['B', 3, side, side]}, got {list(images.shape)}.")
+        with hold(self):  # its norms and its memory serve one thread at a time
+            return self._encode(images)
+
+    def _encode(self, images: Tensor) -> Tensor:
         features: Tensor
         if torch.is_grad_enabled() and (images.requires_grad or self._trains()):
             x = self.blocks(self.ln_pre(self._embed(images)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lmr.core.locks import hold
 from lmr.core.norms import RowNorm
 from lmr.models.clip.block import Activation, Block
 
@@ -57,8 +58,9 @@ class TextTower(nn.Module):
 
     def forward(self, tokens: Tensor, end: Tensor) -> Tensor:
         """Features [B, features], not normalised."""
-        x = self.words(tokens) + self.positions[: tokens.shape[1]]
-        x = self.blocks(x)
-        x = x[torch.arange(len(x), device=x.device), end]
-        features: Tensor = self.ln_final(x) @ self.projection
+        with hold(self):  # its norms serve one thread at a time
+            x = self.words(tokens) + self.positions[: tokens.shape[1]]
+            x = self.blocks(x)
+            x = x[torch.arange(len(x), device=x.device), end]
+            features: Tensor = self.ln_final(x) @ self.projection
         return features

@@ -1,13 +1,13 @@
 """The paper's figures 1 (a-d) and 3 (a-d), each as PNG and SVG from the same runs as the tables.
 
-Made for print: a column wide, letters of 8 points, Okabe and Ito's colours (safe for colour-blind readers) with another
-line style each, names at the lines rather than in a legend.
+Made for print: one column wide, text of 8 points, Okabe and Ito's colours (safe for colour-blind readers), a different
+line style for each line, names at the lines rather than in a legend.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lmr.report.figures import figure_data as data
-from lmr.report.paper.published import describe_paper
-from lmr.report.series import Runs, Series, Setting
-from lmr.report.tables.sweeps import DELTA, Sweep
+from lmr.report.noted import join_notes
+from lmr.report.paper.panels import DELTA, NEEDS, SWEEPS, SWEPT_PANELS, VALUE_WORDS, Panel
+from lmr.report.paper.paper_tables import describe_paper
+from lmr.report.row_traits import LineKind
+from lmr.report.runs import Runs
+from lmr.report.series import Series, Setting
+from lmr.report.tables.sweeps import BATCH_SIZE, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,97 +38,136 @@ STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7.5,
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.7, "axes.grid": True,
     "axes.axisbelow": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "lines.linewidth": 1.4,
-    "lines.markersize": 3.5, "svg.fonttype": "none", "svg.hashsalt": "lmr", "figure.constrained_layout.use": True,
+    "lines.markersize": 3.5, "svg.fonttype": "none", "svg.hashsalt": "figure", "figure.constrained_layout.use": True,
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that was drawn: its name, what it shows, and both forms of it."""
+    """A drawn figure: the name of its files, which panel it is, its caption, and both formats of it."""
 
     name: str
-    number: str
+    panel: Panel
     caption: str
     svg: str
     png: bytes
 
+    @property
+    def number(self) -> str:
+        """The number of the panel in the paper."""
+        return self.panel.value
+
     def write(self, folder: Path) -> list[Path]:
-        """Put both forms into a folder."""
+        """Write both formats into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"{self.name}.svg", folder / f"{self.name}.png"]
+        paths = [folder / f"{self.name}.{form}" for form in FORMS]
         paths[0].write_text(self.svg, encoding="utf-8")
         paths[1].write_bytes(self.png)
         return paths
 
 
+FORMS = ("svg", "png")
 Draw = Callable[["Axes"], str]  # draws and returns the caption
 
 
-def draw_figures(runs: Runs, settings: dict[Setting, list[Series]]) -> tuple[list[Drawing], list[str]]:
-    """Every figure the runs have the numbers for, and a sentence for each that is left out."""
+@dataclass(frozen=True)
+class FigureSet:
+    """The figures that could be drawn, one message for each that could not, and notes on samples."""
+
+    drawings: tuple[Drawing, ...] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A figure that can be drawn."""
+
+    panel: Panel
+    dataset: str
+    draw: Draw
+
+
+def draw_figures(runs: Runs, settings: dict[Setting, list[Series]]) -> FigureSet:
+    """Draw every figure that the runs have the numbers for."""
     families = data.find_families(settings)
-    found: list[tuple[str, str, Draw]] = []
+    ready: list[_Ready] = []
+    notes: list[tuple[str, ...]] = []
     for family in families:
-        found += [(number, family.dataset, draw) for number, draw in _list_of_family(runs, family)]
-    for number, kind in (("3a", "batch-size"), ("3b", "negatives")):
-        found += [(number, s.setting.dataset, _draw_sweep(s)) for s in data.pick_sweeps(families, kind)]
-    if deltas := data.pick_sweeps(families, "delta"):
-        found.append(("3c", "", _draw_deltas(deltas)))
-    drawings = [_render(number, name, draw) for number, name, draw in _name_figures(found)]
-    drawn = {number for number, _, _ in found}
-    missing = [_explain_missing(number) for number in _NEEDS if number not in drawn]
-    return sorted(drawings, key=lambda drawing: drawing.name), missing
+        found, problems = _prepare_family(runs, family)
+        ready += found
+        notes.append(problems)
+    ready += [
+        _Ready(Panel.BATCH_SIZE, s.setting.dataset, _draw_sweep(s, "batch size", "the batch size"))
+        for s in data.pick_sweeps(families, BATCH_SIZE)
+    ]
+    for name, panel in SWEPT_PANELS.items():
+        sweeps = data.pick_own_sweeps(families, name)
+        if panel is Panel.DELTA:
+            ready += [_Ready(panel, "", _draw_deltas(sweeps))] if sweeps else []
+        else:
+            words = SWEEPS[name]
+            ready += [_Ready(panel, s.setting.dataset, _draw_sweep(s, words.axis, words.caption)) for s in sweeps]
+    drawings = [_render(one.panel, name, one.draw) for one, name in zip(ready, _name_figures(ready), strict=True)]
+    drawn = {one.panel for one in ready}
+    missing = tuple(_explain_missing(panel) for panel in Panel if panel not in drawn)
+    return FigureSet(tuple(sorted(drawings, key=lambda drawing: drawing.name)), missing, join_notes(*notes))
 
 
-_NEEDS = {  # what a figure is made of, and the plan that makes it; each has a pocket- form without download
-    "1a": ("zero-shot's answers to single pictures of a corruption", "failure-patterns"),
-    "1b": ("zero-shot's answers at several severities", "failure-patterns"),
-    "1c": ("zero-shot's answers to the same pictures clean and corrupted", "failure-patterns"),
-    "1d": ("LMR with PMR alone and with PMR and AM", "failure-patterns"),
-    "3a": ("methods with several batch sizes", "ablation-batch-size"),
-    "3b": ("LMR with several numbers of negatives", "ablation-negatives"),
-    "3c": ("LMR with several values of delta", "ablation-delta"),
-    "3d": ("TENT, MINT and LMR with recovery measured", "margin-recovery"),
-}
-
-
-def _explain_missing(number: str) -> str:
-    what, plan = _NEEDS[number]
+def _explain_missing(panel: Panel) -> str:
+    need = NEEDS[panel]
     return (
-        f"Figure {number} is left out: it needs {what}. The plan {plan!r} makes them, 'pocket-{plan}' without download."
+        f"Figure {panel.value} is not drawn: it needs {need.what}. Run 'lmr bench {need.plan}', or "
+        f"'lmr bench pocket-{need.plan}', which needs no download."
     )
 
 
-def _name_figures(found: Sequence[tuple[str, str, Draw]]) -> list[tuple[str, str, Draw]]:
-    """figure-1a, or with several datasets figure-1a-cifar10-c; a number at the end where that is not enough."""
+def _name_figures(ready: Sequence[_Ready]) -> list[str]:
+    """figure-1a, or with several datasets figure-1a-cifar10-c; with a number at the end where that is not unique."""
     names: list[str] = []
-    for number, dataset, _ in found:
-        alone = sum(other == number for other, _, _ in found) == 1
-        name = f"figure-{number}" if alone else f"figure-{number}-{_make_safe(dataset)}"
+    for one in ready:
+        alone = sum(other.panel is one.panel for other in ready) == 1
+        name = _begin_name(one.panel) if alone else f"{_begin_name(one.panel)}-{_make_safe(one.dataset)}"
         while name in names:
             head, _, tail = name.rpartition("_")
             name = f"{head}_{int(tail) + 1}" if head and tail.isdigit() else f"{name}_2"
         names.append(name)
-    return [(number, name, draw) for (number, _, draw), name in zip(found, names, strict=True)]
+    return names
+
+
+def find_panel(name: str) -> Panel | None:
+    """The panel whose files have such a name, None for names that no figure has."""
+    begins = {panel: _begin_name(panel) for panel in Panel}
+    return next(
+        (p for p, begin in begins.items() if name == begin or name.startswith((f"{begin}-", f"{begin}_"))), None
+    )
+
+
+def _begin_name(panel: Panel) -> str:
+    return f"figure-{panel.value}"
 
 
 def _make_safe(text: str) -> str:
     return "".join(sign if sign.isalnum() else "-" for sign in text).strip("-")
 
 
-def _list_of_family(runs: Runs, family: data.Family) -> list[tuple[str, Draw]]:
-    found: list[tuple[str, Draw]] = []
-    if gaps := data.collect_gaps(runs, family):
-        found.append(("1a", lambda axes: _draw_gaps(axes, *gaps)))
-    if margins := data.collect_margins(runs, family):
-        found.append(("1b", lambda axes: _draw_margins(axes, *margins)))
-    if mass := data.collect_mass(runs, family):
-        found.append(("1c", lambda axes: _draw_mass(axes, *mass)))
+def _prepare_family(runs: Runs, family: data.Family) -> tuple[list[_Ready], tuple[str, ...]]:
+    """The figures that one family has the numbers for, and notes on samples that could not be read."""
+    found: list[tuple[Panel, Draw]] = []
+    gaps, margins = data.collect_gaps(runs, family), data.collect_margins(runs, family)
+    mass, recovery = data.collect_mass(runs, family), data.collect_recovery(runs, family)
+    if located_gaps := gaps.value:
+        found.append((Panel.GAPS, lambda axes: _draw_gaps(axes, located_gaps.where, located_gaps.data)))
+    if located_margins := margins.value:
+        found.append((Panel.MARGINS, lambda axes: _draw_margins(axes, located_margins.where, located_margins.data)))
+    if located_mass := mass.value:
+        found.append((Panel.MASS, lambda axes: _draw_mass(axes, located_mass.where, located_mass.data)))
     if shares := data.collect_late_shares(family):
-        found.append(("1d", lambda axes: _draw_shares(axes, *shares)))
-    if recovery := data.collect_recovery(runs, family):
-        found.append(("3d", lambda axes: _draw_recovery(axes, *recovery)))
-    return found
+        found.append((Panel.LATE_SHARES, lambda axes: _draw_shares(axes, shares.where, shares.data)))
+    if recovered := recovery.value:
+        found.append((Panel.RECOVERY, lambda axes: _draw_recovery(axes, recovered.where, recovered.data)))
+    notes = join_notes(gaps.notes, margins.notes, mass.notes, recovery.notes)
+    return [_Ready(panel, family.dataset, draw) for panel, draw in found], notes
 
 
 def _draw_gaps(axes: Axes, where: str, gaps: data.Floats) -> str:
@@ -137,8 +180,8 @@ def _draw_gaps(axes: Axes, where: str, gaps: data.Floats) -> str:
     axes.set(xlabel="cosine of top class − cosine of true class", ylabel="errors with a gap up to this, %")
     axes.set(xlim=(0, float(np.quantile(gaps, 0.995)) * 1.05 or 1), ylim=(0, 102))
     return (
-        f"Top-1/ground-truth gap of the {len(gaps)} errors of zero-shot on {where}: "
-        f"{100 * below:.1f} % lie within δ = {DELTA}."
+        f"Gap between the top class and the true class where zero-shot is wrong ({len(gaps)} of the images), on "
+        f"{where}: {100 * below:.1f} % are within δ = {DELTA}."
     )
 
 
@@ -183,33 +226,35 @@ def _draw_shares(axes: Axes, where: str, shares: dict[str, float]) -> str:
     )
 
 
-def _draw_recovery(axes: Axes, where: str, lines: dict[str, data.Floats]) -> str:
+def _draw_recovery(axes: Axes, where: str, lines: dict[str, data.RecoveryLine]) -> str:
     ends = []
-    for name, style in _style_methods(list(lines)).items():
+    for name, style in _style_lines({name: line.kind for name, line in lines.items()}).items():
         shown = {key: value for key, value in style.items() if key != "marker"}
-        axes.plot(data.PERCENTILES, lines[name], **shown)
-        ends.append((name, 99.0, float(lines[name][-1]), str(style["color"])))
+        values = lines[name].percentiles
+        axes.plot(data.PERCENTILES, values, **shown)
+        ends.append((name, 99.0, float(values[-1]), str(style["color"])))
     axes.axhline(0, color="#999999", linewidth=0.7)
     axes.set(xlabel="percentile of zero-shot's errors", ylabel="true class − zero-shot's answer", xlim=(1, 99))
     _label_ends(axes, ends)
-    return f"Local margin recovery on what zero-shot gets wrong, {where}; above 0 the error is undone."
+    return f"Local margin recovery on what zero-shot gets wrong, {where}; above 0 the error is corrected."
 
 
-def _draw_sweep(sweep: Sweep) -> Draw:
+def _draw_sweep(sweep: Sweep, axis: str, what: str) -> Draw:
     def draw(axes: Axes) -> str:
         ends = []
-        for name, style in _style_methods([name for name in sweep.lines if sweep.means(name)]).items():
+        kinds = {name: line.kind for name, line in sweep.lines.items() if sweep.means(name)}
+        for name, style in _style_lines(kinds).items():
             means = sweep.means(name)
             axes.plot(list(means), list(means.values()), **style)
-            ends.append((_spell(name), list(means)[-1], list(means.values())[-1], str(style["color"])))
+            label = VALUE_WORDS.get(name, name) if sweep.axis.arguments else name
+            ends.append((label, list(means)[-1], list(means.values())[-1], str(style["color"])))
         values = sorted({value for name in sweep.lines for value in sweep.means(name)})
         axes.set_xscale("log", base=2)
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()
-        axes.set(xlabel={"batch-size": "batch size"}.get(sweep.kind, "hard negatives"), ylabel="mean accuracy, %")
+        axes.set(xlabel=axis, ylabel="mean accuracy, %")
         _widen(axes)
         _label_ends(axes, ends)
-        what = "the batch size" if sweep.kind == "batch-size" else "the number of hard negatives"
         return f"Accuracy against {what} on {sweep.describe()}."
 
     return draw
@@ -219,7 +264,7 @@ def _draw_deltas(sweeps: Sequence[Sweep]) -> Draw:
     def draw(axes: Axes) -> str:
         ends = []
         sets = [sweep.setting.dataset for sweep in sweeps]
-        marks = [f" ({k})" if sets.count(name) > 1 else "" for k, name in enumerate(sets, 1)]  # other backbones, say
+        marks = [f" ({k})" if sets.count(name) > 1 else "" for k, name in enumerate(sets, 1)]  # different backbones
         for k, sweep in enumerate(sweeps):
             means, colour = next(sweep.means(name) for name in sweep.lines), PALETTE[k % len(PALETTE)]
             axes.plot(list(means), list(means.values()), color=colour, linestyle=DASHES[k % 6], marker=MARKERS[k % 6])
@@ -236,24 +281,27 @@ def _draw_deltas(sweeps: Sequence[Sweep]) -> Draw:
 
 
 def _widen(axes: Axes, least: float = 2.0) -> None:
-    """Show at least two points of accuracy: a tenth must not look like a cliff."""
+    """Show at least two points of accuracy, so that a tenth does not look like a cliff."""
     low, high = axes.get_ylim()
     if high - low < least:
         middle = (low + high) / 2
         axes.set_ylim(middle - least / 2, middle + least / 2)
 
 
-def _spell(name: str) -> str:
-    return {"gap": "by gap", "top1": "top class only"}.get(name, name)
-
-
-def _style_methods(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """LMR (or its protected set) in its own colour, zero-shot in grey, others in turn."""
+def _style_lines(kinds: Mapping[str, LineKind]) -> dict[str, dict[str, Any]]:
+    """Our method in its own colour, the baseline in grey, others in turn."""
     styles: dict[str, dict[str, Any]] = {}
-    for name in names:
-        k = len([style for style in styles.values() if style not in (OURS, PLAIN)])
-        other = {"color": PALETTE[k % 6], "linestyle": DASHES[1 + k % 5], "marker": MARKERS[k % 6]}
-        styles[name] = OURS if name in ("LMR", "gap") else PLAIN if name == "zero-shot" else other
+    others = 0
+    for name, kind in kinds.items():
+        if kind is LineKind.OURS:
+            styles[name] = OURS
+        elif kind is LineKind.BASELINE:
+            styles[name] = PLAIN
+        else:
+            styles[name] = {
+                "color": PALETTE[others % 6], "linestyle": DASHES[1 + others % 5], "marker": MARKERS[others % 6],
+            }  # fmt: skip
+            others += 1
     return styles
 
 
@@ -277,8 +325,8 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> No
         )  # fmt: skip
 
 
-def _render(number: str, name: str, draw: Draw) -> Drawing:
-    """Draw one panel in both forms. No date and no random ids: the same runs give the same files."""
+def _render(panel: Panel, name: str, draw: Draw) -> Drawing:
+    """Draw one panel in both formats. No date and no random ids: the same runs give the same files."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -289,9 +337,9 @@ def _render(number: str, name: str, draw: Draw) -> Drawing:
         caption = draw(axes)
         svg, png = _save(figure, "svg"), _save(figure, "png")
         pyplot.close(figure)
-    stated = [entry["text"] for entry in describe_paper()["stated"] if entry["figure"] == number]
+    stated = [entry["text"] for entry in describe_paper()["stated"] if entry["figure"] == panel.value]
     caption += f" The paper states: {'; '.join(stated)}." if stated else ""
-    return Drawing(name, number, caption, svg.decode(), png)
+    return Drawing(name, panel, caption, svg.decode(), png)
 
 
 def _save(figure: Figure, form: str) -> bytes:

@@ -1,112 +1,107 @@
-"""Tables with datasets as columns: the ImageNet variants, and the parts of LMR."""
+"""Tables with datasets as columns: the ImageNet variants, and the parts of a method."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from lmr.data.corruptions import CORRUPTIONS
-from lmr.report.paper.published import AVERAGE, PublishedRow, PublishedTable, find_published
-from lmr.report.series import Series, Setting, share_seeds
-from lmr.report.tables.corruptions import (
-    HEADS,
-    VARIANTS,
-    choose_main,
-    cite,
-    find_common,
-    finish_line,
-    list_differences,
-    list_runs,
-    note_main,
-    with_base,
-)
+from lmr.report.paper.abbreviations import HEADS, VARIANTS
+from lmr.report.paper.paper_tables import AVERAGE, PublishedRow, PublishedTable, find_published
+from lmr.report.row_traits import label_of
+from lmr.report.series import Series, Setting, find_common, share_seeds
 from lmr.report.tables.distinction import note_differences, tell_apart
-from lmr.report.tables.table import Cell, Column, Table, make_cell
+from lmr.report.tables.lines import finish_line, list_differences, list_runs
+from lmr.report.tables.selection import choose_main, group_parts, note_main, with_base
+from lmr.report.tables.table import Cell, Column, ReportTable, TableKind, make_cell
 
 
-def build_variants(settings: dict[Setting, list[Series]]) -> Table | None:
-    """ImageNet-A, -R, -Sketch and -V2 as columns; the first of the tables where there are several."""
-    return next(iter(list_variants(settings)), None)
-
-
-def list_variants(settings: dict[Setting, list[Series]]) -> list[Table]:
+def list_variants(settings: dict[Setting, list[Series]]) -> list[ReportTable]:
     """ImageNet-A, -R, -Sketch and -V2 as columns: a table for every backbone, prompts and order."""
     chosen = {s: choose_main(series) for s, series in settings.items() if s.dataset in VARIANTS}
     notes = {s: note_main(shown, settings[s]) for s, shown in chosen.items()}
-    return _build_tables(chosen, "imagenet-variants", "ImageNet variants: accuracy (%)", VARIANTS, notes)
+    return _build_tables(chosen, TableKind.VARIANTS, "ImageNet variants: accuracy (%)", VARIANTS, notes)
 
 
-def build_components(settings: dict[Setting, list[Series]]) -> list[Table]:
-    """The parts of LMR, mean accuracy, datasets as columns."""
-    found = {}
+def build_components(settings: dict[Setting, list[Series]]) -> list[ReportTable]:
+    """The parts of each method that has some, mean accuracy, datasets as columns."""
+    found: dict[str, dict[Setting, list[Series]]] = {}
     for setting, series in settings.items():
-        if parts := [s for s in series if s.is_part]:
-            found[setting] = with_base(parts, series)
-    return _build_tables(found, "ablation-components", "The parts of LMR: mean accuracy over the corruptions (%)")
+        for parts in group_parts(series):
+            found.setdefault(label_of(parts[0].first), {})[setting] = with_base(parts, series)
+    tables: list[ReportTable] = []
+    for label, members in found.items():
+        title = f"The parts of {label}: mean accuracy over the corruptions (%)"
+        tables += _build_tables(members, TableKind.COMPONENTS, title, before=len(tables))
+    return tables
 
 
 def _build_tables(
     found: dict[Setting, list[Series]],
-    name: str,
+    kind: TableKind,
     title: str,
     sets: Sequence[str] = (),
     notes: dict[Setting, list[str]] | None = None,
-) -> list[Table]:
-    """A table for all settings that differ in the dataset alone; with given ``sets`` the last column is their mean."""
-    groups: dict[tuple[Any, ...], dict[Setting, list[Series]]] = {}
+    before: int = 0,
+) -> list[ReportTable]:
+    """A table for all settings that differ only in the dataset; with given ``sets`` the last column is their mean.
+
+    ``before`` is how many tables of this kind there already are: they are numbered.
+    """
+    groups: dict[Setting, dict[Setting, list[Series]]] = {}
     for setting, series in found.items():
         groups.setdefault(setting.protocol, {})[setting] = series
     tables = []
-    for number, group in enumerate(groups.values()):
-        head = f"{title}: {next(iter(group)).describe(dataset=False)}"
-        own = f"{name}-{number + 1}" if number else name
+    for number, (protocol, group) in enumerate(groups.items(), before + 1):
+        name = kind.value if number == 1 else f"{kind.value}-{number}"
+        head = f"{title}: {protocol.describe(dataset=False)}"
         said = {setting.dataset: notes[setting] for setting in group} if notes else {}
-        tables.append(_build_by_dataset(group, find_published(name), own, head, sets, _say_once(said)))
+        tables.append(_build_by_dataset(group, kind, name, head, sets, _say_once(said)))
     return tables
 
 
 def _build_by_dataset(
     found: dict[Setting, list[Series]],
-    published: PublishedTable,
+    kind: TableKind,
     name: str,
     title: str,
     sets: Sequence[str],
     notes: Sequence[str],
-) -> Table:
+) -> ReportTable:
     """One line per configuration, one column per dataset; a dataset's number is its mean over the domains."""
+    published = find_published(kind.value)
     average = bool(sets)
     sets = sets or [setting.dataset for setting in found]
     shared = {setting.dataset: share_seeds(series) for setting, series in found.items()}
-    covered = {dataset: find_common(series) for dataset, (series, _) in shared.items()}
+    covered = {dataset: find_common(series.value) for dataset, series in shared.items()}
     columns = tuple(Column(d, HEADS.get(d, d)) for d in [*sets, *([AVERAGE] if average else [])])
     lines = []
-    for label, members in _join_datasets({dataset: series for dataset, (series, _) in shared.items()}):
+    for label, members in _join_datasets({dataset: series.value for dataset, series in shared.items()}):
         one = next(iter(members.values()))
         theirs = published.find(one.first.spec)
         differs: list[str] = []
         cells = []
         for dataset in sets:
             member, domains = members.get(dataset), covered.get(dataset, [])
-            beside = theirs.value(dataset) if theirs else None
+            printed = theirs.value(dataset) if theirs else None
             if member is None:
-                cells.append(Cell(published=beside))
+                cells.append(Cell(published=printed))
                 continue
-            cells.append(make_cell(member.average(domains), beside, list_runs(member, domains)))
-            if beside is not None:
+            cells.append(make_cell(member.average(domains), printed, list_runs(member, domains)))
+            if printed is not None:
                 differs += list_differences([member], published, theirs, dataset)
                 differs += [] if average else _compare_domains(domains)
         if average:
             cells.append(_average_cells(cells, theirs))
         lines.append(finish_line(one, cells, list(dict.fromkeys(differs)), label, list(members.values())))
-    words = _say_once({d: left for d, (_, left) in shared.items()})
+    words = _say_once({d: series.notes for d, series in shared.items()})
     words += [f"{d}: mean over {len(domains)} domains" for d, domains in covered.items() if len(domains) > 1]
-    words += _say_once({d: note_differences(series) for d, (series, _) in shared.items()})
-    source = cite(published) if any(line.has_published for line in lines) else ""
-    return Table(name, title, columns, tuple(lines), published=source, notes=(*words, *notes))
+    words += _say_once({d: note_differences(series.value) for d, series in shared.items()})
+    source: PublishedTable | None = published if any(line.has_published for line in lines) else None
+    return ReportTable(kind, name, title, columns, tuple(lines), published=source, notes=(*words, *notes))
 
 
-def _say_once(notes: dict[str, list[str]]) -> list[str]:
-    """Notes on datasets: what holds for all is said once, the rest with the names."""
+def _say_once(notes: Mapping[str, Sequence[str]]) -> list[str]:
+    """Notes on datasets: what holds for all is stated once, the rest with the names."""
     sets: dict[str, list[str]] = {}
     for dataset, own in notes.items():
         for note in own:
@@ -126,7 +121,7 @@ def _join_datasets(series: dict[str, list[Series]]) -> list[tuple[str, dict[str,
 
 
 def _compare_domains(domains: Sequence[str]) -> list[str]:
-    """Where a mean is not over the paper's corruptions."""
+    """Whether a mean is over other corruptions than the paper's."""
     count, known = len(domains), len(CORRUPTIONS)
     if set(domains) == set(CORRUPTIONS):
         return []

@@ -1,114 +1,158 @@
-"""What LMR does when one of its numbers changes: batch size, width of the protected set, hard negatives."""
+"""What methods do when one of their arguments, or the batch size, changes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from lmr.report.paper.published import expand_spec
-from lmr.report.series import Series, Setting, share_seeds
-from lmr.report.tables.corruptions import find_common, finish_line, list_runs, make_name
+from lmr.core.traits import Role
+from lmr.report.paper.panels import SWEEPS
+from lmr.report.row_traits import LineKind, expand_spec, find_known, label_of, role_of
+from lmr.report.series import Series, Setting, find_common, share_seeds
 from lmr.report.tables.distinction import note_left_out, tell_apart
-from lmr.report.tables.table import Cell, Column, Line, Table, make_cell
+from lmr.report.tables.lines import finish_line, list_runs
+from lmr.report.tables.table import Cell, Column, Line, ReportTable, TableKind, make_cell, name_table
 
-DELTA = 0.03  # the paper's
+
+@dataclass(frozen=True)
+class SweepAxis:
+    """What changes in a sweep: the first argument along a line; further ones separate the lines."""
+
+    name: str
+    method: str = ""  # none: the batch size of all methods
+    arguments: tuple[str, ...] = ()
+
+
+BATCH_SIZE = SweepAxis("batch-size")
+
+
+@dataclass(frozen=True)
+class SweepLine:
+    """The series of one line by the value of what changes."""
+
+    kind: LineKind
+    members: dict[float, Series]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Series by line and by the value of what changes, and the domains they all have."""
+    """The lines of a sweep by their labels, and the domains that all of their series have."""
 
-    kind: str
+    axis: SweepAxis
     setting: Setting
-    lines: dict[str, dict[float, Series]]
+    lines: dict[str, SweepLine]
     domains: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def series(self) -> list[Series]:
+        """All series in it."""
+        return [one for line in self.lines.values() for one in line.members.values()]
+
+    @property
+    def ours(self) -> bool:
+        """Whether the arguments of our method are swept."""
+        return self.axis != BATCH_SIZE and role_of(self.series[0].first) is Role.OURS
+
     def describe(self) -> str:
         """Where the numbers are from, for a caption."""
-        every = [one for line in self.lines.values() for one in line.values()]
-        images = count_images({one.first.images for one in every})
-        seeds = ", ".join(map(str, sorted({seed for one in every for seed in one.seeds})))
+        images = count_images({one.first.images for one in self.series})
+        seeds = ", ".join(map(str, sorted({seed for one in self.series for seed in one.seeds})))
         domains = ", ".join(self.domains) if len(self.domains) < 4 else f"mean of {len(self.domains)} domains"
         return f"{self.setting.describe()}, {domains}, {images} each, {'seeds' if ',' in seeds else 'seed'} {seeds}"
 
     def means(self, line: str) -> dict[float, float]:
         """Mean accuracy in % over domains and seeds by value."""
-        found = {value: one.average(self.domains) for value, one in sorted(self.lines[line].items())}
+        found = {value: one.average(self.domains) for value, one in sorted(self.lines[line].members.items())}
         return {value: sum(a.values()) / len(a) for value, a in found.items() if a}
 
 
-TITLES = {
-    "batch-size": ("Accuracy (%) against the batch size", "method"),
-    "delta": ("Accuracy (%) against δ, the width of the protected set", "dataset"),
-    "negatives": ("Accuracy (%) with positives by gap or the top class alone, against hard negatives", "positives"),
-}
-
-
 def count_images(counts: set[int]) -> str:
-    """How many images there are in words, where several runs may differ in it."""
+    """The number of images in words, where runs may differ in it."""
     return f"{min(counts)} images" if len(counts) == 1 else f"{min(counts)} to {max(counts)} images"
 
 
 def find_sweeps(settings: dict[Setting, list[Series]]) -> list[Sweep]:
-    """Every sweep there is in the runs, three kinds for every setting."""
+    """Every sweep that the runs contain: over the batch size, and over the arguments that methods declare."""
     found = []
     for setting, series in settings.items():
-        plain = [s for s in series if not s.is_part]
-        for kind in TITLES:
-            lines = _by_batch_size(plain) if kind == "batch-size" else _by_argument(plain, kind, setting)
+        whole = [s for s in series if s.kind is not LineKind.PART]
+        for axis in _list_axes(whole):
+            lines = _sweep_batch_size(whole) if axis == BATCH_SIZE else _sweep_argument(whole, axis)
             if lines:
-                members = [one for line in lines.values() for one in line.values()]
-                common = find_common(members)
-                kept, notes = share_seeds(members, common)
-                if kind != "batch-size":
-                    notes += note_left_out(members, [s for s in series if s.sweep == kind])
-                same = dict(zip(map(id, members), kept, strict=True))
-                lines = {name: {v: same[id(one)] for v, one in line.items()} for name, line in lines.items()}
-                sweep = Sweep(kind, setting, lines, tuple(common), tuple(notes))
-                if any(sweep.means(line) for line in lines):
+                sweep = _align(Sweep(axis, setting, lines, ()), series)
+                if any(sweep.means(line) for line in sweep.lines):
                     found.append(sweep)
     return found
 
 
-def _by_batch_size(series: Sequence[Series]) -> dict[str, dict[float, Series]]:
-    """Label -> batch size -> series, for what was run with more than one batch size."""
+def _list_axes(series: Sequence[Series]) -> list[SweepAxis]:
+    axes = {BATCH_SIZE: None}
+    for name in dict.fromkeys(one.first.method for one in series):
+        method = find_known(name)
+        for sweep, arguments in (method.swept if method else {}).items():
+            axes[SweepAxis(sweep, name, arguments)] = None
+    return list(axes)
+
+
+def _align(sweep: Sweep, series: Sequence[Series]) -> Sweep:
+    """The sweep on the seeds and domains that all of its series have."""
+    members = sweep.series
+    common = find_common(members)
+    shared = share_seeds(members, common)
+    steps = [s for s in series if s.sweep == sweep.axis.name and s.first.method == sweep.axis.method]
+    notes = (*shared.notes, *note_left_out(members, steps))
+    same = dict(zip(map(id, members), shared.value, strict=True))
+    lines = {
+        label: replace(line, members={v: same[id(one)] for v, one in line.members.items()})
+        for label, line in sweep.lines.items()
+    }
+    return Sweep(sweep.axis, sweep.setting, lines, tuple(common), notes)
+
+
+def _sweep_batch_size(series: Sequence[Series]) -> dict[str, SweepLine]:
+    """A line for everything that was run with more than one batch size."""
     groups: dict[tuple[Any, ...], dict[float, Series]] = {}
     for one in series:
-        if one.sweep is None:
+        if one.kind is not LineKind.STEP:
             key = (one.first.spec, one.first.images, one.first.emit, *one.ground)
             groups.setdefault(key, {})[one.first.batch_size] = one
     swept = [group for group in groups.values() if len(group) > 1]
     labels = tell_apart(next(iter(group.values())) for group in swept)
-    return {one.label: group for one, group in zip(labels, swept, strict=True)}
+    return {one.label: SweepLine(one.kind, group) for one, group in zip(labels, swept, strict=True)}
 
 
-def _by_argument(series: Sequence[Series], kind: str, setting: Setting) -> dict[str, dict[float, Series]]:
-    """Line -> value of the argument -> series; the LMR that is varied stands in its place among them.
+def _sweep_argument(series: Sequence[Series], axis: SweepAxis) -> dict[str, SweepLine]:
+    """A line for each value of the further arguments, or one for the dataset; the unchanged method is one step.
 
     Of several batch sizes, numbers of images and so on the one with most values is taken.
     """
     groups: dict[tuple[Any, ...], list[Series]] = {}
     for one in series:
-        if one.sweep == kind or (one.first.method == "lmr" and not one.changes):
+        if one.first.method == axis.method and (one.sweep == axis.name or not one.changes):
             groups.setdefault((one.first.batch_size, one.first.images, one.first.emit, *one.ground), []).append(one)
-    varied = [group for group in groups.values() if any(one.sweep == kind for one in group)]
-    lines: dict[str, dict[float, Series]] = {}
+    varied = [group for group in groups.values() if any(one.sweep == axis.name for one in group)]
+    swept, *others = axis.arguments
+    lines: dict[str, SweepLine] = {}
     for one in max(varied, key=len, default=[]):
         values = expand_spec(one.first.spec)
-        line = str(values["positives"]) if kind == "negatives" else setting.dataset
-        lines.setdefault(line, {})[float(values[kind])] = one
-    return lines if any(len(line) > 1 for line in lines.values()) else {}
+        if isinstance(values[swept], bool) or not isinstance(values[swept], int | float):
+            return {}  # nothing that has an axis
+        label = ", ".join(str(values[key]) for key in others) or one.setting.dataset
+        own = role_of(one.first) is Role.OURS and not set(one.changes) & set(others)
+        line = lines.setdefault(label, SweepLine(LineKind.OURS if own else LineKind.OTHER, {}))
+        line.members[float(values[swept])] = one
+    return lines if any(len(line.members) > 1 for line in lines.values()) else {}
 
 
-def build_sweep_table(sweep: Sweep) -> Table:
-    """One line per method (or dataset, or kind of positives), one column per value."""
-    values = sorted({value for line in sweep.lines.values() for value in line})
+def build_sweep_table(sweep: Sweep) -> ReportTable:
+    """One line per method (or dataset, or value of a further argument), one column per value."""
+    values = sorted({value for line in sweep.lines.values() for value in line.members})
     columns = tuple(Column(f"{value:g}", f"{value:g}") for value in values)
-    what, corner = TITLES[sweep.kind]
     lines: list[Line] = []
-    for label, members in sweep.lines.items():
+    for label, swept in sweep.lines.items():
+        members = swept.members
         cells = [
             make_cell(members[v].average(sweep.domains), runs=list_runs(members[v], sweep.domains))
             if v in members
@@ -116,13 +160,27 @@ def build_sweep_table(sweep: Sweep) -> Table:
             for v in values
         ]
         every = list(members.values())
-        lines.append(finish_line(every[0], cells, label=label, members=every))
+        lines.append(replace(finish_line(every[0], cells, label=label, members=every), kind=swept.kind))
     domains = ", ".join(sweep.domains) if len(sweep.domains) < 6 else f"{len(sweep.domains)} domains"
-    return Table(
-        make_name(f"sweep-{sweep.kind}", sweep.setting),
-        f"{what}: {sweep.setting.describe()}",
+    return ReportTable(
+        TableKind.SWEEP,
+        name_table(TableKind.SWEEP, sweep.setting, sweep.axis.name),
+        f"{_describe_axis(sweep)}: {sweep.setting.describe()}",
         columns,
         tuple(lines),
-        corner,
+        _name_corner(sweep.axis),
         notes=(f"Means over {domains}.", *sweep.notes),
     )
+
+
+def _describe_axis(sweep: Sweep) -> str:
+    if sweep.axis == BATCH_SIZE:
+        return "Accuracy (%) against the batch size"
+    what = SWEEPS[sweep.axis.name].title if sweep.ours and sweep.axis.name in SWEEPS else ""
+    return f"{label_of(sweep.series[0].first)}, {what or f'accuracy (%) against {sweep.axis.arguments[0]}'}"
+
+
+def _name_corner(axis: SweepAxis) -> str:
+    if axis == BATCH_SIZE:
+        return "method"
+    return ", ".join(axis.arguments[1:]) or "dataset"

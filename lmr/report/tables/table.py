@@ -1,17 +1,36 @@
-"""What a table is before it has a form: cells with their published values, lines, columns, and who is best."""
+"""What a table is before it has a format: cells with their published values, lines, columns, and who is best."""
 
 from __future__ import annotations
 
+import enum
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lmr.report.paper.paper_tables import PublishedTable
+from lmr.report.row_traits import LineKind, StreamKind
+from lmr.report.series import SHUFFLE, Setting
 from lmr.report.statistics import summarise
+
+
+class TableKind(enum.Enum):
+    """What a table is about; the values begin the names of its files."""
+
+    ACCURACY = "accuracy"
+    PARTS = "parts"
+    GAINS = "gains"
+    MEASURES = "measures"
+    EFFICIENCY = "efficiency"
+    SEVERITIES = "severities"
+    SWEEP = "sweep"
+    VARIANTS = "imagenet-variants"
+    COMPONENTS = "ablation-components"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, its spread over seeds, the published number beside it, and the runs it comes from."""
+    """A number, its spread over seeds, the published number to compare with, and the runs it comes from."""
 
     value: float | None = None
     sd: float | None = None
@@ -52,11 +71,12 @@ class Line:
     differs: tuple[str, ...] = ()
     protocol: tuple[tuple[str, str], ...] = ()
     command: str = ""
-    ours: bool = False
+    kind: LineKind = LineKind.OTHER
+    spec: str = ""
 
     @property
     def has_published(self) -> bool:
-        """Whether a published number stands beside any of its own."""
+        """Whether any of its numbers has a published one to compare with."""
         return any(cell.published is not None for cell in self.cells)
 
     @property
@@ -66,23 +86,24 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table ready to be written in any form."""
+class ReportTable:
+    """A table ready to be written in any format."""
 
-    name: str  # also the name of its files
+    kind: TableKind
+    name: str  # of its files
     title: str
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     corner: str = "method"
-    published: str = ""  # where the published numbers are from
+    published: PublishedTable | None = None  # where the published numbers are from
     notes: tuple[str, ...] = ()
 
     def rank(self) -> list[list[int]]:
-        """1 for the best of every column, 2 for the second best, 0 for others: [lines][columns]. Ties share a place.
+        """1 for the best of every column, 2 for the second best, 0 for others: [lines][columns]. Ties share a rank.
 
         Numbers count as they are shown: two that look the same are the same.
         """
-        places = [[0] * len(self.columns) for _ in self.lines]
+        ranks = [[0] * len(self.columns) for _ in self.lines]
         for j, column in enumerate(self.columns):
             values = [line.cells[j].value for line in self.lines]
             shown = [None if v is None else round(v, column.digits) for v in values]
@@ -92,11 +113,11 @@ class Table:
             order = sorted(known, reverse=column.higher)
             for i, value in enumerate(shown):
                 if value in order[:2]:
-                    places[i][j] = 1 + order.index(value)
-            if sum(row[j] == 1 for row in places) > 1:  # two share the first place: there is no second
-                for row in places:
+                    ranks[i][j] = 1 + order.index(value)
+            if sum(row[j] == 1 for row in ranks) > 1:  # two share the first rank: there is no second
+                for row in ranks:
                     row[j] = row[j] % 2
-        return places
+        return ranks
 
 
 def show_number(value: float | None, digits: int, sign: bool = False) -> str:
@@ -105,3 +126,17 @@ def show_number(value: float | None, digits: int, sign: bool = False) -> str:
         return "–"
     text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
     return text if float(text) else text.replace("-", "+" if sign else "")
+
+
+def name_table(kind: TableKind, setting: Setting, detail: str = "") -> str:
+    """The name of a table's files: what it is about, in characters that every file system accepts."""
+    parts = [kind.value, detail, setting.dataset, setting.backbone]
+    parts += ["" if "{" in setting.prompts else setting.prompts, f"s{setting.severity}"]
+    parts += ["" if setting.stream is StreamKind.DOMAIN else setting.stream.value]
+    parts += ["" if setting.order == SHUFFLE else setting.order]
+    return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-").lower()
+
+
+def find_kind(name: str) -> TableKind | None:
+    """The kind of table whose files have such a name, None for names that no table has."""
+    return next((kind for kind in TableKind if name == kind.value or name.startswith(f"{kind.value}-")), None)

@@ -23,7 +23,7 @@ from lmr.apps.doctor.self_check import Check, CheckKind, CheckOutcome, SkipReaso
 from lmr.apps.model_options import ModelOptions
 from lmr.cli import main
 from lmr.core.classifier import digest_tensors
-from lmr.data.sets.pocket import CLASSES, draw
+from lmr.data.sets.pocket_world import CLASSES, draw
 from lmr.models.clip.architectures import ARCHITECTURES
 from lmr.models.verify.agreement import NotCompared
 from lmr.models.verify.published_accuracies import PublishedAccuracy

@@ -1,7 +1,8 @@
-"""``lmr cost``: what the table says is what was measured, and what does not fit gets a sentence."""
+"""``lmr cost``: what the table says is what was measured, and what does not fit gets an error message."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import math
@@ -10,21 +11,27 @@ from pathlib import Path
 
 import pytest
 import torch
+from tqdm import tqdm
 
-from lmr.bench.cost import measure_cost
-from lmr.bench.cost.aims import AIMS, judge_aims
-from lmr.bench.cost.apart import measure_apart
-from lmr.bench.cost.contenders import Bench, Contender, Outcome
-from lmr.bench.cost.cost_table import FILES, Report
-from lmr.bench.cost.entries import Entry, plan_entries
+import lmr
+import lmr.bench.cost
+from lmr.bench.cost.aims import judge_aims
+from lmr.bench.cost.contenders import ContenderFactory, CostContender, StepOutcome
+from lmr.bench.cost.cost_table import FILES, CostReport
+from lmr.bench.cost.entries import SHARES, Entry, list_entries
+from lmr.bench.cost.flops import count_comparison, count_image, count_text
 from lmr.bench.cost.gemm import MatrixRate
-from lmr.bench.cost.measured_model import Source, find_subject
-from lmr.bench.cost.measurement import Row
+from lmr.bench.cost.measure import check_limits, measure_cost
+from lmr.bench.cost.measured_model import ModelSource, find_measured_model
+from lmr.bench.cost.measurement import Measurement
 from lmr.bench.cost.memory import measure_peak, read_peak, reset_peak
-from lmr.bench.cost.timing import choose_rounds
+from lmr.bench.cost.settings import AIMS
+from lmr.bench.cost.step_memory import measure_step_memory
+from lmr.bench.cost.timing import choose_rounds, warm_up
 from lmr.cli import main
 from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
+from lmr.core.registry import list_methods
 from lmr.models.clip.clip_model import Clip
 from lmr.models.formats.preprocessing_configs import openai_preprocessing
 
@@ -50,18 +57,18 @@ def keep_threads():
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Path]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[CostReport, Path]:
     out = tmp_path_factory.mktemp("cost") / "new"
     return measure_cost(**SMALL, rounds=3, memory=False, lean=True, full_context=True, out=out), out
 
 
-def make_row(entry: Entry, seconds: tuple[float, ...], **others: object) -> Row:
+def make_row(entry: Entry, seconds: tuple[float, ...], **others: object) -> Measurement:
     given = {"spec": "", "batch_size": 64, "classes": 1000, "images": 64, "peak_bytes": None, "trainable": 0}
     given |= {"flops": None, "gate_share": None, "rate": None, "forward_ms": 1.0}
-    return Row(entry=entry, seconds=seconds, **(given | others))
+    return Measurement(entry=entry, seconds=seconds, **(given | others))
 
 
-def test_table_has_every_contender_with_its_own_numbers(measured: tuple[Report, Path]) -> None:
+def test_table_has_every_contender_with_its_own_numbers(measured: tuple[CostReport, Path]) -> None:
     (table,) = measured[0].tables
     rows = {row.entry.name: row for row in table.rows}
     assert list(rows) == ALL
@@ -78,13 +85,13 @@ def test_table_has_every_contender_with_its_own_numbers(measured: tuple[Report, 
     assert all(row.forward_ms == rows["forward"].median_ms and row.rate == table.rate for row in table.rows)
 
 
-def test_contenders_that_should_agree_do(measured: tuple[Report, Path]) -> None:
+def test_contenders_that_should_agree_do(measured: tuple[CostReport, Path]) -> None:
     notes = [note for note in measured[0].tables[0].notes if "differ" in note]
-    assert len(notes) == 3
+    assert len(notes) == 4  # forward, LMR and TENT on transformers; streams and single steps
     assert all(float(note.split()[-1].rstrip(".")) < 1e-4 for note in notes)
 
 
-def test_counted_operations_follow_from_each_other(measured: tuple[Report, Path]) -> None:
+def test_counted_operations_follow_from_each_other(measured: tuple[CostReport, Path]) -> None:
     flops = {row.entry.name: row.flops for row in measured[0].tables[0].rows}
     forward, both = flops["forward"], flops["tent"]
     assert flops["transformers forward"] == flops["zeroshot"] == flops["lmr, none past"] == forward
@@ -93,7 +100,7 @@ def test_counted_operations_follow_from_each_other(measured: tuple[Report, Path]
     assert both < flops["batclip"] < flops["batclip, full context"]
 
 
-def test_files_hold_what_was_measured(measured: tuple[Report, Path]) -> None:
+def test_files_hold_what_was_measured(measured: tuple[CostReport, Path]) -> None:
     report, out = measured
     assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
     read = json.loads((out / "cost.json").read_text())
@@ -118,7 +125,7 @@ def test_files_hold_what_was_measured(measured: tuple[Report, Path]) -> None:
         assert f"| {row.entry.name} |" in page
 
 
-def test_command_of_the_protocol_measures_the_same(measured: tuple[Report, Path]) -> None:
+def test_command_of_the_protocol_measures_the_same(measured: tuple[CostReport, Path]) -> None:
     words = measured[0].protocol["command"].split()
     options = parse(words[1:])
     assert (options.random, options.batch_size, options.classes, options.rounds) == ("small", [4], 16, 3)
@@ -163,37 +170,169 @@ def test_aims_are_judged_by_measured_ratios() -> None:
     assert all(verdict.word == "for ViT-B/16" for verdict in judge_aims(rows, "ViT-B/16"))
 
 
-def test_a_gate_that_is_not_as_wished_ends_the_measurement() -> None:
-    contender = Bench(find_subject(Source(random="small")), 4, 16).build(Entry("method", "lmr", "half"))
+def test_an_unexpected_gate_ends_the_measurement() -> None:
+    contender = ContenderFactory(find_measured_model(ModelSource(random="small")), 4, 16).build(
+        Entry("method", "lmr", "half")
+    )
     contender.check(contender.run())
     with pytest.raises(LmrError, match="50% of its samples"):
-        contender.check(Outcome(torch.zeros(4, 16), 0.75))
-    with pytest.raises(LmrError, match="was to have 100%"):
+        contender.check(StepOutcome(torch.zeros(4, 16), 0.75))
+    with pytest.raises(LmrError, match="should have 100%"):
         measure_cost(**SMALL, methods=["lmr(tau=0.99)"], rounds=1, memory=False)
 
 
 def test_answers_that_are_not_finite_end_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(bench: Bench, entry: Entry) -> Contender:
-        return Contender(entry, "", 4, 0, None, lambda: Outcome(torch.full((4, 16), math.nan)))
+    def build(factory: ContenderFactory, entry: Entry) -> CostContender:
+        return CostContender(entry, "", 4, 0, lambda: StepOutcome(torch.full((4, 16), math.nan)))
 
-    monkeypatch.setattr(Bench, "build", build)
+    monkeypatch.setattr(ContenderFactory, "build", build)
     with pytest.raises(LmrError, match="NaN"):
         measure_cost(**SMALL, methods=["zeroshot"], rounds=1, streams=1, memory=False)
 
 
+def build_small(entry: Entry, batch_size: int = 8) -> tuple[ContenderFactory, CostContender, StepOutcome]:
+    """A contender on the small model, and what its warm-up step says."""
+    factory = ContenderFactory(find_measured_model(ModelSource(random="small")), batch_size, 16)
+    contender = factory.build(entry)
+    return factory, contender, warm_up([contender], None, tqdm(disable=True))[entry.name]
+
+
+def test_a_loss_between_classes_has_a_gradient() -> None:
+    """MINT's gradient is exactly 0, and its backward left out, where all images fall into one class."""
+    factory, contender, outcome = build_small(Entry("method", "mint"))
+    assert len(outcome.logits.argmax(1).unique()) == 4
+    assert outcome.backwards == 1
+    method = lmr.create("mint", factory.classifier(contender.entry, 8))
+    info = method.step(factory.model.draw_images(8)).info
+    assert info["classes"] == 4
+    assert method.state["gradient"].abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("spec", ["tent", "eta", "mint", "batclip"])
+def test_methods_without_a_gate_step_on_every_image(spec: str) -> None:
+    _, _, outcome = build_small(Entry("method", spec))
+    assert outcome.stepped is True
+    assert outcome.backwards == 1
+
+
+def test_a_method_that_selects_is_counted_with_its_selection() -> None:
+    """BITTA learns from the certain and from the uncertain samples, and leaves out those in between."""
+    factory, contender, outcome = build_small(Entry("method", "bitta"))
+    method = lmr.create("bitta", factory.classifier(contender.entry, 8))
+    info = method.step(factory.model.draw_images(8)).info
+    assert info["low"] + info["high"] < 8
+    assert outcome.backwards == (info["low"] + info["high"]) / 8
+    whole = factory.count_flops(contender, dataclasses.replace(outcome, backwards=None))
+    assert factory.count_flops(contender, outcome) < whole
+
+
+@pytest.mark.parametrize("past", ["all", "half", "none"])
+def test_backward_is_watched_image_by_image(past: str) -> None:
+    _, _, outcome = build_small(Entry("method", "lmr", past))
+    assert outcome.backwards == outcome.gate_share == SHARES[past]
+
+
+def test_images_that_take_no_part_in_the_backward_are_not_counted() -> None:
+    """Not even where the method says that all do: MINT has no gradient on a single image."""
+    factory, contender, outcome = build_small(Entry("method", "mint"), batch_size=1)
+    assert outcome.backwards == 0
+    forward = factory.count_flops(*build_small(Entry("forward"), batch_size=1)[1:])
+    assert factory.count_flops(contender, outcome) == 2 * forward
+    assert factory.count_flops(contender, dataclasses.replace(outcome, backwards=1.0)) > 2.9 * forward
+    report = measure_cost(**(SMALL | {"batch_size": 1}), methods=["mint", "eta(margin=0)"], rounds=1, memory=False)
+    notes = report.tables[0].notes
+    assert "0% of the images take part in the backward of mint, and its limit counts these only." in notes
+    assert sum("eta(margin=0) took no step" in note for note in notes) == 1
+
+
+def test_prompts_are_counted_as_often_as_a_method_encodes_them() -> None:
+    factory, contender, outcome = build_small(Entry("method", "bitta"))
+    before = build_small(Entry("method", "bitta(emit='before')"))[1]
+    assert factory.model.tower is not None
+    assert factory.model.text is not None
+    prompt, image = count_text(factory.model.text.config, 16), count_image(factory.model.tower.config)
+    more = factory.count_flops(contender, outcome) - factory.count_flops(before, outcome)
+    assert more == 8 * (image.forward + count_comparison(48, 16).forward) + 16 * prompt.forward
+
+
+def test_a_step_faster_than_its_arithmetic_is_an_error() -> None:
+    possible = make_row(Entry("forward"), (1.0,), flops=100, rate=100 / 1.04)
+    check_limits([possible])
+    with pytest.raises(LmrError, match=r"mint reached 110% .* skipped or miscounted"):
+        check_limits([possible, make_row(Entry("method", "mint"), (1.0,), flops=110, rate=100.0)])
+
+
+OWN = """
+import torch
+from lmr.core.bimodal import BimodalMethod
+from lmr.core.method import Prediction
+from lmr.core.registry import register
+from lmr.core.traits import Passes
+
+@register("sharpen_both")
+class SharpenBoth(BimodalMethod):
+    label = "Sharpen"
+
+    def count_passes(self, learning=1.0):
+        return Passes(forwards=1, backwards=1, text_forwards=1, text_backwards=1)
+
+    def adapt(self, images, mix):
+        def objective(raw, prototypes, logits):
+            return -(logits.softmax(1) * logits.log_softmax(1)).sum(1).mean(), None
+        loss, logits, _, gradient = self.differentiate_objective(images, objective)
+        return Prediction(logits, {"loss": loss.item(), "stepped": bool(self.descend(gradient, logits, mix))})
+"""
+
+
+def test_a_method_in_a_file_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path; both towers; its memory in a fresh process that starts elsewhere."""
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    given = {"rounds": 1, "streams": 1, "lean": True, "full_context": True, "plain": False}
+    report = measure_cost(**SMALL, methods=["./own.py:sharpen_both(lr=1e-4)"], **given)
+    rows = {row.entry.name: row for row in report.tables[0].rows}
+    name = "sharpen_both(lr=1e-4)"
+    assert list(rows) == ["forward", name, f"{name}, lean", f"{name}, full context"]
+    assert f"{tmp_path / 'own.py'}:{name}" in report.protocol["command"]
+    assert all(row.peak_bytes is not None for row in rows.values())
+    assert rows[name].trainable == 2 * 64 * (2 * 3 + 2) + 2 * 32 * (2 * 2 + 1)
+    assert rows["forward"].flops < rows[name].flops < rows[f"{name}, full context"].flops
+
+
+def test_no_method_is_named_in_the_code() -> None:
+    names = set(list_methods())
+    folder = Path(lmr.bench.cost.__file__).parent
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize("entry", [Entry("method", "lmr"), Entry("plain", "lmr")], ids=lambda entry: entry.name)
 def test_memory_is_measured_in_a_fresh_process(entry: Entry) -> None:
-    small = measure_apart(Source(random="small"), entry, 2, 16, 1)
-    large = measure_apart(Source(random="small"), entry, 40, 16, 1)
+    small = measure_step_memory(ModelSource(random="small"), entry, 2, 16, 1)
+    large = measure_step_memory(ModelSource(random="small"), entry, 40, 16, 1)
     assert small is not None
     assert large is not None
     assert large - small > 3_000_000  # 38 images x 17 tokens x 3 blocks x (about 10 widths of 64) x 4 bytes and more
     assert large < 200_000_000
 
 
+def test_warm_up_takes_every_kind_of_pass() -> None:
+    """A first backward loads code and starts threads, tens of megabytes that are not the step's own."""
+    source = ModelSource(random="small")
+    every, half = (measure_step_memory(source, Entry("method", "lmr", past), 8, 16, 1) for past in ("all", "half"))
+    assert every is not None
+    assert half is not None
+    assert half < every + 10_000_000
+
+
 def test_a_fresh_process_that_fails_says_why() -> None:
     with pytest.raises(LmrError, match=r"memory of forward failed: .*fewer images than"):
-        measure_apart(Source(random="small"), Entry("forward"), 64, 16, 1)
+        measure_step_memory(ModelSource(random="small"), Entry("forward"), 64, 16, 1)
 
 
 def test_peak_of_a_piece_of_work_is_its_own() -> None:
@@ -208,7 +347,7 @@ def test_peak_of_a_piece_of_work_is_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("wrong", "message"),
     [
         ({"random": None}, "either a model or the architecture"),
         ({"model": "pocket"}, "either a model or the architecture"),
@@ -229,14 +368,14 @@ def test_peak_of_a_piece_of_work_is_its_own() -> None:
         ({"batch_size": 48}, "fewer images than the model has features"),
     ],
 )
-def test_bad_wishes_get_a_sentence_before_anything_is_measured(wrong: dict[str, object], sentence: str) -> None:
-    with pytest.raises(LmrError, match=sentence):
+def test_bad_requests_are_refused_before_anything_is_measured(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(LmrError, match=message):
         measure_cost(**(SMALL | {"memory": True} | wrong))
 
 
 def test_folder_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(LmrError, match="Cannot make the folder"):
+    with pytest.raises(LmrError, match="Cannot create the folder"):
         measure_cost(**SMALL, out=tmp_path / "file" / "cost")
     (tmp_path / "cost.md").mkdir()
     with pytest.raises(LmrError, match="is a folder where a file is to go"):
@@ -244,7 +383,7 @@ def test_folder_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
 
 
 def test_files_are_replaced_whole_or_not_at_all(
-    measured: tuple[Report, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    measured: tuple[CostReport, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cost.txt").write_text("before")
 
@@ -281,18 +420,18 @@ def test_embedded_model_can_be_measured() -> None:
 
 
 def test_model_without_a_tokenizer_is_measured_without_its_text_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = find_subject(Source(random="small"))
+    small = find_measured_model(ModelSource(random="small"))
     assert small.tower is not None
     assert small.text is not None
     own = Clip("own", small.tower, small.text, openai_preprocessing(32), 100.0)
     monkeypatch.setattr("lmr.bench.cost.measured_model.load", lambda model: own)
-    subject = find_subject(Source(model="own"))
+    subject = find_measured_model(ModelSource(model="own"))
     assert subject.encoder is own.encoder
     assert subject.write_prompts(3) is None
 
 
 def test_plan_leaves_out_what_a_model_cannot_have() -> None:
-    entries = plan_entries(["lmr", "batclip"], 8, 1, transformers=False, text=False)
+    entries = list_entries(["lmr", "batclip"], 8, 1, transformers=False, text=False)
     assert [entry.name for entry in entries] == ["forward", "lmr, all past", "lmr, half past", "lmr, none past"]
     assert len({dataclasses.astuple(entry) for entry in entries}) == 4
 
@@ -318,7 +457,7 @@ def test_rounds_fill_the_time_that_is_left(left: float, rounds: int) -> None:
 
 
 def test_matrix_rate_counts_what_it_multiplies() -> None:
-    config = find_subject(Source(random="small")).tower.config
+    config = find_measured_model(ModelSource(random="small")).tower.config
     matrices = MatrixRate(config, 6)
     matrices.measure(keep=False)
     assert not any(matrices.seconds.values())

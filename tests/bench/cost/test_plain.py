@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lmr
-from lmr.bench.cost.plain import PlainLMR, PlainTENT
+from lmr.bench.cost.plain.loop import find_plain_loop, list_plain_loops
+from lmr.bench.cost.plain.plain_lmr import PlainLMR
+from lmr.bench.cost.plain.plain_tent import PlainTENT
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.verify.to_transformers import build_transformers_vision
@@ -93,6 +95,12 @@ def test_plain_tent_and_ours_answer_alike_and_reset_forgets() -> None:
         loop.reset()
         method.reset()
         torch.testing.assert_close(loop.forward(batches[0]), first)
+
+
+def test_loops_are_found_by_the_name_of_their_method() -> None:
+    assert list_plain_loops() == ["lmr", "tent"]
+    assert (find_plain_loop("lmr"), find_plain_loop("tent")) == (PlainLMR, PlainTENT)
+    assert find_plain_loop("eta") is None
 
 
 def test_loops_train_norms_and_leave_the_tower_as_it_was() -> None:

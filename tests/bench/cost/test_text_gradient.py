@@ -8,8 +8,8 @@ import re
 import pytest
 import torch
 
-from lmr.bench.cost import text_gradient as text_cost
-from lmr.bench.cost.text_gradient import CONTENDERS, SMALL, Bench, Sizes
+from lmr.bench.cost import text_gradient
+from lmr.bench.cost.text_gradient import SMALL, VARIANTS, TextGradient, TextSizes
 from lmr.cli import main
 
 TINY = dataclasses.replace(SMALL, classes=12, batch_size=6, chunk=5, context=20, longest=7, width=16, features=8)
@@ -22,19 +22,19 @@ def keep_threads():
     torch.set_num_threads(before)
 
 
-def test_contenders_compute_the_same_gradient_in_their_own_way() -> None:
-    bench = Bench(TINY)
-    bench.tower.double()
-    bench.images, bench.rows = bench.images.double(), bench.rows.detach().double().requires_grad_()
+def test_variants_compute_the_same_gradient_in_their_own_way() -> None:
+    text = TextGradient(TINY)
+    text.tower.double()
+    text.images, text.rows = text.images.double(), text.rows.detach().double().requires_grad_()
     seen: list[tuple[int, int]] = []
-    bench.tower.register_forward_hook(
+    text.tower.register_forward_hook(
         lambda _, given, out: seen.append(tuple(given[0].shape)) if out.requires_grad else None
     )
     gradients = {}
-    for contender in CONTENDERS:
+    for variant in VARIANTS:
         seen.clear()
-        gradients[contender] = bench.differentiate(contender, 12)
-        cut, chunked = CONTENDERS[contender]
+        gradients[variant] = text.differentiate(variant, 12)
+        cut, chunked = VARIANTS[variant]
         assert {width for _, width in seen} == {7 if cut else 20}
         assert sorted(size for size, _ in seen) == ([2, 5, 5] if chunked else [12])
     assert gradients["plain"].abs().max() > 1e-3
@@ -43,7 +43,7 @@ def test_contenders_compute_the_same_gradient_in_their_own_way() -> None:
 
 
 def test_one_graph_stays_below_the_limit() -> None:
-    full = Sizes()
+    full = TextSizes()
     assert full.count_classes("plain") < 1000 == full.count_classes("cut") == full.count_classes("chunked")
     assert dataclasses.replace(full, limit_gb=100.0).count_classes("plain") == 1000
     assert dataclasses.replace(full, limit_gb=1.0).count_classes("cut") < 1000
@@ -53,13 +53,13 @@ def test_one_graph_stays_below_the_limit() -> None:
 def test_table_has_a_row_for_each_and_says_who_took_fewer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(text_cost, "measure_memory_apart", lambda sizes, contender: 3_000_000)
+    monkeypatch.setattr(text_gradient, "measure_memory", lambda sizes, variant: 3_000_000)
     given = {key: value for key, value in dataclasses.asdict(TINY).items() if key != "limit_gb"}
     words = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
     assert main(["cost-text", "--small", "--rounds=2", "--limit-gb=0.0002", *words]) == 0
     shown, progress = capsys.readouterr()
     rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines()[4:8]}
-    assert list(rows) == list(CONTENDERS)
+    assert list(rows) == list(VARIANTS)
     fewer = dataclasses.replace(TINY, limit_gb=0.0002).count_classes("plain")
     assert 2 <= fewer < 12
     assert rows["plain"][:3] == ["20", str(fewer), str(fewer)]
@@ -76,13 +76,13 @@ def test_table_has_a_row_for_each_and_says_who_took_fewer(
 
 def test_memory_of_a_fresh_process_is_a_number_and_chunks_need_less() -> None:
     sizes = dataclasses.replace(SMALL, classes=200, chunk=5)
-    plain, both = (text_cost.measure_memory_apart(sizes, contender) for contender in ("plain", "both"))
+    plain, both = (text_gradient.measure_memory(sizes, variant) for variant in ("plain", "both"))
     assert 0 <= both < plain
     assert plain > 40_000_000  # 200 x 77 tokens x 2 blocks x 64 wide x 4 bytes x about 10
 
 
 @pytest.mark.parametrize("bad", [["--rounds=0"], ["--classes=1"], ["--longest=99"], ["--heads=3"], ["--chunk=-1"]])
-def test_bad_sizes_get_a_sentence(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_sizes_are_refused(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost-text", "--small", *bad]) == 2
     assert "lmr: Expected" in capsys.readouterr().err
 
@@ -92,7 +92,7 @@ def test_help_names_the_sizes(capsys: pytest.CaptureFixture[str]) -> None:
         main(["cost-text", "--help"])
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("--rounds", "--small"))
-    for field in dataclasses.fields(Sizes):
+    for field in dataclasses.fields(TextSizes):
         name, small = field.name.replace("_", "-"), getattr(SMALL, field.name)
         assert f"--{name} " in shown
         given = rf"--{name} .*?\(default: {field.default:g}" + ("" if small == field.default else f"; small: {small}")

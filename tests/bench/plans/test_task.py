@@ -105,7 +105,7 @@ def test_a_row_can_say_what_its_order_depends_on() -> None:
         ({"order": "file", "seeds": 2}, "the same for every seed"),
         ({"device": "foo"}, "There is no device 'foo'"),
         ({"device": 1.5}, "There is no device 1.5"),
-        ({"datasets": "pocket", "corruptions": "clean", "forgetting": 5}, "leave 'forgetting' away there"),
+        ({"datasets": "pocket", "corruptions": "clean", "forgetting": 5}, "remove 'forgetting' there"),
     ],
 )
 def test_what_would_change_nothing_or_cannot_be_is_refused(table: dict[str, Any], sentence: str) -> None:

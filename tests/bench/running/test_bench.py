@@ -17,18 +17,31 @@ import pytest
 import lmr
 from lmr.bench.plans.plan import Plan, list_plans, parse_plan
 from lmr.bench.running.bench import run_bench
-from lmr.bench.running.checkpoint import lock_file
 from lmr.bench.running.row import Row, read_rows, read_samples
 from lmr.cli.parser import parse
+from lmr.core.files import hold_lock
 
 TABLE = {"methods": ["lmr", "ecalp"], "datasets": "pocket-c", "corruptions": ["fog", "frost"], "images": 240,
          "batch_sizes": 8}  # fmt: skip
 PROGRAM = """
 import sys
+import time
 from pathlib import Path
-from lmr.bench.running.bench import run_bench
 from lmr.bench.plans.plan import parse_plan
+from lmr.bench.running import run
+from lmr.bench.running.bench import run_bench
 
+hold, calls, answer = Path({hold!r}), {{}}, run._answer
+
+
+def answer_unless_held(task, *rest):  # workers import this file too
+    calls[task.run] = calls.get(task.run, 0) + 1
+    while calls[task.run] > 4 and hold.exists() and task.domain in hold.name.split("."):
+        time.sleep(0.01)
+    return answer(task, *rest)
+
+
+run._answer = answer_unless_held
 if __name__ == "__main__":
     try:
         outcome = run_bench(parse_plan("test", "", Path(), {table!r}), {folder!r}, workers=2, save_seconds=0.0)
@@ -43,18 +56,24 @@ def make_plan(**changes: Any) -> Plan:
     return parse_plan("test", "", Path(), TABLE | changes)
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    """A bench in a process of its own; a file is needed because its workers import it again."""
-    program = folder.parent / f"{folder.name}.py"
-    program.write_text(PROGRAM.format(table=TABLE, folder=str(folder)))
-    return subprocess.Popen(
+def start(folder: Path, *held: str) -> tuple[subprocess.Popen[str], Path]:
+    """A bench in another process, and a file: while it exists, runs of the domains ``held`` stop after four batches.
+
+    However slow the machine is, such a run is then neither unbegun nor finished. The program is a file because its
+    workers import it again.
+    """
+    program, hold = folder.parent / f"{folder.name}.py", folder.parent / ".".join(["hold", *held])
+    program.write_text(PROGRAM.format(table=TABLE, folder=str(folder), hold=str(hold)))
+    hold.touch()
+    process = subprocess.Popen(
         [sys.executable, str(program)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,  # a group of its own, as a terminal gives it
+        start_new_session=True,  # a process group, as a terminal gives it
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore Ctrl-C
     )
+    return process, hold
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -66,7 +85,13 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 
 def count_states(folder: Path) -> int:
-    return len(list((folder / "checkpoints").glob("*.state")))
+    return len([path for path in (folder / "checkpoints").glob("*.state") if not path.name.startswith(".")])
+
+
+def count_lines(folder: Path) -> int:
+    """Whole lines of the rows."""
+    path = folder / "rows.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def find_rows(folder: Path) -> dict[str, Row]:
@@ -93,39 +118,39 @@ def expect_same(folder: Path, unbroken: Path) -> None:
     assert list((folder / "checkpoints").iterdir()) == []
 
 
-def test_killed_bench_goes_on_to_the_same_rows(unbroken: Path, tmp_path: Path) -> None:
-    """Killed with two runs on their way, killed again with some finished, and then left alone."""
+def test_killed_bench_resumes_to_the_same_rows(unbroken: Path, tmp_path: Path) -> None:
+    """Killed with two runs under way, killed again with two finished, and then left alone."""
     folder = tmp_path / "runs"
-    first = start(folder)
+    first, _ = start(folder, "fog", "frost")
     wait_for(lambda: count_states(folder) == 2, first)
     first.kill()
     first.communicate()
     assert not (folder / "rows.jsonl").exists()
-    second = start(folder)
-    rows = folder / "rows.jsonl"
-    wait_for(lambda: rows.exists() and b"\n" in rows.read_bytes() and count_states(folder) > 0, second)
+    second, _ = start(folder, "frost")
+    wait_for(lambda: (count_lines(folder), count_states(folder)) == (2, 2), second)
     second.kill()
     second.communicate()
-    finished = len(find_rows(folder))
-    assert 1 <= finished < 4
+    assert len(find_rows(folder)) == 2
     with open(folder / "rows.jsonl", "ab") as file:
         file.write(b'{"run": "half a l')
-    third = start(folder)
+    third, _ = start(folder)
     words, _ = third.communicate()
     assert third.returncode == 0, words
     assert "The last line of" in words
-    assert f"({finished} were finished before)" in words
+    assert "4 runs are finished: 2 now" in words
+    assert "2 earlier" in words
     expect_same(folder, unbroken)
 
 
 def test_interrupted_bench_saves_where_it_is(unbroken: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs"
-    process = start(folder)
+    process, hold = start(folder, "fog", "frost")
     wait_for(lambda: count_states(folder) == 2, process)
     os.killpg(process.pid, signal.SIGINT)  # to the workers too, as Ctrl-C does
+    hold.unlink()  # the workers finish their batch, save and end
     words, _ = process.communicate()
     assert process.returncode == 130, words
-    assert "The same command goes on where this one stopped." in words
+    assert "give the same command again to resume" in words
     assert "Traceback" not in words
     assert count_states(folder) >= 1
     run_bench(make_plan(), folder, workers=2, screen=io.StringIO())
@@ -137,7 +162,7 @@ def test_finished_runs_are_skipped(unbroken: Path) -> None:
     outcome = run_bench(make_plan(), unbroken)
     assert (outcome.skipped, len(outcome.rows), outcome.failures) == (4, 4, [])
     assert (unbroken / "rows.jsonl").read_bytes() == before
-    assert "(4 were finished before)" in outcome.describe()
+    assert outcome.describe() == "4 runs are finished, all of them earlier."
 
 
 def test_samples_that_are_gone_are_made_again(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,10 +193,11 @@ def test_failed_run_does_not_stop_the_others(tmp_path: Path, capsys: pytest.Capt
 
 def test_second_bench_in_a_folder_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmr.bench.running.bench.LOCK_SECONDS", 0.1)
-    with open(tmp_path / ".lock", "ab") as file:
-        lock_file(file.fileno(), 0.0, "")
-        with pytest.raises(lmr.LmrError, match="Another bench is at work"):
-            run_bench(make_plan(), tmp_path)
+    with (
+        hold_lock(tmp_path / ".lock", "unused"),
+        pytest.raises(lmr.LmrError, match="Another bench is running"),
+    ):
+        run_bench(make_plan(), tmp_path)
 
 
 def test_folder_that_cannot_be_made_gets_a_sentence(tmp_path: Path) -> None:

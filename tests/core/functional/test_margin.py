@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lmr.core.functional.by_stream import sum_by_stream
 from lmr.core.functional.margin import (
     adapt_margin,
     count_mass,
@@ -19,7 +20,6 @@ from lmr.core.functional.margin import (
     protect,
     restoration_loss,
 )
-from lmr.core.functional.streams import sum_by_stream
 
 quick = settings(max_examples=50, deadline=None)
 EPS = 1e-6

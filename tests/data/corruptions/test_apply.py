@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA, corrupt, corrupt_batch
-from lmr.data.corruptions.families import FUNCTIONS
-from lmr.data.corruptions.textures import TEXTURES, load_textures
+from lmr.data.corruptions.frost_textures import TEXTURES, load_textures
+from lmr.data.corruptions.function_table import FUNCTIONS
 
 ALL = CORRUPTIONS + EXTRA
 SETS = ("cifar", "imagenet")
@@ -252,7 +252,7 @@ def test_a_missing_package_says_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_damaged_texture_is_named(frost_folder: Path) -> None:
     (frost_folder / TEXTURES[4]).write_bytes(b"not a picture")
-    with pytest.raises(ValueError, match=r"frost5\.jpg cannot be read as a picture: run pip install --force-reinstall"):
+    with pytest.raises(ValueError, match=r"frost5\.jpg cannot be read as an image: run pip install --force-reinstall"):
         corrupt(draw_pictures(1)[0], "frost", 1)
 
 
@@ -284,13 +284,13 @@ def test_a_wrong_severity_is_refused(severity: object) -> None:
 
 def test_wrong_numbers_are_refused() -> None:
     pictures = draw_pictures(2)
-    with pytest.raises(ValueError, match="The seed must be a whole number of at least 0, but -1 came"):
+    with pytest.raises(ValueError, match="The seed must be a whole number of at least 0, got -1"):
         corrupt(pictures[0], "fog", 1, seed=-1)
-    with pytest.raises(ValueError, match="The index of a picture must be"):
+    with pytest.raises(ValueError, match="The index of an image must be"):
         corrupt(pictures[0], "contrast", 1, index=-5)
-    with pytest.raises(ValueError, match="one index for each of the 2 pictures, but 3 came"):
+    with pytest.raises(ValueError, match="one index for each of the 2 images, got 3"):
         corrupt_batch(pictures, "contrast", 1, indices=range(3))
-    with pytest.raises(ValueError, match="The number of workers must be a whole number of at least 1, but 0 came"):
+    with pytest.raises(ValueError, match="The number of workers must be a whole number of at least 1, got 0"):
         corrupt_batch(pictures, "contrast", 1, workers=0)
 
 
@@ -302,13 +302,11 @@ def test_a_wrong_type_is_refused(images: object) -> None:
 
 @pytest.mark.parametrize("shape", [(8, 8), (8, 8, 1), (8, 8, 4), (3, 8, 8), (1, 8, 8, 3), (0, 8, 3)])
 def test_a_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(
-        ValueError, match=r"a colour picture \[H, W, 3\], but the shape .* use corrupt_batch for a batch"
-    ):
+    with pytest.raises(ValueError, match=r"a colour image \[H, W, 3\], got the shape .* use corrupt_batch for a batch"):
         corrupt(np.zeros(shape, np.uint8), "fog", 1)
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 3), (2, 3, 8, 8), (2, 0, 8, 3)])
 def test_a_wrong_shape_of_a_batch_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"colour pictures of one size \[N, H, W, 3\], but the shape"):
+    with pytest.raises(ValueError, match=r"colour images of one size \[N, H, W, 3\], got the shape"):
         corrupt_batch(np.zeros(shape, np.uint8), "fog", 1)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from lmr.cli import main
 from lmr.data.corruptions import corrupt, sheet
-from lmr.data.corruptions.textures import TEXTURES, load_textures
+from lmr.data.corruptions.frost_textures import TEXTURES, load_textures
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +37,14 @@ def test_the_sheet_shows_every_corruption_at_its_place() -> None:
 def test_the_command_takes_any_picture(tmp_path: Path, constants: str, size: int) -> None:
     source, out = tmp_path / "wide.png", tmp_path / "sheet.png"
     Image.new("RGB", (300, 120), (200, 30, 60)).save(source)
-    assert sheet.prepare_picture(source, size).shape == (size, size, 3)
+    assert sheet.prepare_image(source, size).shape == (size, size, 3)
     assert main(["corruptions", str(out), "--picture", str(source), "--constants", constants]) == 0
     with Image.open(out) as written:
         assert written.size[0] > 1000
 
 
 def test_without_a_picture_there_is_a_portrait() -> None:
-    portrait = sheet.prepare_picture(None, 224)
+    portrait = sheet.prepare_image(None, 224)
     assert portrait.shape == (224, 224, 3)
     assert portrait.std() > 40
 

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from lmr.data.corruptions import CORRUPTIONS, EXTRA, corrupt_batch
-from lmr.data.corruptions.textures import load_textures
-from lmr.data.sets.pocket import draw
+from lmr.data.corruptions.frost_textures import load_textures
+from lmr.data.sets.pocket_world import draw
 
 BOOK = json.loads(Path(__file__).with_name("corruption_statistics.json").read_text(encoding="utf-8"))
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"

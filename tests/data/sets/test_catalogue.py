@@ -19,7 +19,7 @@ from lmr.data.fetch.sources import SOURCES
 from lmr.data.orders import ORDERS
 from lmr.data.sets.catalogue import NAMES, PocketWorld, open_dataset
 from lmr.data.sets.dataset import CorruptedOnTheFly, find_root, make_digest
-from lmr.data.sets.pocket import CLASSES, draw, list_labels
+from lmr.data.sets.pocket_world import CLASSES, draw, list_labels
 
 
 def test_pocket_world() -> None:
@@ -81,7 +81,7 @@ def test_unknown_names_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="There is no file"):
         open_dataset(f"csv:{tmp_path / 'no.csv'}")
     for bad in ([-1], [10_000]):
-        with pytest.raises(ValueError, match="has the pictures 0 to 9999"):
+        with pytest.raises(ValueError, match="has the images 0 to 9999"):
             open_dataset("pocket").read("clean", 0, bad)
 
 
@@ -111,7 +111,7 @@ def test_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def write_folder(folder: Path) -> None:
     for name, colour in (("red_fox", 10), ("owl", 200)):
         for number in (10, 9):
-            maker.write_picture(folder / name / f"img{number}.png", colour + number)
+            maker.write_image(folder / name / f"img{number}.png", colour + number)
 
 
 def test_folder_of_classes(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_folder_of_classes(tmp_path: Path) -> None:
     assert [maker.read_colour(p) for p in found.read("clean", 0, range(4))] == [209, 210, 19, 20]
     first = found.digest
     assert open_dataset(name).digest == first
-    maker.write_picture(tmp_path / "owl" / "img9.png", 3, (50, 60))
+    maker.write_image(tmp_path / "owl" / "img9.png", 3, (50, 60))
     assert open_dataset(name).digest != first
 
 

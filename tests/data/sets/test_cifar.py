@@ -17,7 +17,7 @@ import set_maker as maker
 from PIL import Image
 
 from lmr.data.corruptions import corrupt
-from lmr.data.fetch.made import NOTE
+from lmr.data.fetch.notes import MADE_NOTE
 from lmr.data.fetch.sources import CIFAR_C_FILES
 from lmr.data.provenance import DataOrigin, Provenance, read_origin
 from lmr.data.sets.cifar import OFFICIAL, Cifar, CifarC, open_cifar, open_cifar_c
@@ -105,7 +105,7 @@ def test_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
     victim.unlink()
     path = tmp_path / "test_batch"
     path.write_bytes(pickle.dumps({"data": Trap(victim), "labels": []}, protocol=2))
-    with pytest.raises(ValueError, match="do not trust it"):
+    with pytest.raises(ValueError, match="do not trust the file"):
         read_archive(path, 10)
     assert not victim.exists()
 
@@ -151,8 +151,8 @@ def test_wrong_contents_are_sentences(tmp_path: Path) -> None:
     path = tmp_path / "cifar10_test.npz"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"images": images}, "arrays images and labels"),
-        ({"images": images.astype(float), "labels": labels}, "Expected uint8 pictures"),
-        ({"images": images[:, :16], "labels": labels}, "Expected uint8 pictures"),
+        ({"images": images.astype(float), "labels": labels}, "Expected uint8 images"),
+        ({"images": images[:, :16], "labels": labels}, "Expected uint8 images"),
         ({"images": images, "labels": labels[:3]}, "Expected 4 whole numbers"),
         ({"images": images, "labels": labels / 2}, "Expected 4 whole numbers"),
         ({"images": images, "labels": labels + 10}, "Expected labels from 0 to 9"),
@@ -171,7 +171,7 @@ def test_wrong_contents_are_sentences(tmp_path: Path) -> None:
 
 def test_set_must_be_whole(tmp_path: Path) -> None:
     path = write(tmp_path, "npz", 10, *maker.make_cifar(9, 10))
-    with pytest.raises(ValueError, match="Expected the 10000 pictures"):
+    with pytest.raises(ValueError, match="Expected the 10000 images"):
         Cifar(path, 10)
 
 
@@ -191,7 +191,7 @@ def test_clean_set(tmp_path: Path) -> None:
         whole.update(len(data).to_bytes(8, "little") + data)
     assert found.digest == whole.hexdigest()[:16]
     for bad in (-1, 10_000):
-        with pytest.raises(ValueError, match="has the pictures 0 to 9999"):
+        with pytest.raises(ValueError, match="has the images 0 to 9999"):
             found.read("clean", 0, [bad])
     with pytest.raises(ValueError, match="has no domain 'fog'"):
         found.labels("fog")
@@ -295,7 +295,7 @@ def test_files_are_official_by_their_checksums(official: Path, monkeypatch: pyte
     assert found.find_origin(["clean"]).corruptions is Provenance.UNCHECKED
     for domains in (["fog"], ["fog", "spatter"], ["clean"]):
         assert read_origin(found.describe_part(domains)) == found.find_origin(domains)
-    (official / NOTE).write_text(json.dumps({"corruptions": "made by lmr"}))
+    (official / MADE_NOTE).write_text(json.dumps({"corruptions": "made by lmr"}))
     made = CifarC(official, 10)
     assert made.describe_part(["fog"])["corruptions"] == "made by lmr"
     assert (

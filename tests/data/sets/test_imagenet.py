@@ -14,14 +14,14 @@ from PIL import Image
 
 from lmr.core.errors import LmrError
 from lmr.data.corruptions import corrupt
-from lmr.data.fetch.fetched import write_fetched
+from lmr.data.fetch.notes import ArchiveNote, write_archive_note
 from lmr.data.fetch.sources import GROUPS
 from lmr.data.names import read_imagenet, read_list
 from lmr.data.provenance import Provenance, read_origin
 from lmr.data.sets.imagenet import (
     ImageNetC,
-    crop_picture,
-    number_picture,
+    crop_image,
+    number_image,
     open_imagenet,
     open_imagenet_c,
     store_as_jpeg,
@@ -34,7 +34,7 @@ def write_classes(folder: Path, names: dict[str, int], count: int = 2) -> None:
     """``count`` pictures in each class folder; the colour tells the class, the size the picture."""
     for name, colour in names.items():
         for number in range(count):
-            maker.write_picture(folder / name / f"{name}_{number}.JPEG", colour, (20 + number, 16))
+            maker.write_image(folder / name / f"{name}_{number}.JPEG", colour, (20 + number, 16))
 
 
 def test_lists_are_those_of_the_papers() -> None:
@@ -85,7 +85,7 @@ def test_subsets_have_200_candidates(name: str, tmp_path: Path) -> None:
     assert "200 classes of ImageNet's 1000" in found.protocol["candidates"]
     outside = next(wnid for wnid in read_imagenet() if wnid not in subset)
     write_classes(tmp_path / name, {outside: 10}, 1)
-    with pytest.raises(ValueError, match=f"'{outside}' is there and is no class of this set"):
+    with pytest.raises(ValueError, match=f"'{outside}' is not a class of this set"):
         open_imagenet(name, tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_v2_folders_are_numbers(tmp_path: Path) -> None:
 
 def write_flat(folder: Path) -> None:
     for number, colour in ((1, 10), (2, 20), (3, 30)):
-        maker.write_picture(folder / f"ILSVRC2012_val_{number:08d}.JPEG", colour)
+        maker.write_image(folder / f"ILSVRC2012_val_{number:08d}.JPEG", colour)
 
 
 @pytest.mark.parametrize("beside", [True, False])
@@ -122,7 +122,7 @@ def test_flat_validation_folder_with_truths(beside: bool, kaggle: bool, tmp_path
 def test_flat_validation_folder_without_truths(tmp_path: Path) -> None:
     folder = tmp_path / "imagenet" / "val"
     write_flat(folder)
-    with pytest.raises(ValueError, match=r"pictures without classes.*LOC_val_solution\.csv"):
+    with pytest.raises(ValueError, match=r"images without classes.*LOC_val_solution\.csv"):
         open_imagenet("imagenet", tmp_path)
     truths = folder / "imagenet_2012_validation_synset_labels.txt"
     for text in ("n15075141\nn01440764\n", "n15075141\nn01440764\nn00000000\n"):
@@ -145,7 +145,7 @@ def test_what_cannot_be_listed_or_read_is_an_lmr_error(tmp_path: Path) -> None:
     (tmp_path / "imagenet-a").write_text("not a folder")
     with pytest.raises(LmrError, match=r"Cannot list the folder '.*imagenet-a': Not a directory"):
         open_imagenet("imagenet-a", tmp_path)
-    maker.write_picture(tmp_path / "imagenet" / "val" / "ILSVRC2012_val_00000001.JPEG", 30)
+    maker.write_image(tmp_path / "imagenet" / "val" / "ILSVRC2012_val_00000001.JPEG", 30)
     (tmp_path / "imagenet" / "LOC_val_solution.csv").write_bytes(b"ImageId,PredictionString\n\xff\xfe")
     with pytest.raises(LmrError, match=r"Cannot read the list of classes '.*LOC_val_solution\.csv'"):
         open_imagenet("imagenet", tmp_path)
@@ -160,7 +160,7 @@ def test_missing_sets_name_the_command(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=rf"`lmr fetch {name}`.*`lmr fetch imagenet`"):
             open_imagenet_c(name, tmp_path)
     (tmp_path / "imagenet-a").mkdir()
-    with pytest.raises(ValueError, match="There is no picture in class folders"):
+    with pytest.raises(ValueError, match="There is no image in class folders"):
         open_imagenet("imagenet-a", tmp_path)
 
 
@@ -171,7 +171,7 @@ def write_corrupted(folder: Path, files: dict[str, int], grouped: bool = False) 
         for severity in (4, 5):
             for file, colour in files.items():
                 place = folder / group / domain if grouped else folder / domain
-                maker.write_picture(place / str(severity) / file, colour + shift + 4 * severity)
+                maker.write_image(place / str(severity) / file, colour + shift + 4 * severity)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -194,7 +194,7 @@ def test_official_corrupted_folders(grouped: bool, tmp_path: Path) -> None:
         found.labels("snow")
     first = found.digest
     assert ImageNetC("imagenet-c", found.folder).digest == first
-    maker.write_picture(found.locate("fog") / "5" / "n01440764/ILSVRC2012_val_00000293.JPEG", 30, (90, 90))
+    maker.write_image(found.locate("fog") / "5" / "n01440764/ILSVRC2012_val_00000293.JPEG", 30, (90, 90))
     assert ImageNetC("imagenet-c", found.folder).digest != first
 
 
@@ -207,9 +207,9 @@ def test_digest_of_a_part_follows_its_own_files(tmp_path: Path) -> None:
 
     first, other = digest("fog", 5), digest("fog", 4)
     assert len({first, other, digest("zoom_blur", 5)}) == 3
-    maker.write_picture(tmp_path / "snow" / "5" / file, 30)
+    maker.write_image(tmp_path / "snow" / "5" / file, 30)
     assert digest("fog", 5) == first
-    maker.write_picture(tmp_path / "fog" / "5" / file, 30, (90, 90))
+    maker.write_image(tmp_path / "fog" / "5" / file, 30, (90, 90))
     assert digest("fog", 5) != first
     assert digest("fog", 4) == other
 
@@ -218,9 +218,9 @@ def test_files_are_official_if_they_were_fetched(tmp_path: Path) -> None:
     folder = tmp_path / "imagenet-c"
     write_corrupted(folder, {"n01440764/ILSVRC2012_val_00000293.JPEG": 30})
     found = ImageNetC("imagenet-c", folder)
-    write_fetched(tmp_path, "weather.tar", {"checksum": "md5:0", "listed": False, "names": None})
+    write_archive_note(tmp_path, "weather.tar", ArchiveNote("md5:0", False, None))
     assert found.describe_part(["fog"]) == found.protocol  # it is still on its way
-    write_fetched(tmp_path, "weather.tar", {"checksum": "md5:0", "listed": False, "names": ["fog"]})
+    write_archive_note(tmp_path, "weather.tar", ArchiveNote("md5:0", False, ("fog",)))
     assert found.describe_part(["fog"])["corruptions"] == "the official files of ImageNet-C"
     assert found.describe_part(["fog", "zoom_blur"]) == found.protocol  # which is in another archive
     assert found.describe_part(["clean"]) == found.protocol
@@ -318,7 +318,7 @@ def test_crop_is_that_of_the_authors(size: tuple[int, int], tmp_path: Path) -> N
     path = tmp_path / "a.png"
     make_photo(path, size, 5)
     with Image.open(path) as picture:
-        np.testing.assert_array_equal(np.asarray(crop_picture(picture)), crop_slowly(path))
+        np.testing.assert_array_equal(np.asarray(crop_image(picture)), crop_slowly(path))
 
 
 def test_stored_picture_loses_what_jpeg_loses() -> None:
@@ -331,8 +331,8 @@ def test_stored_picture_loses_what_jpeg_loses() -> None:
 
 
 def test_numbers_of_pictures() -> None:
-    assert number_picture("n01440764/ILSVRC2012_val_00000293.JPEG", 5) == 293
-    assert number_picture("n01440764/other.JPEG", 5) == 5
+    assert number_image("n01440764/ILSVRC2012_val_00000293.JPEG", 5) == 293
+    assert number_image("n01440764/other.JPEG", 5) == 5
 
 
 def test_real_photographs() -> None:

@@ -134,9 +134,9 @@ def test_choice_is_random_the_same_again_and_in_order(tmp_path: Path) -> None:
     [
         ({}, None, "has no sub-folders"),
         ({"a": 1}, None, "at least two classes"),
-        ({"a": 0, "b": 0}, None, "no picture in the sub-folders"),
+        ({"a": 0, "b": 0}, None, "no image in the sub-folders"),
         ({"a": 1, "b": 1}, ["one", "two", "three"], "a name for each of the 2 classes"),
-        ({"a": 1, "b": 1}, {"a": "one"}, "lack 1 of the pictures' 2 classes, 'b'"),
+        ({"a": 1, "b": 1}, {"a": "one"}, "lack 1 of the images' 2 classes, for example 'b'"),
     ],
 )
 def test_what_does_not_fit_gets_a_sentence(
@@ -150,7 +150,7 @@ def test_what_does_not_fit_gets_a_sentence(
 def test_a_class_of_other_files_is_refused(tmp_path: Path) -> None:
     make_folder(tmp_path, {"a": 1, "b": 0})
     (tmp_path / "b" / "list.txt").write_text("no picture")
-    with pytest.raises(ValueError, match="holds no picture"):
+    with pytest.raises(ValueError, match="contains no image"):
         list_labelled(tmp_path)
 
 

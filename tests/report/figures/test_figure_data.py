@@ -9,7 +9,9 @@ from row_maker import complete, make_row, make_samples
 
 from lmr.bench.running.row import Row, append_row, write_samples
 from lmr.report.figures import figure_data as data
-from lmr.report.series import Runs, gather, read_runs
+from lmr.report.row_traits import LineKind
+from lmr.report.runs import Runs, read_runs
+from lmr.report.series import gather
 
 FIELDS: dict[str, Any] = {"dataset": "pocket-c", "images": 6}
 
@@ -33,9 +35,9 @@ def test_gaps_are_those_of_errors_on_the_shift(tmp_path: Path) -> None:
     add(tmp_path, make_row("zero-shot", "zeroshot()", "snow", 0.5, **FIELDS | {"images": 9}))  # a single longer run
     add(tmp_path, make_row("zero-shot", "zeroshot()", "frost", 0.5, **FIELDS), **arrays)
     add(tmp_path, make_row("LMR", complete("lmr"), "frost", 0.5, **FIELDS))
-    found = data.collect_gaps(*read(tmp_path))
+    found = data.collect_gaps(*read(tmp_path)).value
     assert found is not None
-    where, gaps = found
+    where, gaps = found.where, found.data
     assert where == "pocket-c, openai/clip-vit-base-patch16, severity 5, frost, 6 images, seed 1"
     np.testing.assert_allclose(gaps, [0.01, 0.02, 0.04])
 
@@ -43,7 +45,7 @@ def test_gaps_are_those_of_errors_on_the_shift(tmp_path: Path) -> None:
 def test_no_errors_is_no_figure(tmp_path: Path) -> None:
     row = make_row("zero-shot", "zeroshot()", "frost", 1.0, **FIELDS)
     add(tmp_path, row, true=[0] * 6, predicted=[0] * 6)
-    assert data.collect_gaps(*read(tmp_path)) is None
+    assert data.collect_gaps(*read(tmp_path)).value is None
 
 
 def test_margins_are_medians_by_severity(tmp_path: Path) -> None:
@@ -53,29 +55,29 @@ def test_margins_are_medians_by_severity(tmp_path: Path) -> None:
             row = make_row("zero-shot", "zeroshot()", domain, 0.5, severity=severity, **FIELDS)
             add(tmp_path, row, margin=margin)
     add(tmp_path, make_row("zero-shot", "zeroshot()", "snow", 0.5, severity=5, **FIELDS))
-    found = data.collect_margins(*read(tmp_path))
+    found = data.collect_margins(*read(tmp_path)).value
     assert found is not None
-    assert found[0] == "pocket-c, openai/clip-vit-base-patch16, 6 images"
-    assert found[1] == {"frost": {1: 1.0, 3: 1 / 3, 5: 0.2}, "fog": {1: 2.0, 3: 2 / 3, 5: 0.4}}
+    assert found.where == "pocket-c, openai/clip-vit-base-patch16, 6 images"
+    assert found.data == {"frost": {1: 1.0, 3: 1 / 3, 5: 0.2}, "fog": {1: 2.0, 3: 2 / 3, 5: 0.4}}
 
 
 def test_margins_that_are_nowhere_defined_are_left_out(tmp_path: Path) -> None:
     for severity in (1, 5):
         row = make_row("zero-shot", "zeroshot()", "frost", 0.5, severity=severity, **FIELDS)
         add(tmp_path, row, margin=[np.nan] * 6)
-    assert data.collect_margins(*read(tmp_path)) is None
+    assert data.collect_margins(*read(tmp_path)).value is None
 
 
 def test_mass_accumulates_from_the_largest_class(tmp_path: Path) -> None:
     np.testing.assert_allclose(data.accumulate_classes(np.array([3, 3, 1, 3, 0]), 5), [0.6, 0.8, 1, 1, 1])
     shifted = make_row("zero-shot", "zeroshot()", "frost", 0.5, **FIELDS)
     add(tmp_path, shifted, true=[0, 0, 1, 1, 2, 3], predicted=[1, 1, 1, 1, 1, 2])
-    assert data.collect_mass(*read(tmp_path)) is None  # clean pictures are missing
+    assert data.collect_mass(*read(tmp_path)).value is None  # clean pictures are missing
     clean = make_row("zero-shot", "zeroshot()", "clean", 0.5, **FIELDS)
     add(tmp_path, clean, true=[0, 0, 1, 1, 2, 3], predicted=[0, 1, 1, 1, 2, 3])
-    found = data.collect_mass(*read(tmp_path))
+    found = data.collect_mass(*read(tmp_path)).value
     assert found is not None
-    where, mass = found
+    where, mass = found.where, found.data
     assert where == "pocket-c, openai/clip-vit-base-patch16, severity 5, frost, 6 images clean and shifted"
     np.testing.assert_allclose(mass["shifted predictions"], [5 / 6, 1, 1, 1])
     np.testing.assert_allclose(mass["clean predictions"], [3 / 6, 4 / 6, 5 / 6, 1])
@@ -90,9 +92,9 @@ def test_mass_is_of_the_same_pictures_and_of_all_classes(tmp_path: Path) -> None
     clean = make_row("zero-shot", "zeroshot()", "clean", 0.5, **fields | {"images": 3})
     short = {key: np.zeros(3) for key in ("confidence", "gap", "margin", "recovery")}
     add(tmp_path, clean, index=[5, 3, 9], true=[3, 1, 2], predicted=[3, 1, 2], **short)
-    found = data.collect_mass(*read(tmp_path))
+    found = data.collect_mass(*read(tmp_path)).value
     assert found is not None
-    where, mass = found
+    where, mass = found.where, found.data
     assert where.endswith("frost, 2 images clean and shifted")
     for line in mass.values():
         np.testing.assert_allclose(line, [0.5, 1, 1, 1, 1, 1, 1])
@@ -101,7 +103,7 @@ def test_mass_is_of_the_same_pictures_and_of_all_classes(tmp_path: Path) -> None
 def test_mass_without_a_picture_in_common_is_no_figure(tmp_path: Path) -> None:
     add(tmp_path, make_row("zero-shot", "zeroshot()", "frost", 0.5, **FIELDS))
     add(tmp_path, make_row("zero-shot", "zeroshot()", "clean", 0.5, **FIELDS), index=np.arange(6) + 10)
-    assert data.collect_mass(*read(tmp_path)) is None
+    assert data.collect_mass(*read(tmp_path)).value is None
 
 
 def test_late_shares_are_of_runs_alike(tmp_path: Path) -> None:
@@ -119,34 +121,40 @@ def test_late_shares_are_of_pmr_without_and_with_am(tmp_path: Path) -> None:
     add(tmp_path, make_row("x", complete("lmr(am=False, bc=False)"), "frost", 0.5, late_top_share=0.4, **FIELDS))
     found = data.collect_late_shares(read(tmp_path)[1])
     assert found is not None
-    assert found[0].endswith("severity 5, frost, 6 images, seed 1, batch 64")
-    assert found[1] == {"PMR only": 40.0, "PMR + AM": 10.0}
+    assert found.where.endswith("severity 5, frost, 6 images, seed 1, batch 64")
+    assert found.data == {"PMR only": 40.0, "PMR + AM": 10.0}
 
 
 def test_recovery_is_over_zero_shots_errors_on_common_domains(tmp_path: Path) -> None:
     nan = np.nan
     add(tmp_path, make_row("TENT", complete("tent"), "frost", 0.5, **FIELDS), recovery=[nan, nan, -1, -1, -1, -1])
     add(tmp_path, make_row("TENT", complete("tent"), "fog", 0.5, **FIELDS), recovery=[7.0] * 6)
-    assert data.collect_recovery(*read(tmp_path)) is None  # nothing to compare with
+    assert data.collect_recovery(*read(tmp_path)).value is None  # nothing to compare with
     add(tmp_path, make_row("LMR", complete("lmr"), "frost", 0.5, **FIELDS), recovery=[nan, nan, 0, 1, 2, 3])
     add(tmp_path, make_row("ETA", complete("eta"), "frost", 0.5, **FIELDS), recovery=[9.0] * 6)
-    found = data.collect_recovery(*read(tmp_path))
+    add(tmp_path, make_row("TDA", complete("tda"), "frost", 0.5, **FIELDS), recovery=[nan] * 6)  # not measured
+    add(tmp_path, make_row("fast", complete("lmr(lr=0.5)"), "frost", 0.5, **FIELDS), recovery=[9.0] * 6)
+    found = data.collect_recovery(*read(tmp_path)).value
     assert found is not None
-    where, lines = found
+    where, lines = found.where, found.data
     assert where.endswith("severity 5, frost, 6 images each")
-    assert set(lines) == {"TENT", "LMR"}
-    np.testing.assert_allclose(lines["TENT"], -1)
-    assert lines["LMR"][49] == pytest.approx(1.5)  # the median
+    assert {label: line.kind for label, line in lines.items()} == {
+        "TENT": LineKind.OTHER,
+        "LMR": LineKind.OURS,
+        "ETA": LineKind.OTHER,
+    }
+    np.testing.assert_allclose(lines["TENT"].percentiles, -1)
+    assert lines["LMR"].percentiles[49] == pytest.approx(1.5)  # the median
 
 
 def test_recovery_is_of_as_many_images_each(tmp_path: Path) -> None:
     for name, images in (("tent", 6), ("lmr", 6), ("lmr", 60), ("mint", 60), ("tent", 7)):
         fields = FIELDS | {"images": images}
         add(tmp_path, make_row(name, complete(name), "frost", 0.5, **fields), recovery=[float(images)] * 6)
-    found = data.collect_recovery(*read(tmp_path))
+    found = data.collect_recovery(*read(tmp_path)).value
     assert found is not None
-    assert set(found[1]) == {"lmr", "mint"}
-    assert found[1]["lmr"][0] == 60
+    assert set(found.data) == {"lmr", "mint"}
+    assert found.data["lmr"].percentiles[0] == 60
 
 
 def test_a_run_without_recovery_does_not_hide_one_with_it(tmp_path: Path) -> None:
@@ -155,4 +163,4 @@ def test_a_run_without_recovery_does_not_hide_one_with_it(tmp_path: Path) -> Non
         add(tmp_path, make_row(name, complete(name), "frost", 0.5, **FIELDS), recovery=[1.0] * 6)
         later = make_row(name, complete(name), "frost", 0.5, finished="2027-01-01", **FIELDS)
         add(tmp_path, later, recovery=[np.nan] * 6)
-    assert data.collect_recovery(*read(tmp_path)) is not None
+    assert data.collect_recovery(*read(tmp_path)).value is not None

@@ -12,7 +12,8 @@ from row_maker import B16, L14, complete, make_row, make_samples, make_world, wr
 
 from lmr.bench.plans.plan import list_plans
 from lmr.report.figures.paper_figures import DPI, PALETTE, SIZE, Drawing, draw_figures
-from lmr.report.series import gather, read_runs
+from lmr.report.runs import read_runs
+from lmr.report.series import gather
 
 NUMBERS = ["1a", "1b", "1c", "1d", "3a", "3b", "3c", "3d"]
 
@@ -25,9 +26,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def drawings(folder: Path) -> dict[str, Drawing]:
     runs = read_runs([folder])
-    found, missing = draw_figures(runs, gather(runs.rows))
-    assert missing == []
-    return {drawing.number: drawing for drawing in found}
+    figures = draw_figures(runs, gather(runs.rows))
+    assert (figures.missing, figures.notes) == ((), ())
+    return {drawing.number: drawing for drawing in figures.drawings}
 
 
 def read_texts(drawing: Drawing) -> list[str]:
@@ -82,7 +83,7 @@ def test_the_share_of_recoverable_errors_is_counted(folder: Path, drawings: dict
 def test_the_same_runs_give_the_same_files(drawings: dict[str, Drawing], tmp_path: Path) -> None:
     write_runs(tmp_path, [row for row in make_world() if row.method == "zeroshot" and row.domain != "clean"])
     runs = read_runs([tmp_path])
-    again, _ = draw_figures(runs, gather(runs.rows))
+    again = draw_figures(runs, gather(runs.rows)).drawings
     assert [drawing.number for drawing in again] == ["1a", "1b"]
     for drawing in again:
         assert drawing == drawings[drawing.number]
@@ -94,10 +95,10 @@ def test_the_same_runs_give_the_same_files(drawings: dict[str, Drawing], tmp_pat
 def test_what_cannot_be_drawn_is_left_out_with_a_word(tmp_path: Path) -> None:
     write_runs(tmp_path, [make_row("LMR", complete("lmr"), "frost", 0.5)])
     runs = read_runs([tmp_path])
-    drawings, missing = draw_figures(runs, gather(runs.rows))
-    assert drawings == []
-    assert [word.split()[1] for word in missing] == NUMBERS
-    plans = [plan for word in missing for plan in re.findall(r"'([a-z-]+)'", word)]
+    figures = draw_figures(runs, gather(runs.rows))
+    assert figures.drawings == ()
+    assert [word.split()[1] for word in figures.missing] == NUMBERS
+    plans = [plan for word in figures.missing for plan in re.findall(r"'lmr bench ([a-z-]+)'", word)]
     assert len(plans) == 16
     assert set(plans) <= set(list_plans())
 
@@ -105,17 +106,18 @@ def test_what_cannot_be_drawn_is_left_out_with_a_word(tmp_path: Path) -> None:
 def test_runs_without_samples_still_have_the_figures_of_rows(tmp_path: Path) -> None:
     write_runs(tmp_path, make_world(), samples=False)
     runs = read_runs([tmp_path])
-    drawings, missing = draw_figures(runs, gather(runs.rows))
-    assert [drawing.number for drawing in drawings] == ["1d", "3a", "3b", "3c"]
-    assert len(missing) == 4
-    assert any("no samples" in word for word in runs.words)
+    figures = draw_figures(runs, gather(runs.rows))
+    assert [drawing.number for drawing in figures.drawings] == ["1d", "3a", "3b", "3c"]
+    assert len(figures.missing) == 4
+    assert all("no samples" in note for note in figures.notes)
+    assert len(figures.notes) == len(set(figures.notes)) > 0
 
 
 def test_two_datasets_have_figures_of_their_own_but_share_delta(tmp_path: Path) -> None:
     rows = make_world() + make_world("cifar10-c")
     write_runs(tmp_path, [row for row in rows if row.domain in ("frost", "fog")], samples=False)
     runs = read_runs([tmp_path])
-    drawings, _ = draw_figures(runs, gather(runs.rows))
+    drawings = draw_figures(runs, gather(runs.rows)).drawings
     names = [drawing.name for drawing in drawings]
     assert len(names) == len(set(names)) == 7
     assert {"figure-3a-pocket-c", "figure-3a-cifar10-c", "figure-3c"} <= set(names)
@@ -130,7 +132,7 @@ def test_captions_say_where_the_numbers_are_from(tmp_path: Path, drawings: dict[
     other = {"backbone": {"name": L14, "weights": "v", "dtype": "float32"}}
     rows = [r for r in [*make_world(), *make_world(**other)] if r.domain == "frost" and r.severity == 5]
     runs = read_runs([write_runs(tmp_path, rows)])
-    found, _ = draw_figures(runs, gather(runs.rows))
+    found = draw_figures(runs, gather(runs.rows)).drawings
     assert len({drawing.caption for drawing in found}) == len(found)
     shared = next(drawing for drawing in found if drawing.number == "3c")
     assert {"pocket-c (1)", "pocket-c (2)"} <= set(read_texts(shared))

@@ -7,7 +7,9 @@ import pytest
 from row_maker import complete, make_row, make_samples
 
 from lmr.bench.running.row import Row, append_row, write_samples
-from lmr.report.series import Runs, Series, gather, read_runs
+from lmr.report.noted import Noted
+from lmr.report.runs import Runs, read_runs
+from lmr.report.series import Series, gather
 from lmr.report.tables.distinction import tell_apart
 from lmr.report.tables.gains import build_gains, compare_series
 
@@ -34,7 +36,7 @@ def test_pictures_are_paired_by_their_index(tmp_path: Path) -> None:
     other = make_row("zero-shot", "zeroshot()", "frost", 0.2)
     write_answers(tmp_path, other, np.array([0, 1, 2, 3, 9]), np.array([0, 0, 0, 1, 1], bool))
     runs, (ours, plain) = read_series(tmp_path)
-    found = compare_series(runs, ours, plain)
+    found = compare_series(runs, ours, plain).value
     assert found is not None
     assert found.mean == pytest.approx(0.75)
     assert found.low <= 0.75 <= found.high
@@ -49,7 +51,7 @@ def test_a_constant_difference_has_no_spread(tmp_path: Path) -> None:
         write_answers(tmp_path, make_row("TENT", complete("tent"), domain, 0.0), index, np.zeros(500, bool))
         write_answers(tmp_path, make_row("ETA", complete("eta"), domain, 0.5), index, right)
     runs, series = read_series(tmp_path)
-    table = build_gains(runs, series[0].setting, series)
+    table = build_gains(runs, series[0].setting, series).value
     assert table is not None
     cells = {line.label: [cell.value for cell in line.cells[:3]] for line in table.lines}
     assert [line.cells[3].value for line in table.lines] == [500, 500]  # pictures
@@ -71,7 +73,7 @@ def test_a_picture_met_several_times_in_a_stream_counts_each_time(tmp_path: Path
         tmp_path, make_row("TENT", complete("tent"), "continual", 0.5, **fields), index, np.array([0, 0, 0, 1], bool)
     )
     runs, (ours, other) = read_series(tmp_path)
-    found = compare_series(runs, ours, other)
+    found = compare_series(runs, ours, other).value
     assert found is not None
     assert found.mean == pytest.approx(0.25)
 
@@ -84,14 +86,13 @@ def test_without_samples_nothing_is_claimed(tmp_path: Path) -> None:
     write_answers(tmp_path, make_row("TDA", complete("tda"), "fog", 0.5), index, right)
     (tmp_path / "samples" / f"{gone.run}.npz").unlink()
     runs, series = read_series(tmp_path)
-    assert [compare_series(runs, series[0], other) for other in series[1:]] == [None, None, None]
-    runs.words.clear()
-    assert build_gains(runs, series[0].setting, series) is None
-    assert runs.words[-1].startswith("LMR minus others is left out for cifar10-c, ")
-    assert runs.words[-1].endswith("Not compared, no answers to the same pictures are there: TENT, ETA, TDA.")
-    runs.words.clear()
-    assert build_gains(runs, series[0].setting, series[1:]) is None  # nobody to compare with
-    assert runs.words == []
+    assert [compare_series(runs, series[0], other).value for other in series[1:]] == [None, None, None]
+    gains = build_gains(runs, series[0].setting, series)
+    assert gains.value is None
+    assert f"no samples of the run {gone.run}" in gains.notes[0]
+    assert gains.notes[1].startswith("The table 'LMR minus others' is left out for cifar10-c, ")
+    assert gains.notes[1].endswith("Not compared, as there are no answers to the same images: TENT, ETA, TDA.")
+    assert build_gains(runs, series[0].setting, series[1:]) == Noted(None)  # nobody to compare with
 
 
 def test_short_streams_of_several_seeds_need_no_picture_in_common(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_short_streams_of_several_seeds_need_no_picture_in_common(tmp_path: Path
                 means[label].append(float(right.mean()))
                 write_answers(tmp_path, make_row(label, spec, domain, right.mean(), seed=seed), index, right)
     runs, series = read_series(tmp_path)
-    table = build_gains(runs, series[0].setting, series)
+    table = build_gains(runs, series[0].setting, series).value
     assert table is not None
     mean, low, high, pictures = (cell.value for cell in table.lines[0].cells)
     assert mean == pytest.approx(100 * (np.mean(means["LMR"]) - np.mean(means["TENT"])))
@@ -128,16 +129,16 @@ def test_ours_is_the_one_under_the_others_protocol(tmp_path: Path) -> None:
     write_answers(tmp_path, make_row("TDA", complete("tda"), "fog", 0.5), index, right)
     write_answers(tmp_path, make_row("LMR", OURS, "fog", 1.0, images=9), index, right)
     runs, series = read_series(tmp_path)
-    table = build_gains(runs, series[0].setting, tell_apart(series))
+    table = build_gains(runs, series[0].setting, tell_apart(series)).value
     assert table is not None
     assert [line.label for line in table.lines] == [
         "LMR (batch 16, 4 images) − TENT",
         "LMR (batch 64, 9 images) − ETA",
         "LMR (batch 64, 9 images) − TDA",
     ]
-    assert table.notes[1:] == (
+    assert table.notes[2:] == (
         "Only over 1 of 2 domains: LMR (batch 16, 4 images) − TENT, LMR (batch 64, 9 images) − ETA, "
         "LMR (batch 64, 9 images) − TDA.",
-        "Only over the pictures both have: LMR (batch 64, 9 images) − ETA, LMR (batch 64, 9 images) − TDA.",
-        "Not compared, no answers to the same pictures are there: made.",
+        "Only over the images both have: LMR (batch 64, 9 images) − ETA, LMR (batch 64, 9 images) − TDA.",
+        "Not compared, as there are no answers to the same images: made.",
     )

@@ -6,7 +6,7 @@ from row_maker import complete, make_row, make_world
 from lmr.report.series import gather
 from lmr.report.tables.sweeps import build_sweep_table, find_sweeps
 
-SWEEPS = {sweep.kind: sweep for sweep in find_sweeps(gather(make_world()))}
+SWEEPS = {sweep.axis.name: sweep for sweep in find_sweeps(gather(make_world()))}
 
 
 def test_a_sweep_is_found_for_every_kind() -> None:
@@ -49,7 +49,7 @@ def test_more_seeds_of_one_value_do_not_count() -> None:
     rows.append(make_row("wide", complete("lmr(delta=0.3)"), "frost", 0.4))
     (sweep,) = find_sweeps(gather(rows))
     assert sweep.means("cifar10-c") == pytest.approx({0.03: 60.0, 0.3: 40.0})
-    assert "seed 2, 3" in build_sweep_table(sweep).notes[1]
+    assert "seeds 2, 3" in build_sweep_table(sweep).notes[1]
 
 
 def test_batch_sizes_in_other_precisions_are_other_lines() -> None:

@@ -1,0 +1,125 @@
+"""``lmr fetch NAME``: download the archives of a dataset, verify them and unpack them."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from lmr.core.errors import LmrError
+from lmr.data.fetch.download import compute_checksum, download_file
+from lmr.data.fetch.notes import ArchiveNote, read_archive_note, read_made_note, write_archive_note
+from lmr.data.fetch.sources import SOURCES, Archive, SetSource
+from lmr.data.fetch.unpack import unpack_archive
+from lmr.data.names import read_list
+
+Say = Callable[[str], None]
+
+
+def find_source(name: str) -> SetSource:
+    """The source of a set. Raises LmrError."""
+    if name in SOURCES:
+        return SOURCES[name]
+    if name in ("pocket", "pocket-c"):
+        raise LmrError("The pocket world is drawn by code and comes with lmr; there is nothing to fetch.")
+    near = difflib.get_close_matches(name, SOURCES, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise LmrError(f"There is no set {name!r} to fetch.{hint} Choose one of: {', '.join(SOURCES)}.")
+
+
+def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, say: Say = lambda line: None) -> None:
+    """Fetch and unpack the archives of a set that were not unpacked before. Raises LmrError.
+
+    Only archives that match their published checksum are unpacked, and only archives that were downloaded here are
+    deleted afterwards (unless ``keep``).
+    """
+    source = find_source(name)
+    for archive in source.archives:
+        _check_place(archive, source, root)
+    for archive in source.archives:
+        if _is_unpacked(archive, source, root):
+            say(f"{archive.file} has been fetched and unpacked before.")
+            continue
+        path = root / archive.file
+        ours = not path.is_file() or _is_downloaded(archive, root)
+        if path.is_file():
+            say(f"{archive.file} is in {root} already; verifying its checksum.")
+            _verify(archive, path)
+        else:
+            _check_space(archive, root)
+            download_file(archive.urls, path, archive.checksum, size=archive.size, show=show)
+        # From this note on, the folders that the archive brings are lmr's to replace.
+        write_archive_note(root, archive.file, ArchiveNote(archive.checksum, source.listed, None, ours))
+        wanted = partial(_is_listed, frozenset(read_list("imagenet_c_5000"))) if source.listed else None
+        names = unpack_archive(path, root / source.folder, replace=archive.brings, wanted=wanted, show=show)
+        done = ArchiveNote(archive.checksum, source.listed, tuple(names), downloaded=ours and keep)
+        write_archive_note(root, archive.file, done)
+        if ours and not keep:
+            path.unlink()
+        elif not ours:
+            say(f"{archive.file} is kept, as lmr did not fetch it.")
+    say(f"The set {name!r} is in {root / source.folder}.")
+
+
+def _is_listed(listed: frozenset[str], member: str) -> bool:
+    return "/".join(member.split("/")[-2:]) in listed
+
+
+def _verify(archive: Archive, path: Path) -> None:
+    """An archive that was found in the root may be any file of that name."""
+    algorithm, _, expected = archive.checksum.partition(":")
+    if (found := compute_checksum(path, algorithm)) != expected:
+        raise LmrError(
+            f"The archive {str(path)!r} does not match the published checksum ({algorithm} {found} instead of "
+            f"{expected}). Nothing was unpacked or deleted; move it away and run the command again to fetch it."
+        )
+
+
+def _check_space(archive: Archive, root: Path) -> None:
+    """The disk must hold the archive and its files at the same time."""
+    if archive.size is None:
+        return
+    root.mkdir(parents=True, exist_ok=True)
+    part = root / f"{archive.file}.part"
+    needed = 2 * archive.size - (part.stat().st_size if part.is_file() else 0)
+    free = shutil.disk_usage(root).free
+    if free < needed:
+        raise LmrError(
+            f"Fetching and unpacking {archive.file} takes {needed / 1e9:.1f} GB, but {str(root)!r} has "
+            f"{free / 1e9:.1f} GB free; free some space, or give another --root."
+        )
+
+
+def _check_place(archive: Archive, source: SetSource, root: Path) -> None:
+    """Never replace what was not fetched here: it may be somebody's only copy, or hold more."""
+    folder = root / source.folder
+    places = [folder / name for name in archive.brings]
+    if made := next((place for place in (folder, *places) if read_made_note(place)), None):
+        raise LmrError(f"The folder {str(made)!r} holds images that lmr made; move it away first.")
+    existing = next((place for place in places if place.exists()), None)
+    if existing is not None and _read_note(archive, root) is None:
+        raise LmrError(
+            f"The folder {str(existing)!r} exists and was not fetched by lmr. Check it with --check, or move it away "
+            "first."
+        )
+
+
+def _read_note(archive: Archive, root: Path) -> ArchiveNote | None:
+    """The note about this very archive, not about another one of the same name."""
+    note = read_archive_note(root, archive.file)
+    return note if note and note.checksum == archive.checksum else None
+
+
+def _is_downloaded(archive: Archive, root: Path) -> bool:
+    note = _read_note(archive, root)
+    return note is not None and note.downloaded
+
+
+def _is_unpacked(archive: Archive, source: SetSource, root: Path) -> bool:
+    """Whether this archive was unpacked here, all of it or as much as is needed, and its folders still exist."""
+    note = _read_note(archive, root)
+    if note is None or not note.names or (note.listed and not source.listed):
+        return False
+    return all((root / source.folder / name).exists() for name in note.names)

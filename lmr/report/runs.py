@@ -1,0 +1,56 @@
+"""Reading folders of runs: their rows, and the answers to every image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from lmr.bench.running.row import Row, read_rows, read_samples
+from lmr.core.errors import LmrError
+from lmr.report.noted import Noted
+from lmr.report.row_traits import read_spec
+
+Samples = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Rows of one or several folders, the folder of each run, and notes on what could not be read."""
+
+    rows: tuple[Row, ...]
+    folders: Mapping[str, Path]
+    notes: tuple[str, ...] = ()
+
+    def samples(self, row: Row) -> Noted[Samples | None]:
+        """The answers to every image of a run; None and a note where they are missing or damaged."""
+        try:
+            return Noted(read_samples(self.folders[row.run], row.run))
+        except LmrError as error:
+            return Noted(None, (str(error),))
+
+
+def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
+    """Read folders of runs; a run that is in several counts once."""
+    folders = list(folders)
+    rows: dict[str, Row] = {}
+    places: dict[str, Path] = {}
+    notes: list[str] = []
+    for folder in folders:
+        found, dropped = read_rows(folder)
+        notes += dropped
+        for row in found:
+            try:
+                read_spec(row.spec)
+            except LmrError as error:
+                notes.append(f"The run {row.run} in {str(folder)!r} was left out. {error}")
+                continue
+            rows[row.run] = row
+            places[row.run] = Path(folder)
+    if not rows:
+        raise LmrError(f"There is no finished run in {', '.join(map(str, folders))}; 'lmr bench PLAN' makes some.")
+    return Runs(tuple(rows.values()), places, tuple(notes))

@@ -1,0 +1,61 @@
+"""What all tables do with a series: a line with its protocol, the runs behind its cells, differences to the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from lmr.bench.running.row import Row
+from lmr.data.provenance import IMAGES
+from lmr.report.paper.paper_tables import PublishedRow, PublishedTable, find_differences
+from lmr.report.series import Series
+from lmr.report.tables.table import Cell, Line
+
+
+def finish_line(
+    one: Series, cells: Sequence[Cell], differs: Sequence[str] = (), label: str = "", members: Sequence[Series] = ()
+) -> Line:
+    """A line with the protocol and the command of its first run; for several series all values are listed."""
+    found: dict[str, dict[str, None]] = {"method": {one.first.spec: None}}
+    for member in members or (one,):
+        for row in member.rows:
+            for key, value in _describe_protocol(row, member.seeds).items():
+                found.setdefault(key, {})[value] = None
+    protocol = tuple((key, " | ".join(values)) for key, values in found.items())
+    return Line(label or one.label, tuple(cells), tuple(differs), protocol, one.first.command, one.kind, one.first.spec)
+
+
+def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
+    return {
+        "backbone": ", ".join(f"{key} {value}" for key, value in row.backbone.items()),
+        "dataset": row.dataset,
+        **({"data": describe_data(row)} if row.protocol else {}),
+        "severity": str(row.severity),
+        "prompts": f"{row.prompts.get('name')} ({row.prompts.get('count')} prompts)",
+        "batch size": str(row.batch_size),
+        "images": str(row.images),
+        "order": f"{row.order_words}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
+        "reset": row.reset,
+        "answers": f"{row.emit} the batch's own update",
+    }
+
+
+def describe_data(row: Row) -> str:
+    """What the row says about its data: whether they are official or made."""
+    words = {IMAGES: "images"}  # rows keep an older word
+    return "; ".join(f"{words.get(key, key)}: {value}" for key, value in row.protocol.items())
+
+
+def list_runs(one: Series, domains: Iterable[str]) -> tuple[str, ...]:
+    """The runs behind a cell."""
+    rows = (one.find(domain, seed) for domain in domains for seed in one.seeds)
+    return tuple(dict.fromkeys(row.run for row in rows if row is not None))
+
+
+def list_differences(
+    series: Iterable[Series], table: PublishedTable | None, row: PublishedRow | None, column: str | None = None
+) -> list[str]:
+    """Where the protocol of any run differs from the published one; each difference once."""
+    if table is None or row is None:
+        return []
+    found = (text for one in series for run in one.rows for text in find_differences(run, table, row, column))
+    return list(dict.fromkeys(found))

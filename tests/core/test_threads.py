@@ -1,0 +1,256 @@
+"""Several threads on one classifier: every answer is the one a single thread gets, and nothing stays lent."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import small_world
+import torch
+from torch import Tensor, nn
+
+import lmr
+from lmr.core.locks import hold
+from lmr.core.norms import NormBank
+
+STEPS = 12
+
+
+@pytest.fixture(autouse=True)
+def _switch_often() -> Iterator[None]:
+    """Threads take turns ten thousand times a second, so that what can go wrong does."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def run_together(*jobs: Callable[[], Any]) -> list[Any]:
+    """Run every job in a thread of its own, started at the same moment; their results, or the first exception."""
+    results: list[Any] = [None] * len(jobs)
+    failures: list[BaseException] = []
+    gate = threading.Barrier(len(jobs))
+
+    def work(k: int) -> None:
+        try:
+            gate.wait()
+            results[k] = jobs[k]()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "two threads wait for each other"
+    if failures:
+        raise failures[0]
+    return results
+
+
+def flow(method: lmr.Method, first: int = 0) -> list[Tensor]:
+    return [method.step(small_world.make_images(first + k)).logits for k in range(STEPS)]
+
+
+def find_lent(clip: lmr.ZeroShot) -> list[str]:
+    """Attributes that hide the parameters of a norm."""
+    towers = [clip.encoder] + ([clip.text.tower] if clip.text is not None else [])
+    norms = [module for tower in towers for module in tower.modules() if isinstance(module, nn.LayerNorm)]
+    return [key for norm in norms for key in ("weight", "bias", "forward") if key in vars(norm)]
+
+
+PAIRS = [
+    ("lmr", "zeroshot"),
+    ("lmr", "lmr(lr=0.01)"),
+    ("tent(lr=0.01)", "tda"),
+    ("eta(margin=1.0, diversity=2.0)", "mint"),
+    ("batclip", "lmr"),
+    ("bitta", "batclip"),
+    ("ecalp", "tent"),
+]
+
+
+@pytest.mark.parametrize("specs", PAIRS, ids=" and ".join)
+def test_two_methods_on_one_classifier_do_not_meet(specs: tuple[str, str]) -> None:
+    expected = [flow(lmr.create(spec, small_world.make_classifier()), 3 * k) for k, spec in enumerate(specs)]
+    clip = small_world.make_classifier()
+    plain = lmr.create("zeroshot", clip).predict(small_world.make_images(0)).logits
+    for _ in range(3):
+        methods = [lmr.create(spec, clip) for spec in specs]
+        found = run_together(*(lambda method=method, k=k: flow(method, 3 * k) for k, method in enumerate(methods)))
+        for one, other in zip(found, expected, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        assert find_lent(clip) == []
+        assert torch.equal(lmr.create("zeroshot", clip).predict(small_world.make_images(0)).logits, plain)
+
+
+def test_pocket_model_serves_threads_and_plain_calls() -> None:
+    backbone = lmr.load("pocket")
+    clip = backbone.classifier(["circle", "square", "star"])
+    images = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    expected = [lmr.create("lmr(tau=0.0)", clip).step(images).logits for _ in range(1)]
+    with torch.no_grad():
+        plain = backbone.encoder(images)
+    words = backbone.encode_text(["a red star", "a circle"])
+
+    def call() -> bool:
+        with torch.no_grad():
+            return all(torch.equal(backbone.encoder(images), plain) for _ in range(15))
+
+    def read() -> bool:
+        return all(torch.equal(backbone.encode_text(["a red star", "a circle"]), words) for _ in range(15))
+
+    def step() -> bool:
+        return all(torch.equal(lmr.create("lmr(tau=0.0)", clip).step(images).logits, expected[0]) for _ in range(15))
+
+    def step_both() -> bool:
+        found = [lmr.create("batclip", clip).step(images).logits for _ in range(8)]
+        return all(torch.equal(one, found[0]) for one in found)
+
+    assert run_together(step, call, step, read, step_both) == [True] * 5
+    assert find_lent(clip) == []
+
+
+def test_one_method_counts_and_learns_every_step() -> None:
+    clip = small_world.make_classifier()
+    method, alone = lmr.create("lmr(tau=0.0)", clip), lmr.create("lmr(tau=0.0)", clip)
+    images = small_world.make_images(1)
+    run_together(*[lambda: [method.step(images) for _ in range(STEPS)] for _ in range(3)])
+    for _ in range(3 * STEPS):
+        alone.step(images)  # every step is the same, so their order does not matter
+    assert method.state["batches"].item() == method.state["steps"].item() == 3 * STEPS
+    assert method.state["predicted"].sum() == 3 * STEPS * len(images)
+    assert all(torch.equal(method.state[key], value) for key, value in alone.state.items())
+
+
+def test_state_is_that_of_a_whole_number_of_steps() -> None:
+    """A copy that is made, or a reset that comes, while another thread steps is of before or after a step."""
+    clip = small_world.make_classifier()
+    method = lmr.create("lmr(tau=0.0)", clip)
+    images = small_world.make_images(1)
+    kept: list[dict[str, Tensor]] = []
+
+    def watch() -> None:
+        for k in range(3 * STEPS):
+            kept.append(method.state_dict()["tensors"])
+            if k % 7 == 6:
+                method.reset()
+
+    run_together(lambda: [method.step(images) for _ in range(STEPS)], watch)
+    for tensors in kept:
+        assert tensors["batches"] == tensors["steps"] == tensors["predicted"].sum() / len(images)
+
+
+def test_nested_service_of_two_threads_stays_right() -> None:
+    clip = small_world.make_classifier()
+    tower, images = clip.encoder, small_world.make_images(0)
+    bank, other = NormBank(tower), NormBank(tower)
+    rows = torch.stack([bank.start * (1 + 0.1 * k) for k in range(3)])
+    index = torch.arange(8) % 2
+    with torch.no_grad():
+        expected = []
+        for k in range(3):
+            with bank.serve(rows[k : k + 1]):
+                expected.append(tower(images))
+
+    def work(outer: int, inner: int) -> bool:
+        good = True
+        for _ in range(40):
+            with torch.no_grad(), bank.serve(rows[outer : outer + 1]):
+                with other.serve(rows[inner : inner + 1]):
+                    good &= torch.equal(tower(images), expected[inner])
+                with other.serve(rows[:2], index):
+                    good &= torch.allclose(tower(images)[index == 1], expected[1][index == 1])
+                good &= torch.equal(tower(images), expected[outer])
+        return good
+
+    assert run_together(lambda: work(0, 1), lambda: work(1, 2), lambda: work(2, 0)) == [True] * 3
+    assert find_lent(clip) == []
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_exception_inside_releases_the_tower() -> None:
+    clip = small_world.make_classifier()
+    bank = NormBank(clip.encoder)
+    with pytest.raises(KeyboardInterrupt), bank.serve(bank.start[None]):
+        raise KeyboardInterrupt
+    with pytest.raises(lmr.LmrError):
+        lmr.create("lmr", clip).step(torch.zeros(1, 2, 3, dtype=torch.float64))
+    assert find_lent(clip) == []
+    assert run_together(lambda: lmr.create("lmr", clip).step(small_world.make_images(0)).logits.shape) == [(8, 6)]
+
+
+def test_towers_that_overlap_exclude_each_other_and_others_do_not() -> None:
+    clip, stranger = small_world.make_classifier(), small_world.make_classifier()
+    assert clip.text is not None
+    wrapped, both = nn.Sequential(clip.encoder), nn.ModuleList([clip.text.tower, clip.encoder])
+
+    def try_to_hold(*towers: nn.Module, patience: float = 60.0) -> bool:
+        """Whether another thread gets the towers within ``patience`` seconds."""
+        got = threading.Event()
+
+        def enter() -> None:
+            with hold(*towers):
+                got.set()
+
+        thread = threading.Thread(target=enter, daemon=True)
+        thread.start()
+        return got.wait(patience)
+
+    with hold(clip.encoder), hold(clip.encoder):
+        assert not try_to_hold(wrapped, patience=0.1)
+        assert not try_to_hold(both, patience=0.1)
+        assert not try_to_hold(clip.text.tower, clip.encoder, patience=0.1)
+        assert try_to_hold(clip.text.tower)
+        assert try_to_hold(stranger.encoder)
+    assert try_to_hold(both)
+    with hold(nn.Identity()):
+        assert try_to_hold(nn.Identity())
+
+
+def test_threads_that_hold_a_whole_and_its_parts_do_not_wait_for_each_other() -> None:
+    backbone = lmr.load("pocket")
+    wrapped, images = nn.Sequential(backbone.encoder), torch.zeros(2, 3, 32, 32)
+
+    def hold_whole() -> None:
+        for _ in range(60):
+            with hold(wrapped), torch.no_grad():
+                wrapped(images)
+
+    def call() -> None:
+        for _ in range(60):
+            with torch.no_grad():
+                backbone.encoder(images)
+
+    run_together(hold_whole, call, hold_whole, call)
+
+
+def test_models_in_use_can_be_copied_and_pickled() -> None:
+    backbone = lmr.load("pocket")
+    clip = backbone.classifier(["circle", "square"])
+    method = lmr.create("lmr", clip)
+    images = torch.zeros(2, 3, 32, 32)
+    expected = method.predict(images).logits
+    for other in (copy.deepcopy(method), pickle.loads(pickle.dumps(method))):
+        assert torch.equal(other.predict(images).logits, expected)
+        with hold(clip.encoder):  # a copy has locks of its own
+            assert run_together(lambda other=other: other.predict(images).logits.shape) == [(2, 2)]
+
+
+def test_service_on_other_towers_leaves_the_fused_setting_as_it_was() -> None:
+    """The setting belongs to the process: two threads may not restore what the other one had changed."""
+    banks = [NormBank(small_world.make_classifier().encoder) for _ in range(4)]
+
+    def work(bank: NormBank) -> None:
+        for _ in range(200):
+            with bank.serve(bank.start.repeat(2, 1), torch.zeros(1, dtype=torch.int64)):
+                pass
+
+    run_together(*(lambda bank=bank: work(bank) for bank in banks))
+    assert torch.backends.mha.get_fastpath_enabled()
