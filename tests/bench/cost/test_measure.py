@@ -378,7 +378,7 @@ def test_folder_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
     with pytest.raises(LmrError, match="Cannot create the folder"):
         measure_cost(**SMALL, out=tmp_path / "file" / "cost")
     (tmp_path / "cost.md").mkdir()
-    with pytest.raises(LmrError, match="is a folder where a file is to go"):
+    with pytest.raises(LmrError, match="is a folder, but a file is written there"):
         measure_cost(**SMALL, out=tmp_path)
 
 
