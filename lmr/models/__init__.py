@@ -1,4 +1,4 @@
-"""Models: the only code that knows model formats."""
+"""Loading of models: the only package that knows their formats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Backbone", "list_models", "load"]
 
 
 def list_models() -> dict[str, str]:
-    """Names that ``load`` knows, each with a line about it."""
+    """Names that ``load`` knows, each with a line of description."""
     return dict(KNOWN_MODELS)
 
 
@@ -34,15 +34,15 @@ def load(
     """Load a vision-language model with the activation, preprocessing and tokenizer that belong to it.
 
     ``name_or_path`` is "pocket", a folder or weights file (Hugging Face, open_clip or OpenAI), a short name of OpenAI's
-    models ("ViT-B-16") or a hub id ("openai/clip-vit-base-patch16"). What is on this machine is never fetched.
-    ``architecture`` is needed only where weights do not tell it, in open_clip's names ("ViT-B-32-quickgelu").
+    models ("ViT-B-16") or a hub id ("openai/clip-vit-base-patch16"). Files that are on this machine are never fetched.
+    ``architecture``, one of open_clip's names ("ViT-B-32-quickgelu"), is needed only where the weights do not tell it.
     ``dtype`` is that of the frozen weights; norms are never below float32. ``memory`` and ``compile`` choose how a step
-    is computed, see ``VisionTower.set_mode``; they matter to CLIP's towers only. A path object is never a short name,
-    and a short name beside a folder of that name with a model in it is refused, as it could mean either.
+    is computed, see ``VisionTower.set_mode``; only CLIP's towers use them. A path object is never read as a short name.
+    A short name is refused where a folder of the same name holds a model, as it is ambiguous.
     """
     if not isinstance(name_or_path, str | os.PathLike):
         raise LmrError(f"Expected the name or the path of a model, got {name_or_path!r}.")
-    check_memory(memory)  # the options come first, before anything large is read
+    check_memory(memory)  # before anything large is read
     choose_dtype(dtype)
     from lmr.models.formats.model_files import SIGLIP, find_model, refuse_twin
 
@@ -59,13 +59,13 @@ def load(
         if files is None:
             raise LmrError(
                 f"There is no model {name!r}.{suggest(name, KNOWN_MODELS)} There are: {', '.join(KNOWN_MODELS)}; and "
-                "any folder or weights file of a CLIP model, and the hub ids of others."
+                "any folder or weights file of a CLIP model, and other hub ids."
             )
         if files.model_type in SIGLIP:
             from lmr.models.siglip import load_siglip
 
             if architecture is not None:
-                raise LmrError(f"{name!r} is a SigLIP model, whose config names its architecture; leave it away.")
+                raise LmrError(f"{name!r} is a SigLIP model, whose config names its architecture; omit architecture.")
             return load_siglip(files.weights, name, device=device, dtype=dtype)
         from lmr.models.clip.clip_model import load_clip
 

@@ -1,4 +1,4 @@
-"""Backbone: a loaded vision-language model, whatever its format, as the rest of the package sees it."""
+"""Backbone: a loaded vision-language model of any format."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class Backbone(ABC):
         return describe_facts(self.model_facts)
 
     def preprocess(self, image: Image) -> Tensor:
-        """A PIL picture of any size and mode to what the encoder takes: [*input_shape], on the CPU.
+        """A PIL image of any size and mode to an input of the encoder: [*input_shape], on the CPU.
 
-        Transparency is dropped and a rotation that a file only notes is not applied. For what ``lmr predict`` and the
-        benchmarks see of a file, open it with ``lmr.data.image_files.open_image``, which settles both.
+        Transparency is dropped and an EXIF rotation is not applied. ``lmr predict`` and the benchmarks open files with
+        ``lmr.data.image_files.open_image``, which handles both.
         """
         return self.preprocessing.prepare_image(image).to(self.dtype)
 
     def preprocess_pixels(self, pixels: Tensor) -> Tensor:
-        """uint8 pictures [N, h, w, 3] of any one size to what the encoder takes: [N, *input_shape]."""
+        """uint8 images [N, h, w, 3] of one size to inputs of the encoder: [N, *input_shape]."""
         return self.preprocessing.prepare_pixels(pixels).to(self.dtype)
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Backbone(ABC):
         return None
 
     def text_digest(self) -> str:
-        """A digest of everything but the text itself that decides what ``encode_text`` gives."""
+        """A digest of everything but the text itself that decides the output of ``encode_text``."""
         return digest_tower(self._text)
 
     def classifier(
@@ -80,10 +80,10 @@ class Backbone(ABC):
         """A zero-shot classifier for these class names.
 
         Every name is put into every template ("a photo of a {}."), the texts are encoded and normalised, averaged over
-        the templates and normalised again. Underscores in names read as spaces. ``templates`` may also give every class
-        sentences of its own: a mapping class -> list of sentences, or the path of a JSON file that holds one.
+        the templates and normalised again. Underscores in names read as spaces. ``templates`` may also hold separate
+        sentences for every class: a mapping class -> list of sentences, or the path of a JSON file that holds one.
 
-        What comes out is kept on disk under a digest of the text tower and the prompts (``$LMR_CACHE``, or
+        The prototypes are cached on disk under a digest of the text tower and the prompts (``$LMR_CACHE``, or
         ``~/.cache/lmr``), so that a large set is encoded once; ``cache`` may be False, or another folder.
         """
         names = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else names
@@ -105,7 +105,7 @@ class Backbone(ABC):
         )
 
     def _find_prototypes(self, identity: str, prompts: list[list[str]], cache: Cache) -> Tensor:
-        """Unit features [C, D], kept from an earlier time or computed and kept."""
+        """Unit features [C, D], from the cache or computed and cached."""
         folder = find_cache(cache if self.keeps_prototypes or cache is not True else False)
         if folder is None:
             return average_prompts(self.encode_text, prompts)

@@ -41,7 +41,7 @@ def _refuse_device(device: object, reason: object) -> LmrError:
 
 
 def place_tower(tower: nn.Module, device: str | torch.device, dtype: torch.dtype) -> None:
-    """Freeze and move a tower; only its norms are adapted, so their numbers never lose precision."""
+    """Freeze and move a tower; its norms are adapted, so their parameters never lose precision."""
     tower.eval().requires_grad_(False)
     wide = torch.promote_types(dtype, torch.float32)
     for module in tower.modules():

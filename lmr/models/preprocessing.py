@@ -1,4 +1,4 @@
-"""Pictures to what an image tower takes, without torchvision: PIL for files, tensors for arrays."""
+"""Images to inputs of an image tower, without torchvision: PIL for files, tensors for arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmr.core.errors import LmrError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Mean and standard deviation of CLIP's training pictures (Radford et al. 2021, clip.py).
+# Mean and standard deviation of CLIP's training images (Radford et al. 2021, clip.py).
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 
@@ -25,17 +25,17 @@ Channels = tuple[float, float, float]  # one number for each of red, green and b
 # far smaller ones would turn every image into infinities.
 MEANS, DEVIATIONS = (-1000.0, 1000.0), (0.001, 1000.0)
 
-_STRIP = 64  # a picture this many times longer than wide is cut first, or resizing it could take gigabytes
-_PIXELS = 2**22  # how many pixels are resized at a time; in float32 they take 48 MiB
+_STRIP = 64  # an image this many times longer than wide is cropped first, as resizing it could take gigabytes
+_PIXELS = 2**22  # pixels that are resized at a time; they take 48 MiB in float32
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What a model was trained to see; it belongs to the model, a dataset never chooses it.
+    """The preprocessing a model was trained with; it belongs to the model and not to a dataset.
 
-    ``resize="short"`` scales the short side to the resolution and cuts out the centre (CLIP); ``"squash"`` scales both
-    sides, whatever the picture's shape (SigLIP). Sizes and offsets are rounded as torchvision's Resize and CenterCrop
-    do, and pixels are computed as PIL does, filtered when a picture shrinks. Every picture is converted to RGB first.
+    ``resize="short"`` scales the short side to the resolution and crops the centre (CLIP); ``"squash"`` scales both
+    sides, whatever the image's shape (SigLIP). Sizes and offsets are rounded as torchvision's Resize and CenterCrop do,
+    and pixels are computed as PIL does, filtered when an image shrinks. Every image is converted to RGB first.
     """
 
     resolution: int
@@ -56,7 +56,7 @@ class Preprocessing:
             raise LmrError(f"Expected 'bicubic' or 'bilinear' interpolation, got {self.interpolation!r}.")
 
     def prepare_image(self, image: Image) -> Tensor:
-        """A PIL picture of any size and mode: float32 [3, resolution, resolution]."""
+        """A PIL image of any size and mode: float32 [3, resolution, resolution]."""
         from PIL.Image import Image, Resampling
 
         if not isinstance(image, Image):
@@ -65,7 +65,7 @@ class Preprocessing:
                 "and give uint8 tensors ['N', 'h', 'w', 3] to backbone.preprocess_pixels."
             )
         if min(image.size) == 0:
-            raise LmrError(f"Expected a picture with pixels, got one of size {image.size}.")
+            raise LmrError(f"Expected an image with pixels, got one of size {image.size}.")
         x, y = self._trim(image.width, image.height)
         if x or y:
             image = image.crop((x, y, image.width - x, image.height - y))
@@ -79,7 +79,7 @@ class Preprocessing:
         return self._normalise(pixels.view(1, self.resolution, self.resolution, 3))[0]
 
     def prepare_pixels(self, pixels: Tensor) -> Tensor:
-        """uint8 pictures [N, h, w, 3] of any one size, on any device: float32 [N, 3, resolution, resolution].
+        """uint8 images [N, h, w, 3] of one size, on any device: float32 [N, 3, resolution, resolution].
 
         Images of the model's own size give exactly what :meth:`prepare_image` gives. For other sizes fewer than one
         value in a hundred (a few on hard contrasts) is rounded to the next of the 256 levels, seldom to the next but
@@ -88,9 +88,9 @@ class Preprocessing:
         came = list(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
         if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
             kind = f" of {pixels.dtype}" if isinstance(pixels, Tensor) else ""
-            raise LmrError(f"Expected pictures as a uint8 tensor ['N', 'h', 'w', 3], got {came}{kind}.")
+            raise LmrError(f"Expected images as a uint8 tensor ['N', 'h', 'w', 3], got {came}{kind}.")
         if min(pixels.shape[1:3]) == 0:
-            raise LmrError(f"Expected pictures with pixels, got {came}.")
+            raise LmrError(f"Expected images with pixels, got {came}.")
         x, y = self._trim(pixels.shape[2], pixels.shape[1])
         pixels = pixels[:, y : pixels.shape[1] - y, x : pixels.shape[2] - x]
         width, height = self._scale(pixels.shape[2], pixels.shape[1])
@@ -103,7 +103,7 @@ class Preprocessing:
         return self._normalise(pixels[:, top : top + self.resolution, left : left + self.resolution])
 
     def _trim(self, width: int, height: int) -> tuple[int, int]:
-        """How many columns and rows to cut off at either end of a strip, of which only the centre is wanted."""
+        """How many columns and rows to crop at either end of a strip, of which only the centre is used."""
         if self.resize == "squash":
             return 0, 0
         longest = _STRIP * min(width, height)
@@ -130,14 +130,14 @@ class Preprocessing:
         return x.to(torch.uint8).permute(0, 2, 3, 1)
 
     def _normalise(self, pixels: Tensor) -> Tensor:
-        """uint8 [N, H, W, 3] to float32 [N, 3, H, W]; channel by channel, so that no constant is sent to a device."""
+        """uint8 [N, H, W, 3] to float32 [N, 3, H, W]; channel by channel, so that no constant is copied to a device."""
         scaled = pixels.permute(0, 3, 1, 2).float() / 255
         channels = zip(scaled.unbind(1), self.mean, self.std, strict=True)
         return torch.stack([(channel - mean) / std for channel, mean, std in channels], dim=1)
 
 
 def _convert_to_rgb(image: Image) -> Image:
-    """8-bit RGB. 16 bits are scaled as they are for files (lmr.data.image_files); Pillow would cut all above 255."""
+    """8-bit RGB. 16 bits are scaled as in lmr.data.image_files; Pillow would clip all values above 255."""
     from PIL.Image import fromarray
 
     if not image.mode.startswith(("I", "F")):
@@ -145,17 +145,17 @@ def _convert_to_rgb(image: Image) -> Image:
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise LmrError(
-            f"Expected a picture of 8 or 16 bits, got one of mode {image.mode!r} with values from {values.min()} to "
+            f"Expected an image of 8 or 16 bits, got one of mode {image.mode!r} with values from {values.min()} to "
             f"{values.max()}, whose range is unknown; convert it to 8 bits first."
         )
     return fromarray(((values.astype(np.int64) + 128) // 257).astype(np.uint8)).convert("RGB")
 
 
 def _list_passes(before: tuple[int, int], after: tuple[int, int]) -> list[tuple[int, int]]:
-    """Sizes (width, height) to go through: columns, then rows, and only what changes.
+    """Sizes (width, height) of the resizing passes: columns, then rows, and only what changes.
 
-    Pillow up to 12 takes this order by itself; later ones choose, and since every pass rounds, the order shows on hard
-    contrasts. What a model sees should not depend on that. A tall strip is shrunk first, or it would need much memory.
+    Pillow up to 12 uses this order; later versions choose, and since every pass rounds, the order shows on hard
+    contrasts. Inputs should not depend on that. The height of a tall strip is reduced first to save memory.
     """
     between = (before[0], after[1]) if before[1] > _STRIP * before[0] else (after[0], before[1])
     return [size for size, earlier in ((between, before), (after, between)) if size != earlier]

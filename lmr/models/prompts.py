@@ -22,14 +22,14 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
     """The prompts of every class, in the order of the names; each class has one at least.
 
     Underscores in names read as spaces. A set of sentences per class (Pratt et al. 2023, CuPL) is matched to the names
-    whatever their case and underscores; classes that are not asked for are left aside.
+    regardless of case and underscores; other classes in the set are ignored.
     """
     if isinstance(names, str) or (isinstance(templates, str) and "{}" in templates):
         raise LmrError("Expected lists of class names and of templates, got a single text; put it in a list.")
     if not isinstance(names, Iterable):
         raise LmrError(f"Expected a list of class names, got {names!r}.")
     if not isinstance(templates, Iterable | os.PathLike):
-        raise LmrError(f"Expected a list of templates, got {templates!r}; for {DEFAULT_TEMPLATES[0]!r} leave it away.")
+        raise LmrError(f"Expected a list of templates, got {templates!r}; omit it for {DEFAULT_TEMPLATES[0]!r}.")
     names = list(names)
     if len(names) < 2 or not all(isinstance(name, str) and name.strip(" _") for name in names):
         raise LmrError(f"Expected at least two class names, none of them empty, got {names[:10]}.")
@@ -89,7 +89,7 @@ def _pick_sentences(names: Sequence[str], sentences: Mapping[str, Sequence[str]]
 
 
 def _refuse_lookalikes(names: Sequence[str]) -> None:
-    """Refuse two spellings of one name. The very same name may come twice, as in CLIP's names of ImageNet's classes."""
+    """Refuse two spellings of one name. The same name may occur twice, as in CLIP's names of ImageNet's classes."""
     spellings: dict[str, str] = {}
     for name in names:
         earlier = spellings.setdefault(" ".join(name.replace("_", " ").split()), name)
@@ -105,5 +105,5 @@ def _fill(template: str, name: str) -> str:
 
 
 def _simplify(name: str) -> str:
-    """What is the same in all spellings of a class name: letters without case, words apart by single spaces."""
+    """One form for all spellings of a class name: without case, words separated by single spaces."""
     return " ".join(name.replace("_", " ").casefold().split())

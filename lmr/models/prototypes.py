@@ -1,4 +1,4 @@
-"""One unit feature per class from its prompts, computed in chunks and kept on disk under the digest of all it needs."""
+"""Prototypes: one unit feature per class from its prompts, computed in chunks and cached on disk under a digest."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 
-VERSION = "1"  # of how prompts become prototypes: another recipe or another cleaning of texts gets another number
+VERSION = "1"  # of how prompts become prototypes; a change of the computation or of the cleaning of texts changes it
 CHUNK = 256
 
 Cache = bool | str | os.PathLike[str]
 
 
 def average_prompts(encode: Callable[[Sequence[str]], Tensor], prompts: Sequence[Sequence[str]]) -> Tensor:
-    """Unit features [C, D]: the prompts of a class encoded to unit features, averaged, and made unit again.
+    """Unit features [C, D]: the prompts of a class encoded to unit features, averaged, and normalised again.
 
-    Texts of similar length are encoded together, as a chunk costs what its longest text costs. A progress bar shows on
-    a terminal when this takes long.
+    Texts of similar length are encoded together, as the cost of a chunk is that of its longest text. On a terminal a
+    progress bar appears when this takes long.
     """
     from tqdm import tqdm
 
@@ -47,7 +47,7 @@ def average_prompts(encode: Callable[[Sequence[str]], Tensor], prompts: Sequence
 
 
 def find_cache(cache: Cache) -> Path | None:
-    """The folder of kept prototypes: the one given, or ``$LMR_CACHE/prototypes``, or ``~/.cache/lmr/prototypes``."""
+    """The folder of cached prototypes: the one given, or ``$LMR_CACHE/prototypes``, or ``~/.cache/lmr/prototypes``."""
     if cache is False:
         return None
     if isinstance(cache, str | os.PathLike):
@@ -56,18 +56,18 @@ def find_cache(cache: Cache) -> Path | None:
         raise LmrError(f"Expected True, False or a folder as the cache of prototypes, got {cache!r}.")
     try:
         return Path(os.environ.get("LMR_CACHE") or Path.home() / ".cache" / "lmr") / "prototypes"
-    except RuntimeError:  # nobody's home is known
+    except RuntimeError:  # there is no home folder
         return None
 
 
 def name_prototypes(tower_digest: str, prompts: Sequence[Sequence[str]]) -> str:
-    """What tells the prototypes of these prompts under this text tower from any others."""
+    """A digest that identifies the prototypes of these prompts under this text tower."""
     content = json.dumps([VERSION, tower_digest, [list(own) for own in prompts]])
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def read_prototypes(path: Path, classes: int) -> Tensor | None:
-    """Kept prototypes [classes, D]; None where there are none or the file is not as it was written."""
+    """Cached prototypes [classes, D]; None where there are none or the file has changed since it was written."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -81,7 +81,7 @@ def read_prototypes(path: Path, classes: int) -> Tensor | None:
 
 
 def keep_prototypes(path: Path, prototypes: Tensor) -> None:
-    """Write prototypes for the next time. Where that is not possible, the next time computes them again."""
+    """Write prototypes to the cache. Where that is not possible, they are computed again next time."""
     from safetensors.torch import save
 
     content = {"prototypes": prototypes.detach().cpu().contiguous()}
@@ -91,6 +91,8 @@ def keep_prototypes(path: Path, prototypes: Tensor) -> None:
 
 
 def digest_tower(tower: nn.Module) -> str:
-    """The digest of a text tower's weights and settings. Computed anew each time: weights can change unseen."""
-    settings = f"{type(tower).__name__} {getattr(tower, 'config', None)!r}"  # heads and activation are no weights
+    """The digest of a text tower's weights and settings. Computed each time, as weights can change unnoticed."""
+    settings = (
+        f"{type(tower).__name__} {getattr(tower, 'config', None)!r}"  # heads and activation are not in the weights
+    )
     return hashlib.sha256(f"{settings} {digest_tensors(tower.state_dict())}".encode()).hexdigest()

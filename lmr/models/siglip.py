@@ -1,4 +1,4 @@
-"""SigLIP as transformers has it: its towers take the generic path of every method, its texts are padded as it wants."""
+"""SigLIP with the towers of transformers. Methods use their generic path; texts are padded to the full context."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOKENIZER_FILES = ("spiece.model", "tokenizer.model", "tokenizer.json", "tokeni
 
 
 class Pooled(nn.Module):
-    """A tower of transformers that gives its pooled feature alone: pixels or token ids [B, ...] to features [B, D]."""
+    """A tower of transformers that returns only its pooled feature: pixels or token ids [B, ...] to features [B, D]."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Pooled(nn.Module):
         self.config = model.config
 
     def forward(self, given: Tensor) -> Tensor:
-        """Features as the tower's head gives them, not normalised."""
+        """Features [B, D] of the tower's head, not normalised."""
         features: Tensor = self.model(given).pooler_output
         return features
 
@@ -93,8 +93,10 @@ class Siglip(Backbone):
         """Token ids [N, context], padded to the full context: SigLIP reads its feature from the last position."""
         texts = check_texts(texts)
         config: Any = self._text.config
-        if type(self._tokenizer).__name__ != "SiglipTokenizer":  # which lower-cases by itself, where its model asks
-            texts = [text.lower() for text in texts]  # SigLIP 2 was trained on lower case; Gemma's tokenizer has both
+        if type(self._tokenizer).__name__ != "SiglipTokenizer":  # which lower-cases where its model needs it
+            texts = [
+                text.lower() for text in texts
+            ]  # SigLIP 2 was trained on lower case; Gemma's tokenizer knows both cases
         given = self._tokenizer(
             texts,
             padding="max_length",
@@ -102,7 +104,7 @@ class Siglip(Backbone):
             max_length=config.max_position_embeddings,
             return_tensors="pt",
         )
-        tokens: Tensor = given["input_ids"]  # and no mask: in training, padding was attended to
+        tokens: Tensor = given["input_ids"]  # without a mask: padding was attended to in training
         if int(tokens.max()) >= config.vocab_size:
             raise LmrError(
                 f"The tokenizer of {self.name!r} gives the token {int(tokens.max())}, but the model knows only "
@@ -125,7 +127,7 @@ class _SiglipPrompts:
 def load_siglip(
     path: Path, name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
 ) -> Siglip:
-    """SigLIP, or SigLIP 2 of a fixed resolution, from its weights file; what belongs to it lies in the same folder."""
+    """SigLIP, or SigLIP 2 of a fixed resolution, from its weights file and the config and tokenizer beside it."""
     folder = path.parent
     try:
         import transformers  # noqa: F401
@@ -186,7 +188,7 @@ def _read_config(folder: Path) -> Any:
     if not isinstance(config, SiglipConfig):
         raise LmrError(
             f"{str(folder)!r} holds a model of type {config.model_type!r}. SigLIP and SigLIP 2 of a fixed resolution "
-            "can be loaded; a model that takes pictures of any shape (NaFlex) cannot."
+            "can be loaded; a model for images of any shape (NaFlex) cannot."
         )
     if not getattr(config.vision_config, "vision_use_head", True):
         raise LmrError(f"The model in {str(folder)!r} has no pooling head, so it gives no image features.")
@@ -202,7 +204,7 @@ def _read_tokenizer(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except ImportError as error:
-        raise LmrError("SigLIP's tokenizer needs two packages more: pip install sentencepiece protobuf.") from error
+        raise LmrError("SigLIP's tokenizer needs two more packages: pip install sentencepiece protobuf.") from error
     except Exception as error:  # the tokenizers library raises bare exceptions
         raise LmrError(
             f"Cannot read the tokenizer in {str(folder)!r} ({_shorten(error)}); expected {expected}."
@@ -210,42 +212,44 @@ def _read_tokenizer(folder: Path) -> Any:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """The tokenizer's files that are there."""
+    """The tokenizer's files in this folder."""
     return [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
 
 
 def _build_model(config: Any, tensors: Mapping[str, Tensor], path: Path) -> Any:
-    """The model with these weights, all of them and no others; transformers itself would fill gaps with chance."""
+    """The model with exactly these weights; transformers itself would initialise missing ones at random."""
     from transformers import SiglipModel
 
     check_depth(tensors, max(part.num_hidden_layers for part in (config.vision_config, config.text_config)), str(path))
     try:
-        with torch.device("meta"):  # no memory and no random numbers for what is replaced anyway
+        with torch.device("meta"):  # no memory and no random initialisation, as all weights are replaced
             model: Any = SiglipModel(config)
             _replace_norms(model)
-    except Exception as error:  # sizes that do not fit together
-        raise LmrError(f"The configuration beside {str(path)!r} describes no model: {_shorten(error)}") from error
+    except Exception as error:  # inconsistent sizes
+        raise LmrError(
+            f"The configuration beside {str(path)!r} does not describe a model: {_shorten(error)}"
+        ) from error
     expected = model.state_dict()
     given = {key: value for key, value in tensors.items() if not key.endswith(".position_ids")}
     faults = {
         "missing": [key for key in expected if key not in given],
-        "odd": [key for key in given if key not in expected],
-        "not finite numbers": [key for key, value in given.items() if not _is_sound(value)],
+        "unexpected": [key for key in given if key not in expected],
+        "without finite floating-point values": [key for key, value in given.items() if not _is_sound(value)],
         "of another shape": [key for key in expected if key in given and expected[key].shape != given[key].shape],
     }
     found = [f"{len(keys)} {what} ({', '.join(keys[:3])})" for what, keys in faults.items() if keys]
     if found:
-        raise LmrError(f"The weights in {str(path)!r} do not fit the model: {'; '.join(found)}. Nothing was loaded.")
-    # Copied: the file's tensors may be a map of the file, which somebody could overwrite.
+        raise LmrError(f"The weights in {str(path)!r} do not match the model: {'; '.join(found)}. Nothing was loaded.")
+    # Copied: the tensors may be memory-mapped, and the file could change.
     model.load_state_dict({key: value.clone() for key, value in given.items()}, assign=True)
     parts: list[Any] = [model.vision_model.embeddings, model.text_model.embeddings]
-    for part in parts:  # the one thing that is counted, not read from the file
+    for part in parts:  # the only buffer that is computed and not read from the file
         part.position_ids = torch.arange(part.position_ids.shape[-1]).expand(1, -1)
     return model
 
 
 def _replace_norms(model: nn.Module) -> None:
-    """Give the model norms that are computed in the precision of their own numbers, whatever comes in."""
+    """Replace the norms by ones that compute in the precision of their own parameters, whatever the input's is."""
     for parent in list(model.modules()):
         for name, norm in parent.named_children():
             if type(norm) is nn.LayerNorm:

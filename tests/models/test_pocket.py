@@ -355,7 +355,7 @@ def test_file_that_is_not_whole_gets_a_sentence(tmp_path: Path) -> None:
     for number, part in enumerate((b"", content[:5], content[:300], content[:100_000], content[:-1], b"noise" * 50)):
         path = tmp_path / f"part {number}"
         path.write_bytes(part)
-        with pytest.raises(lmr.LmrError, match=f"part {number}' does not hold the pocket model; install lmr again"):
+        with pytest.raises(lmr.LmrError, match=f"part {number}' does not hold the pocket model; reinstall lmr"):
             Pocket(path)
     for path in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(lmr.LmrError, match="does not hold the pocket model"):
@@ -381,5 +381,5 @@ def test_foreign_file_gets_a_sentence(fault: str, tmp_path: Path) -> None:
     }
     changes[fault]()
     save_file(weights, tmp_path / "foreign", metadata=facts)
-    with pytest.raises(lmr.LmrError, match="foreign' does not hold the pocket model; install lmr again"):
+    with pytest.raises(lmr.LmrError, match="foreign' does not hold the pocket model; reinstall lmr"):
         Pocket(tmp_path / "foreign")

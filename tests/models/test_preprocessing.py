@@ -279,7 +279,7 @@ def test_what_is_not_pictures_gets_a_sentence(pixels: Any, words: str) -> None:
 
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)], ids=str)
 def test_picture_without_pixels_gets_a_sentence(size: tuple[int, int]) -> None:
-    with pytest.raises(lmr.LmrError, match="Expected a picture with pixels"):
+    with pytest.raises(lmr.LmrError, match="Expected an image with pixels"):
         CLIP.prepare_image(Image.new("RGB", size))
 
 

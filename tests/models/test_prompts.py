@@ -138,7 +138,7 @@ def test_byte_order_mark_is_no_content(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [None, 3])
 def test_what_is_no_list_gets_a_sentence(given: Any) -> None:
-    with pytest.raises(lmr.LmrError, match=rf"list of templates, got {given}; for 'a photo of a {{}}\.' leave it away"):
+    with pytest.raises(lmr.LmrError, match=rf"list of templates, got {given}; omit it for 'a photo of a {{}}\.'"):
         write_prompts(NAMES, given)
     with pytest.raises(lmr.LmrError, match=f"list of class names, got {given}"):
         lmr.load("pocket").classifier(given)

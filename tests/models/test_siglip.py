@@ -329,9 +329,9 @@ HEAD = "vision_model.head.layernorm.weight"
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (
         lambda f: change_weights(f, lambda w: w.pop(HEAD)),
-        rf"do not fit the model: 1 missing \({HEAD}\)\. Nothing was loaded",
+        rf"do not match the model: 1 missing \({HEAD}\)\. Nothing was loaded",
     ),
-    "odd": (lambda f: change_weights(f, lambda w: w.update(extra=torch.ones(2))), r"1 odd \(extra\)"),
+    "odd": (lambda f: change_weights(f, lambda w: w.update(extra=torch.ones(2))), r"1 unexpected \(extra\)"),
     "half": (
         lambda f: change_weights(f, lambda w: [w.pop(key) for key in list(w) if key.startswith("text_model")]),
         r"missing \(text_model\.",
@@ -339,11 +339,11 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "shape": (lambda f: change_weights(f, lambda w: w.update({HEAD: torch.ones(3)})), rf"another shape \({HEAD}\)"),
     "nan": (
         lambda f: change_weights(f, lambda w: w.update({HEAD: torch.full((WIDTH,), torch.nan)})),
-        rf"1 not finite numbers \({HEAD}\)",
+        rf"1 without finite floating-point values \({HEAD}\)",
     ),
     "quantised": (
         lambda f: change_weights(f, lambda w: w.update({HEAD: torch.ones(WIDTH, dtype=torch.int8)})),
-        rf"1 not finite numbers \({HEAD}\)",
+        rf"1 without finite floating-point values \({HEAD}\)",
     ),
     "no scale": (lambda f: change_weights(f, lambda w: w.pop("logit_scale")), r"1 missing \(logit_scale\)"),
     "wild scale": (
@@ -352,7 +352,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "cut short": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:5000]),
-        "not a whole weights file",
+        "not a complete weights file",
     ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "Expected a weights file at .* found nothing"),
     "no config": (lambda f: (f / "config.json").unlink(), "not a configuration of SigLIP"),
@@ -360,7 +360,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other config": (lambda f: change_json(f / "config.json", model_type="clip"), "of type 'clip'"),
     "any shape": (lambda f: change_json(f / "config.json", model_type="siglip2"), r"'siglip2'.*\(NaFlex\) cannot"),
     "endless": (lambda f: deepen(f, 100_000), "A tower of 100000 blocks cannot be filled from .* holds 88 tensors"),
-    "odd sizes": (narrow, "do not fit|describes no model"),
+    "odd sizes": (narrow, "do not match|does not describe a model"),
     "no tokenizer": (
         lambda f: [(f / name).unlink() for name in ("spiece.model", "tokenizer_config.json")],
         "no tokenizer in .*; put spiece.model or tokenizer.json",

@@ -74,7 +74,7 @@ def save_siglip(folder: Path, **vision: Any) -> SiglipModel:
 
 
 def save_siglip2(folder: Path) -> SiglipModel:
-    """The same with a fast tokenizer that keeps capitals and bilinear pictures, as SigLIP 2 has them."""
+    """The same with a fast tokenizer that keeps capitals and bilinear images, as SigLIP 2 has them."""
     folder.mkdir(parents=True, exist_ok=True)
     words = ["<pad>", "<eos>", "<bos>", "<unk>", *WORDS, *(word.capitalize() for word in WORDS)]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))

@@ -71,8 +71,8 @@ def find_architecture(name: str) -> tuple[VisionConfig, TextConfig]:
     if plain not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise LmrError(
-            f"There is no architecture {name!r}.{suggest(name, ARCHITECTURES)} There are: {known}; each also with "
-            f"{QUICK!r} at its end."
+            f"There is no architecture {name!r}.{suggest(name, ARCHITECTURES)} There are: {known}; each also with the "
+            f"suffix {QUICK!r}."
         )
     vision, text = ARCHITECTURES[plain]
     if plain == name:

@@ -1,4 +1,4 @@
-"""The transformer block that CLIP's image and text towers are made of, with frozen weights laid out for speed."""
+"""The transformer block that CLIP's image and text towers are made of, with frozen weights arranged for speed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Perceptron(nn.Module):
         return out
 
     def fold(self) -> None:
-        """Put QuickGELU's constants into the weights, for good: from then on the activation is SiLU.
+        """Fold QuickGELU's constants into the weights, permanently: from then on the activation is SiLU.
 
         x sigmoid(1.702 x) = silu(1.702 x) / 1.702, so scaling the two layers once leaves one fused kernel that keeps
         one tensor for the backward instead of three.
@@ -55,7 +55,7 @@ class Perceptron(nn.Module):
 
 
 class Block(nn.Module):
-    """Norm, attention, norm, perceptron, each added to what came in. x: [B, L, width]."""
+    """Norm, attention, norm, perceptron with residual connections. x: [B, L, width]."""
 
     def __init__(
         self,

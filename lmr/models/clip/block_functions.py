@@ -1,10 +1,10 @@
-"""One transformer block forwards, and backwards as far as the numbers of its norms need it: pure functions on tensors.
+"""Forward and backward of one transformer block, as pure functions on tensors; the backward reaches its norms alone.
 
 The weights are frozen, so the backward carries a gradient to activations only, and of each block it needs few things:
-what the two norms saw, the queries, keys and values, and what the activation saw. Attention is worked out again from
-the last three, because its probabilities are larger than they are. Shapes: n images, L tokens, w wide, T tokens that
-go on: all of them, or in the last block the class token alone, as the features need no other. The numbers of a norm
-are [w], or [n, w] where every image has its own.
+the inputs of the two norms, the queries, keys and values, and the input of the activation. Attention is computed again
+from queries, keys and values, because its probabilities take more memory than they do. Shapes: n images, L tokens,
+width w, T output tokens: all of them, or in the last block the class token alone, as the features need no other. The
+parameters of a norm are [w], or [n, w] where every image has its own.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ NormParameters = tuple[Tensor, Tensor]  # weight and bias of a norm
 Layer = tuple[Tensor, Tensor]  # weight [out, in] and bias [out] of a linear layer
 
 _aten = torch.ops.aten
-# Devices on which a fused kernel per image beats one for all of them and scaling afterwards; twice as fast.
+# Devices on which one fused kernel per image is faster (twice) than one kernel for all images and scaling afterwards.
 _LOOPING = ("cpu",)
-_SCORES = 500_000  # attention scores worked on at once: those of one image of ViT-B/16; measured on two cores
+_SCORES = 500_000  # attention scores computed at once: those of one image of ViT-B/16; measured on two cores
 
 
 class Frozen(NamedTuple):
@@ -40,7 +40,7 @@ class Frozen(NamedTuple):
 
 
 class Normed(NamedTuple):
-    """What a norm saw, and its mean and inverse deviation over the last axis."""
+    """The input of a norm, and its mean and inverse standard deviation over the last axis."""
 
     x: Tensor
     mean: Tensor
@@ -66,7 +66,7 @@ class Trace(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """What leaves the backward of a block: to its input [n, L, w], and to the numbers of its two norms."""
+    """Gradients of a block: to its input [n, L, w], and to the parameters of its two norms."""
 
     x: Tensor
     first: NormParameters
@@ -79,9 +79,9 @@ def freeze(block: Block) -> Frozen:
     return Frozen(qkv, out, up, down, block.heads, block.mlp.activation, block.ln_1.eps)
 
 
-def normalise(x: Tensor, numbers: NormParameters, eps: float, arena: Arena | None = None) -> tuple[Tensor, Normed]:
-    """LayerNorm in the precision of its numbers, the answer in the precision of ``x``; and what its backward needs."""
-    weight, bias = numbers
+def normalise(x: Tensor, parameters: NormParameters, eps: float, arena: Arena | None = None) -> tuple[Tensor, Normed]:
+    """LayerNorm in the precision of its parameters, the output in that of ``x``; and what its backward needs."""
+    weight, bias = parameters
     wide = x.to(weight.dtype)
     width = [x.shape[-1]]
     if weight.ndim == 1:
@@ -101,10 +101,10 @@ def normalise(x: Tensor, numbers: NormParameters, eps: float, arena: Arena | Non
 
 
 def pull_norm(
-    grad: Tensor, seen: Normed, numbers: NormParameters, *, to_input: bool = True
+    grad: Tensor, seen: Normed, parameters: NormParameters, *, to_input: bool = True
 ) -> tuple[Tensor, NormParameters]:
-    """Gradient to what a norm saw (unless it is not wanted) and to its numbers, in the numbers' shape."""
-    weight, bias = numbers
+    """Gradient to the input of a norm (unless ``to_input`` is False) and to its parameters, in their shape."""
+    weight, bias = parameters
     grad, x = grad.to(weight.dtype), seen.x.to(weight.dtype)
     width, mask = [x.shape[-1]], [to_input, True, True]
     pull = _aten.native_layer_norm_backward
@@ -128,17 +128,17 @@ def pull_norm(
 
 
 def _goes_one_by_one(x: Tensor) -> bool:
-    """Whether images are best worked on in turns. A compiler would write such a loop out for each number of them."""
+    """Whether images are best computed one by one. A compiler would unroll such a loop for every batch size."""
     return x.device.type in _LOOPING and not torch.compiler.is_compiling()
 
 
-def _spread(numbers: Tensor, x: Tensor) -> Tensor:
-    """NormParameters of each image [n, w], to be combined with all its tokens [n, ..., w]."""
-    return numbers.view(len(x), *[1] * (x.ndim - 2), -1)
+def _spread(parameter: Tensor, x: Tensor) -> Tensor:
+    """A parameter of each image [n, w], in a shape that combines with all its tokens [n, ..., w]."""
+    return parameter.view(len(x), *[1] * (x.ndim - 2), -1)
 
 
 def attend(q: Tensor, kv: Tensor, heads: int) -> Tensor:
-    """T tokens of an image look at all its L: queries [n, T, w], keys and values [n, L, 2w] to [n, T, w]."""
+    """Attention of T tokens to all L tokens of an image: queries [n, T, w], keys and values [n, L, 2w] to [n, T, w]."""
     q, k, v = (part.view(*part.shape[:2], heads, -1).transpose(1, 2) for part in (q, *kv.chunk(2, dim=-1)))
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
@@ -146,8 +146,8 @@ def attend(q: Tensor, kv: Tensor, heads: int) -> Tensor:
 def pull_attention(grad: Tensor, q: Tensor, kv: Tensor, heads: int, to_q: Tensor, to_kv: Tensor) -> None:
     """Gradient of :func:`attend` to its queries, keys and values, written to ``to_q`` and ``to_kv``.
 
-    Worked out by hand because a fused backward wants the forward's answers too, which would have to be kept. On a
-    processor a few images at a time, so that their tables of scores stay in its cache.
+    Written by hand because a fused backward needs the forward's output too, which would have to be kept. On a CPU it
+    takes a few images at a time, so that their scores stay in the cache.
     """
     parts = [slice(None)]
     if _goes_one_by_one(q):
@@ -179,7 +179,7 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def project(x: Tensor, layer: Layer, arena: Arena | None) -> Tensor:
-    """A linear layer [n, L, in] to [n, L, out], its answer in the arena if there is one."""
+    """A linear layer [n, L, in] to [n, L, out], its output in the arena if there is one."""
     weight, bias = layer
     if arena is None:
         return F.linear(x, weight, bias)
@@ -196,7 +196,7 @@ def push_block(
     class_only: bool,
     arena: Arena | None = None,
 ) -> tuple[Tensor, Trace]:
-    """A block but for its last layer: what that layer is added to, and the trace, which holds what it needs."""
+    """A block without its last layer: the residual that layer is added to, and the trace, which holds its input."""
     h, seen = normalise(x, first, frozen.eps, arena)
     width = x.shape[-1]
     if class_only:
@@ -221,9 +221,9 @@ def run_block(
     keep: bool,
     arena: Arena | None = None,
 ) -> tuple[Tensor, Trace | None]:
-    """A whole block [n, L, w] to [n, T, w], T = L or the class token alone; with its trace if that is kept.
+    """A whole block [n, L, w] to [n, T, w], T = L or the class token alone; with its trace if ``keep``.
 
-    What the next block would keep, its input, goes to the arena too. What is not kept is overwritten: ``x`` itself.
+    The output, which the next block keeps as its input, goes to the arena too. Without ``keep``, ``x`` is overwritten.
     """
     middle, trace = push_block(x, frozen, first, second, class_only, arena)
     if keep:
@@ -260,21 +260,21 @@ def pull_block(grad: Tensor, trace: Trace, frozen: Frozen, first: NormParameters
 
 
 def pull_perceptron(
-    grad: Tensor, trace: Trace, frozen: Frozen, numbers: NormParameters
+    grad: Tensor, trace: Trace, frozen: Frozen, parameters: NormParameters
 ) -> tuple[Tensor, NormParameters]:
-    """Backward through the second half of a block, with what goes around it."""
+    """Backward through the second half of a block and its residual connection."""
     to_hidden = pull_activation(grad @ frozen.down[0], trace.hidden, frozen.activation)
-    to_x, to_numbers = pull_norm(to_hidden @ frozen.up[0], trace.second, numbers)
-    return to_x.to(grad.dtype).add_(grad), to_numbers
+    to_x, to_parameters = pull_norm(to_hidden @ frozen.up[0], trace.second, parameters)
+    return to_x.to(grad.dtype).add_(grad), to_parameters
 
 
 def activate_in_place(x: Tensor, name: Activation) -> Tensor:
-    """The activation, in the memory of its input where there is a kernel for that."""
+    """The activation, in the memory of its input where a kernel supports that."""
     return F.silu(x, inplace=True) if name == "silu" else activate(x, name)
 
 
 def activate_into(arena: Arena | None, x: Tensor, name: Activation) -> Tensor:
-    """The activation, its answer lent by the arena if there is one; for unfolded QuickGELU there is no kernel."""
+    """The activation, its output lent by the arena if there is one; unfolded QuickGELU has no such kernel."""
     if arena is None or name == "quick_gelu":
         return activate(x, name)
     if name == "silu":
@@ -283,7 +283,7 @@ def activate_into(arena: Arena | None, x: Tensor, name: Activation) -> Tensor:
 
 
 def pull_activation(grad: Tensor, x: Tensor, name: Activation) -> Tensor:
-    """Gradient to the input of the activation; that of its output may be overwritten."""
+    """Gradient to the input of the activation; ``grad`` may be overwritten."""
     if name in ("silu", "quick_gelu"):
         x = x if name == "silu" else 1.702 * x
         return cast(Tensor, _aten.silu_backward.grad_input(grad, x, grad_input=grad))

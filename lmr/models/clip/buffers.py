@@ -1,7 +1,7 @@
-"""Memory for the larger tensors of a step: one stretch for those of many images, used again at the next step.
+"""Memory for the larger tensors of a step: one buffer for those of many images, used again at the next step.
 
-Kept tensors that are allocated one by one, in turns with tensors that pass, leave holes in the heap (half as much again
-was measured), and fresh memory costs time: the system hands it out in small pages and clears each of them.
+Kept tensors that are allocated between temporary ones fragment the heap (by half of its size, as measured), and fresh
+memory costs time: the system provides it in small pages and clears each of them.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_HELD = 2**30  # bytes that wait for the next step at most: what 16 images of ViT-B/16 keep
+_HELD = 2**30  # bytes kept between steps at most: what 16 images of ViT-B/16 need
 
 
 class BufferPool:
-    """Stretches of memory that are not in use; a copy of its owner starts with none."""
+    """Buffers that are not in use; a copy of the owner starts with none."""
 
     def __init__(self) -> None:
-        self._stretches: list[Tensor] = []
+        self._buffers: list[Tensor] = []
 
     def take(self, size: int, like: Tensor) -> Tensor:
         """A flat tensor of at least this size, in the precision and on the device of ``like``."""
-        for k, stretch in enumerate(self._stretches):
-            if len(stretch) >= size and stretch.dtype == like.dtype and stretch.device == like.device:
-                return self._stretches.pop(k)
-        self._stretches.clear()  # too small, so larger ones take their place
+        for k, buffer in enumerate(self._buffers):
+            if len(buffer) >= size and buffer.dtype == like.dtype and buffer.device == like.device:
+                return self._buffers.pop(k)
+        self._buffers.clear()  # all are too small: larger ones replace them
         with torch.inference_mode(False):  # so that it can be written to in any mode
             return torch.empty(size, dtype=like.dtype, device=like.device)
 
-    def give_back(self, stretch: Tensor) -> None:
-        """Keep a stretch for the next step, unless that would hold more than somebody else may want meanwhile."""
-        if sum(held.nbytes for held in (*self._stretches, stretch)) <= _HELD:
-            self._stretches.append(stretch)
+    def give_back(self, buffer: Tensor) -> None:
+        """Keep a buffer for the next step, unless too much memory would be held."""
+        if sum(held.nbytes for held in (*self._buffers, buffer)) <= _HELD:
+            self._buffers.append(buffer)
 
     def __deepcopy__(self, memo: Any) -> BufferPool:
         return BufferPool()
@@ -43,28 +43,28 @@ class BufferPool:
 
 
 class Arena:
-    """A stretch from which tensors are cut one after the other; what does not fit is allocated by itself.
+    """A buffer that tensors are cut from one after the other; what does not fit is allocated separately.
 
-    When nobody needs the arena any more its stretch goes back to the pool: whoever uses a tensor of it holds the arena.
+    Its buffer goes back to the pool when the arena is freed, so whoever uses a tensor of it must hold the arena.
     """
 
     def __init__(self, pool: BufferPool, size: int, like: Tensor) -> None:
         self._pool = pool
-        self._stretch = pool.take(size, like)
+        self._buffer = pool.take(size, like)
         self._used = 0
         self._passing = like.new_empty(0)
 
     def take(self, *shape: int) -> Tensor:
         """A tensor of this shape, not filled."""
         size = math.prod(shape)
-        if self._used + size > len(self._stretch):
-            return self._stretch.new_empty(shape)
+        if self._used + size > len(self._buffer):
+            return self._buffer.new_empty(shape)
         self._used += size
-        return self._stretch[self._used - size : self._used].view(shape)
+        return self._buffer[self._used - size : self._used].view(shape)
 
     def hold(self, x: Tensor) -> Tensor:
-        """A copy of a small tensor, which would pin down the heap if it stayed there."""
-        return x if x.dtype != self._stretch.dtype else self.take(*x.shape).copy_(x)
+        """A copy of a small tensor in the arena, as it would fragment the heap where it is."""
+        return x if x.dtype != self._buffer.dtype else self.take(*x.shape).copy_(x)
 
     def lend(self, like: Tensor) -> Tensor:
         """A tensor of this shape, not filled, in the memory of the last one lent."""
@@ -73,12 +73,12 @@ class Arena:
         return self._passing[: like.numel()].view(like.shape)
 
     def restart(self) -> None:
-        """Nobody needs what was cut so far: cut from the beginning again."""
+        """Cut from the beginning again; nothing that was cut so far may be in use."""
         self._used = 0
 
     def close(self) -> None:
-        """Nothing is lent any more; what was cut stays."""
+        """End lending; what was cut stays."""
         self._passing = self._passing.new_empty(0)
 
     def __del__(self) -> None:
-        self._pool.give_back(self._stretch)
+        self._pool.give_back(self._buffer)

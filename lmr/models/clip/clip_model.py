@@ -1,4 +1,4 @@
-"""CLIP as the rest of the package sees it: two towers, the tokenizer, the preprocessing, and how they are loaded."""
+"""CLIP as a backbone: two towers, the tokenizer and the preprocessing, loaded from files or drawn at random."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Clip(Backbone):
         if self._text.config.vocabulary != VOCABULARY:
             raise LmrError(
                 f"The model {self.name!r} has a vocabulary of {self._text.config.vocabulary} tokens, not CLIP's "
-                f"{VOCABULARY}, so its texts cannot be read; make a classifier of your own text features with "
+                f"{VOCABULARY}, so its texts cannot be read. Make a classifier of your own text features with "
                 "lmr.ZeroShot(backbone.encoder, prototypes, backbone.logit_scale)."
             )
         if self.model_facts.tokenizer is TokenizerKind.FOREIGN:
@@ -120,12 +120,12 @@ class Clip(Backbone):
 class _ClipPrompts:
     """Tokenised prompts, encoded by the tower they are given to; unlike a closure it can be copied and pickled.
 
-    The tower is causal, so every part is cut to its own longest prompt: the features stay what they were.
+    The tower is causal, so every part is cut to its own longest prompt; the features stay the same.
     """
 
     tokens: Tensor
     end: Tensor
-    ends: tuple[int, ...]  # the same on the host, so that a cut does not wait for the device
+    ends: tuple[int, ...]  # the same values on the host, so that cutting does not wait for the device
 
     def __call__(self, tower: nn.Module, part: slice) -> Tensor:
         longest = max(self.ends[part]) + 1
@@ -143,14 +143,14 @@ def load_clip(
     memory: Memory = "fast",
     compile: bool = False,
 ) -> Clip:
-    """A CLIP model from its weights file; configuration and preprocessing are looked for in the same folder."""
+    """A CLIP model from its weights file; configuration and preprocessing are read from the same folder."""
     named = find_architecture(architecture) if architecture is not None else None
     weights = read_weights(path)
     naming = detect_naming(weights.tensors, str(path))
     form, sizes, source = _find_sizes(weights, naming, path, named, architecture)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     checkpoint = convert_weights(weights.tensors, naming, sizes, str(path), wide)
-    weights.tensors.clear()  # they are copied; a large model need not be held twice
+    weights.tensors.clear()  # they are copied: do not hold a large model twice
     preprocessing, preprocessing_file = read_preprocessing(path.parent, form, sizes[0].resolution)
     tokenizer, tokenizer_file = _find_tokenizer(form, sizes, path.parent)
     image, text = make_towers(sizes)
@@ -196,8 +196,8 @@ def random_clip(
 ) -> Clip:
     """A model of this architecture with random weights, for measuring cost; the same seed gives the same weights.
 
-    Weights are drawn as CLIP's training draws them, so that features and gradients are of ordinary size. As in
-    ``lmr.load``, the names of OpenAI's models mean OpenAI's, with QuickGELU.
+    Weights are drawn as in CLIP's training, so that features and gradients have ordinary sizes. As in ``lmr.load``,
+    the names of OpenAI's models stand for OpenAI's, with QuickGELU.
     """
     check_device(device)
     sizes = find_architecture(f"{name}-quickgelu" if name in OPENAI_MODELS else name)
@@ -221,8 +221,7 @@ def _find_sizes(
 ) -> tuple[ModelFormat, Sizes, SizesSource]:
     """Form, sizes and their source: the configuration beside the weights, the named architecture, or OpenAI's rules.
 
-    The names of OpenAI's and of open_clip's weights are the same while their activations differ, so for these one of
-    the three must decide.
+    OpenAI's and open_clip's weights have the same names but different activations, so one of the three must decide.
     """
     form = ModelFormat.HUGGINGFACE if naming is HUGGINGFACE else ModelFormat.OPEN_CLIP
     config = path.parent / _name_config(naming)
@@ -241,7 +240,7 @@ def _find_sizes(
     if named is not None:
         return form, named, SizesSource.ARCHITECTURE
     raise LmrError(
-        f"The weights in {str(path)!r} have {naming.family} names, and these do not tell the number of heads and the "
+        f"The weights in {str(path)!r} have {naming.family} names, which do not tell the number of heads and the "
         f'activation. Name the architecture, for example architecture="ViT-B-32" (GELU, as LAION\'s) or '
         f'architecture="ViT-B-32-quickgelu" (QuickGELU, as OpenAI\'s), or put {config.name} beside the weights.'
     )
@@ -264,7 +263,7 @@ def _name_config(naming: Naming) -> str:
 
 
 def _draw(key: str, like: Tensor, width: int, depth: int, generator: torch.Generator) -> Tensor:
-    """Random numbers of the spread CLIP's training begins with (Radford et al. 2021, clip/model.py)."""
+    """Random weights with the standard deviations of CLIP's initialisation (Radford et al. 2021, clip/model.py)."""
     part, _, kind = key.rpartition(".")
     part = part.rpartition(".")[2]
     if part.startswith("ln_"):

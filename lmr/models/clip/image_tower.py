@@ -1,8 +1,8 @@
-"""CLIP's image tower, written for adaptation: its features, and their gradient to the numbers of its norms.
+"""CLIP's image tower, written for adaptation: its features, and their gradient to the parameters of its norms.
 
 Three things make a step cheap and change no result. Images go through in parts small enough for the processor's
-cache. Of the last block only the class token is worked out. And the backward is written by hand: it keeps the few
-tensors it needs, and leaves out every image to whose features no gradient comes.
+cache. Of the last block only the class token is computed. And the backward is written by hand: it keeps the few
+tensors it needs, and skips every image whose features receive no gradient.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from lmr.models.clip.buffers import Arena, BufferPool
 
 Memory = Literal["fast", "lean"]
 
-# Numbers in the widest activation of images that are sent through at once, measured on two cores: with a backward in
-# sight eight images of ViT-B/16, without one sixteen.
+# Elements in the widest activation of the images that go through at once, measured on two cores: eight images of
+# ViT-B/16 where a backward follows, sixteen otherwise.
 _PART, _FORWARD_PART = 5_000_000, 10_000_000
-_KEPT = 800_000_000  # numbers kept at once for a backward: of about 50 images of ViT-B/16, 3.2 GB
+_KEPT = 800_000_000  # elements kept at once for a backward: about 50 images of ViT-B/16, 3.2 GB
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class VisionConfig:
 
 
 class Kept(NamedTuple):
-    """What a few images leave behind for their backward: of every block its trace, or only its input."""
+    """What the backward of a few images needs: of every block its trace, or only its input."""
 
     images: Tensor
     blocks: list[Trace | Tensor]
     post: Normed
-    arena: Arena | None  # in whose memory they are
+    arena: Arena | None  # the memory they are in
 
     def select(self, rows: Tensor) -> Kept:
         """Some of the images."""
@@ -80,22 +80,22 @@ class VisionTower(nn.Module):
         self.set_mode()
 
     def set_mode(self, memory: Memory = "fast", compile: bool = False) -> None:
-        """How a step is computed, never what comes out.
+        """Choose how a step is computed; the results stay the same.
 
-        "lean" keeps one tensor of each block and works the others out again in the backward. ``compile`` hands the two
-        directions of a block to torch.compile.
+        "lean" keeps one tensor of each block and computes the others again in the backward. ``compile`` compiles the
+        forward and the backward of a block with torch.compile.
         """
         check_memory(memory)
         self.memory = memory
         self.compiled = compile
-        self._pool = BufferPool()  # memory of an earlier mode is given back
+        self._pool = BufferPool()  # frees the memory of an earlier mode
         self._run_block = torch.compile(steps.run_block) if compile else steps.run_block
         self._push_block = torch.compile(steps.push_block) if compile else steps.push_block
-        # As many images go backwards as passed the gate: the number is another one at every step.
+        # Only images that passed the gate go backwards, so their number differs from step to step.
         self._pull_block = torch.compile(steps.pull_block, dynamic=True) if compile else steps.pull_block
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features as the projection gives them. Gradient goes to whatever wants it, fastest to the norms alone."""
+        """Features [B, features] before normalisation. Any tensor may require gradient; norms alone are fastest."""
         side = self.config.resolution
         if images.ndim != 4 or images.shape[1:] != (3, side, side):
             raise LmrError(f"Expected images {['B', 3, side, side]}, got {list(images.shape)}.")
@@ -112,81 +112,82 @@ class VisionTower(nn.Module):
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flat):
             features = _Features.apply(self, images, *flat)  # type: ignore[no-untyped-call]
             return features
-        numbers = pair_up(flat)
+        parameters = pair_up(flat)
         with torch.no_grad():
             parts = self._cut(len(images), _FORWARD_PART)
-            return torch.cat([self.run(images[part], take_rows(numbers, part), keep=False)[0] for part in parts])
+            return torch.cat([self.run(images[part], take_rows(parameters, part), keep=False)[0] for part in parts])
 
-    def run(self, images: Tensor, numbers: Sequence[NormParameters], keep: bool) -> tuple[Tensor, Kept | None]:
-        """Features of a few images with the given norm numbers, without gradient, and what a backward needs."""
+    def run(self, images: Tensor, parameters: Sequence[NormParameters], keep: bool) -> tuple[Tensor, Kept | None]:
+        """Features of a few images with the given norm parameters, without gradient, and what a backward needs."""
         eps, fast = self.config.eps, keep and self.memory == "fast"
         arena = self._make_arena(len(images), fast)
-        x, _ = steps.normalise(self._embed(images), numbers[0], eps)
+        x, _ = steps.normalise(self._embed(images), parameters[0], eps)
         kept: list[Trace | Tensor] = []
         for k, block in enumerate(self._blocks()):
             if arena is not None and not fast:
                 arena.restart()
             if keep and not fast:
                 kept.append(x.clone())
-            first, second = numbers[2 * k + 1 : 2 * k + 3]
+            first, second = parameters[2 * k + 1 : 2 * k + 3]
             x, trace = self._run_block(x, steps.freeze(block), first, second, block is self.blocks[-1], fast, arena)
             if trace is not None:
                 kept.append(trace)
-        x, seen = steps.normalise(x[:, 0] if fast else x[:, 0].clone(), numbers[-1], eps)
+        x, seen = steps.normalise(x[:, 0] if fast else x[:, 0].clone(), parameters[-1], eps)
         if arena is not None:
             arena.close()
         return x @ self.projection, Kept(images, kept, seen, arena if fast else None) if keep else None
 
-    def pull(self, grad: Tensor, kept: Kept, numbers: Sequence[NormParameters]) -> Iterator[NormParameters]:
-        """Gradient to the numbers of each norm, the last norm first, from that of the features of a few images.
+    def pull(self, grad: Tensor, kept: Kept, parameters: Sequence[NormParameters]) -> Iterator[NormParameters]:
+        """Gradient to the parameters of each norm, the last norm first, from that of the features of a few images.
 
-        One after the other, so that they need not be held, in the midst of larger tensors, until all are there.
+        Yielded one by one, so that small tensors are not held between larger ones until all are computed.
         """
-        x, to_numbers = steps.pull_norm(grad @ self.projection.T, kept.post, numbers[-1])
-        yield to_numbers
+        x, to_parameters = steps.pull_norm(grad @ self.projection.T, kept.post, parameters[-1])
+        yield to_parameters
         x = x.to(grad.dtype).unsqueeze(1)
         for k, block in reversed(list(enumerate(self._blocks()))):
-            frozen, (first, second), trace = steps.freeze(block), numbers[2 * k + 1 : 2 * k + 3], kept.blocks[k]
+            frozen, (first, second), trace = steps.freeze(block), parameters[2 * k + 1 : 2 * k + 3], kept.blocks[k]
             if isinstance(trace, Tensor):
                 trace = self._push_block(trace, frozen, first, second, block is self.blocks[-1])[1]
             x, to_first, to_second = self._pull_block(x, trace, frozen, first, second)
             yield to_second
             yield to_first
-        _, embedded = steps.normalise(self._embed(kept.images), numbers[0], self.config.eps)  # cheaper than to keep it
-        yield steps.pull_norm(x, embedded, numbers[0], to_input=False)[1]
+        # Embedding the images again is cheaper than keeping what came out.
+        _, embedded = steps.normalise(self._embed(kept.images), parameters[0], self.config.eps)
+        yield steps.pull_norm(x, embedded, parameters[0], to_input=False)[1]
 
     def count_kept(self) -> int:
-        """NormParameters that one image leaves behind for its backward."""
+        """Elements that are kept of one image for its backward."""
         config = self.config
         lean = config.depth * len(self.positions) * config.width
-        return lean if self.memory == "lean" else self._count_numbers(keep_all=True)
+        return lean if self.memory == "lean" else self._count_elements(keep_all=True)
 
     def split_batch(self, count: int) -> Iterator[slice]:
-        """Parts of a batch of ``count`` images that are best differentiated at once."""
+        """Parts of a batch of ``count`` images that are best differentiated together."""
         return self._cut(count, _PART)
 
-    def _cut(self, count: int, numbers: int) -> Iterator[slice]:
-        """Parts of about equal size with at most so many numbers in their widest activation; one on an accelerator."""
+    def _cut(self, count: int, elements: int) -> Iterator[slice]:
+        """Parts of about equal size with at most so many elements in their widest activation; one on an accelerator."""
         parts = 1
         if self.positions.device.type == "cpu":
-            parts = max(1, -(-count // max(1, numbers // (len(self.positions) * self.config.hidden))))
+            parts = max(1, -(-count // max(1, elements // (len(self.positions) * self.config.hidden))))
         bounds = [count * k // parts for k in range(parts + 1)]
         return (slice(first, last) for first, last in itertools.pairwise(bounds))
 
     def _make_arena(self, count: int, keep_all: bool) -> Arena | None:
-        """Memory for the blocks of so many images: for all that is kept, or for one block after the other."""
+        """Memory for the blocks of so many images: for all that is kept, or for one block at a time."""
         if self.compiled:
             return None
-        return Arena(self._pool, count * self._count_numbers(keep_all), self.positions)
+        return Arena(self._pool, count * self._count_elements(keep_all), self.positions)
 
-    def _count_numbers(self, keep_all: bool) -> int:
-        """NormParameters in the traces of one image: of all its blocks, or of one."""
+    def _count_elements(self, keep_all: bool) -> int:
+        """Elements in the traces of one image: of all its blocks, or of one."""
         config = self.config
-        block = 5 * config.width + config.hidden + 4  # q, k, v, middle, answer, hidden, and of two norms the statistics
+        block = 5 * config.width + config.hidden + 4  # q, k, v, middle, output, hidden, and the statistics of two norms
         return len(self.positions) * (block * (config.depth - 1) + 2 * config.width + 4 if keep_all else block)
 
     def _embed(self, images: Tensor) -> Tensor:
-        """Patches as one matrix product (they do not overlap), the class token before them, positions: [n, L, w]."""
+        """Class token and patches with positions [n, L, w]; patches do not overlap, so one product embeds them."""
         patch, (n, colours) = self.config.patch, images.shape[:2]
         side = self.config.resolution // patch
         cut = images[:, :, : side * patch, : side * patch].reshape(n, colours, side, patch, side, patch)
@@ -203,48 +204,48 @@ class VisionTower(nn.Module):
         yield self.ln_post
 
     def _trains(self) -> bool:
-        """Whether weights other than the norms' want gradient."""
+        """Whether weights other than the norms' require gradient."""
         norms = {id(tensor) for norm in self._norms() for tensor in norm.parameters()}
         return any(tensor.requires_grad and id(tensor) not in norms for tensor in self.parameters())
 
 
 def check_memory(memory: str) -> None:
-    """Refuse a mode that no tower has."""
+    """Refuse an unknown mode."""
     if memory not in get_args(Memory):
         raise LmrError(f"Expected memory 'fast' or 'lean', got {memory!r}.")
 
 
 class _Features(torch.autograd.Function):
-    """Features of a batch whose backward gives gradients to norm numbers and to nothing else.
+    """Features of a batch whose backward gives gradients to norm parameters and to nothing else.
 
-    Of a large batch only the first parts are kept; the others are sent through once more when their turn has come.
+    Of a large batch only the first parts are kept; the others run forward again in the backward.
     """
 
     @staticmethod
     def forward(ctx: Any, tower: VisionTower, images: Tensor, *flat: Tensor) -> Tensor:
-        ctx.tower, ctx.numbers = tower, pair_up(flat)
+        ctx.tower, ctx.parameters = tower, pair_up(flat)
         ctx.images, ctx.parts = images, list(tower.split_batch(len(images)))
         most = len(images) if len(ctx.parts) == 1 else _KEPT // tower.count_kept()
-        runs = [tower.run(images[part], take_rows(ctx.numbers, part), part.stop <= most) for part in ctx.parts]
+        runs = [tower.run(images[part], take_rows(ctx.parameters, part), part.stop <= most) for part in ctx.parts]
         ctx.kept = [kept for _, kept in runs]
         return torch.cat([features for features, _ in runs])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        totals = [(torch.zeros_like(weight), torch.zeros_like(bias)) for weight, bias in ctx.numbers]
+        totals = [(torch.zeros_like(weight), torch.zeros_like(bias)) for weight, bias in ctx.parameters]
         touched = (grad != 0).any(1)
         for part, kept in zip(ctx.parts, ctx.kept, strict=True):
             rows = touched[part].nonzero().flatten()
             if not len(rows):
                 continue
             where = rows + part.start
-            numbers = take_rows(ctx.numbers, where)
+            parameters = take_rows(ctx.parameters, where)
             if kept is None:
-                kept = ctx.tower.run(ctx.images[where], numbers, keep=True)[1]
+                kept = ctx.tower.run(ctx.images[where], parameters, keep=True)[1]
             elif len(rows) < part.stop - part.start:
                 kept = kept.select(rows)
-            found = ctx.tower.pull(grad[where], kept, numbers)
+            found = ctx.tower.pull(grad[where], kept, parameters)
             for pair, pieces in zip(reversed(totals), found, strict=True):
                 for total, piece in zip(pair, pieces, strict=True):
                     if total.ndim == 1:
@@ -259,6 +260,6 @@ def pair_up(flat: Sequence[Tensor]) -> list[NormParameters]:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def take_rows(numbers: Sequence[NormParameters], rows: slice | Tensor) -> list[NormParameters]:
-    """The norm numbers of some images: the same for all, or their own rows."""
-    return [(weight, bias) if weight.ndim == 1 else (weight[rows], bias[rows]) for weight, bias in numbers]
+def take_rows(parameters: Sequence[NormParameters], rows: slice | Tensor) -> list[NormParameters]:
+    """The norm parameters of some images: the same for all, or one row each."""
+    return [(weight, bias) if weight.ndim == 1 else (weight[rows], bias[rows]) for weight, bias in parameters]

@@ -1,4 +1,4 @@
-"""CLIP's text tower: causal, so that what follows the end of a text cannot influence its feature."""
+"""CLIP's text tower. It is causal, so that tokens after the end of a text cannot influence its feature."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TextConfig:
 class TextTower(nn.Module):
     """Token ids [B, L] to features [B, features]; ``end`` [B] is where each text ends, L at most the context.
 
-    Ids after the end may be anything: cut a set of texts to its longest, the features stay the same.
+    Ids after the end are ignored, so a set of texts may be cut to the longest one.
     """
 
     def __init__(self, config: TextConfig) -> None:
@@ -57,7 +57,7 @@ class TextTower(nn.Module):
         nn.init.normal_(self.words.weight, std=0.02)
 
     def forward(self, tokens: Tensor, end: Tensor) -> Tensor:
-        """Features as the projection gives them, not normalised."""
+        """Features [B, features], not normalised."""
         with hold(self):  # its norms serve one thread at a time
             x = self.words(tokens) + self.positions[: tokens.shape[1]]
             x = self.blocks(x)

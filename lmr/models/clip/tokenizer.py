@@ -32,9 +32,9 @@ PIECES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
 class ClipTokenizer:
     """Texts to the ids CLIP was trained on.
 
-    Text is cleaned as OpenAI's code does it: mended by ftfy (curly quotes become straight, broken encodings whole),
-    HTML entities resolved, white space collapsed, lower-cased. What is longer than the context loses its tail and
-    keeps its end token.
+    Text is cleaned as in OpenAI's code: ftfy repairs it (straight quotes, broken encodings), HTML entities are
+    resolved, white space is collapsed, letters are lower-cased. A text longer than the context is cut and keeps its
+    end token.
     """
 
     def __init__(self, context: int = 77) -> None:
@@ -45,19 +45,19 @@ class ClipTokenizer:
     def __call__(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Ids int64 [N, longest], zero after the end, and the position [N] of each text's end token.
 
-        The set is cut to its longest text: the text tower is causal, so what follows the end cannot change a feature.
+        The set is cut to its longest text: the text tower is causal, so tokens after the end cannot change a feature.
         """
         texts = check_texts(texts)
-        encoder = build_encoder()  # text by text: its batches start threads, which a later fork would complain about
+        encoder = build_encoder()  # text by text: batches start threads, and a later fork would warn about them
         rows = [[START, *encoder.encode(clean(text)).ids[: self.context - 2], END] for text in texts]
         longest = max(map(len, rows))
         tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-        # CLIP reads a feature out at the first end token, also where a text spells "<|endoftext|>" out itself.
+        # CLIP takes the feature of the first end token, also where a text contains "<|endoftext|>" itself.
         return tokens, torch.tensor([row.index(END) for row in rows])
 
 
 def check_texts(texts: Sequence[str]) -> list[str]:
-    """The texts as a list; what is not texts gets a sentence."""
+    """The texts as a list; anything else is refused."""
     if isinstance(texts, str):
         raise LmrError(f"Expected a list of texts, got the single text {texts[:50]!r}; put it in a list.")
     texts = list(texts)
@@ -67,7 +67,7 @@ def check_texts(texts: Sequence[str]) -> list[str]:
 
 
 def clean(text: str) -> str:
-    """The text as CLIP reads it: mended, without HTML entities, with single spaces, in lower case."""
+    """The text as CLIP reads it: repaired, without HTML entities, with single spaces, in lower case."""
     import ftfy
 
     text = html.unescape(html.unescape(ftfy.fix_text(text)))  # twice: captions from the web are often escaped twice
@@ -90,14 +90,14 @@ def build_encoder() -> Tokenizer:
 
 
 def read_merges() -> list[tuple[str, str]]:
-    """The merges in their order; an installation whose file is damaged gets a sentence."""
+    """The merges in their order; a damaged file is refused."""
     try:
         lines = gzip.decompress(MERGES.read_bytes()).decode().splitlines()
         merges = [(left, right) for left, right in (line.split(" ") for line in lines)]
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise LmrError(f"{str(MERGES)!r} does not hold CLIP's merges; install lmr again. ({error})") from error
+        raise LmrError(f"{str(MERGES)!r} does not hold CLIP's merges; reinstall lmr. ({error})") from error
     if len(merges) != MERGE_COUNT:
-        raise LmrError(f"{str(MERGES)!r} holds {len(merges)} merges instead of {MERGE_COUNT}; install lmr again.")
+        raise LmrError(f"{str(MERGES)!r} holds {len(merges)} merges instead of {MERGE_COUNT}; reinstall lmr.")
     return merges
 
 

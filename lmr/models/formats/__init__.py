@@ -1,1 +1,1 @@
-"""From the name of a model to its files, their tensors and our names for them."""
+"""From the name of a model to its files, their tensors, and the weights of our towers."""

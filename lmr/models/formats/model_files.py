@@ -1,4 +1,4 @@
-"""Where the files of a model are: a path, the local caches, and only then the Hugging Face hub."""
+"""The files of a model: from a path, from the local caches, and only then from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lmr.models.formats.weight_names import ANYTHING
 from lmr.models.formats.weights_files import SUFFIXES, list_shards
 from lmr.models.known_models import OPENAI_MODELS, OPENAI_SPELLINGS
 
-Get = Callable[[str], Path | None]  # a file of the model by its name, or None where the model has none of that name
+Get = Callable[[str], Path | None]  # a file of the model by its name, or None where there is none
 
 SIGLIP = ("siglip", "siglip2")
 HF_WEIGHTS = (
@@ -41,14 +41,14 @@ _HUB_ID = re.compile(r"(?:hf-hub:)?([\w.-]+/[\w.-]+)")
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a model: its weights (or their index), what lies beside them, and the kind its config names."""
+    """The weights file of a model (or its index), and the model type that its config names."""
 
     weights: Path
     model_type: str = "clip"
 
     @property
     def folder(self) -> Path:
-        """Where the configuration lies."""
+        """The folder of the weights and the configuration."""
         return self.weights.parent
 
 
@@ -71,12 +71,12 @@ def find_model(name: str | os.PathLike[str]) -> ModelFiles | None:
 
 
 def refuse_twin(name: str) -> None:
-    """A short name is refused where a folder of the same name holds a model: it could mean either."""
+    """Refuse a short name where a folder of the same name holds a model, as it is ambiguous."""
     folder = Path(name)
     if folder.is_dir() and any(path.suffix in SUFFIXES for path in folder.iterdir()):
         raise LmrError(
             f"{name!r} is the name of a model and of a folder with weights here. For the folder give './{name}' (in "
-            "Python also a Path); for the model rename the folder or work in another one."
+            "Python also a Path); for the model rename the folder or change to another directory."
         )
 
 
@@ -91,7 +91,7 @@ def find_in_folder(folder: Path) -> ModelFiles:
         return found
     index = _get_first(get, (name for name in HF_WEIGHTS if name.endswith(".index.json")))
     if index:
-        return _find_file(index)  # some of the files it names are missing; who reads it says which
+        return _find_file(index)  # some of the files it names are missing; the reader names them
     weights = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
     if len(weights) == 1:
         return _find_file(weights[0])
@@ -104,7 +104,7 @@ def find_in_folder(folder: Path) -> ModelFiles:
 
 
 def _find_file(path: Path) -> ModelFiles:
-    """A weights file of any name: config.json beside it tells a SigLIP, and the kind of a file of Hugging Face's."""
+    """A weights file of any name; config.json in its folder tells the type of the model."""
     config = path.parent / HF_CONFIG
     model_type = read_json(config).get("model_type", "clip") if config.is_file() else "clip"
     if path.name in HF_WEIGHTS:
@@ -113,7 +113,7 @@ def _find_file(path: Path) -> ModelFiles:
 
 
 def _pick(get: Get, origin: str) -> ModelFiles | None:
-    """Choose among what ``get`` finds, and get what belongs to the choice; None where the weights are missing."""
+    """Choose the weights and get the files that belong to them; None where there are no weights."""
     config = get(HF_CONFIG)
     model_type = read_json(config).get("model_type") if config else None
     if model_type == "clip" or model_type in SIGLIP:
@@ -162,7 +162,7 @@ def _find_openai(short: str) -> ModelFiles:
 
 
 def _find_in_cache(hub_id: str) -> ModelFiles | None:
-    """The model in Hugging Face's cache, if everything it needs is there."""
+    """The model in Hugging Face's cache, if it is complete."""
     hub = _import_hub()
     unsure: list[str] = []
 
@@ -171,7 +171,7 @@ def _find_in_cache(hub_id: str) -> ModelFiles | None:
 
     try:
         found = _pick(get, hub_id)
-    except hub.errors.HFValidationError:  # the hub can have no model of that name, nor can its cache
+    except hub.errors.HFValidationError:  # not a valid name on the hub, so not in its cache
         return None
     if found is None or _has_known_preprocessing(hub_id):
         return found
@@ -187,12 +187,12 @@ def _look_in_cache(hub_id: str, name: str, unsure: list[str] | None = None) -> P
 
 
 def _has_known_preprocessing(hub_id: str) -> bool:
-    """Whether what the model sees is known without its file."""
+    """Whether the preprocessing is known without its file."""
     return hub_id.startswith("openai/")
 
 
 def _lacks_settings(found: ModelFiles, unsure: list[str]) -> bool:
-    """Whether a file that decides what the model sees or reads was perhaps never fetched."""
+    """Whether the files of the preprocessing or of the tokenizer may never have been fetched."""
     has_vocabulary = any((found.folder / name).is_file() for name in _VOCABULARIES if name not in unsure)
     if found.model_type in SIGLIP and not has_vocabulary:
         return True
@@ -201,31 +201,31 @@ def _lacks_settings(found: ModelFiles, unsure: list[str]) -> bool:
 
 
 def _fetch(hub_id: str) -> ModelFiles:
-    """Fetch what is needed from the hub; where it cannot be reached, say what is missing and where it may be put."""
+    """Fetch the needed files from the hub; if it cannot be reached, name the missing files and where to put them."""
     hub = _import_hub()
     errors = hub.errors
 
     def get(name: str) -> Path | None:
         try:
             return Path(hub.hf_hub_download(hub_id, name))
-        except errors.LocalEntryNotFoundError:  # the hub did not answer; it is a kind of the next one
+        except errors.LocalEntryNotFoundError:  # the hub did not answer; a subclass of the next error
             raise
         except errors.EntryNotFoundError:
             return None
 
     try:
         with _quiet_hub():
-            with contextlib.suppress(errors.EntryNotFoundError):  # ask once: a download would try again for long
+            with contextlib.suppress(errors.EntryNotFoundError):  # one request, as a download would retry for long
                 hub.get_hf_file_metadata(hub.hf_hub_url(hub_id, HF_CONFIG))
             found = _pick(get, hub_id)
     except LmrError:
         raise
     except (errors.RepositoryNotFoundError, errors.GatedRepoError, errors.HFValidationError) as error:
         raise LmrError(
-            f"There is no model {hub_id!r} on the Hugging Face hub that is open to you, and no folder of that name "
-            "here. Check the name; for a private or gated model log in with `hf auth login` first."
+            f"There is no model {hub_id!r} on the Hugging Face hub that you can access, and no folder of that "
+            "name here. Check the name; for a private or gated model log in with `hf auth login` first."
         ) from error
-    except Exception as error:  # whatever the network, its library or the disk comes up with
+    except Exception as error:  # any error of the network, its library or the disk
         reason = textwrap.shorten(f"{type(error).__name__}: {error}", 160, placeholder=" ...")
         missing = ", ".join(_list_missing(hub_id))
         raise LmrError(
@@ -243,7 +243,7 @@ def _fetch(hub_id: str) -> ModelFiles:
 
 
 def _list_missing(hub_id: str) -> list[str]:
-    """The files of a model that its cache lacks, as far as the files in the cache and the name tell its kind."""
+    """The files of a model that its cache lacks; the cached files and the name tell its type."""
 
     def get(name: str) -> Path | None:
         return _look_in_cache(hub_id, name)
@@ -267,7 +267,7 @@ def _list_missing(hub_id: str) -> list[str]:
 
 @contextlib.contextmanager
 def _quiet_hub() -> Iterator[None]:
-    """Keep the hub's notices and retries off the screen, but not its progress bars; what matters we say ourselves."""
+    """Hide the hub's notices and retries, but not its progress bars; what matters is in our own messages."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -283,7 +283,7 @@ def _import_hub() -> ModuleType:
         import huggingface_hub.errors
     except ImportError as error:
         raise LmrError(
-            "Loading a model by name needs the package huggingface_hub (pip install huggingface_hub); a folder or file "
-            "of weights loads without it."
+            "Loading a model by name needs the package huggingface_hub (pip install huggingface_hub). A folder or "
+            "weights file loads without it."
         ) from error
     return huggingface_hub

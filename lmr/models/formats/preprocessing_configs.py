@@ -1,4 +1,4 @@
-"""A model's preprocessing from the files beside its weights; what cannot be followed to the letter is refused."""
+"""A model's preprocessing from the files beside its weights; a setting that cannot be followed is refused."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lmr.models.model_facts import ModelFormat
 from lmr.models.preprocessing import DEVIATIONS, MEANS, OPENAI_MEAN, OPENAI_STD, Preprocessing
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
-_RESAMPLE = {2: "bilinear", 3: "bicubic"}  # PIL's numbers of its filters
+_RESAMPLE = {2: "bilinear", 3: "bicubic"}  # PIL's codes of its filters
 _HALF = (0.5, 0.5, 0.5)  # SigLIP's mean and deviation (Zhai et al. 2023): pixels from -1 to 1
 
-# What an entry that is missing means, by the beginning of the processor's name; as transformers has it.
+# Defaults of missing entries, by the beginning of the processor's name; from transformers.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "CLIP": {
         "size": {"shortest_edge": 224},
@@ -34,15 +34,15 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "default_to_square": False,
     },
 }
-_DEMANDED = ("size", "resample", "image_mean", "image_std")  # of a processor whose defaults are not known here
+_DEMANDED = ("size", "resample", "image_mean", "image_std")  # of a processor whose defaults are unknown
 
-# Entries of preprocessor_config.json that say who wrote it or how tensors are handed over, not what they hold.
+# Entries of preprocessor_config.json that do not change the values of the tensors.
 _HARMLESS = {
     "image_processor_type",
     "feature_extractor_type",
     "processor_class",
     "_valid_processor_keys",
-    "do_convert_rgb",  # pictures are always converted
+    "do_convert_rgb",  # images are always converted
     "data_format",
     "input_data_format",
     "return_tensors",
@@ -54,14 +54,14 @@ _HARMLESS = {
 
 
 def openai_preprocessing(resolution: int) -> Preprocessing:
-    """What OpenAI's CLIP was trained with; LAION's and DataComp's models took it over."""
+    """The preprocessing of OpenAI's CLIP, which LAION's and DataComp's models share."""
     return Preprocessing(resolution, OPENAI_MEAN, OPENAI_STD)
 
 
 def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tuple[Preprocessing, str | None]:
     """The preprocessing of a model of this form in this folder, and the file that names it.
 
-    None in place of the file where there is none: then the constants of the model's family hold.
+    Without a file (None) the constants of the model's family are used.
     """
     if form in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP):
         model = "Siglip" if form is ModelFormat.SIGLIP else "CLIP"
@@ -83,7 +83,7 @@ def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tupl
 
 
 def _read_hf(config: Any, where: str, resolution: int, model: str) -> Preprocessing:
-    """Hugging Face's image processor; missing entries have the defaults of its type, or of the model's own."""
+    """Hugging Face's image processor; missing entries have the defaults of its type."""
     config = _fill_in(_check_object(config, where), where, model)
     known = {"do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor"}
     known |= {"do_normalize", "image_mean", "image_std"}
@@ -105,15 +105,15 @@ def _read_hf(config: Any, where: str, resolution: int, model: str) -> Preprocess
         resize = "squash"
     else:
         raise LmrError(
-            f"Expected {where} to scale the short side to {resolution} pixels and cut out the centre, or to scale both "
-            f"sides to {resolution}, as the model's resolution asks; got size {size!r}, do_center_crop "
+            f"Expected {where} to scale the short side to {resolution} pixels and crop the centre, or to scale both "
+            f"sides to {resolution}, the model's resolution; got size {size!r}, do_center_crop "
             f"{config['do_center_crop']!r} and crop_size {crop!r}."
         )
     return _build(resolution, config["image_mean"], config["image_std"], resize, _RESAMPLE[config["resample"]], where)
 
 
 def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
-    """The settings with what is missing; a processor of a type that is not known here must say everything itself."""
+    """The settings with defaults for missing ones; a processor of an unknown type must name them all."""
     kind = config.get("image_processor_type") or config.get("feature_extractor_type") or model
     for begin, defaults in _DEFAULTS.items():
         if isinstance(kind, str) and kind.startswith(begin):
@@ -121,8 +121,8 @@ def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
     missing = [key for key in _DEMANDED if key not in config]
     if missing:
         raise LmrError(
-            f"{where} is written for {kind!r}, whose defaults are not known here, and it does not say "
-            f"{', '.join(missing)}. Write these into it."
+            f"{where} is written for {kind!r}, whose defaults are unknown, and it lacks "
+            f"{', '.join(missing)}. Add these entries."
         )
     return {"do_center_crop": False, "default_to_square": True} | config
 
@@ -130,17 +130,25 @@ def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
 def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:
     """open_clip's preprocess_cfg."""
     config = _check_object(config, where)
-    known = {"size", "mode", "mean", "std", "interpolation", "resize_mode", "fill_color"}  # filled is only "longest"
+    known = {
+        "size",
+        "mode",
+        "mean",
+        "std",
+        "interpolation",
+        "resize_mode",
+        "fill_color",
+    }  # fill_color is used by "longest" only
     _refuse_unknown(config, known, where)
     size = config.get("size", resolution)
     if _read_square(size) != resolution:
         raise LmrError(f"Expected the model's {resolution} pixels as size in {where}, got {size!r}.")
     if config.get("mode", "RGB") != "RGB":
-        raise LmrError(f"Expected pictures in RGB in {where}, got mode {config['mode']!r}.")
+        raise LmrError(f"Expected images in RGB in {where}, got mode {config['mode']!r}.")
     mode = config.get("resize_mode") or "shortest"
     if mode not in ("shortest", "squash"):
         raise LmrError(f"Expected 'shortest' or 'squash' as resize_mode in {where}, got {mode!r}.")
-    filters = {"bicubic": "bicubic", "random": "bicubic", "bilinear": "bilinear"}  # random is for training alone
+    filters = {"bicubic": "bicubic", "random": "bicubic", "bilinear": "bilinear"}  # random is for training only
     name = config.get("interpolation") or "bicubic"
     if name not in filters:
         raise LmrError(f"Expected 'bicubic' or 'bilinear' as interpolation in {where}, got {name!r}.")
@@ -177,6 +185,6 @@ def _refuse_unknown(config: dict[str, Any], known: Iterable[str], where: str) ->
     for key, value in config.items():
         if key not in known and value not in (None, False, {}, []):
             raise LmrError(
-                f"{where} asks for {key}={value!r}, which this preprocessing does not know, so that the model would "
-                "see other pictures than it should. Remove the entry if it is without effect."
+                f"{where} asks for {key}={value!r}, which is unknown here, so the model would get other inputs than in "
+                "training. Remove the entry if it has no effect."
             )

@@ -1,4 +1,4 @@
-"""Whether the tokenizer beside a model's weights is CLIP's: another one of the same size would read other words."""
+"""Check that the tokenizer beside a model's weights is CLIP's: another of the same size would give wrong tokens."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Weights out of a TorchScript archive, the form OpenAI's CLIP files have, without running anything it holds.
+"""Weights from a TorchScript archive, the form of OpenAI's CLIP files, without running any code in it.
 
-Such an archive is a zip file: ``*/data.pkl`` describes a tree of modules and tensors, ``*/data/N`` hold the numbers,
+Such an archive is a zip file: ``*/data.pkl`` describes a tree of modules and tensors, ``*/data/N`` hold the values,
 ``*/code/`` holds a program. torch.jit.load compiles that program; here it is never opened, and the pickle may name
-nothing but tensors, their storages and modules, which become plain holders of attributes.
+only tensors, their storages and modules, which become plain holders of attributes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# What a storage's class is called in the pickle, and the type of its numbers.
+# The name of a storage's class in the pickle, and the type of its values.
 _STORAGES: dict[str, torch.dtype] = {
     "HalfStorage": torch.float16,
     "BFloat16Storage": torch.bfloat16,
@@ -37,12 +37,12 @@ _STORAGES: dict[str, torch.dtype] = {
 _LISTS = ("build_intlist", "build_doublelist", "build_boollist", "build_tensorlist")
 
 
-class ForeignContent(Exception):  # it never leaves the package: archives.py makes a sentence of it
+class ForeignContent(Exception):  # never leaves the package: weights_files.py turns it into an LmrError
     """The archive names or holds something that weights do not need."""
 
 
 class Holder:
-    """A module of the archive as its attributes alone; nothing of the archive's program."""
+    """A module of the archive as its attributes alone, without the archive's program."""
 
     def __setstate__(self, state: object) -> None:
         if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
@@ -51,7 +51,7 @@ class Holder:
 
 
 def is_torchscript(path: Path) -> bool:
-    """Whether this is a zip file with a program beside its data, as torch.jit.save writes it."""
+    """Whether this is a zip file with a program and data, as torch.jit.save writes it."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -72,7 +72,7 @@ def read_torchscript(path: Path) -> dict[str, Tensor]:
 
 
 def _walk(holder: Holder, prefix: str, above: set[int]) -> Iterator[tuple[str, Tensor]]:
-    """Tensors below a holder; a holder that contains itself is refused, as it has no end."""
+    """Tensors below a holder; a holder that contains itself is refused."""
     if id(holder) in above:
         raise ForeignContent("a module that contains itself")
     for name, value in getattr(holder, "attributes", {}).items():
@@ -92,7 +92,7 @@ class _Unpickler(pickle.Unpickler):
         order = root + "byteorder"
         written = _read_entry(archive, order).decode() if order in archive.namelist() else "little"
         if written != sys.byteorder:
-            raise ForeignContent(f"numbers in {written}-endian order, which this machine does not read")
+            raise ForeignContent(f"values in {written}-endian order, which this machine does not read")
 
     def find_class(self, module: str, name: str) -> Any:
         """A stand-in for a name of the pickle."""
@@ -111,20 +111,20 @@ class _Unpickler(pickle.Unpickler):
         raise ForeignContent(f"the name {module}.{name}")
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """The numbers of one storage [count], read once."""
+        """The values of one storage [count], read once."""
         if not isinstance(pid, tuple) or len(pid) != 5 or pid[0] != "storage" or not isinstance(pid[1], torch.dtype):
             raise ForeignContent("a reference that is not a storage")
         _, dtype, key, _, count = pid
         if key not in self.storages:
             data = bytearray(_read_entry(self.archive, f"{self.root}data/{key}"))
             if len(data) != count * dtype.itemsize:
-                raise ValueError(f"the storage {key!r} has {len(data)} bytes instead of {count} numbers")
+                raise ValueError(f"the storage {key!r} has {len(data)} bytes instead of {count} values")
             self.storages[key] = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
         return self.storages[key]
 
 
 def _read_entry(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The bytes of an entry, which torch never compresses: what is compressed could unfold to any size."""
+    """The bytes of an entry, which torch never compresses; a compressed entry could expand to any size."""
     if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
         raise ForeignContent(f"the compressed entry {name!r}")
     return archive.read(name)

@@ -1,4 +1,4 @@
-"""Sizes of a CLIP model from the files people keep beside its weights: config.json or open_clip_config.json."""
+"""Sizes of a CLIP model from the configuration beside its weights: config.json or open_clip_config.json."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 
-# open_clip's settings that change nothing we compute: of training, of outputs we do not take, of unused parts.
+# open_clip's settings that do not change our features: of training, of other outputs, of unused parts.
 _HARMLESS = {
     "patch_dropout",
     "output_tokens",
     "attn_pooler_queries",
     "attn_pooler_heads",
-    "pos_embed_type",  # the positions are stored with the weights, whatever they were made by
-    "final_ln_after_pool",  # a norm of every token and the pick of one token can be exchanged
+    "pos_embed_type",  # the positions are stored with the weights
+    "final_ln_after_pool",  # a norm of every token and the selection of one token commute
     "pad_id",
     "timm_model_pretrained",
     "timm_pool",
@@ -52,24 +52,24 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise LmrError(f"{str(path)!r} is not a JSON file that can be read: {error}") from error
+        raise LmrError(f"{str(path)!r} is not a readable JSON file: {error}") from error
     if not isinstance(content, dict):
         raise LmrError(f"Expected an object in {str(path)!r}, found {type(content).__name__}.")
     return content
 
 
 def read_hf_sizes(path: Path) -> Sizes:
-    """The sizes in Hugging Face's config.json; what it leaves out has the defaults of transformers' CLIPConfig."""
+    """The sizes in Hugging Face's config.json; missing entries have the defaults of transformers' CLIPConfig."""
     config = read_json(path)
     if config.get("model_type", "clip") != "clip" or not config.keys() & {"model_type", "vision_config"}:
-        raise LmrError(f"Expected the configuration of a CLIP model in {str(path)!r}, which describes another one.")
+        raise LmrError(f"Expected the configuration of a CLIP model in {str(path)!r}, but it describes another model.")
     features = _Part(config, str(path)).whole("projection_dim", 512)
     image = _Part(_merge(config, "vision_config", path), f"vision_config of {str(path)!r}")
     words = _Part(_merge(config, "text_config", path), f"text_config of {str(path)!r}")
     if image.whole("num_channels", 3) != 3:
         raise LmrError(f"{str(path)!r} describes images of {image.whole('num_channels', 3)} channels, not of 3.")
     end = words.values.get("eos_token_id", END_TOKEN)
-    if end not in (2, END_TOKEN, words.whole("vocab_size", 49408) - 1):  # 2 is how early files said "the highest"
+    if end not in (2, END_TOKEN, words.whole("vocab_size", 49408) - 1):  # 2 means "the highest id" in early files
         raise LmrError(f"{str(path)!r} ends texts with the token {end!r}, which is not CLIP's tokenizer. {ANYTHING}")
     vision = VisionConfig(
         resolution=image.whole("image_size", 224),
@@ -97,7 +97,7 @@ def read_hf_sizes(path: Path) -> Sizes:
 
 
 def read_open_clip_sizes(path: Path) -> Sizes:
-    """The sizes in open_clip's configuration; a setting that would change the arithmetic in another way is refused."""
+    """The sizes in open_clip's configuration; a setting that would change the features in an unknown way is refused."""
     config = read_json(path)
     config = config.get("model_cfg", config)
     whole = _Part(config, repr(str(path)))
@@ -150,19 +150,19 @@ def read_open_clip_sizes(path: Path) -> Sizes:
 
 
 def compare_sizes(one: Sizes, one_name: str, other: Sizes, other_name: str) -> None:
-    """A sentence where two sources of the sizes disagree."""
+    """Refuse two sources of the sizes that disagree."""
     for side, mine, theirs in (("image", one[0], other[0]), ("text", one[1], other[1])):
         for field in fields(mine):
             a, b = getattr(mine, field.name), getattr(theirs, field.name)
             if a != b:
                 raise LmrError(
-                    f"{one_name} and {other_name} disagree: {field.name} of the {side} tower is {a} in the one and {b} "
-                    "in the other. Name the architecture the weights belong to, or leave it away."
+                    f"{one_name} and {other_name} disagree: {field.name} of the {side} tower is {a} in the first "
+                    f"and {b} in the second. Name the architecture that belongs to the weights, or omit it."
                 )
 
 
 def _merge(config: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
-    """One tower's settings; early files hold them twice, and transformers lets the second, ``..._dict``, win."""
+    """One tower's settings; early files hold them twice, and transformers prefers the second, ``..._dict``."""
     merged: dict[str, Any] = {}
     for name in (key, f"{key}_dict"):
         values = config.get(name) or {}
@@ -173,7 +173,7 @@ def _merge(config: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
 
 
 class _Part:
-    """Settings that remember what was asked for, so that what nobody asked for can be refused."""
+    """Settings that record which of them were read, so that the others can be refused."""
 
     def __init__(self, values: Any, where: str) -> None:
         if not isinstance(values, dict):
@@ -185,7 +185,7 @@ class _Part:
         return _Part(self.values.get(key), f"{key} of {self.where}")
 
     def whole(self, key: str, default: int) -> int:
-        """A whole number above 0; of a pair of equal ones, one (square images, square patches)."""
+        """A whole number above 0, or a pair of equal ones (square images, square patches)."""
         self.known.add(key)
         value = self.values.get(key, default)
         if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
@@ -231,12 +231,12 @@ class _Part:
         return _Part(options, self.where).number("eps", 1e-5)
 
     def accept(self, key: str, *values: Any) -> None:
-        """Let a setting be if it has one of these values."""
+        """Accept a setting if it has one of these values."""
         if self.values.get(key, values[0]) in values:
             self.known.add(key)
 
     def refuse_unknown(self) -> None:
-        """A sentence for the first setting that asks for something; false, nothing and empty ask for nothing."""
+        """Refuse the first setting that was not read; false, null and empty settings have no effect."""
         for key, value in self.values.items():
             if key not in self.known and key not in _HARMLESS and value not in (None, False, {}, [], ""):
                 raise LmrError(f"{self.where} asks for {key}={value!r}, which is not known here. {ANYTHING}")

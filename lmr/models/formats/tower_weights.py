@@ -1,4 +1,4 @@
-"""Checkpoints of CLIP in anybody's names into the weights of our two towers: all of them, or none and a sentence."""
+"""CLIP weights under anybody's names into the weights of our two towers: all of them, or an error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lmr.models.clip.text_tower import TextConfig, TextTower
 from lmr.models.formats.weight_names import SCALARS, Naming, Side, is_ignored
 
 Sizes = tuple[VisionConfig, TextConfig]
-_SHOWN = 4  # how many keys a sentence names before it counts the rest
+_SHOWN = 4  # how many keys an error message names before it counts the rest
 
 
 @dataclass(frozen=True)
 class TowerWeights:
-    """Weights in our names, float32 or wider, with the scale and bias of the logits."""
+    """Weights of both towers under our names, float32 or wider, with the scale and bias of the logits."""
 
     image: dict[str, Tensor]
     text: dict[str, Tensor]
@@ -32,7 +32,7 @@ class TowerWeights:
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where a tensor of the file goes, alone or stacked with others, and the shape it must have in the file."""
+    """Our name for a tensor of the file, alone or stacked with others, and the shape it must have in the file."""
 
     side: Side
     key: str
@@ -43,18 +43,18 @@ class _Slot:
 def convert_weights(
     tensors: Mapping[str, Tensor], naming: Naming, sizes: Sizes, origin: str, dtype: torch.dtype = torch.float32
 ) -> TowerWeights:
-    """The weights of both towers in ``dtype``, copied out of the file's tensors; every key must fit."""
+    """The weights of both towers in ``dtype``, copied from the file's tensors; every key must match."""
     check_depth(tensors, max(sizes[0].depth, sizes[1].depth), origin)
     slots = _list_slots(naming, sizes)
     _check_keys(tensors, slots, origin)
-    _check_numbers(tensors, slots, origin)
+    _check_values(tensors, slots, origin)
     parts: dict[tuple[Side, str], list[Tensor]] = {}
     for source, slot in slots.items():
         tensor = tensors[source]
         parts.setdefault((slot.side, slot.key), []).append(tensor.T if slot.turned else tensor)
     sides: dict[Side, dict[str, Tensor]] = {"image": {}, "text": {}}
     for (side, key), pieces in parts.items():
-        # torch.cat copies in any case: the file's tensors may be a map of the file, which somebody could overwrite.
+        # torch.cat always copies: the file's tensors may be memory-mapped, and the file could change.
         sides[side][key] = torch.cat([piece.to(dtype) for piece in pieces]).contiguous()
     scale = math.exp(_read_scalar(tensors, "logit_scale", origin))
     bias = _read_scalar(tensors, "logit_bias", origin) if "logit_bias" in tensors else 0.0
@@ -62,7 +62,7 @@ def convert_weights(
 
 
 def check_depth(tensors: Mapping[str, Tensor], depth: int, origin: str) -> None:
-    """Every block has weights of its own; asked before towers are built, as a mistyped number would take long."""
+    """Every block has its own weights. Checked before towers are built, as a mistyped depth would take long."""
     if depth > len(tensors):
         raise LmrError(
             f"A tower of {depth} blocks cannot be filled from {origin!r}, which holds {len(tensors)} tensors. Check "
@@ -71,10 +71,10 @@ def check_depth(tensors: Mapping[str, Tensor], depth: int, origin: str) -> None:
 
 
 def is_openai(tensors: Mapping[str, Tensor], file_name: str) -> bool:
-    """Whether a state dict in OpenAI's names is OpenAI's, not open_clip's: the names are the same, the activation not.
+    """Whether a state dict in OpenAI's names is OpenAI's and not open_clip's: names are equal, activations differ.
 
-    OpenAI's archives carry three scalars that nobody else's do; a state dict taken from them may have lost these, but
-    it is in half precision and people keep the file's name.
+    Only OpenAI's archives hold three scalars. A state dict made from one may lack them, but it is in half precision
+    and usually keeps the file's name.
     """
     if SCALARS & set(tensors):
         return True
@@ -112,24 +112,24 @@ def infer_sizes(tensors: Mapping[str, Tensor], origin: str) -> Sizes:
         )
     except KeyError as error:
         raise LmrError(
-            f"{origin!r} is not a whole checkpoint: {error.args[0]} is missing. Nothing was loaded."
+            f"{origin!r} is not a complete checkpoint: {error.args[0]} is missing. Nothing was loaded."
         ) from error
     except (ValueError, IndexError, TypeError) as error:
         raise LmrError(f"The weights in {origin!r} do not have the shapes of a CLIP model. ({error})") from error
-    for known in ARCHITECTURES.values():  # a file that lost its last blocks is not another model
+    for known in ARCHITECTURES.values():  # a file without its last blocks is not another model
         if _forget_depth(known[0]) == _forget_depth(vision) and _forget_depth(known[1]) == _forget_depth(text):
             return replace(vision, depth=known[0].depth), replace(text, depth=known[1].depth)
     return vision, text
 
 
 def make_towers(sizes: Sizes) -> tuple[VisionTower, TextTower]:
-    """Both towers without numbers, so that building them costs nothing."""
+    """Both towers without values, so that building them costs nothing."""
     with torch.device("meta"):
         return VisionTower(sizes[0]), TextTower(sizes[1])
 
 
 def fill_tower(tower: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Make these tensors the tower's own."""
+    """Assign these tensors to the tower and freeze it."""
     tower.load_state_dict(weights, assign=True)
     tower.eval().requires_grad_(False)
 
@@ -144,7 +144,7 @@ def _count_blocks(tensors: Mapping[str, Tensor], begin: str) -> int:
 
 
 def _list_slots(naming: Naming, sizes: Sizes) -> dict[str, _Slot]:
-    """Every key the file must have, and what our towers, built without numbers, want of it."""
+    """Every key the file must have, with our name and shape for it."""
     image, text = make_towers(sizes)
     slots: dict[str, _Slot] = {}
     towers: tuple[tuple[Side, nn.Module], ...] = (("image", image), ("text", text))
@@ -159,10 +159,10 @@ def _list_slots(naming: Naming, sizes: Sizes) -> dict[str, _Slot]:
 
 
 def _check_keys(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], origin: str) -> None:
-    """Name the first keys that are missing, odd or of another shape, and count the others."""
+    """Refuse keys that are missing, unexpected or of another shape: name the first and count them."""
     scalars = {"logit_scale", "logit_bias"}
     missing = [key for key in (*slots, "logit_scale") if key not in tensors]
-    odd = [key for key in tensors if key not in slots and key not in scalars and not is_ignored(key)]
+    unexpected = [key for key in tensors if key not in slots and key not in scalars and not is_ignored(key)]
     wrong = [
         f"{key} {list(tensors[key].shape)} instead of {list(slot.shape)}"
         for key, slot in slots.items()
@@ -170,33 +170,33 @@ def _check_keys(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], origi
     ]
     found = [
         f"{len(names)} {what} ({_show(names)})"
-        for what, names in (("missing", missing), ("odd", odd), ("of another shape", wrong))
+        for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", wrong))
         if names
     ]
     if found:
         raise LmrError(
             f"The checkpoint {origin!r} does not match: of {len(slots) + 1} keys {'; '.join(found)}. Nothing was "
-            "loaded. Check that the file is whole and that its config or the named architecture is its own."
+            "loaded. Check that the file is complete and that its config or the named architecture belongs to it."
         )
 
 
-def _check_numbers(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], origin: str) -> None:
+def _check_values(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], origin: str) -> None:
     for key in slots:
         if not tensors[key].is_floating_point() or tensors[key].dtype.itemsize < 2:
             raise LmrError(
                 f"Expected floating-point weights in {origin!r}, found {tensors[key].dtype} in {key}; quantised "
                 "checkpoints cannot be adapted. Use the original one."
             )
-    broken = [key for key in slots if not torch.stack(tensors[key].aminmax()).isfinite().all()]  # NaN passes through
+    broken = [key for key in slots if not torch.stack(tensors[key].aminmax()).isfinite().all()]  # NaN propagates
     if broken:
         raise LmrError(
-            f"The weights in {origin!r} hold NaN or infinite numbers in {len(broken)} tensors ({_show(broken)}). "
+            f"The weights in {origin!r} hold NaN or infinite values in {len(broken)} tensors ({_show(broken)}). "
             "Nothing was loaded."
         )
 
 
 def _read_scalar(tensors: Mapping[str, Tensor], key: str, origin: str) -> float:
-    """The scale is stored as its logarithm; the limit leaves room above the 100 CLIP ends at."""
+    """A scalar of the file. The scale is stored as its logarithm; the limit is well above log(100), CLIP's maximum."""
     tensor = tensors[key]
     value = float(tensor) if tensor.numel() == 1 and tensor.is_floating_point() else float("nan")
     if not abs(value) < 50:

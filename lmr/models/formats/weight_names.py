@@ -1,4 +1,4 @@
-"""How OpenAI, open_clip and Hugging Face name the weights of CLIP, beside the names our towers use."""
+"""The names of CLIP's weights: OpenAI's, open_clip's and Hugging Face's for each of ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from lmr.core.errors import LmrError
 
 Side = Literal["image", "text"]
-ANYTHING = "For a model of another form give lmr.ZeroShot(encoder, prototypes) your own modules."
+ANYTHING = "For other models use lmr.ZeroShot(encoder, prototypes) with your own encoder."
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Naming:
     family: str
     image: dict[str, str]
     text: dict[str, str]
-    block: dict[str, str]  # within a transformer block; several names for q, k and v apart
+    block: dict[str, str]  # within a transformer block; several names where q, k and v are separate
     transposed: bool  # whether the projections are stored [features, width]
 
     def find_sources(self, side: Side, key: str) -> list[str]:
@@ -35,7 +35,7 @@ class Naming:
 
 
 def _translate(key: str, table: dict[str, str]) -> str:
-    """Replace the beginning of a name; where there are several names, each gets the rest of it."""
+    """Replace the beginning of a name; where there are several names, the rest is appended to each."""
     ours = next(begin for begin in table if key.startswith(begin))
     rest = key.removeprefix(ours)
     return "|".join(theirs + rest for theirs in table[ours].split("|"))
@@ -67,7 +67,7 @@ _TORCH_TEXT = {
 }
 
 # Source of the names: github.com/openai/CLIP (clip/model.py) and github.com/mlfoundations/open_clip (model.py), which
-# are the same but for text towers that open_clip builds on their own ("custom_text"), whose names begin with "text.".
+# are the same except for text towers that open_clip builds separately ("custom_text"), whose names begin with "text.".
 OPENAI = Naming("OpenAI's or open_clip's", _TORCH_IMAGE, _TORCH_TEXT, _TORCH_BLOCK, transposed=False)
 CUSTOM_TEXT = Naming(
     "open_clip's", _TORCH_IMAGE, {ours: f"text.{theirs}" for ours, theirs in _TORCH_TEXT.items()}, _TORCH_BLOCK, False
@@ -103,11 +103,11 @@ HUGGINGFACE = Naming(
     transposed=True,
 )
 
-SCALARS = frozenset({"input_resolution", "context_length", "vocab_size"})  # only OpenAI's own files carry them
+SCALARS = frozenset({"input_resolution", "context_length", "vocab_size"})  # only in OpenAI's own files
 _IGNORED = re.compile(r"(.*\.)?(position_ids|attn_mask)")  # buffers that hold no weights
-_INSIDE = re.compile(r"(.+?\.)(?:visual|vision_model)\.")  # a CLIP model within something else
+_INSIDE = re.compile(r"(.+?\.)(?:visual|vision_model)\.")  # a CLIP model inside another model
 
-# A beginning of a name, and what it shows about the model.
+# A prefix of names, and what it shows about the model.
 _UNSUPPORTED = {
     "visual.trunk.": "its image tower is a timm model",
     "visual.attnpool.": "its image tower is a ResNet (RN50 and the like)",
@@ -117,13 +117,13 @@ _UNSUPPORTED = {
     "text.transformer.embeddings.": "its text tower is a Hugging Face language model",
     "text.transformer.encoder.": "its text tower is a Hugging Face language model",
     "text.transformer.shared.": "its text tower is a Hugging Face language model",
-    "vision_model.head.": "it is a SigLIP model, which needs its config.json and its tokenizer beside it",
+    "vision_model.head.": "it is a SigLIP model, which needs its config.json and its tokenizer in the same folder",
     "visual.blocks.": "its image tower is an EVA model",
 }
 
 
 def detect_naming(keys: Iterable[str], origin: str) -> Naming:
-    """Which family these names belong to; a sentence for a model that is none of CLIP's with a vision transformer."""
+    """The family these names belong to; a model that is not a CLIP with a vision transformer is refused."""
     keys = list(keys)
     for begin, reason in _UNSUPPORTED.items():
         if any(key.startswith(begin) for key in keys):
@@ -138,7 +138,7 @@ def detect_naming(keys: Iterable[str], origin: str) -> Naming:
         others = [key for key in keys if not key.startswith(begin)]
         beside = f", but not those of {len(others)} other tensors ({', '.join(others[:4])})" if others else ""
         raise LmrError(
-            f"The names of a CLIP model in {origin!r} begin with {begin!r}{beside}. Save the model's weights alone: "
+            f"The names of a CLIP model in {origin!r} begin with {begin!r}{beside}. Save only the model's weights: "
             "torch.save(model.state_dict(), ...)."
         )
     raise LmrError(

@@ -1,6 +1,6 @@
-"""Weights files of every container into named tensors, safely: no file can run code, a damaged one gives a sentence.
+"""Weights files of every container into named tensors, safely: no file can run code, and a damaged one is refused.
 
-One wrong byte can make the readers below fail in any way they know, so whatever comes out of them is taken as damage.
+One wrong byte can make the readers below raise any exception, so every exception of theirs is reported as damage.
 """
 
 from __future__ import annotations
@@ -21,13 +21,19 @@ from lmr.core.errors import LmrError
 from lmr.models.formats.torchscript import ForeignContent, is_torchscript, read_torchscript
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
-_CONTAINERS = ("state_dict", "model_state_dict", "model", "module", "weights")  # what training scripts put weights in
+_CONTAINERS = (
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "module",
+    "weights",
+)  # keys under which training scripts store weights
 _PREFIXES = ("module.", "_orig_mod.", "model.", "clip_model.", "clip.")  # DataParallel, torch.compile, wrappers
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What a weights file holds: tensors by the names the model gives them, the container, and what was around them."""
+    """The content of a weights file: tensors by their names in the model, the container, and what was removed."""
 
     tensors: dict[str, Tensor]
     container: str
@@ -35,11 +41,11 @@ class Weights:
 
 
 def read_weights(path: Path) -> Weights:
-    """Read a weights file (or the index of a sharded one) on the CPU, containers and common prefixes taken off."""
+    """Read a weights file (or the index of a sharded one) on the CPU, without containers and common prefixes."""
     if path.is_dir() or not path.exists():
         raise LmrError(f"Expected a weights file at {str(path)!r}, found {'a folder' if path.is_dir() else 'nothing'}.")
     if path.stat().st_size == 0:
-        raise LmrError(f"{str(path)!r} is empty; it may be a download that failed. Fetch the file again.")
+        raise LmrError(f"{str(path)!r} is empty; a download may have failed. Fetch the file again.")
     whole = _read_shards(path) if path.name.endswith(".index.json") else _read_one(path)
     tensors, prefixes = _strip_prefixes(whole.tensors)
     if not tensors:
@@ -49,12 +55,12 @@ def read_weights(path: Path) -> Weights:
 
 
 def list_shards(index: Path) -> list[Path]:
-    """The files an index of a sharded checkpoint names, which all lie beside it."""
+    """The files that the index of a sharded checkpoint names, all in its folder."""
     try:
         content = json.loads(index.read_text(encoding="utf-8"))
         names = sorted(set(content["weight_map"].values()))
         if not names or any(Path(name).name != name or not name.endswith(SUFFIXES) for name in names):
-            raise ValueError("it must name weights files in its own folder")
+            raise ValueError("it must name weights files in its folder")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LmrError(
             f"{str(index)!r} is not the index of a checkpoint in several files: {_shorten(error)}"
@@ -68,7 +74,7 @@ def _read_shards(index: Path) -> Weights:
     if missing:
         raise LmrError(
             f"{str(index)!r} names {len(shards)} files, of which {len(missing)} are missing: {', '.join(missing[:5])}. "
-            "Put them beside it."
+            "Put them into the same folder."
         )
     parts = [_read_one(shard) for shard in shards]
     tensors = {key: tensor for part in parts for key, tensor in part.tensors.items()}
@@ -83,8 +89,8 @@ def _read_one(path: Path) -> Weights:
             return Weights(read_torchscript(path), "TorchScript")
     except ForeignContent as error:
         raise LmrError(
-            f"{str(path)!r} holds {error}, which weights do not need, so it was not loaded. Use a file that holds the "
-            "weights alone."
+            f"{str(path)!r} holds {error}, which weights do not need, so it was not loaded. Use a file that holds "
+            "only the weights."
         ) from error
     except Exception as error:
         raise _describe_damage(path, error) from error
@@ -112,14 +118,14 @@ def _read_pickle(path: Path) -> Any:
         if named:
             raise LmrError(
                 f"{str(path)!r} holds Python objects ({named[1] or named[2]}) besides weights, and loading these could "
-                "run code, so it was not loaded. Where it comes from, save the weights alone: "
+                "run code, so it was not loaded. Save only the weights where it was made: "
                 "torch.save(model.state_dict(), ...)."
             ) from error
         raise _describe_damage(path, error) from error
 
 
 def _unwrap(content: Any, path: Path) -> Weights:
-    """The table of tensors in what a training script saved, as plain tensors; a few containers deep at most."""
+    """The table of tensors in the content of a training script's file; at most a few containers deep."""
     opened: list[str] = []
     for _ in range(4):
         if not isinstance(content, Mapping):
@@ -138,7 +144,7 @@ def _unwrap(content: Any, path: Path) -> Weights:
 
 
 def _strip_prefixes(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Take off what wrappers put before every name, and say what that was."""
+    """Remove the prefixes that wrappers put before every name, and list them."""
     stripped: list[str] = []
     while tensors:
         prefix = next((p for p in _PREFIXES if all(key.startswith(p) for key in tensors)), None)
@@ -164,13 +170,13 @@ def _refuse_unusual(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def _describe_damage(path: Path, error: Exception) -> LmrError:
     return LmrError(
-        f"{str(path)!r} is not a whole weights file (safetensors, PyTorch or TorchScript): it is cut short, damaged or "
-        f"something else. Fetch it again. ({_shorten(error)})"
+        f"{str(path)!r} is not a complete weights file (safetensors, PyTorch or TorchScript): it is truncated, damaged "
+        f"or of another kind. Fetch it again. ({_shorten(error)})"
     )
 
 
 def _shorten(error: Exception) -> str:
-    """The first sentence of a message: what follows in PyTorch's is often advice to load without safety."""
+    """The first sentence of a message; the rest of PyTorch's is often advice to load unsafely."""
     if isinstance(error, pickle.UnpicklingError) or len(str(error)) < 10:
         return f"it cannot be read as weights: {type(error).__name__}"
     return str(error).strip().partition("\n")[0].partition(". ")[0][:200]

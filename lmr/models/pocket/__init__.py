@@ -1,4 +1,4 @@
-"""The embedded model: a small trained vision-language model of CLIP's form that comes with the package."""
+"""The embedded model: a small trained vision-language model with CLIP's architecture that comes with the package."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Pocket(Backbone):
                 written = dict(file.metadata() or {})
                 weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
             if written["words"] != " ".join(WORDS):
-                raise ValueError("its vocabulary is another one")
+                raise ValueError("its vocabulary differs")
             config = PocketConfig(**json.loads(written["config"]))
             model = PocketModel(config)
             model.load_state_dict(weights)
@@ -49,7 +49,7 @@ class Pocket(Backbone):
             self.preprocessing = Preprocessing(config.resolution, (mean, mean, mean), (std, std, std))
             self.logit_scale = float(written["logit_scale"])
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, LmrError) as error:
-            raise LmrError(f"{str(path)!r} does not hold the pocket model; install lmr again. ({error})") from error
+            raise LmrError(f"{str(path)!r} does not hold the pocket model; reinstall lmr. ({error})") from error
         self.encoder = model.image.eval().requires_grad_(False)
         self._text = model.text.eval().requires_grad_(False)
         self._context = config.context
@@ -63,13 +63,13 @@ class Pocket(Backbone):
         self.input_shape = (3, config.resolution, config.resolution)
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Unit features [N, D]; a word the model does not know is answered with its vocabulary."""
+        """Unit features [N, D]; an unknown word is an error that lists the vocabulary."""
         tokens, end = tokenize(texts, self._context)
         with torch.no_grad():
             return F.normalize(self._text(tokens, end), dim=-1)
 
     def text_side(self, texts: Sequence[str]) -> TextSide:
-        """The text tower with these prompts; it is causal, and tokenize cuts the prompts to the longest."""
+        """The text tower with these prompts, cut to the longest one, as the tower is causal."""
         tokens, end = tokenize(texts, self._context)
         return TextSide(self._text, _PocketPrompts(tokens, end), len(texts))
 

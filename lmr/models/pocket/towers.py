@@ -1,4 +1,4 @@
-"""The two towers of the pocket model: CLIP's, and small."""
+"""The two towers of the pocket model: CLIP's in small sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmr.models.clip.text_tower import TextConfig, TextTower
 
 @dataclass(frozen=True)
 class PocketConfig:
-    """Sizes of the pocket model; written into the weights file so that the file says what it holds."""
+    """Sizes of the pocket model; stored in the weights file, so that the file describes itself."""
 
     resolution: int = 32
     patch: int = 8

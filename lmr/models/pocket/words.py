@@ -26,7 +26,7 @@ _IDS = {word: number for number, word in enumerate(WORDS)}
 def tokenize(texts: Sequence[str], context: int) -> tuple[Tensor, Tensor]:
     """Words to ids: int64 [N, longest text] padded with 0, and the position [N] of each end token.
 
-    Cut to the longest text of the set: the text tower is causal, so padding after the end cannot change a feature.
+    The set is cut to its longest text: the text tower is causal, so tokens after the end cannot change a feature.
     """
     rows = [[_IDS[START], *(_look_up(word, text) for word in split_words(text)), _IDS[END]] for text in texts]
     if not rows:
@@ -40,7 +40,7 @@ def tokenize(texts: Sequence[str], context: int) -> tuple[Tensor, Tensor]:
 
 
 def split_words(text: str) -> list[str]:
-    """Lower-case words; punctuation, underscores and hyphens only separate."""
+    """Lower-case words; punctuation, underscores and hyphens separate them."""
     return re.findall(r"[^\W_]+", text.lower())
 
 

@@ -1,7 +1,7 @@
-"""The same pictures and texts through transformers: an implementation we did not write must give our features.
+"""Comparison with transformers: an independent implementation must give the same features.
 
 A folder in Hugging Face's form is read again by transformers itself, so that the reading is compared as well. Weights
-that it would not read, or not as they were meant, are handed over as we loaded them; that compares the arithmetic only.
+that transformers would not read correctly are handed over as lmr loaded them; that compares the arithmetic only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NotCompared(Enum):
 
     NO_TRANSFORMERS = "transformers is not installed"
     NO_TOKENIZER = "the folder has no tokenizer that transformers can use"
-    OWN_TOWERS = "its towers are transformers' own, which would not read these weights by itself"
+    OWN_TOWERS = "its towers are those of transformers, which would not read these weights by itself"
     NO_MODEL = "transformers has no model of this kind"
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class NotCompared(Enum):
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far our unit features lie from transformers', and who read the weights; or why nothing was compared."""
+    """The difference between our unit features and transformers', and who read the weights; or why there is none."""
 
     image: float = float("nan")
     text: float = float("nan")
@@ -99,7 +99,7 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
 def _encode_texts(
     backbone: Backbone, tower: nn.Module | None, texts: Sequence[str]
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Our features, and the token ids [N, L] and ends [N] that our text tower was given for them."""
+    """Our features, and the inputs of our text tower for them: token ids [N, L] and ends [N]."""
     given: list[tuple[Tensor, ...]] = []
     if not isinstance(tower, TextTower):
         return backbone.encode_text(list(texts)), None, None
@@ -113,7 +113,7 @@ def _encode_texts(
 
 
 def find_folder(backbone: Backbone) -> Path | None:
-    """The folder in Hugging Face's form from which transformers would read the very weights that we loaded, if any."""
+    """The folder in Hugging Face's form from which transformers would read exactly the weights we loaded, if any."""
     facts = backbone.model_facts
     path = facts.weights
     if path is None or not facts.is_huggingface or facts.unwrapped:
@@ -136,7 +136,7 @@ def _has_tokenizer(folder: Path) -> bool:
 def _tokenize(texts: Sequence[str], folder: Path) -> Tensor:
     """Token ids from the folder's own tokenizer.
 
-    Padded to the full length, as SigLIP was trained; a causal tower does not see what follows the end.
+    Padded to the full length, as in SigLIP's training; a causal tower ignores tokens after the end.
     """
     from transformers import AutoConfig, AutoTokenizer
 

@@ -1,8 +1,8 @@
-"""PublishedAccuracy zero-shot accuracies, to hold a loaded model against.
+"""Published zero-shot accuracies, to compare a loaded model with.
 
-Every number is copied from one table: ``docs/openclip_results.csv`` of the open_clip repository (commit f862f86), which
+All values are copied from one table: ``docs/openclip_results.csv`` of the open_clip repository (commit f862f86), which
 evaluates all models the same way, after Gadre et al. 2023 (DataComp), with the prompts of CLIP_benchmark. The SigLIP
-rows are open_clip's conversion of the weights that the ``google/`` ids convert for transformers.
+rows are open_clip's conversion of the weights that the ``google/`` ids hold for transformers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SOURCE = "open_clip, docs/openclip_results.csv"
 _IMAGENET = "CLIP's 80 ImageNet prompts and its 1000 class names"
 _CIFAR = "CLIP's 18 CIFAR prompts"
 
-DATASETS: dict[str, str] = {  # the name of a dataset, and the prompts its published numbers were measured with
+DATASETS: dict[str, str] = {  # the name of a dataset, and the prompts its published values were measured with
     "imagenet": _IMAGENET,
     "cifar10": _CIFAR,
     "cifar100": _CIFAR,
@@ -68,8 +68,8 @@ def find_published_accuracy(model: str, dataset: str) -> PublishedAccuracy | Non
 
     ``model`` is a hub name in any case, OpenAI's short name (ViT-B-16, ViT-B/16) or file (ViT-B-16.pt), or a path that
     ends in a hub name (``models/openai/clip-vit-base-patch16``) or lies in the hub's cache
-    (``models--openai--clip-vit-base-patch16``). A folder that only shares the last part of a hub name may hold
-    anything, a fine-tuned model for one, and is not taken for it.
+    (``models--openai--clip-vit-base-patch16``). A folder that only shares the last part of a hub name
+    does not count, as it may hold anything, such as a fine-tuned model.
     """
     wanted = re.sub(r"[ _]", "-", dataset.strip().lower())
     wanted = _OTHER_NAMES.get(wanted, wanted)
@@ -81,7 +81,7 @@ def find_published_accuracy(model: str, dataset: str) -> PublishedAccuracy | Non
 
 
 def find_hub_name(model: str) -> str | None:
-    """The hub name of a model of the table, from whatever it was loaded by."""
+    """The hub name of a model of the table, from the name or path it was loaded by."""
     place = model.replace("\\", "/").strip("/")
     for hub_name, file in OPENAI_MODELS.values():
         if file in (place.rpartition("/")[2], f"{place.replace('/', '-').replace('@', '-')}.pt"):

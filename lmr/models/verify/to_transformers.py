@@ -1,4 +1,4 @@
-"""Our towers as transformers models: the same weights in an implementation we did not write, to compare with."""
+"""Our towers as models of transformers: the same weights in an independent implementation, to compare with."""
 
 from __future__ import annotations
 
@@ -37,10 +37,12 @@ def build_transformers_vision(image: VisionTower) -> Any:
 
 
 def _fill(model: Any, weights: dict[str, Tensor]) -> Any:
-    """The model with these weights, ready to answer; what a tower has no number for must not be a weight of it."""
-    missing, odd = model.load_state_dict(weights, strict=False)
-    if odd or [key for key in missing if key != "logit_scale" and not key.endswith("position_ids")]:
-        raise RuntimeError(f"Our towers and transformers' {type(model).__name__} differ in {[*missing, *odd][:4]}.")
+    """The model with these weights, in evaluation mode; every weight of it must be given."""
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    if unexpected or [key for key in missing if key != "logit_scale" and not key.endswith("position_ids")]:
+        raise RuntimeError(
+            f"Our towers and transformers' {type(model).__name__} differ in {[*missing, *unexpected][:4]}."
+        )
     return model.eval().requires_grad_(False)
 
 
@@ -49,7 +51,7 @@ def _describe_image(config: VisionConfig) -> dict[str, Any]:
 
 
 def _describe(config: Any) -> dict[str, Any]:
-    """What both towers have, in transformers' words."""
+    """The sizes that both towers have, under transformers' names."""
     return {
         "hidden_size": config.width,
         "intermediate_size": config.hidden,
@@ -62,7 +64,7 @@ def _describe(config: Any) -> dict[str, Any]:
 
 
 def _rename(tower: nn.Module, side: Side) -> dict[str, Tensor]:
-    """The weights under transformers' names, with QuickGELU's constants taken out of the perceptrons again."""
+    """The weights under transformers' names, with QuickGELU's constants removed from the perceptrons again."""
     weights = {key: value.detach().float().cpu() for key, value in tower.state_dict().items()}
     for name, module in tower.named_modules():
         if isinstance(module, Perceptron) and module.activation == "silu":

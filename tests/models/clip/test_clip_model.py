@@ -164,11 +164,13 @@ def test_architecture_must_be_the_weights_own(halved: Any, tmp_path: Path, tiny:
         lmr.load(tmp_path / "mine.pt", architecture="ViT-B32")
     maker.save_torchscript(maker.make_openai_state(halved), tmp_path / "own.pt")
     compare(lmr.load(tmp_path / "own.pt", architecture=tiny), halved)
-    with pytest.raises(lmr.LmrError, match="disagree: resolution of the image tower is 32 in the one and 224"):
+    with pytest.raises(lmr.LmrError, match="disagree: resolution of the image tower is 32 in the first and 224"):
         lmr.load(tmp_path / "own.pt", architecture="ViT-B-32")
     folder = maker.write_huggingface(halved, tmp_path / "folder")
     compare(lmr.load(folder, architecture=f"{tiny}-quickgelu"), halved)
-    with pytest.raises(lmr.LmrError, match="disagree: activation of the image tower is quick_gelu in the one and gelu"):
+    with pytest.raises(
+        lmr.LmrError, match="disagree: activation of the image tower is quick_gelu in the first and gelu"
+    ):
         lmr.load(folder, architecture=tiny)
 
 

@@ -375,25 +375,25 @@ def test_memory_is_used_again_and_belongs_to_one_tower(monkeypatch: pytest.Monke
         return torch.autograd.grad(features.sum(), row, retain_graph=graph is not None)[0]
 
     first = differentiate(tower)
-    (stretch,) = tower._pool._stretches
+    (stretch,) = tower._pool._buffers
     assert torch.equal(differentiate(tower), first)
-    assert tower._pool._stretches == [stretch]
+    assert tower._pool._buffers == [stretch]
     living: list[Tensor] = []
     differentiate(tower, living)
     assert torch.equal(differentiate(tower), first)
     assert torch.equal(torch.autograd.grad(living[0].sum(), row)[0], first)
     living.clear()
-    assert len(tower._pool._stretches) == 2
+    assert len(tower._pool._buffers) == 2
     monkeypatch.setattr(buffers, "_HELD", stretch.nbytes)
     tower.set_mode()
     differentiate(tower, living)
     differentiate(tower)
     living.clear()
-    assert len(tower._pool._stretches) == 1
+    assert len(tower._pool._buffers) == 1
     other = copy.deepcopy(tower)
-    assert other._pool._stretches == []
+    assert other._pool._buffers == []
     assert torch.equal(differentiate(other), first)
-    assert pickle.loads(pickle.dumps(tower))._pool._stretches == []
+    assert pickle.loads(pickle.dumps(tower))._pool._buffers == []
 
 
 def test_memory_of_inference_mode_serves_gradients_too() -> None:

@@ -237,7 +237,7 @@ def test_damaged_merges_get_a_sentence(tmp_path: Path, monkeypatch: pytest.Monke
     for content in (None, b"", whole[:1000], noise, text, short, gzip.compress(b"one\n"), gzip.compress(b"\xff \xfe")):
         if content is not None:
             path.write_bytes(content)
-        with pytest.raises(lmr.LmrError, match="install lmr again"):
+        with pytest.raises(lmr.LmrError, match="reinstall lmr"):
             module.read_merges()
     path.write_bytes(whole)
     assert len(module.read_merges()) == 48894

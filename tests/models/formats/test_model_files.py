@@ -139,7 +139,7 @@ def test_missing_shard_is_named(folders: dict[str, Path], tmp_path: Path) -> Non
     folder = shutil.copytree(folders["shards"], tmp_path / "copy")
     missing = sorted(folder.glob("model-*.safetensors"))[1]
     missing.unlink()
-    with pytest.raises(lmr.LmrError, match=rf"of which 1 are missing: {missing.name}\. Put them beside"):
+    with pytest.raises(lmr.LmrError, match=rf"of which 1 are missing: {missing.name}\. Put them into the same folder"):
         lmr.load(folder)
 
 

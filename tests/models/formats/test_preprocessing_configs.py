@@ -110,7 +110,7 @@ def test_missing_entries_are_those_of_the_type(kind: str, tmp_path: Path) -> Non
 
 def test_processor_of_another_type_must_say_everything(tmp_path: Path) -> None:
     write_without(tmp_path, "ViTImageProcessor", "image_mean", "resample")
-    with pytest.raises(lmr.LmrError, match=r"'ViTImageProcessor', whose defaults .* does not say resample, image_mean"):
+    with pytest.raises(lmr.LmrError, match=r"'ViTImageProcessor', whose defaults .* lacks resample, image_mean"):
         read_preprocessing(tmp_path, ModelFormat.HUGGINGFACE, 32)
     for missing, resize in (("crop_size", "short"), ("do_center_crop", "squash")):
         write_without(tmp_path, "ViTImageProcessor", missing)
@@ -135,7 +135,7 @@ def test_preprocessing_of_open_clip_files(tmp_path: Path) -> None:
         assert read_preprocessing(tmp_path, ModelFormat.OPEN_CLIP, 32)[0] == Preprocessing(32, OPENAI_MEAN, OPENAI_STD)
     for config, words in (
         ({"size": 64}, "Expected the model's 32 pixels as size"),
-        ({"mode": "L"}, "pictures in RGB"),
+        ({"mode": "L"}, "images in RGB"),
         ({"resize_mode": "longest"}, "'shortest' or 'squash'"),
         ({"interpolation": "lanczos"}, "'bicubic' or 'bilinear'"),
         ({"blur": 3}, "asks for blur=3"),

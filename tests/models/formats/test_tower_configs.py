@@ -74,7 +74,7 @@ def test_early_huggingface_config_is_read_as_transformers_reads_it(path: Path) -
         ({"text_config": {"layer_norm_eps": -1}}, "a number above 0 as layer_norm_eps"),
         ({"text_config": {"layer_norm_eps": "tiny"}}, "a number above 0 as layer_norm_eps"),
         ({"text_config": {"eos_token_id": 102}}, "ends texts with the token 102, which is not CLIP's tokenizer"),
-        ({"model_type": "bert"}, "the configuration of a CLIP model in .* which describes another one"),
+        ({"model_type": "bert"}, "the configuration of a CLIP model in .* but it describes another model"),
         ({"projection_dim": None}, "a whole number above 0 as projection_dim"),
     ],
 )
@@ -89,7 +89,7 @@ def test_odd_huggingface_config_gets_a_sentence(change: dict[str, Any], words: s
 
 def test_config_of_timm_is_not_taken_for_one_of_clip(path: Path) -> None:
     maker.write_json({"architecture": "vit_base_patch16_clip_224", "num_classes": 512}, path)
-    with pytest.raises(lmr.LmrError, match="describes another one"):
+    with pytest.raises(lmr.LmrError, match="describes another model"):
         read_hf_sizes(path)
 
 

@@ -72,14 +72,14 @@ def test_half_matching_checkpoint_counts_what_it_does_not_name(model: Any, tmp_p
             state[key.replace("text_model", "text_tower")] = state.pop(key)
 
     path = write_changed(model, "huggingface", tmp_path, change)
-    with pytest.raises(lmr.LmrError, match=r"16 missing \((\S+, ){4}\.\.\.\); 16 odd \((\S+, ){4}\.\.\.\)"):
+    with pytest.raises(lmr.LmrError, match=r"16 missing \((\S+, ){4}\.\.\.\); 16 unexpected \((\S+, ){4}\.\.\.\)"):
         lmr.load(path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_odd_keys_are_named(family: str, model: Any, tmp_path: Path) -> None:
     path = write_changed(model, family, tmp_path, lambda state: state.update({"visual.ls_1.gamma": torch.ones(3)}))
-    with pytest.raises(lmr.LmrError, match=r"keys 1 odd \(visual\.ls_1\.gamma\)"):
+    with pytest.raises(lmr.LmrError, match=r"keys 1 unexpected \(visual\.ls_1\.gamma\)"):
         lmr.load(path)
 
 
@@ -108,7 +108,7 @@ def test_broken_numbers_are_named(family: str, value: float, model: Any, tmp_pat
         state[name] = state[name].clone()
         state[name][5, 7] = value
 
-    with pytest.raises(lmr.LmrError, match=rf"NaN or infinite numbers in 1 tensors \({name}\)"):
+    with pytest.raises(lmr.LmrError, match=rf"NaN or infinite values in 1 tensors \({name}\)"):
         lmr.load(write_changed(model, family, tmp_path, change))
 
 
@@ -162,7 +162,7 @@ def test_openai_file_that_lost_its_last_blocks_is_no_smaller_model() -> None:
     with pytest.raises(lmr.LmrError, match="do not have the shapes of a CLIP model"):
         infer_sizes(state, "x")
     del state["token_embedding.weight"]
-    with pytest.raises(lmr.LmrError, match=r"is not a whole checkpoint: \S+ is missing|do not have the shapes"):
+    with pytest.raises(lmr.LmrError, match=r"is not a complete checkpoint: \S+ is missing|do not have the shapes"):
         infer_sizes(state, "x")
 
 
@@ -189,11 +189,13 @@ def test_names_in_the_way_of_a_wrapper_are_told(model: Any, tmp_path: Path) -> N
     state = {f"model.{name}": tensor for name, tensor in maker.rename_to_openai(model).items()}
     foreign = {"criterion.weight": torch.ones(3), "accuracy.total": torch.zeros(1)}
     torch.save({"state_dict": state | foreign, "epoch": 3}, tmp_path / "last.ckpt")
-    words = r"begin with 'model\.', but not those of 2 other tensors \(criterion\.weight, accuracy\.total\)\. Save the"
+    words = (
+        r"begin with 'model\.', but not those of 2 other tensors \(criterion\.weight, accuracy\.total\)\. Save only the"
+    )
     with pytest.raises(lmr.LmrError, match=words):
         lmr.load(tmp_path / "last.ckpt")
     torch.save({name.replace("model", "net"): tensor for name, tensor in state.items()}, tmp_path / "net.pt")
-    with pytest.raises(lmr.LmrError, match=r"net\.pt' begin with 'net\.'\. Save the model's weights alone"):
+    with pytest.raises(lmr.LmrError, match=r"net\.pt' begin with 'net\.'\. Save only the model's weights:"):
         lmr.load(tmp_path / "net.pt")
 
 

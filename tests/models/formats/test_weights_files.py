@@ -67,10 +67,10 @@ def test_cut_file_gets_a_sentence(kind: str, tmp_path: Path) -> None:
     content = path.read_bytes()
     for size in [1, 8, 100, len(content) // 2, len(content) - 1]:
         path.write_bytes(content[:size])
-        with pytest.raises(lmr.LmrError, match="is not a whole weights file"):
+        with pytest.raises(lmr.LmrError, match="is not a complete weights file"):
             read_weights(path)
     path.write_bytes(b"")
-    with pytest.raises(lmr.LmrError, match="is empty; it may be a download that failed"):
+    with pytest.raises(lmr.LmrError, match="is empty; a download may have failed"):
         read_weights(path)
 
 
@@ -98,7 +98,7 @@ def test_wrong_bytes_give_weights_or_a_sentence(kind: str, tmp_path: Path) -> No
 def test_something_else_gets_a_sentence(suffix: str, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"weights{suffix}"
     path.write_bytes(content)
-    with pytest.raises(lmr.LmrError, match=r"is not a whole weights file .* Fetch it again") as caught:
+    with pytest.raises(lmr.LmrError, match=r"is not a complete weights file .* Fetch it again") as caught:
         read_weights(path)
     assert "weights_only" not in str(caught.value)
 
@@ -302,12 +302,12 @@ ODD_PICKLES = {
     "state that is a list": (assemble(ROOT, b"]b"), "state is not a table of names"),
     "not a module": (assemble(b"K\x05"), "a int instead of a module"),
     "not a storage": (hold(b"X\x01\x00\x00\x00aQ"), "a reference that is not a storage"),
-    "wrong count": (hold(make_tensor(9, 3)), "instead of 9 numbers"),
-    "past the end": (hold(make_tensor(6, 7)), "is not a whole weights file"),
-    "offset past the end": (hold(make_tensor(6, 3, offset=5)), "is not a whole weights file"),
+    "wrong count": (hold(make_tensor(9, 3)), "instead of 9 values"),
+    "past the end": (hold(make_tensor(6, 7)), "is not a complete weights file"),
+    "offset past the end": (hold(make_tensor(6, 3, offset=5)), "is not a complete weights file"),
     "itself": (assemble(ROOT, b"q\x00}X\x01\x00\x00\x00wh\x00sb"), "a module that contains itself"),
-    "no end": (b"\x80\x02" + ROOT, "is not a whole weights file"),
-    "stack": (assemble(b"0"), "is not a whole weights file"),
+    "no end": (b"\x80\x02" + ROOT, "is not a complete weights file"),
+    "stack": (assemble(b"0"), "is not a complete weights file"),
 }  # fmt: skip
 
 
@@ -348,8 +348,8 @@ def test_damaged_archive_gets_a_sentence(archive: Path, tmp_path: Path) -> None:
     squeezed = rewrite(archive, tmp_path / "squeezed.pt", {}, compress="data/1")
     foreign = rewrite(archive, tmp_path / "foreign.pt", {"byteorder": b"big"})
     for path, words in (
-        (missing, "is not a whole weights file"),
-        (short, "has 20 bytes instead of 2 numbers"),
+        (missing, "is not a complete weights file"),
+        (short, "has 20 bytes instead of 2 values"),
         (squeezed, "the compressed entry"),
         (foreign, "big-endian order"),
     ):
@@ -360,7 +360,7 @@ def test_damaged_archive_gets_a_sentence(archive: Path, tmp_path: Path) -> None:
         place = file.getinfo("archive/data/0").header_offset + 200
     content[place] ^= 0x10  # one bit of one number
     (tmp_path / "flipped.pt").write_bytes(content)
-    with pytest.raises(lmr.LmrError, match="is not a whole weights file"):
+    with pytest.raises(lmr.LmrError, match="is not a complete weights file"):
         read_weights(tmp_path / "flipped.pt")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as new:
