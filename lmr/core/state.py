@@ -48,8 +48,8 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
     """Read what :func:`write_state` wrote; a missing, truncated, damaged or foreign file is an LmrError."""
     from safetensors import SafetensorError, safe_open
 
-    if os.path.isdir(path):
-        raise LmrError(f"{os.fspath(path)!r} is a folder, not a state file; give the path of the file.")
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+        raise LmrError(f"{os.fspath(path)!r} is a folder, pipe or device, not a state file; give the path of the file.")
     try:
         with safe_open(os.fspath(path), framework="pt") as file:
             facts = dict(file.metadata() or {})

@@ -101,7 +101,7 @@ def test_what_is_not_a_text_gets_a_sentence(text: Any) -> None:
 
 
 def test_sentences_say_what_is_wrong() -> None:
-    with pytest.raises(lmr.LmrError, match="name every argument once"):
+    with pytest.raises(lmr.LmrError, match="give every argument once"):
         parse_spec("lmr(lr=1, **{})")
     with pytest.raises(lmr.LmrError, match=r"'lr' .* must be a plain value"):
         parse_spec("lmr(delta=1, lr=x)")
@@ -132,7 +132,7 @@ MISFITS = [
     (10**400, float, "a number"), (1j, float, "a number"), ([1.0], float, "a number"), (1.0, int, "a whole number"),
     (True, int, "a whole number"), ("1", int, "a whole number"), (1, bool, "True or False"),
     ("True", bool, "True or False"),
-    (0.0, bool, "True or False"), (1, str, "a text"), (None, str, "a text"), ("c", Literal["a", "b"], "'a' or 'b'"),
+    (0.0, bool, "True or False"), (1, str, "a string"), (None, str, "a string"), ("c", Literal["a", "b"], "'a' or 'b'"),
     (["a"], Literal["a", "b"], "'a' or 'b'"), ({}, Literal["a", "b"], "'a' or 'b'"),
     ((1,), tuple[int, int], "2 values in brackets"),
     ((1, "x"), tuple[int, int], "2 values in brackets"), ("x", float | None, "float"),

@@ -177,6 +177,8 @@ def test_missing_file_and_folder_get_a_sentence(tmp_path: Path) -> None:
     refuse(tmp_path / "nowhere", "There is no state file")
     (tmp_path / "folder").mkdir()
     refuse(tmp_path / "folder", "is a folder")
+    os.mkfifo(tmp_path / "pipe")
+    refuse(tmp_path / "pipe", "pipe")
 
 
 def test_foreign_safetensors_file_is_refused(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_text_tower_without_norms_leaves_the_images_to_adapt(chunk: int) -> None
 
 def test_classifier_without_text_gets_a_sentence() -> None:
     clip = lmr.ZeroShot(book.make_problem().model.image, torch.randn(5, book.CONFIG.features).double())
-    with pytest.raises(lmr.LmrError, match=r"^batclip adapts the text tower too .* one prompt per class.*TextSide"):
+    with pytest.raises(lmr.LmrError, match=r"^batclip also adapts the text tower .* one prompt per class.*TextSide"):
         lmr.create("batclip", clip)
 
 

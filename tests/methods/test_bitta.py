@@ -269,7 +269,7 @@ def test_text_that_breaks_off_changes_nothing() -> None:
 
 def test_classifier_without_text_gets_a_sentence() -> None:
     clip = lmr.ZeroShot(book.make_problem().model.image, torch.randn(5, book.CONFIG.features).double())
-    with pytest.raises(lmr.LmrError, match=r"^bitta adapts the text tower too .* one prompt per class.*TextSide"):
+    with pytest.raises(lmr.LmrError, match=r"^bitta also adapts the text tower .* one prompt per class.*TextSide"):
         lmr.create("bitta", clip)
 
 

@@ -394,9 +394,9 @@ def test_presets_are_the_papers_values() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("k_text=0", "'k_text' of ecalp to be at least 1, got 0"),
-        ("k_image=0", "'k_image' of ecalp to be at least 1"),
-        ("iterations=0", "'iterations' of ecalp to be at least 1"),
+        ("k_text=0", "'k_text' of ecalp from 1 to a million, got 0"),
+        ("k_image=0", "'k_image' of ecalp from 1 to a million"),
+        ("iterations=0", "'iterations' of ecalp from 1 to a million"),
         ("k_image=8.0", "'k_image' of ecalp"),
         ("gamma=-1.0", "'gamma' of ecalp to be finite and not negative, got -1.0"),
         ("gamma=1e999", "'gamma' of ecalp"),

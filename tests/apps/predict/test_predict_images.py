@@ -776,7 +776,7 @@ def test_absolute_paths_are_resumed_anywhere(here: Path, monkeypatch: pytest.Mon
         (["--out", "p.jsonl", "--labels", "latin"], "Cannot read the class names in 'latin'"),
         (["--out", "p.jsonl", "--labels", "empty"], "Expected class names, one per line, in 'empty'"),
         (["missing", "--out", "p.jsonl"], "There is no file or folder 'missing'"),
-        (["bare", "--out", "p.jsonl"], "The folder 'bare' holds no picture"),
+        (["bare", "--out", "p.jsonl"], "The folder 'bare' contains no image"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_touched(

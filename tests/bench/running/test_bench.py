@@ -16,6 +16,8 @@ import pytest
 
 import lmr
 from lmr.bench.plans.plan import Plan, list_plans, parse_plan
+from lmr.bench.plans.task import list_tasks
+from lmr.bench.running import bench
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.row import Row, read_rows, read_samples
 from lmr.cli.parser import parse
@@ -256,3 +258,10 @@ def test_command_without_anything_gets_a_sentence() -> None:
         run_command()
     with pytest.raises(lmr.LmrError, match="which datasets"):
         run_command("--methods", "lmr")
+
+
+@pytest.mark.parametrize(("parameters", "workers"), [(2_000_000, 3), (86_000_000, 1)])
+def test_small_models_get_a_worker_per_core(parameters: int, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "count_parameters", lambda *model: parameters)
+    monkeypatch.setattr(bench, "count_cores", lambda: 3)
+    assert bench._choose_workers(list_tasks([make_plan(methods="zeroshot")])) == workers
