@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import statistics
+import time
 from pathlib import Path
 
 import pytest
@@ -465,3 +466,19 @@ def test_matrix_rate_counts_what_it_multiplies() -> None:
     assert matrices.flops == 2 * 6 * 17 * (64 * 3 * 64 + 64 * 64 + 2 * 64 * 128)
     assert set(matrices.seconds) == {4 * 17, 6 * 17}
     assert matrices.rate == matrices.flops / min(min(times) for times in matrices.seconds.values())
+
+
+def test_an_interrupted_product_does_not_slow_the_machine_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a step that was not interrupted would be faster than the arithmetic allows."""
+    matrices = MatrixRate(find_measured_model(ModelSource(random="small")).tower.config, 4)
+    multiply, calls = torch.mm, iter(range(10**9))
+
+    def interrupt(*given: object, **more: object) -> object:
+        if next(calls) == 0:
+            time.sleep(0.01)
+        return multiply(*given, **more)
+
+    monkeypatch.setattr(torch, "mm", interrupt)
+    matrices.measure()
+    assert next(calls) > 8
+    assert matrices.flops / matrices.rate < 0.01
