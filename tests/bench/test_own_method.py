@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +83,12 @@ WORDS = ["--datasets", "pocket-c", "--corruptions", "fog", "--images", "16", "--
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Iterator[Path]:
-    """The file; what it registers is forgotten afterwards, so that other tests do not see it."""
+def mine(tmp_path: Path, own_methods: None) -> Path:
+    """The file."""
     file = tmp_path / "own code" / "mine.py"
     file.parent.mkdir()
     file.write_text(CODE)
-    lmr.list_methods()  # fills the registry
-    modules, methods = set(sys.modules), dict(registry._METHODS)
-    yield file
-    registry._METHODS.clear()
-    registry._METHODS.update(methods)
-    for name in set(sys.modules) - modules:
-        if name.startswith("lmr_method_file_"):
-            del sys.modules[name]
+    return file
 
 
 def make_plan(*methods: str, **changes: Any) -> Plan:

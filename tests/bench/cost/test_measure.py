@@ -285,6 +285,7 @@ class SharpenBoth(BimodalMethod):
 """
 
 
+@pytest.mark.usefixtures("own_methods")
 def test_a_method_in_a_file_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path; both towers; its memory in a fresh process that starts elsewhere."""
     (tmp_path / "own.py").write_text(OWN)
