@@ -175,6 +175,27 @@ def test_nested_service_of_two_threads_stays_right() -> None:
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+def test_method_that_is_created_while_another_thread_serves_starts_with_the_own_parameters() -> None:
+    for clip in (small_world.make_classifier(), lmr.load("pocket").classifier(["circle", "square"])):
+        bank = NormBank(clip.encoder)
+        with bank.serve(bank.start[None] + 1):
+            (method,) = run_together(lambda clip=clip: lmr.create("lmr", clip))
+            inside = NormBank(clip.encoder)
+        assert torch.equal(method.state["norms"][0], bank.start)
+        assert torch.equal(inside.start, bank.start)
+
+
+def test_copies_that_are_made_while_another_thread_serves_have_the_own_parameters() -> None:
+    encoder, images = lmr.load("pocket").encoder, torch.zeros(2, 3, 32, 32)
+    bank = NormBank(encoder)
+    with torch.no_grad():
+        expected = encoder(images)
+        with bank.serve(bank.start[None] + 1):
+            copies = run_together(lambda: copy.deepcopy(encoder), lambda: pickle.loads(pickle.dumps(encoder)))
+            assert not torch.equal(encoder(images), expected)
+        assert all(torch.equal(other(images), expected) for other in copies)
+
+
 def test_exception_inside_releases_the_tower() -> None:
     clip = small_world.make_classifier()
     bank = NormBank(clip.encoder)
