@@ -347,8 +347,10 @@ class Method:
         except (TypeError, ValueError, RuntimeError) as error:
             raise LmrError(message) from error
         whole = not given.is_floating_point() and not given.is_complex() and given.dtype != torch.bool
+        if not is_dense(given) or not whole or given.ndim != 1 or not len(given):
+            raise LmrError(message)
         ids = given.long()
-        if ids.ndim != 1 or not len(ids) or not whole or bool(((ids < 0) | (ids >= self.streams)).any()):
+        if bool(((ids < 0) | (ids >= self.streams)).any()):
             raise LmrError(message)
         return ids
 
