@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import lmr
 from lmr.core.locks import hold
+from lmr.core.method import Mix
 from lmr.core.norms import NormBank
 
 STEPS = 12
@@ -250,6 +251,20 @@ def test_threads_that_hold_a_whole_and_its_parts_do_not_wait_for_each_other() ->
                 backbone.encoder(images)
 
     run_together(hold_whole, call, hold_whole, call)
+
+
+def test_method_that_reads_the_frozen_text_tower_does_not_wait_for_one_that_adapts_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clip = lmr.load("pocket").classifier(["circle", "square"], ["a {}"])  # the locks of the text come first
+    reader, writer, images = lmr.create("zeroshot", clip), lmr.create("batclip", clip), torch.zeros(2, 3, 32, 32)
+
+    def answer(images: Tensor, mix: Mix) -> Tensor:
+        assert clip.text is not None
+        return clip.logits(clip.features(images) @ clip.text.all_prototypes(8).T)
+
+    monkeypatch.setattr(reader, "answer", answer)
+    run_together(*(lambda method=method: [method.step(images) for _ in range(40)] for method in (reader, writer)))
 
 
 def test_models_in_use_can_be_copied_and_pickled() -> None:
