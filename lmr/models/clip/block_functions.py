@@ -133,7 +133,7 @@ def _goes_one_by_one(x: Tensor) -> bool:
 
 
 def _spread(numbers: Tensor, x: Tensor) -> Tensor:
-    """NormParameters of each image [n, w], to be combined with all its tokens [n, ..., w]."""
+    """Norm parameters of each image [n, w], to be combined with all its tokens [n, ..., w]."""
     return numbers.view(len(x), *[1] * (x.ndim - 2), -1)
 
 

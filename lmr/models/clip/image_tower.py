@@ -156,7 +156,7 @@ class VisionTower(nn.Module):
         yield steps.pull_norm(x, embedded, numbers[0], to_input=False)[1]
 
     def count_kept(self) -> int:
-        """NormParameters that one image leaves behind for its backward."""
+        """Numbers that one image leaves behind for its backward."""
         config = self.config
         lean = config.depth * len(self.positions) * config.width
         return lean if self.memory == "lean" else self._count_numbers(keep_all=True)
@@ -180,7 +180,7 @@ class VisionTower(nn.Module):
         return Arena(self._pool, count * self._count_numbers(keep_all), self.positions)
 
     def _count_numbers(self, keep_all: bool) -> int:
-        """NormParameters in the traces of one image: of all its blocks, or of one."""
+        """Numbers in the traces of one image: of all its blocks, or of one."""
         config = self.config
         block = 5 * config.width + config.hidden + 4  # q, k, v, middle, answer, hidden, and of two norms the statistics
         return len(self.positions) * (block * (config.depth - 1) + 2 * config.width + 4 if keep_all else block)
