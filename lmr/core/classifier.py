@@ -127,6 +127,8 @@ class ZeroShot:
         """Raise an LmrError for anything but a batch of finite preprocessed images."""
         if not isinstance(images, Tensor):
             raise LmrError(f"Expected images as a tensor, got {type(images).__name__}; preprocess and stack them.")
+        if not is_dense(images) and not images.is_meta:  # the device of a meta tensor is refused below
+            raise LmrError("Expected images as an ordinary dense tensor, got a sparse, nested or quantised one.")
         if images.ndim < 2 or len(images) == 0:
             raise LmrError(f"Expected a non-empty batch of images [B, ...], got shape {list(images.shape)}.")
         if images.dtype != self.dtype:
@@ -136,8 +138,6 @@ class ZeroShot:
             )
         if images.device != self.device:
             raise LmrError(f"Expected images on {self.device}, got {images.device}; move them with images.to(...).")
-        if not is_dense(images):
-            raise LmrError("Expected images as an ordinary dense tensor, got a sparse, nested or quantised one.")
         if self.input_shape is not None and tuple(images.shape[1:]) != self.input_shape:
             raise LmrError(f"Expected images of shape {['B', *self.input_shape]}, got {list(images.shape)}.")
         finite = images.isfinite().flatten(1).all(1)

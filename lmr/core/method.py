@@ -320,11 +320,13 @@ class Method:
                 raise LmrError(f"Expected {key!r} of {self.name} from {-limit:.0e} to {limit:.0e}, got a value beyond.")
 
     def _hold(self) -> AbstractContextManager[None]:
-        """Keep other threads off the towers and, as every call holds them, off the state."""
-        towers = [self.classifier.encoder]
-        if Tower.TEXT in self.towers and self.classifier.text is not None:
-            towers.append(self.classifier.text.tower)
-        return hold(*towers)
+        """Keep other threads off the towers and, as every call holds them, off the state.
+
+        Always both towers: a method that acquired the text tower only when it needs it could wait for another method
+        that waits for it.
+        """
+        text = self.classifier.text
+        return hold(self.classifier.encoder, *([] if text is None else [text.tower]))
 
     def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
         self.classifier.check(images)
@@ -347,8 +349,10 @@ class Method:
         except (TypeError, ValueError, RuntimeError) as error:
             raise LmrError(message) from error
         whole = not given.is_floating_point() and not given.is_complex() and given.dtype != torch.bool
+        if not is_dense(given) or not whole or given.ndim != 1 or not len(given):
+            raise LmrError(message)
         ids = given.long()
-        if ids.ndim != 1 or not len(ids) or not whole or bool(((ids < 0) | (ids >= self.streams)).any()):
+        if bool(((ids < 0) | (ids >= self.streams)).any()):
             raise LmrError(message)
         return ids
 

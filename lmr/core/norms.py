@@ -21,8 +21,12 @@ class RowNorm(nn.LayerNorm):
     """A LayerNorm over the last axis that can be served one row for all samples or a row for each of them.
 
     Its parameters are [width], or [B, width] for x [B, ..., width]. It computes in their precision and returns the
-    precision of x, so that a tower in half precision does not round its adapted parameters.
+    precision of x, so that a tower in half precision does not round its adapted parameters. A copy or pickle has the
+    norm's own parameters, also if it is made while a row is served.
     """
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.copy().items() if key not in _LENT}
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, ..., width] to the same."""
@@ -59,12 +63,15 @@ class NormBank:
         values: list[Tensor] = []
         size = 0
         for name, module in tower.named_modules():
-            if not isinstance(module, nn.LayerNorm) or not isinstance(module.weight, Tensor):
+            if not isinstance(module, nn.LayerNorm):
                 continue
-            count = module.weight.numel()
-            bias = slice(size + count, size + 2 * count) if isinstance(module.bias, Tensor) else None
+            own = [_find_own(module, key) for key in ("weight", "bias")]
+            if not isinstance(own[0], Tensor):
+                continue
+            count = own[0].numel()
+            bias = slice(size + count, size + 2 * count) if isinstance(own[1], Tensor) else None
             self.norms.append(_Norm(name, module, slice(size, size + count), bias))
-            values += [t.detach().flatten() for t in (module.weight, module.bias) if isinstance(t, Tensor)]
+            values += [tensor.detach().flatten() for tensor in own if isinstance(tensor, Tensor)]
             size += count if bias is None else 2 * count
         if not self.norms:
             raise LmrError(
@@ -234,6 +241,12 @@ def _avoid_fused_layers() -> Iterator[None]:
             _fused_avoided -= 1
             if not _fused_avoided:
                 torch.backends.mha.set_fastpath_enabled(_fused_setting)
+
+
+def _find_own(module: nn.LayerNorm, key: str) -> Any:
+    """The norm's own parameter, also while a row is served, perhaps by another thread."""
+    registered = module._parameters
+    return registered[key] if key in registered else getattr(module, key)
 
 
 def _is_plain(module: nn.LayerNorm) -> bool:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
+from lmr.core.locks import hold
 from lmr.core.norms import RowNorm
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
@@ -39,8 +40,9 @@ class Pooled(nn.Module):
         self.config = model.config
 
     def forward(self, given: Tensor) -> Tensor:
-        """Features [B, D] of the tower's head, not normalised."""
-        features: Tensor = self.model(given).pooler_output
+        """Features as the tower's head gives them, not normalised."""
+        with hold(self):  # its norms serve one thread at a time
+            features: Tensor = self.model(given).pooler_output
         return features
 
 

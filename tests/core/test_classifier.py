@@ -417,3 +417,13 @@ def test_names_that_differ_in_white_space_only_are_refused(names: list[str]) -> 
 def test_equal_names_are_taken() -> None:
     """ImageNet has two classes called "missile"."""
     assert lmr.ZeroShot(nn.Identity(), torch.randn(2, 8), names=["missile", "missile"]).names == ("missile", "missile")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_images_and_sparse_stream_ids_get_a_message() -> None:
+    clip = lmr.ZeroShot(nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8)), torch.randn(4, 8))
+    method, images = lmr.create("lmr", clip, streams=2), torch.randn(2, 6)
+    with pytest.raises(lmr.LmrError, match="images as an ordinary dense tensor"):
+        method.step(torch.nested.nested_tensor(list(images)), streams=[0, 1])
+    with pytest.raises(lmr.LmrError, match="stream ids from 0 to 1"):
+        method.step(images, streams=torch.tensor([0, 1]).to_sparse())

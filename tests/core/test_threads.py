@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import lmr
 from lmr.core.locks import hold
+from lmr.core.method import Mix
 from lmr.core.norms import NormBank
 
 STEPS = 12
@@ -175,6 +176,27 @@ def test_nested_service_of_two_threads_stays_right() -> None:
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+def test_method_that_is_created_while_another_thread_serves_starts_with_the_own_parameters() -> None:
+    for clip in (small_world.make_classifier(), lmr.load("pocket").classifier(["circle", "square"])):
+        bank = NormBank(clip.encoder)
+        with bank.serve(bank.start[None] + 1):
+            (method,) = run_together(lambda clip=clip: lmr.create("lmr", clip))
+            inside = NormBank(clip.encoder)
+        assert torch.equal(method.state["norms"][0], bank.start)
+        assert torch.equal(inside.start, bank.start)
+
+
+def test_copies_that_are_made_while_another_thread_serves_have_the_own_parameters() -> None:
+    encoder, images = lmr.load("pocket").encoder, torch.zeros(2, 3, 32, 32)
+    bank = NormBank(encoder)
+    with torch.no_grad():
+        expected = encoder(images)
+        with bank.serve(bank.start[None] + 1):
+            copies = run_together(lambda: copy.deepcopy(encoder), lambda: pickle.loads(pickle.dumps(encoder)))
+            assert not torch.equal(encoder(images), expected)
+        assert all(torch.equal(other(images), expected) for other in copies)
+
+
 def test_exception_inside_releases_the_tower() -> None:
     clip = small_world.make_classifier()
     bank = NormBank(clip.encoder)
@@ -229,6 +251,20 @@ def test_threads_that_hold_a_whole_and_its_parts_do_not_wait_for_each_other() ->
                 backbone.encoder(images)
 
     run_together(hold_whole, call, hold_whole, call)
+
+
+def test_method_that_reads_the_frozen_text_tower_does_not_wait_for_one_that_adapts_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clip = lmr.load("pocket").classifier(["circle", "square"], ["a {}"])  # the locks of the text come first
+    reader, writer, images = lmr.create("zeroshot", clip), lmr.create("batclip", clip), torch.zeros(2, 3, 32, 32)
+
+    def answer(images: Tensor, mix: Mix) -> Tensor:
+        assert clip.text is not None
+        return clip.logits(clip.features(images) @ clip.text.all_prototypes(8).T)
+
+    monkeypatch.setattr(reader, "answer", answer)
+    run_together(*(lambda method=method: [method.step(images) for _ in range(40)] for method in (reader, writer)))
 
 
 def test_models_in_use_can_be_copied_and_pickled() -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import shutil
+import threading
 from collections.abc import Callable
 from logging import StreamHandler
 from pathlib import Path
@@ -258,6 +259,25 @@ def test_streams_in_one_batch_are_those_one_by_one(siglip: Case, images: Tensor)
         for stream in range(2):
             expected = alone[stream].step(batch[stream::2])
             torch.testing.assert_close(answer.logits[stream::2], expected.logits, rtol=0, atol=1e-4)
+
+
+def test_plain_calls_wait_while_another_thread_serves(siglip: Case, images: Tensor) -> None:
+    backbone = siglip.load()
+    bank = NormBank(backbone.encoder)
+    answers: list[Tensor] = []
+
+    def call() -> None:
+        with torch.no_grad():
+            answers.append(backbone.encoder(images))
+
+    call()
+    thread = threading.Thread(target=call, daemon=True)
+    with bank.serve(bank.start[None] + 1):
+        thread.start()
+        thread.join(0.3)
+        assert len(answers) == 1
+    thread.join(60)
+    assert torch.equal(*answers)
 
 
 def test_text_side_gives_the_prototypes(case: Case) -> None:
