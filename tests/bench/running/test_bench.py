@@ -256,7 +256,7 @@ def test_command_runs_and_complains_of_failures(tmp_path: Path, capsys: pytest.C
 def test_command_without_anything_gets_a_sentence() -> None:
     with pytest.raises(lmr.LmrError, match="Say what to run"):
         run_command()
-    with pytest.raises(lmr.LmrError, match="which datasets"):
+    with pytest.raises(lmr.LmrError, match="Without a plan, also give --datasets"):
         run_command("--methods", "lmr")
 
 
