@@ -1,1 +1,1 @@
-"""The jobs an engineer runs over pictures, each one function that serves Python and the command line alike."""
+"""What a person starts: each is one function that serves Python and the command line."""

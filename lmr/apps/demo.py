@@ -103,11 +103,11 @@ def run_demo(out: Path, images: int = 1280, batch_size: int = 64, severity: int 
     for comparison, name in zip(demo.comparisons, FIGURES, strict=True):
         draw_comparison(comparison, demo.clean, out / name)
     draw_world(out / WORLD)
-    print(f"\nRan for {outcome.seconds:.0f} s. Look at")
+    print(f"\nRan for {outcome.seconds:.0f} s. Files:")
     for comparison, name in zip(demo.comparisons, FIGURES, strict=True):
         print(f"  {out / name}  {comparison.title.partition(' (')[0]}: accuracy and concentration over each stream")
     print(f"  {out / WORLD}  the images the model was made for")
-    print(f"  {out / 'rows.jsonl'}  every number with its protocol; 'lmr report {out}' makes more of them")
+    print(f"  {out / 'rows.jsonl'}  all results with their protocol; 'lmr report {out}' makes tables and figures")
     if count < LONG:
         print(f"\nMethods need a longer stream to differ: lmr demo --images {LONG} takes a few minutes.")
     return demo

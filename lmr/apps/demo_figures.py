@@ -52,7 +52,7 @@ def draw_comparison(comparison: Comparison, clean: float, path: Path) -> None:
             seen = _skip_start(np.arange(1, len(right) + 1))
             accuracy.plot(seen, 100 * _skip_start(right), label=label, **styles[label])
             share.plot(seen, 100 * _skip_start(crowded), **styles[label])
-        # Every panel has its own scale: what a method gains is small beside what the corruptions differ in.
+        # Every panel has its own scale: what a method gains is small compared with the differences between corruptions.
         low, high = accuracy.get_ylim()
         accuracy.set_ylim(max(0, low - 1), min(100, high + 1))
         share.axhline(100 / classes, color="#bbbbbb", linewidth=1)

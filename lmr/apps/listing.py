@@ -102,7 +102,7 @@ def _fill(text: str) -> str:
 
 
 def _write_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows in columns that together fit the width; what is too long goes over several lines.
+    """Rows in columns that together fit the width; what is too long wraps over several lines.
 
     Every column has its natural width; where that is too much, the widest ones give way.
     """

@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; without ``argv``, the words this process was started with.
 
     0: done. 1: done, but the result is a complaint, such as a failed check. 2: it cannot be done; an error message on
-    standard error says why. 130: interrupted by Ctrl-C or SIGTERM. 141: the reader of standard output has gone.
+    standard error says why. 130: interrupted by Ctrl-C or SIGTERM. 141: the reader of standard output closed it.
     --help and wrong options raise SystemExit, as argparse does.
     """
     whole = argv is None
@@ -56,7 +56,7 @@ def _accept_any_text() -> None:
 
 
 def _end(message: str, code: int) -> int:
-    """Print the message and flush standard output; where its reader has gone, keep Python's exit from failing."""
+    """Print the message and flush standard output; where its reader closed it, keep Python's exit from failing."""
     if message:
         print(f"lmr: {message}", file=sys.stderr)
     try:

@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> str | None:
     if options.dry_run:
         tasks = list_tasks(plans, options.root)
         print("\n".join(f"{task.run}  {task.command}" for task in tasks))
-        print(f"{len(tasks)} runs, {sum(task.images for task in tasks):,} images in all.")
+        print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}.")
         return None
     outcome = run_bench(plans, options.out, workers=options.workers, root=options.root)
     print(outcome.describe(), file=sys.stderr)

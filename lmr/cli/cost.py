@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     from lmr.bench.cost.settings import METHODS
 
     add = parser.add_argument
-    add("model", nargs="?", help="the model, as lmr.load takes it; or give --random")
+    add("model", nargs="?", metavar="MODEL", help="the model, as lmr.load takes it; or give --random")
     add("--random", metavar="ARCHITECTURE", help="random weights of this architecture, such as ViT-B-16; the cost is "
         "the same")  # fmt: skip
     add("--small", action="store_true", help="a tiny random model and few classes: see the table in a minute")

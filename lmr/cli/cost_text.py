@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 DESCRIPTION = """\
-Measure the gradient of BATCLIP's objective to the norms of a text tower of the size of ViT-B/16's, with random
+Measure the gradient of a loss on all class prompts to the norms of a text tower of ViT-B/16's size, with random
 weights: with prompts of the full context in one graph (plain), with prompts cut to the longest (cut), with the full
 context in chunks (chunked), and with both. Seconds are medians of alternating rounds in one process. Memory is how far
 the peak of a separate process rises above the loaded model."""

@@ -22,15 +22,15 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Command("watch a small model lose its accuracy and regain it", "demo"),
+    "demo": Command("see a small model lose accuracy and regain it by adapting", "demo"),
     "predict": Command("label a folder of images while adapting to it", "predict"),
     "doctor": Command("describe a model and check that it works", "doctor"),
-    "cost": Command("measure what a step of each method costs here", "cost"),
+    "cost": Command("measure what a step of each method costs on this machine", "cost"),
     "cost-text": Command("measure what encoding all prompts at every batch costs", "cost_text"),
     "fetch": Command("get a dataset, or check one", "fetch"),
-    "bench": Command("run methods on benchmarks, resumably", "bench"),
-    "report": Command("make tables, figures and a page of finished runs", "report"),
-    "reproduce": Command("run a table of the paper and compare", "reproduce"),
+    "bench": Command("run methods on benchmarks; resumes if interrupted", "bench"),
+    "report": Command("make tables, figures and a web page from finished runs", "report"),
+    "reproduce": Command("run a table of the paper and compare it with the published one", "reproduce"),
     "train": Command("train the model that comes with lmr", "train"),
     "corruptions": Command("draw an image under every corruption", "corruptions"),
     "list": Command("show methods and models", "listing"),
@@ -52,7 +52,10 @@ examples:
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The options of one command; their ``run`` is the function that takes them."""
     chosen = next((word for word in words if word in COMMANDS), None)
-    return build_parser(chosen).parse_args(words)
+    options, unknown = build_parser(chosen).parse_known_args(words)
+    if unknown and chosen:  # the error names the command and shows its options
+        build_command(chosen).error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
 
 
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:

@@ -44,7 +44,7 @@ lines:
           file names or labels come from others, import the columns as text, or write .jsonl.
 
 exit codes: 0 done, 1 every image failed, 2 the command cannot run (an error message says why), 130 interrupted,
-141 the reader of standard output has gone."""
+141 the reader of standard output closed it."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

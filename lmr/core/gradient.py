@@ -57,7 +57,7 @@ class NormMethod(Method):
         return self.classifier.encoder
 
     def begin(self, streams: int) -> dict[str, Tensor]:
-        """Norm parameters as the tower has them, and the moments of an optimiser that has not moved."""
+        """Norm parameters as the tower has them, and the moments of an optimiser before its first step."""
         norms = self.bank.start.repeat(streams, 1)
         return {"norms": norms} | self.optim.begin(norms)
 

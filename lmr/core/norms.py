@@ -75,8 +75,8 @@ class NormBank:
             size += count if bias is None else 2 * count
         if not self.norms:
             raise LmrError(
-                f"{type(tower).__name__} has no nn.LayerNorm with weights, so there is nothing to adapt; use a method "
-                "that adapts no weights, for example 'zeroshot' or 'lmr(pmr=False)'."
+                f"{type(tower).__name__} has no nn.LayerNorm with weights, so there is nothing to adapt. Use a method "
+                "that adapts no weights; 'lmr list NAME' says what the method NAME adapts."
             )
         wide = torch.float32
         for value in values:

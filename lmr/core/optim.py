@@ -25,7 +25,7 @@ class Optimizer:
     weight_decay: float = 0.0
 
     def begin(self, rows: Tensor) -> dict[str, Tensor]:
-        """Moments for rows [A, P] that have not moved yet."""
+        """Moments for rows [A, P] before their first step."""
         steps = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
         if self.name == "sgd":
             return {"momentum": torch.zeros_like(rows), "steps": steps}

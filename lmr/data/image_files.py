@@ -106,7 +106,7 @@ def open_image(path: str | os.PathLike[str], *, upright: bool = True) -> Image.I
     except Exception as error:  # decoders raise almost any exception on damaged data
         raise UnreadableImage(f"Cannot read {str(path)!r}: {_explain(error)}.") from error
     converted = converted if turn is None else converted.transpose(turn)
-    converted.info.clear()  # the stored orientation has been applied: nobody may apply it again
+    converted.info.clear()  # the stored orientation has been applied: it must not be applied again
     return converted
 
 

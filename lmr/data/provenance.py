@@ -2,7 +2,7 @@
 
 A row keeps its data's origin as words, in ``protocol["pictures"]`` and ``protocol["corruptions"]``. These words are
 part of what makes two rows equal, and rows of older versions hold them too: they never change. Only this file writes
-and reads them; everybody else compares the types.
+and reads them; all other code compares the types.
 """
 
 from __future__ import annotations

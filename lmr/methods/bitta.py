@@ -23,8 +23,8 @@ _SOURCE = "LMR paper, appendix, Baseline implementation details"
 class BITTA(BimodalMethod):
     """Bilateral entropy selection: BATCLIP's objective on certain samples, entropy pushed up on uncertain ones.
 
-    The first batch fixes two shares, measured against its largest entropy H_max: Low is what lies at or below (alpha C
-    + beta) H_max, High what lies above (1 - high) H_max. Every batch then takes these shares of its samples, rounded
+    The first batch fixes two shares, measured against its largest entropy H_max: Low is what is at or below (alpha C
+    + beta) H_max, High what is above (1 - high) H_max. Every batch then takes these shares of its samples, rounded
     down, from the bottom and from the top of its entropies; all of them where a share comes to none. The shares are
     kept as whole numbers, so a full batch gets exactly the counts of the first one. With more than 2184 classes the
     default alpha C + beta is negative and Low is always all.

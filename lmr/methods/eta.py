@@ -28,7 +28,7 @@ class ETA(GradientMethod):
     probabilities and the running average of all accepted ones is below ``diversity``; before the first accepted sample
     there is no average, and certain is enough. The loss is the mean over the diverse samples (not over the batch) of
     exp(E0 - H) H, the weight without gradient; without a diverse sample there is no step. The answer is the one before
-    the step, and the average starts afresh with every stream, which the authors' reset omits.
+    the step, and the average starts again with every stream, which the authors' reset omits.
 
     With balanced predictions the cosine of a confident sample is about 1 / sqrt(C). So at 0.05, a value made for 1000
     classes that the LMR paper uses everywhere, with ten classes almost nothing is diverse after the first batch; ports

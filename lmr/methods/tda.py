@@ -22,14 +22,14 @@ _SOURCE = "LMR paper, appendix, Baseline implementation details (TDA's official 
 class TDA(Method):
     """Caches of certain and of uncertain features: the first pull an image to their class, the second push it away.
 
-    Every image enters the positive cache of its zero-shot class, and the negative one if its entropy lies in a window;
+    Every image enters the positive cache of its zero-shot class, and the negative one if its entropy is in a window;
     a full cache replaces its most uncertain entry by a strictly more certain one. Then the image is answered. It is in
     the cache already, so an accepted image adds a full ``pos_alpha`` to its own class. Images are served in order, one
     at a time; a batch only encodes them together. Properties of the authors' code that are kept:
 
     * the entropy is in nats but its normaliser is log2(C), so ``entropy`` is a window on a scale that ends at ln 2; for
       a window on H / ln C multiply both ends by ln 2;
-    * the mask of a negative entry holds every class whose probability lies in ``mask``, the predicted one included.
+    * the mask of a negative entry holds every class whose probability is in ``mask``, the predicted one included.
 
     The state has a fixed size: C * (pos_capacity + neg_capacity) unit features, and a mask of C
     values for each negative one.

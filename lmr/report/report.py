@@ -65,7 +65,7 @@ def make_report(
     summary = f"{len(runs.rows)} runs from {', '.join(map(str, folders))}. "
     summary += f"Published numbers: {paper['title']}, {paper['venue']}, doi {paper['doi']}."
     curves = collect_curves(_pick_curves(settings))
-    content = build_page("LMR: benchmark report", summary, tables, drawings, curves, runs.rows, notes)
+    content = build_page("lmr benchmark report", summary, tables, drawings, curves, runs.rows, notes)
     _make_folder(out)
     for table in tables:
         for form, write in FORMATS.items():
@@ -163,7 +163,7 @@ def _make_folder(out: Path) -> None:
     try:
         (out / "tables").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LmrError(f"Cannot make the folder {str(out)!r} for the report: {error.strerror}.") from error
+        raise LmrError(f"Cannot create the folder {str(out)!r} for the report: {error.strerror}.") from error
 
 
 def _remove_old(folder: Path, find: Callable[[str], object | None], forms: Sequence[str], kept: set[str]) -> None:

@@ -1,6 +1,6 @@
 """What a row is in a table, asked from the traits of its method: reports know no method by its name.
 
-Methods that are not loaded (a user's file, a package that has gone) have the traits of any other method.
+Methods that are not loaded (a user's file, a package that is no longer installed) have the traits of any other method.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LineKind(enum.Enum):
 class StreamKind(enum.Enum):
     """How a run goes through the domains; the values are the words that rows keep."""
 
-    DOMAIN = "domain"  # the method starts afresh for every domain
+    DOMAIN = "domain"  # the method is reset for every domain
     NEVER = "never"  # it is never reset
     CONTINUAL = "continual"  # one stream through all domains, one after the other
     MIXED = "mixed"  # one stream with all domains shuffled

@@ -52,5 +52,5 @@ def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
             rows[row.run] = row
             places[row.run] = Path(folder)
     if not rows:
-        raise LmrError(f"There is no finished run in {', '.join(map(str, folders))}; 'lmr bench PLAN' makes some.")
+        raise LmrError(f"There is no finished run in {', '.join(map(str, folders))}; run 'lmr bench PLAN' first.")
     return Runs(tuple(rows.values()), places, tuple(notes))

@@ -122,7 +122,7 @@ def test_lines_are_styled_by_the_role_of_the_method() -> None:
     ("wrong", "key"), [({"images": 0}, "images"), ({"batch_size": 0}, "batch_sizes"), ({"severity": 6}, "severities")]
 )
 def test_what_cannot_be_run_is_refused(wrong: dict[str, int], key: str, tmp_path: Path) -> None:
-    with pytest.raises(lmr.LmrError, match=f"whole numbers of 1 .* as {key}"):
+    with pytest.raises(lmr.LmrError, match=f"whole numbers (from|of at least) 1 .*for {key}"):
         run_demo(tmp_path / "demo", **wrong)
     assert not (tmp_path / "demo").exists()
 

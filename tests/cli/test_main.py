@@ -44,7 +44,7 @@ def test_list_prints_the_methods(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_wrong_demo_gets_an_error_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--severity", "9"]) == 2
-    assert capsys.readouterr().err.endswith("Expected whole numbers of 1 to 5 as severities, got 9.\n")
+    assert capsys.readouterr().err.endswith("Expected whole numbers from 1 to 5 for severities, got 9.\n")
 
 
 def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,9 +86,11 @@ def test_plans_and_sets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["fetch", "cifar11"], "There is no set 'cifar11' to fetch. Did you mean"),
+        (["fetch", "cifar11"], "There is no dataset 'cifar11' to fetch. Did you mean"),
         (["bench", "pockets"], "pocket"),
         (["bench"], "Say what to run"),
+        (["bench", "--methods", "lmr"], "Without a plan, also give --datasets."),
+        (["corruptions", "nowhere/sheet.png"], "Cannot write 'nowhere/sheet.png': No such file or directory."),
         (["report", "nowhere"], "nowhere"),
         (["reproduce", "table-9"], "table-9"),
     ],

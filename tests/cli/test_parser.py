@@ -59,6 +59,11 @@ def test_a_command_is_filled_when_it_is_chosen(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         build_parser("list").parse_args(["demo", "--severity", "3"])
     assert "unrecognized arguments: --severity" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse(["demo", "--sevrity", "3"])
+    words = capsys.readouterr().err
+    assert words.startswith("usage: lmr demo")
+    assert "lmr demo: error: unrecognized arguments: --sevrity 3" in words
 
 
 def test_names_in_the_help_are_those_of_the_package() -> None:

@@ -186,7 +186,7 @@ def test_bias_alone_serves_precomputed_features() -> None:
     answer = method.step(torch.randn(4, WIDTH), streams=[0, 1, 1, 1])
     assert answer.logits.isfinite().all()
     assert (method.state["bias"] != 0).any(1).tolist() == [True, True]
-    with pytest.raises(lmr.LmrError, match=r"Identity has no nn.LayerNorm.*'lmr\(pmr=False\)'"):
+    with pytest.raises(lmr.LmrError, match=r"Identity has no nn.LayerNorm.*that adapts no weights"):
         lmr.create("lmr", clip)
 
 

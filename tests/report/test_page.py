@@ -270,5 +270,5 @@ def test_a_shorter_stream_says_where_it_ended(folder: Path, tmp_path: Path) -> N
 def test_names_do_nothing_in_a_browser(folder: Path, tmp_path: Path) -> None:
     out = browse(folder / "evil" / "index.html", tmp_path / "profile", width=500)
     assert "error" not in out
-    assert out["title"] == "LMR: benchmark report"
+    assert out["title"] == "lmr benchmark report"
     assert out["wide"] is False

@@ -41,7 +41,7 @@ class Accuracy:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the accuracy on all such images lies, in %, with 95 % confidence (Wilson's score interval)."""
+        """The range of the accuracy on all such images, in %, with 95 % confidence (Wilson's score interval)."""
         if not self.images:
             return 0.0, 100.0
         z, n, p = 1.959964, self.images, self.right / self.images
@@ -51,7 +51,7 @@ class Accuracy:
 
     @property
     def is_as_published(self) -> bool | None:
-        """Whether the published value lies in the interval; None where none is known."""
+        """Whether the published value is in the interval; None where none is known."""
         if self.published is None:
             return None
         low, high = self.interval

@@ -29,7 +29,7 @@ TITLES = {
     CheckKind.IMAGES_DIFFER: "different images have different features",
     CheckKind.BATCH_SIZE: "batch size changes nothing",
     CheckKind.DETERMINISTIC: "deterministic",
-    CheckKind.FILES_AND_ARRAYS: "files and arrays are prepared alike",
+    CheckKind.FILES_AND_ARRAYS: "files and arrays are preprocessed alike",
     CheckKind.TEXTS_FINITE: "text features are finite",
     CheckKind.TEXTS_UNIT: "text features are unit vectors",
     CheckKind.TEXTS_DIFFER: "different texts have different features",
@@ -39,18 +39,18 @@ TITLES = {
     CheckKind.AGREEMENT: "agreement with transformers",
 }
 
-_MEASURED = {  # with the numbers of the check; those in brackets are tolerances
+_MEASURED = {  # with the numbers of the check
     CheckKind.IMAGES_FINITE: "{finite} of {count} images",
     CheckKind.IMAGES_UNIT: "lengths at most {gap:.1e} from 1",
     CheckKind.IMAGES_DIFFER: "largest cosine {cosine:.4f}",
-    CheckKind.BATCH_SIZE: "{gap:.1e} apart, alone and in a batch of {count} ({tolerance:g})",
+    CheckKind.BATCH_SIZE: "{gap:.1e} apart, alone and in a batch of {count} (limit {tolerance:g})",
     CheckKind.FILES_AND_ARRAYS: "{gap:.1e} apart",
     CheckKind.TEXTS_FINITE: "{finite} of {count} texts",
     CheckKind.TEXTS_UNIT: "lengths at most {gap:.1e} from 1",
     CheckKind.TEXTS_DIFFER: "largest cosine {cosine:.4f}",
-    CheckKind.PADDING: "{gap:.1e} apart, alone and with a longer text ({tolerance:g})",
+    CheckKind.PADDING: "{gap:.1e} apart, alone and with a longer text (limit {tolerance:g})",
     CheckKind.STEP_ADAPTS: "{share:.0%} of the adapted parameters have a gradient, logits move by up to {change:.1e}",
-    CheckKind.AGREEMENT: "image {image:.1e}, text {text:.1e} apart ({tolerance:g}), {reader}",
+    CheckKind.AGREEMENT: "image {image:.1e}, text {text:.1e} apart (limit {tolerance:g}), {reader}",
 }
 
 
@@ -159,7 +159,7 @@ def format_accuracy(accuracy: Accuracy) -> str:
         lines.append(f"  published: no value is known for this model on {accuracy.dataset!r}")
     if accuracy.is_as_published is False:
         lines.append(
-            "  WARNING: the published value lies outside the interval. Other prompts, class names or copies\n"
+            "  WARNING: the published value is outside the interval. Other prompts, class names or copies\n"
             "           of the images explain a few points; a larger difference suggests a wrong model."
         )
     return "\n".join(lines)

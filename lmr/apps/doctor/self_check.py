@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 IMAGES = 8  # in the batch that single images are compared with
 STEP = 1e-3  # how far a gradient step moves each adapted parameter, the learning rate of most methods
 
-# How far two unit features of the same input may lie apart: rounding that depends on the batch, with room to spare.
+# How far two unit features of the same input may differ: rounding that depends on the batch, with room to spare.
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 5e-2}
 
 _WORDS = (("cat", "dog", "bird", "house"), ("red star", "blue ring", "green circle", "striped purple heart"))
 
 
 class CheckKind(enum.Enum):
-    """What is checked. The first four stand for a group that ended with an error before it could measure anything."""
+    """What is checked. The first four are for a group of checks that failed before it could measure anything."""
 
     IMAGE_SIDE = enum.auto()
     PREPROCESSING = enum.auto()

@@ -40,7 +40,7 @@ class PredictSummary:
     def complaint(self) -> str | None:
         """An error message if every image failed: of those this run labelled, or of the whole output. Otherwise None.
 
-        A run that came to its end but has labelled nothing must not look like a success to the script around it.
+        A run that finished without labelling any image must not look successful to a calling script.
         """
         new, failed = self.images - self.earlier, sum(self.causes.values())
         if not (new and failed == new) and not (self.images and self.errors == self.images):

@@ -126,7 +126,7 @@ class ContenderFactory:
     def count_flops(self, contender: CostContender, outcome: StepOutcome) -> int | None:
         """The operations that a step with this outcome needs; None where the tower or the passes are not known.
 
-        Images that were seen to take no part in the backward are not counted there.
+        Images without a gradient are not counted in the backward.
         """
         backwards = outcome.backwards
         tower, text = self.model.tower, self.model.text

@@ -83,7 +83,7 @@ class Entry:
         return f"{self.method.name} {self.past}" if self.gated else self.method.name
 
     def count_past(self, batch_size: int) -> int:
-        """How many of so many samples shall pass the gate."""
+        """How many samples of a batch pass the gate."""
         return int(SHARES[self.past] * batch_size)
 
 

@@ -34,7 +34,7 @@ def count_image(config: VisionConfig, *, whole: bool = False) -> Flops:
 
 
 def count_text(config: TextConfig, tokens: int, *, whole: bool = False) -> Flops:
-    """One prompt of so many tokens through its tower. Masked products are counted, as kernels compute them."""
+    """One prompt through its tower. Masked products are counted, as kernels compute them."""
     return _count_tower(tokens, config, whole)
 
 

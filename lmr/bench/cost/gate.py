@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 
-CERTAINTY = 0.9  # of a chosen sample if there were no rivals, with them about 0.8; LMR's gate opens at 0.3
+CERTAINTY = 0.9  # of a chosen sample if there were no rivals, with them about 0.8: past the gates here
 RIVALS, DISTANCE = 5, 0.04  # classes just outside the protected set (0.03), so that there is a margin to restore
 FEWEST_CLASSES = 12
 NOBODY = -1  # the class of a sample that is not chosen

@@ -35,7 +35,7 @@ class ModelSource:
 
     def __post_init__(self) -> None:
         if (self.model is None) == (self.random is None):
-            raise LmrError("Expected either a model or the architecture of a random one (--random ViT-B-16), not both.")
+            raise LmrError("Give either a model or the architecture of a random one, such as --random ViT-B-16.")
 
     @property
     def name(self) -> str:

@@ -1,6 +1,6 @@
 """``lmr cost-text``: what two exact savings gain for methods that encode all prompts at every batch.
 
-The gradient of BATCLIP's objective with respect to the norms of a causal text tower of ViT-B/16's size (with random
+The gradient of a bimodal loss with respect to the norms of a causal text tower of ViT-B/16's size (with random
 weights: the cost does not depend on their values) is computed in four ways: with prompts of the full context in one
 graph (plain), with prompts cut to the longest (cut), with the full context in chunks (chunked), and with both savings.
 Seconds are medians of rounds in which the variants alternate in one process. Memory is how far the peak of a fresh

@@ -72,7 +72,7 @@ class Part:
     prompts: tuple[PromptSet, ...] = (PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES),)
     batch_sizes: tuple[int, ...] = ()  # none: the one of each method's preset
     seeds: tuple[int, ...] = (1,)
-    images: int | None = None  # use the first so many of each stream
+    images: int | None = None  # use only the first ones of each stream
     order: str = "shuffle"
     concentration: float = 0.1  # of the order "dirichlet": small is strongly imbalanced
     block: int | None = None  # of the order "classes": images of one class in a row
@@ -97,7 +97,7 @@ class Plan:
 def list_plans() -> dict[str, str]:
     """The plans of the package, each with its title."""
     files = (item for item in resources.files("lmr.bench").joinpath("plans").iterdir() if item.name.endswith(".toml"))
-    ordered = sorted(files, key=lambda item: item.name)
+    ordered = sorted(files, key=lambda item: item.name.removesuffix(".toml"))
     return {item.name[:-5]: tomllib.loads(item.read_text("utf-8"))["title"] for item in ordered}
 
 
@@ -132,6 +132,8 @@ def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = Non
     if not names:
         if not given:
             raise LmrError("Say what to run: a plan ('lmr bench --list' lists them), or --methods and --datasets.")
+        if missing := [f"--{key}" for key in ("methods", "datasets") if not given.get(key)]:
+            raise LmrError(f"Without a plan, also give {' and '.join(missing)}.")
         return [parse_plan("command line", "", Path.cwd(), given)]
     known = list_plans()
     chosen = [found for name in names for found in fnmatch.filter(known, name) or [name]]
@@ -280,7 +282,7 @@ def _texts(known: Iterable[str] = ()) -> Callable[[str, Any], tuple[str, ...]]:
         for word in words:
             if not isinstance(word, str) or (known and word not in known):
                 hint = f"{suggest(str(word), known)} There are: {', '.join(known)}." if known else ""
-                raise LmrError(f"There is nothing called {word!r} among the {key}.{hint}")
+                raise LmrError(f"Unknown value {word!r} for {key}.{hint}")
         return _all_different(key, words)
 
     return read
@@ -295,8 +297,8 @@ def _numbers(low: int, high: int | None = None) -> Callable[[str, Any], tuple[in
         numbers = _wrap(value)
         for number in numbers:
             if type(number) is not int or number < low or (high is not None and number > high):
-                upper = f" to {high}" if high is not None else " or more"
-                raise LmrError(f"Expected whole numbers of {low}{upper} as {key}, got {number!r}.")
+                bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
+                raise LmrError(f"Expected whole numbers {bounds} for {key}, got {number!r}.")
         return _all_different(key, numbers)
 
     return read

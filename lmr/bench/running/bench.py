@@ -105,7 +105,7 @@ def _open_folder(folder: Path) -> Iterator[None]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove files that a kill left incomplete; nobody else writes to the folder now."""
+    """Remove files that a kill left incomplete; no other process writes to the folder now."""
     for place in ("checkpoints", "samples"):
         for path in (folder / place).glob(".*.part"):
             path.unlink(missing_ok=True)

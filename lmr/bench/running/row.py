@@ -130,7 +130,7 @@ def read_rows(folder: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError as error:
-        raise LmrError(f"There are no runs in {str(folder)!r}: no rows.jsonl; 'lmr bench PLAN' writes one.") from error
+        raise LmrError(f"There are no runs in {str(folder)!r} (no rows.jsonl); run 'lmr bench PLAN' first.") from error
     except OSError as error:
         raise LmrError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
     rows: dict[str, Row] = {}

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions.apply import corrupt
 from lmr.data.corruptions.constants import CORRUPTIONS, EXTRA
 from lmr.data.image_files import open_image
@@ -77,4 +78,7 @@ def write_sheet(
 ) -> None:
     """Write the contact sheet of an image file as a PNG file; without one, of the portrait."""
     sheet = draw_sheet(prepare_image(image, SIZES[constants]), constants=constants, seed=seed)
-    sheet.quantize(256).save(out, "PNG", optimize=True)
+    try:
+        sheet.quantize(256).save(out, "PNG", optimize=True)
+    except OSError as error:
+        raise LmrError(f"Cannot write {os.fspath(out)!r}: {error.strerror or error}.") from error

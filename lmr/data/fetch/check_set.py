@@ -47,12 +47,12 @@ def report_check(name: str, folder: Path) -> str | None:
     """Check a set and print what is wrong with it -> None, or the complaint in one line."""
     problems = check_set(name, folder, say=print, show=sys.stderr.isatty())
     if not problems:
-        print(f"The set {name!r} is complete and correct.")
+        print(f"The dataset {name!r} is complete and correct.")
         return None
     for problem in problems[:20]:
         print(f"  - {problem}")
     more = f" (the first 20 of {len(problems)} are shown)" if len(problems) > 20 else ""
-    return f"The set {name!r} in {str(folder)!r} is incomplete or incorrect{more}."
+    return f"The dataset {name!r} in {str(folder)!r} is incomplete or incorrect{more}."
 
 
 def _check_cifar(classes: int, folder: Path, say: Say) -> list[str]:

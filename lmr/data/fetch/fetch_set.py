@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from lmr.core.errors import LmrError
+from lmr.core.spec import suggest
 from lmr.data.fetch.download import compute_checksum, download_file
 from lmr.data.fetch.notes import ArchiveNote, read_archive_note, read_made_note, write_archive_note
 from lmr.data.fetch.sources import SOURCES, Archive, SetSource
@@ -24,9 +24,9 @@ def find_source(name: str) -> SetSource:
         return SOURCES[name]
     if name in ("pocket", "pocket-c"):
         raise LmrError("The pocket world is drawn by code and comes with lmr; there is nothing to fetch.")
-    near = difflib.get_close_matches(name, SOURCES, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise LmrError(f"There is no set {name!r} to fetch.{hint} Choose one of: {', '.join(SOURCES)}.")
+    raise LmrError(
+        f"There is no dataset {name!r} to fetch.{suggest(name, SOURCES)} Choose one of: {', '.join(SOURCES)}."
+    )
 
 
 def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, say: Say = lambda line: None) -> None:
@@ -60,7 +60,7 @@ def fetch_set(name: str, root: Path, *, keep: bool = False, show: bool = False, 
             path.unlink()
         elif not ours:
             say(f"{archive.file} is kept, as lmr did not fetch it.")
-    say(f"The set {name!r} is in {root / source.folder}.")
+    say(f"The dataset {name!r} is in {root / source.folder}.")
 
 
 def _is_listed(listed: frozenset[str], member: str) -> bool:
@@ -93,7 +93,7 @@ def _check_space(archive: Archive, root: Path) -> None:
 
 
 def _check_place(archive: Archive, source: SetSource, root: Path) -> None:
-    """Never replace what was not fetched here: it may be somebody's only copy, or hold more."""
+    """Never replace what was not fetched here: it may be the user's only copy, or hold more."""
     folder = root / source.folder
     places = [folder / name for name in archive.brings]
     if made := next((place for place in (folder, *places) if read_made_note(place)), None):

@@ -44,7 +44,7 @@ def make_set(
     The .npy files of CIFAR hold all five severities, whatever ``severities`` says.
     """
     if name not in MADE:
-        raise LmrError(f"The set {name!r} cannot be made from clean images; these can: {', '.join(MADE)}.")
+        raise LmrError(f"The dataset {name!r} cannot be made from clean images; these can: {', '.join(MADE)}.")
     if name.startswith("cifar"):
         classes = 100 if name == "cifar100-c" else 10
         corrupted = CorruptedOnTheFly(name, open_cifar(classes, root), "cifar", workers=workers)

@@ -1,6 +1,6 @@
-"""The notes that lmr keeps beside data on disk: which archives it unpacked, and which images it made itself.
+"""The notes that lmr keeps with data on disk: which archives it unpacked, and which images it made itself.
 
-A note of the first kind makes files official, one of the second keeps anybody from taking made images for official.
+A note of the first kind makes files official. One of the second kind keeps made images from counting as official.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ GROUPS = {
 class Archive:
     """A file to fetch: its name, its addresses, ``md5:…`` or ``sha256:…``, and its size in bytes where published.
 
-    ``brings`` are the folders inside it, which must not belong to anybody else when it is unpacked.
+    ``brings`` are the folders inside it, which must not exist with other content when it is unpacked.
     """
 
     file: str

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 
 from lmr.core.errors import LmrError
+from lmr.core.spec import suggest
 from lmr.data.sets.cifar import open_cifar, open_cifar_c
 from lmr.data.sets.dataset import CLEAN, CorruptedOnTheFly, Dataset, find_root
 from lmr.data.sets.image_file_set import open_labelled
@@ -29,10 +29,9 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, worke
     if colon and kind in ("folder", "csv"):
         return _open_own(name, kind, Path(path).expanduser())
     if name not in NAMES:
-        near = difflib.get_close_matches(str(name), NAMES, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise LmrError(
-            f"There is no set {name!r}.{hint} Choose one of: {', '.join(NAMES)}, or give folder:PATH or csv:PATH."
+            f"There is no dataset {name!r}.{suggest(name, NAMES)} Choose one of: {', '.join(NAMES)}, or give "
+            "folder:PATH or csv:PATH."
         )
     if name in ("pocket", "pocket-c"):
         world = PocketWorld()

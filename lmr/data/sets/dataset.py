@@ -70,14 +70,14 @@ class Dataset(ABC):
         """Raise LmrError for what the set does not have."""
         if domain not in self.domains + self.others:
             known = ", ".join(self.domains + self.others)
-            raise LmrError(f"The set {self.name!r} has no domain {domain!r}; choose one of: {known}.")
+            raise LmrError(f"The dataset {self.name!r} has no domain {domain!r}; choose one of: {known}.")
         if severity is not None and domain != CLEAN and severity not in self.severities:
             raise LmrError(f"Expected a severity from 1 (mild) to 5 (strong) for {self.name!r}, got {severity!r}.")
         if len(indices):
             count = self.count(domain)
             if not 0 <= min(indices) <= max(indices) < count:
                 raise LmrError(
-                    f"The set {self.name!r} has the images 0 to {count - 1}, but {min(indices)} to {max(indices)} "
+                    f"The dataset {self.name!r} has the images 0 to {count - 1}, but {min(indices)} to {max(indices)} "
                     "were requested."
                 )
 
@@ -167,6 +167,6 @@ def describe_missing(name: str, root: Path, places: Iterable[str], hint: str = "
     looked = ", ".join(places)
     extra = f" {hint}" if hint else ""
     return LmrError(
-        f"The set {name!r} is not in {str(root)!r} (looked for: {looked}). Run `lmr fetch {name}` to get it, or give "
-        f"the folder that contains it as the root (or as $LMR_DATA).{extra}"
+        f"The dataset {name!r} is not in {str(root)!r} (looked for: {looked}). Run `lmr fetch {name}` to get it, or "
+        f"give the folder that contains it as the root (or as $LMR_DATA).{extra}"
     )

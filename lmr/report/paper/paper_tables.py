@@ -176,7 +176,7 @@ def find_differences(row: Row, table: PublishedTable, published: PublishedRow, c
 
 
 def _compare_data(protocol: Mapping[str, str]) -> list[str]:
-    """Images that are known to differ from the paper's; data that nobody checked is no difference."""
+    """Images that are known to differ from the paper's; unchecked data do not count as different."""
     origin = read_origin(protocol)
     found = ["data made by lmr (paper: official files)"] if origin.corruptions is Provenance.MADE else []
     found += ["not the official files"] if origin.corruptions is Provenance.OTHER else []

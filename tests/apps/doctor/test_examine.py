@@ -213,7 +213,7 @@ def test_model_that_takes_no_arrays_is_not_failed_for_it() -> None:
     report = examine(FilesOnly())
     assert report.ok
     assert Check(CheckKind.FILES_AND_ARRAYS, CheckOutcome.SKIPPED, reason=SkipReason.NO_ARRAYS) in report.checks
-    assert "  -       files and arrays are prepared alike: not checked, the model takes no arrays\n" in str(report)
+    assert "  -       files and arrays are preprocessed alike: not checked, the model takes no arrays\n" in str(report)
 
 
 def test_class_names_that_read_alike_are_one_text() -> None:
@@ -419,7 +419,7 @@ def test_published_value_in_and_outside_the_interval() -> None:
     assert "68.34 % for some/model on imagenet" in screen.format_accuracy(near)
     assert "80 prompts (a table)" in screen.format_accuracy(near)
     assert "WARNING" not in screen.format_accuracy(near)
-    assert "WARNING: the published value lies outside" in screen.format_accuracy(far)
+    assert "WARNING: the published value is outside" in screen.format_accuracy(far)
     assert "no value is known for this model on 'pets'" in screen.format_accuracy(none)
     assert DoctorReport(ModelDescription("x"), (), far).ok  # a warning is not a failure
 

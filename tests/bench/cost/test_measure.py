@@ -351,8 +351,8 @@ def test_peak_of_a_piece_of_work_is_its_own() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"random": None}, "either a model or the architecture"),
-        ({"model": "pocket"}, "either a model or the architecture"),
+        ({"random": None}, "Give either a model or the architecture"),
+        ({"model": "pocket"}, "Give either a model or the architecture"),
         ({"random": "ViT-B-17"}, "ViT-B-17"),
         ({"batch_size": 0}, "batch size of at least 1, got 0"),
         ({"batch_size": []}, "at least one batch size"),

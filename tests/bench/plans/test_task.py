@@ -172,7 +172,7 @@ def test_continual_stream_is_one_task() -> None:
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ({"datasets": "mnist-c"}, "no set 'mnist-c'"),
+        ({"datasets": "mnist-c"}, "no dataset 'mnist-c'"),
         ({"datasets": "pocket", "corruptions": "fog"}, "'pocket' has no 'fog'"),
         ({"backbones": "vit-of-nobody"}, "no model 'vit-of-nobody'"),
     ],

@@ -228,7 +228,7 @@ def test_command_shows_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp
     assert run_command("pocket", "--corruptions", "fog", "--images", "10", "--dry-run", "--out", str(tmp_path)) is None
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 10
-    assert lines[-1] == "9 runs, 90 images in all."
+    assert lines[-1] == "Runs: 9, images: 90."
     assert all(" lmr bench --methods " in line for line in lines[:-1])
     assert list(tmp_path.iterdir()) == []
 
@@ -256,7 +256,7 @@ def test_command_runs_and_complains_of_failures(tmp_path: Path, capsys: pytest.C
 def test_command_without_anything_gets_a_sentence() -> None:
     with pytest.raises(lmr.LmrError, match="Say what to run"):
         run_command()
-    with pytest.raises(lmr.LmrError, match="which datasets"):
+    with pytest.raises(lmr.LmrError, match="Without a plan, also give --datasets"):
         run_command("--methods", "lmr")
 
 

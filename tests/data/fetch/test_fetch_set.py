@@ -426,7 +426,7 @@ def test_fetching_a_set(tiny: Any, tmp_path: Path) -> None:
     whole = FILES | {"more/5": b"five"}
     assert list_files(tmp_path / "root" / "tiny") == whole
     assert sorted(os.listdir(tmp_path / "root")) == [".fetched", "tiny"]
-    assert said == [f"The set 'tiny' is in {tmp_path / 'root' / 'tiny'}."]
+    assert said == [f"The dataset 'tiny' is in {tmp_path / 'root' / 'tiny'}."]
     asked = len(tiny.asked)
     fetch_set("tiny", tmp_path / "root", say=said.append)
     assert len(tiny.asked) == asked  # nothing is fetched twice
@@ -600,7 +600,7 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_command_fetches(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("tiny", "--root", str(tmp_path)) is None
-    assert "The set 'tiny' is in" in capsys.readouterr().out
+    assert "The dataset 'tiny' is in" in capsys.readouterr().out
     assert list_files(tmp_path / "tiny") == FILES | {"more/5": b"five"}
 
 
@@ -705,7 +705,7 @@ def test_command_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     (tmp_path / "CIFAR-10-C").mkdir()
     complaint = run("cifar10-c", "--check", str(tmp_path))
     shown = capsys.readouterr().out
-    assert complaint == f"The set 'cifar10-c' in '{tmp_path}' is incomplete or incorrect."
+    assert complaint == f"The dataset 'cifar10-c' in '{tmp_path}' is incomplete or incorrect."
     assert shown.count("is missing.") == 20
     if (maker.SHARED / "cifar100_test.npz").is_file():
         assert run("cifar100", "--check", str(maker.SHARED)) is None

@@ -72,7 +72,7 @@ def test_noise_depends_on_the_picture_alone() -> None:
 
 
 def test_unknown_names_are_sentences(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no set 'cifar10c'\. Did you mean 'cifar10"):
+    with pytest.raises(ValueError, match=r"no dataset 'cifar10c'\. Did you mean 'cifar10"):
         open_dataset("cifar10c")
     with pytest.raises(ValueError, match="or give folder:PATH or csv:PATH"):
         open_dataset("nothing like it")

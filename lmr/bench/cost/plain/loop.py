@@ -27,7 +27,7 @@ class PlainLoop:
         self.reset()
 
     def reset(self) -> None:
-        """The norms as they came, and an optimiser that has not moved."""
+        """Restore the original norms and start with a new optimiser."""
         with torch.no_grad():
             for parameter, value in zip(self.parameters, self.start, strict=True):
                 parameter.copy_(value)
