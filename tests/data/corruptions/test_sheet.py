@@ -38,7 +38,7 @@ def test_the_command_takes_any_picture(tmp_path: Path, constants: str, size: int
     source, out = tmp_path / "wide.png", tmp_path / "sheet.png"
     Image.new("RGB", (300, 120), (200, 30, 60)).save(source)
     assert sheet.prepare_image(source, size).shape == (size, size, 3)
-    assert main(["corruptions", str(out), "--picture", str(source), "--constants", constants]) == 0
+    assert main(["corruptions", str(out), "--image", str(source), "--constants", constants]) == 0
     with Image.open(out) as written:
         assert written.size[0] > 1000
 
@@ -54,7 +54,7 @@ def test_what_is_wrong_is_said(
 ) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"nothing")
-    assert main(["corruptions", str(tmp_path / "out.png"), "--picture", str(broken)]) == 2
+    assert main(["corruptions", str(tmp_path / "out.png"), "--image", str(broken)]) == 2
     assert "broken.png" in capsys.readouterr().err
     load_textures.cache_clear()
     monkeypatch.setattr("lmr.data.corruptions.weather.load_textures", load_textures)
