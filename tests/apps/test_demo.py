@@ -135,5 +135,5 @@ def test_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
 
 def test_file_that_could_not_be_written_is_noticed_before_the_runs(tmp_path: Path) -> None:
     (tmp_path / "demo.png").mkdir()
-    with pytest.raises(lmr.LmrError, match="is a folder where a file is to go"):
+    with pytest.raises(lmr.LmrError, match="is a folder, but a file is written there"):
         run_demo(tmp_path, images=10**9)

@@ -152,5 +152,5 @@ def test_what_is_not_there_or_not_writable_is_a_sentence(tmp_path: Path) -> None
         make_report([tmp_path / "nowhere"], tmp_path / "out")
     runs = write_runs(tmp_path / "runs", ROWS[:2])
     (tmp_path / "file").write_text("")
-    with pytest.raises(lmr.LmrError, match="Cannot make the folder"):
+    with pytest.raises(lmr.LmrError, match="Cannot create the folder"):
         make_report([runs], tmp_path / "file" / "out", figures=False)

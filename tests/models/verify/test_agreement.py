@@ -178,7 +178,7 @@ def test_half_precision_is_told_by_its_own_tolerance(
     assert main(["doctor", str(folders["open_clip"]), "--dtype", "bfloat16", "--memory", "lean"]) == 0
     text = capsys.readouterr().out
     assert "bfloat16 on cpu" in text
-    assert "(0.05), with the weights as loaded here" in text
+    assert "(limit 0.05), with the weights as loaded here" in text
 
 
 def test_damaged_config_is_a_failed_check(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
