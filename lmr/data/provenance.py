@@ -56,6 +56,11 @@ def describe_test_set(provenance: Provenance, count: int) -> str:
     return f"{_OFFICIAL if provenance is Provenance.OFFICIAL else _OTHER} test set, {count} pictures"
 
 
+def describe_excerpt(count: int, title: str) -> str:
+    """The words for the images that come with the package."""
+    return f"{count} pictures of the test set of {title} that come with lmr"
+
+
 def describe_pocket_world(seed: int, count: int) -> str:
     """The words for images drawn by code."""
     return f"the first {count} of the pocket world {seed}"

@@ -11,7 +11,7 @@ from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
 from lmr.models.backbone import Backbone
 from lmr.models.clip.image_tower import Memory, check_memory
-from lmr.models.known_models import KNOWN_MODELS
+from lmr.models.known_models import DEFAULT_MODEL, EMBEDDED_MODELS, KNOWN_MODELS
 from lmr.models.placement import check_device, choose_dtype, read_device
 
 __all__ = ["Backbone", "list_models", "load"]
@@ -23,7 +23,7 @@ def list_models() -> dict[str, str]:
 
 
 def load(
-    name_or_path: str | os.PathLike[str],
+    name_or_path: str | os.PathLike[str] = DEFAULT_MODEL,
     *,
     architecture: str | None = None,
     device: str | torch.device = "cpu",
@@ -33,8 +33,9 @@ def load(
 ) -> Backbone:
     """Load a vision-language model with the activation, preprocessing and tokenizer that belong to it.
 
-    ``name_or_path`` is "pocket", a folder or weights file (Hugging Face, open_clip or OpenAI), a short name of OpenAI's
-    models ("ViT-B-16") or a hub id ("openai/clip-vit-base-patch16"). Files that are on this machine are never fetched.
+    ``name_or_path`` is "photo" or "pocket", which come with lmr, a folder or weights file (Hugging Face, open_clip or
+    OpenAI), a short name of OpenAI's models ("ViT-B-16") or a hub id ("openai/clip-vit-base-patch16"). Files that are
+    on this machine are never fetched.
     ``architecture``, one of open_clip's names ("ViT-B-32-quickgelu"), is needed only where the weights do not tell it.
     ``dtype`` is that of the frozen weights; norms are never below float32. ``memory`` and ``compile`` choose how a step
     is computed, see ``VisionTower.set_mode``; only CLIP's towers use them. A path object is never read as a short name.
@@ -48,12 +49,10 @@ def load(
 
     name = os.fspath(name_or_path)
     with leave_inference_mode():
-        if name_or_path == "pocket":
-            from lmr.models.pocket import load_pocket
-
+        if name_or_path in EMBEDDED_MODELS:
             refuse_twin(name)
             _refuse_options(name, architecture, read_device(device), dtype)
-            return load_pocket(memory, compile)
+            return load_embedded(name, memory, compile)
         check_device(device)
         files = find_model(name_or_path)
         if files is None:
@@ -78,6 +77,17 @@ def load(
             memory=memory,
             compile=compile,
         )
+
+
+def load_embedded(name: str, memory: Memory = "fast", compile: bool = False) -> Backbone:
+    """A model that comes with the package; the options are those of ``VisionTower.set_mode``."""
+    if name == "photo":
+        from lmr.models.photo import Photo
+
+        return Photo.load(memory, compile)
+    from lmr.models.pocket import Pocket
+
+    return Pocket.load(memory, compile)
 
 
 def _refuse_options(name: str, architecture: str | None, device: torch.device, dtype: torch.dtype | None) -> None:

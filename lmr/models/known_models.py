@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+DEFAULT_MODEL = "photo"  # of lmr.load and of the commands
+EMBEDDED_MODELS = ("photo", "pocket")  # these come with the package
+
 # Names worth knowing; any other hub id of a CLIP or SigLIP model, and any path, loads too.
 KNOWN_MODELS = {
-    "pocket": "the embedded model: 32x32 images of coloured shapes, no download",
+    "photo": "comes with lmr: photographs at 32x32, the 110 class names of CIFAR; no download",
+    "pocket": "comes with lmr: 32x32 drawings of coloured shapes, for tests and teaching; no download",
     "ViT-B-32": "OpenAI CLIP ViT-B/32, the same as openai/clip-vit-base-patch32",
     "ViT-B-16": "OpenAI CLIP ViT-B/16, the same as openai/clip-vit-base-patch16",
     "ViT-L-14": "OpenAI CLIP ViT-L/14, the same as openai/clip-vit-large-patch14",

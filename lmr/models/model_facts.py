@@ -14,6 +14,7 @@ from lmr.models.preprocessing import Preprocessing
 class ModelFormat(Enum):
     """The form a model's files have. The values are for the screen; code compares the members."""
 
+    PHOTO = "lmr-photo"
     POCKET = "lmr-pocket"
     OPENAI = "OpenAI"
     OPEN_CLIP = "open_clip"
@@ -37,7 +38,7 @@ class TokenizerKind(Enum):
 
     CLIP = "CLIP's byte-pair encoding"
     TRANSFORMERS = "a tokenizer of transformers"
-    POCKET = "the words of the embedded model"
+    WORDS = "the words of the embedded model"
     NONE = "none (own vocabulary)"  # texts cannot be read
     FOREIGN = "none (its own is not CLIP's)"  # texts cannot be read: the files beside the weights are of another kind
     UNKNOWN = "unknown"

@@ -40,7 +40,7 @@ def test_every_format_is_named(tmp_path: Path) -> None:
         assert backbone.facts["format"].startswith(form.value.partition(",")[0])
         assert backbone.model_facts.is_huggingface == (form in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP))
     tokenizers = {form: backbone.model_facts.tokenizer for form, backbone in found.items()}
-    assert tokenizers[ModelFormat.POCKET] is TokenizerKind.POCKET
+    assert tokenizers[ModelFormat.POCKET] is TokenizerKind.WORDS
     assert tokenizers[ModelFormat.SIGLIP] is TokenizerKind.TRANSFORMERS
     assert tokenizers[ModelFormat.OPENAI] is TokenizerKind.NONE
     assert not found[ModelFormat.OPENAI].model_facts.reads_texts

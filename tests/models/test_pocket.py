@@ -23,7 +23,8 @@ from lmr.models.clip.text_tower import TextTower
 from lmr.models.model_facts import ModelFormat
 from lmr.models.pocket import WEIGHTS, Pocket
 from lmr.models.pocket.towers import PocketConfig
-from lmr.models.pocket.words import END, START, WORDS, split_words, tokenize
+from lmr.models.pocket.words import WORDS, tokenize
+from lmr.models.word_tokenizer import END, START, split_words
 
 NAMES = ["red star", "striped blue ring", "green heart"]
 

@@ -35,6 +35,7 @@ from lmr.core.registry import (
 from lmr.core.spec import format_spec, parse_spec, suggest
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.orders import ORDERS
+from lmr.models import load
 from lmr.models.backbone import DEFAULT_TEMPLATES
 
 DOMAINS = (*CORRUPTIONS, *EXTRA, "clean")
@@ -263,9 +264,7 @@ def name_contender(spec: str) -> str:
 @lru_cache(1)
 def _make_small_classifier() -> ZeroShot:
     """A classifier on which every method can be created, to check its arguments."""
-    from lmr.models.pocket import load_pocket
-
-    return load_pocket().classifier(["red star", "blue ring"])
+    return load("pocket").classifier(["red star", "blue ring"])
 
 
 def _wrap(value: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from lmr.data.fetch.notes import ArchiveNote, read_archive_note, read_made_note,
 from lmr.data.fetch.sources import SOURCES, Archive, SetSource
 from lmr.data.fetch.unpack import unpack_archive
 from lmr.data.names import read_list
+from lmr.data.sets.catalogue import EMBEDDED_SETS
 
 Say = Callable[[str], None]
 
@@ -22,8 +23,8 @@ def find_source(name: str) -> SetSource:
     """The source of a set. Raises LmrError."""
     if name in SOURCES:
         return SOURCES[name]
-    if name in ("pocket", "pocket-c"):
-        raise LmrError("The pocket world is drawn by code and comes with lmr; there is nothing to fetch.")
+    if name in EMBEDDED_SETS:
+        raise LmrError(f"The images of {name!r} come with lmr; there is nothing to fetch.")
     raise LmrError(
         f"There is no dataset {name!r} to fetch.{suggest(name, SOURCES)} Choose one of: {', '.join(SOURCES)}."
     )

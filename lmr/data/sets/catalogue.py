@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
+from lmr.data.photographs import Photographs
 from lmr.data.sets.cifar import open_cifar, open_cifar_c
 from lmr.data.sets.dataset import CLEAN, CorruptedOnTheFly, Dataset, find_root
 from lmr.data.sets.image_file_set import open_labelled
@@ -15,8 +16,10 @@ from lmr.data.sets.pocket_world import POCKET_COUNT, POCKET_SEED, PocketWorld
 
 NAMES: tuple[str, ...] = (
     "cifar10", "cifar100", "cifar10-c", "cifar100-c", "imagenet", "imagenet-c", "imagenet-c-5000", "imagenet-a",
-    "imagenet-r", "imagenet-sketch", "imagenet-v2", "pocket", "pocket-c",
+    "imagenet-r", "imagenet-sketch", "imagenet-v2", "photo", "photo-c", "pocket", "pocket-c",
 )  # fmt: skip
+
+EMBEDDED_SETS = ("photo", "photo-c", "pocket", "pocket-c")  # these come with the package
 
 
 def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, workers: int = 1) -> Dataset:
@@ -33,9 +36,8 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, worke
             f"There is no dataset {name!r}.{suggest(name, NAMES)} Choose one of: {', '.join(NAMES)}, or give "
             "folder:PATH or csv:PATH."
         )
-    if name in ("pocket", "pocket-c"):
-        world = PocketWorld()
-        return world if name == "pocket" else CorruptedOnTheFly(name, world, "cifar", workers=workers)
+    if name in EMBEDDED_SETS:
+        return _open_embedded(name, workers)
     place = find_root(root)
     if name.startswith("cifar"):
         classes = 100 if name.startswith("cifar100") else 10
@@ -43,6 +45,17 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, worke
     if name.startswith("imagenet-c"):
         return open_imagenet_c(name, place, workers)
     return open_imagenet(name, place)
+
+
+def _open_embedded(name: str, workers: int) -> Dataset:
+    """A set that comes with the package; the noise of a photograph is that of the same image in cifar10-c."""
+    if name.startswith("pocket"):
+        world = PocketWorld()
+        return world if name == "pocket" else CorruptedOnTheFly(name, world, "cifar", workers=workers)
+    photos = Photographs()
+    if name == "photo":
+        return photos
+    return CorruptedOnTheFly(name, photos, "cifar", workers=workers, numbers=photos.numbers)
 
 
 def _open_own(name: str, kind: str, path: Path) -> Dataset:
@@ -54,6 +67,6 @@ def _open_own(name: str, kind: str, path: Path) -> Dataset:
 
 
 __all__ = [
-    "CLEAN", "NAMES", "POCKET_COUNT", "POCKET_SEED", "CorruptedOnTheFly", "Dataset", "PocketWorld", "find_root",
-    "open_dataset",
+    "CLEAN", "EMBEDDED_SETS", "NAMES", "POCKET_COUNT", "POCKET_SEED", "CorruptedOnTheFly", "Dataset", "Photographs",
+    "PocketWorld", "find_root", "open_dataset",
 ]  # fmt: skip

