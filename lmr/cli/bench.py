@@ -16,33 +16,36 @@ a bench that was stopped: finished runs are skipped. A run that fails does not s
 EXAMPLES = """\
 examples:
   lmr bench --list                                   the plans that come with lmr
-  lmr bench pocket                                   nine methods, 15 corruptions, no download
-  lmr bench 'pocket*'                                the ablations too: all that the figures need
+  lmr bench photo-quick                              nine methods on photographs, no download: minutes
+  lmr bench photo --root ~/data                      all 15 corruptions, on the whole test sets if they are there
+  lmr bench 'photo*'                                 the ablations too: all that the figures need
   lmr bench cifar10-c --root ~/data --workers 2      a table of the paper
-  lmr bench pocket --methods lmr --seeds 1 2 3       a plan with other values
+  lmr bench photo-quick --methods lmr --seeds 1 2 3  a plan with other values
   lmr bench --methods lmr "tent(lr=1e-3)" --datasets folder:photos --backbones ViT-B-16
-  lmr bench pocket --methods lmr ./mine.py:mine      your own method, from a file"""
+  lmr bench --methods lmr --datasets "cifar10-c|photo-c"   the first of these that is under --root
+  lmr bench photo-quick --methods lmr ./mine.py:mine your own method, from a file"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr bench``."""
     add = parser.add_argument
-    add("plans", nargs="*", metavar="PLAN", help="a plan of the package (see --list; 'pocket*' is every plan whose "
-        "name begins with pocket), or a file PLAN.toml")  # fmt: skip
+    add("plans", nargs="*", metavar="PLAN", help="a plan of the package (see --list; 'photo*' is every plan whose "
+        "name begins with photo), or a file PLAN.toml")  # fmt: skip
     add("--list", action="store_true", help="list the plans that come with lmr")
     add("--dry-run", action="store_true", help="list what would be run and run nothing")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")
-    add("--workers", type=int, metavar="N", help="processes that share the cores (default: as many as cores for the "
-        "pocket model, otherwise 1)")  # fmt: skip
+    add("--workers", type=int, metavar="N", help="processes that share the cores (default: as many as cores for small "
+        "models such as photo and pocket, otherwise 1)")  # fmt: skip
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     group = parser.add_argument_group("instead of a plan, or to change one")
     add = group.add_argument
     add("--methods", nargs="+", metavar="SPEC", help='such as all, lmr, "tent(lr=1e-3)" or ./mine.py:mine')
     add("--preset", nargs="+", metavar="NAME", help="presets to use; each method takes the first that it has")
-    add("--datasets", "--data", nargs="+", metavar="NAME", help="such as pocket-c, cifar10-c, folder:PATH or csv:PATH")
+    add("--datasets", "--data", nargs="+", metavar="NAME", help="such as photo-c, cifar10-c, folder:PATH or "
+        "csv:PATH; 'cifar10-c|photo-c' is the first that is there, 'cifar100-c|' may be missing")  # fmt: skip
     add("--corruptions", nargs="+", metavar="NAME", help="such as fog or clean (default: those of the benchmark)")
     add("--severities", nargs="+", type=int, metavar="1..5", help="severities of the corruptions (default: 5)")
-    add("--backbones", nargs="+", metavar="MODEL", help="models, as lmr.load takes them (default: pocket)")
+    add("--backbones", nargs="+", metavar="MODEL", help="models, as lmr.load takes them (default: photo)")
     add(
         "--prompts",
         nargs="+",
@@ -87,7 +90,7 @@ def run(options: argparse.Namespace) -> str | None:
         return None
     plans = choose_plans(options.plans, {key: getattr(options, key) for key in KEYS})
     if options.dry_run:
-        tasks = list_tasks(plans, options.root)
+        tasks = list_tasks(plans, options.root, lambda words: print(f"lmr: {words}", file=sys.stderr))
         print("\n".join(f"{task.run}  {task.command}" for task in tasks))
         print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}.")
         return None

@@ -37,6 +37,7 @@ from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.orders import ORDERS
 from lmr.models import load
 from lmr.models.backbone import DEFAULT_TEMPLATES
+from lmr.models.known_models import DEFAULT_MODEL
 
 DOMAINS = (*CORRUPTIONS, *EXTRA, "clean")
 OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order uses
@@ -66,10 +67,10 @@ class Part:
     """One ``[[runs]]`` table: all combinations of its values are run."""
 
     methods: tuple[Contender, ...]
-    datasets: tuple[str, ...]
+    datasets: tuple[str, ...]  # each may be several with | between them, see alternatives.py
     corruptions: tuple[str, ...] = ()  # none: all of the dataset's benchmark
     severities: tuple[int, ...] = (5,)
-    backbones: tuple[str, ...] = ("pocket",)
+    backbones: tuple[str, ...] = (DEFAULT_MODEL,)
     prompts: tuple[PromptSet, ...] = (PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES),)
     batch_sizes: tuple[int, ...] = ()  # none: the one of each method's preset
     seeds: tuple[int, ...] = (1,)
@@ -122,7 +123,7 @@ def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any]
 
 
 def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = None) -> list[Plan]:
-    """The plans with these names, files or patterns such as 'pocket*', each once; ``overrides`` replace their values.
+    """The plans with these names, files or patterns such as 'photo*', each once; ``overrides`` replace their values.
 
     Without a name, the overrides alone are the plan.
     """

@@ -7,11 +7,12 @@ import hashlib
 import itertools
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from lmr.bench.plans.alternatives import settle_datasets
 from lmr.bench.plans.plan import Contender, Part, Plan
 from lmr.bench.plans.prompt_sets import PromptSet
 from lmr.bench.running.inputs import (
@@ -19,10 +20,11 @@ from lmr.bench.running.inputs import (
     find_clean_dataset,
     find_dataset,
     make_task_stream,
+    name_clean_set,
 )
 from lmr.core.errors import LmrError
 from lmr.core.spec import parse_spec
-from lmr.data.sets.dataset import Dataset
+from lmr.data.sets.dataset import CLEAN, Dataset
 from lmr.version import RESULTS_VERSION
 
 
@@ -102,10 +104,19 @@ class Task:
         return shlex.join(words)
 
 
-def list_tasks(plans: Sequence[Plan], root: str | None = None) -> list[Task]:
-    """Every run of the plans once, those of one group together; missing data or models raise LmrError."""
+def list_tasks(
+    plans: Sequence[Plan], root: str | None = None, say: Callable[[str], object] = lambda words: None
+) -> list[Task]:
+    """Every run of the plans once, those of one group together; missing data or models raise LmrError.
+
+    ``say`` is called with messages for the user: which dataset is used instead of one that is not there.
+    """
+    settled, choices = settle_datasets(plans, root)
+    for choice in choices:
+        if choice.words:
+            say(choice.words)
     found: dict[str, Task] = {}
-    for plan in plans:
+    for plan in settled:
         for part in plan.parts:
             for task in _expand(part, root):
                 found.setdefault(task.run, task)
@@ -167,7 +178,8 @@ def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
     chosen = part.corruptions or dataset.domains
     if unknown := [domain for domain in chosen if domain not in (*dataset.domains, *dataset.others)]:
         known = ", ".join((*dataset.domains, *dataset.others))
-        raise LmrError(f"The dataset {dataset.name!r} has no {unknown[0]!r}; it has: {known}.")
+        hint = f" `lmr fetch {name_clean_set(dataset.name)}` gets the clean images." if unknown[0] == CLEAN else ""
+        raise LmrError(f"The dataset {dataset.name!r} has no {unknown[0]!r}; it has: {known}.{hint}")
     alone = part.reset == "domain" and not part.mix
     return [(domain,) for domain in chosen] if alone else [tuple(chosen)]
 

@@ -75,12 +75,12 @@ def run_bench(
     plans = [plans] if isinstance(plans, Plan) else list(plans)
     if workers is not None and workers < 1:
         raise LmrError(f"Expected at least one worker, got {workers}.")
-    target = Path(folder)
+    target, shown = Path(folder), screen or sys.stderr
     with _open_folder(target):
-        tasks = list_tasks(plans, root)
-        rows = _find_rows(target, tasks, screen or sys.stderr)
+        tasks = list_tasks(plans, root, lambda words: print(f"lmr: {words}", file=shown))
+        rows = _find_rows(target, tasks, shown)
         left = [task for task in tasks if task.run not in rows]
-        workers = workers or _choose_workers(tasks)
+        workers = workers or choose_workers(tasks)
         started = time.monotonic()
         used = max(1, min(workers, len(left)))
         with contextlib.closing(View(left, len(tasks) - len(left), used, screen, brief)) as view:
@@ -125,7 +125,7 @@ def _find_rows(folder: Path, tasks: Sequence[Task], screen: TextIO) -> dict[str,
     return found
 
 
-def _choose_workers(tasks: Sequence[Task]) -> int:
+def choose_workers(tasks: Sequence[Task]) -> int:
     """As many as cores for small models, which gain more from processes than from threads; large ones fill memory."""
     models = {(task.backbone, task.dtype, task.device) for task in tasks}
     small = all(count_parameters(*model) <= SMALL_MODEL for model in models)

@@ -84,6 +84,11 @@ def find_dataset(name: str, root: str | None = None) -> KeptImages:
     return KeptImages(open_dataset(name, root))
 
 
+def name_clean_set(name: str) -> str:
+    """The name of the clean set that a corrupted one was made from."""
+    return CLEAN_SETS.get(name, name.removesuffix("-c"))
+
+
 def find_clean_dataset(name: str, root: str | None) -> Dataset:
     """Clean images of the same classes: those of the dataset, or of the one it was made from."""
     dataset = find_dataset(name, root)
@@ -94,7 +99,7 @@ def find_clean_dataset(name: str, root: str | None) -> Dataset:
         )
     if CLEAN in dataset.others:
         return dataset.source
-    clean = find_dataset(CLEAN_SETS.get(name, name.removesuffix("-c")), root)
+    clean = find_dataset(name_clean_set(name), root)
     if clean.classes != dataset.classes or CLEAN not in clean.domains:
         raise LmrError(f"There are no clean images of the classes of {name!r}; remove 'forgetting'.")
     return clean.source

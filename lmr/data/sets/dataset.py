@@ -162,11 +162,21 @@ def find_first(root: Path, places: Iterable[str]) -> Path | None:
     return next((root / place for place in places if (root / place).exists()), None)
 
 
-def describe_missing(name: str, root: Path, places: Iterable[str], hint: str = "") -> LmrError:
+class MissingData(LmrError):
+    """A set is not under the root, so that another one may be used instead. A damaged set is another error."""
+
+    def __init__(self, message: str, root: Path = Path(), advice: str = "") -> None:
+        super().__init__(message)
+        self.root, self.advice = root, advice  # where it was searched, and the command that gets it, in words
+
+
+def describe_missing(name: str, root: Path, places: Iterable[str], hint: str = "") -> MissingData:
     """The error for a missing set: where it was searched, and the command that gets it."""
     looked = ", ".join(places)
     extra = f" {hint}" if hint else ""
-    return LmrError(
+    return MissingData(
         f"The dataset {name!r} is not in {str(root)!r} (looked for: {looked}). Run `lmr fetch {name}` to get it, or "
-        f"give the folder that contains it as the root (or as $LMR_DATA).{extra}"
+        f"give the folder that contains it as the root (or as $LMR_DATA).{extra}",
+        root,
+        f"`lmr fetch {name}` gets it.{extra}",
     )

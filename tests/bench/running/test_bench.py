@@ -264,4 +264,4 @@ def test_command_without_anything_gets_a_sentence() -> None:
 def test_small_models_get_a_worker_per_core(parameters: int, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "count_parameters", lambda *model: parameters)
     monkeypatch.setattr(bench, "count_cores", lambda: 3)
-    assert bench._choose_workers(list_tasks([make_plan(methods="zeroshot")])) == workers
+    assert bench.choose_workers(list_tasks([make_plan(methods="zeroshot")])) == workers
