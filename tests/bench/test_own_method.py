@@ -78,8 +78,20 @@ class Mine(Method):
             prototypes = self.classifier.text.prototypes(slice(0, self.classifier.classes))
             return self.classifier.logits(features @ prototypes.T)
 """
-SMALL = {"datasets": "pocket-c", "corruptions": ["fog", "frost"], "images": 24, "batch_sizes": 8}
-WORDS = ["--datasets", "pocket-c", "--corruptions", "fog", "--images", "16", "--batch-sizes", "8", "--workers", "1"]
+SMALL = {"datasets": "pocket-c", "backbones": "pocket", "corruptions": ["fog", "frost"], "images": 24, "batch_sizes": 8}
+WORDS = [
+    "--datasets",
+    "pocket-c",
+    "--backbones",
+    "pocket",
+    "--corruptions",
+    "fog",
+    "--images",
+    "16",
+    "--batch-sizes",
+    "8",
+]
+WORDS += ["--workers", "1"]
 
 
 @pytest.fixture
@@ -180,7 +192,7 @@ def test_file_that_changes_under_way_is_refused(mine: Path, tmp_path: Path) -> N
 
 def test_plan_names_a_file_beside_it(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = mine.parent / "plan.toml"
-    plan.write_text("methods = { 'Ours' = './mine.py:mine(lr=0.1)' }\ndatasets = 'pocket-c'\nimages = 8\n")
+    plan.write_text("methods = { 'Ours' = './mine.py:mine(lr=0.1)' }\ndatasets = 'photo-c'\nimages = 8\n")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)

@@ -11,6 +11,7 @@ import pytest
 
 from lmr.bench.cost.settings import METHODS
 from lmr.cli.parser import COMMANDS, build_command, build_parser, parse
+from lmr.models.known_models import DEFAULT_MODEL, EMBEDDED_MODELS
 from lmr.report.paper.paper_file import list_table_names
 
 HEAVY = {"torch", "numpy", "PIL", "scipy", "cv2", "matplotlib", "tqdm", "safetensors", "transformers"}
@@ -74,3 +75,5 @@ def test_names_in_the_help_are_those_of_the_package() -> None:
 
     assert f"oneof:{','.join(list_table_names())}" in show("reproduce")
     assert f"(default:{''.join(METHODS)})" in show("cost")
+    assert f"aslmr.loadtakesthem(default:{DEFAULT_MODEL})" in show("bench")
+    assert f"smallmodelssuchas{'and'.join(EMBEDDED_MODELS)}" in show("bench")

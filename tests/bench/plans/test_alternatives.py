@@ -92,7 +92,7 @@ def test_parts_without_data_go_and_a_plan_without_parts_is_an_error(tmp_path: Pa
     assert [part.datasets for part in plan.parts] == [("photo-c",)]
     assert [choice.name for choice in choices] == [None, "photo-c", "photo-c"]
     nothing = parse_plan("mine", "methods = 'lmr'\ndatasets = ['cifar100-c|', 'imagenet-c|']", Path())
-    with pytest.raises(lmr.LmrError, match="'mine' has nothing left to run.*fetch cifar100-c.*fetch imagenet-c"):
+    with pytest.raises(lmr.LmrError, match=r"'mine' has nothing left to run.*fetch cifar100-c.*fetch imagenet-c"):
         list_tasks([nothing], str(tmp_path))
 
 

@@ -10,6 +10,7 @@ import lmr
 from lmr.bench.plans.plan import Contender, Part, Plan, list_plans, name_contender, parse_plan, read_plan
 from lmr.bench.plans.prompt_sets import PromptSet
 from lmr.core.spec import parse_spec
+from lmr.models.known_models import DEFAULT_MODEL, EMBEDDED_MODELS
 
 PAPER_SPECS = {  # what the appendix of the paper says of each method on each benchmark, and the batch sizes it states
     "tda": {"pos_alpha": 2.0, "pos_beta": 5.0, "neg_alpha": 0.117, "neg_beta": 1.0, "pos_capacity": 3, "batch": 1},
@@ -56,11 +57,13 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
     plan = open_plan(name, tmp_path)
     assert plan.title
     assert plan.parts
-    pocket = name.startswith("pocket") or name == "demo"
+    others = {"imagenet-c-vitl14": "ViT-L-14", "cifar10-c-quick": "ViT-B-32"}
+    embedded = next((model for model in EMBEDDED_MODELS if name.startswith(model)), "ViT-B-16")
     for part in plan.parts:
-        assert part.backbones == ("pocket" if pocket else "ViT-L-14" if "vitl14" in name else "ViT-B-16",)
+        if name != "demo":
+            assert part.backbones == (others.get(name, embedded),)
         assert set(part.severities) <= {1, 2, 3, 4, 5}
-        assert part.seeds == (1,)
+        assert part.seeds == ((1, 2, 3) if name == "photo" else (1,))
         if "cupl" not in name:
             assert [prompts.name for prompts in part.prompts] == ["a photo of a {}."]
 
@@ -93,7 +96,7 @@ def test_tables_have_the_methods_of_the_paper(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["ablation-components", "pocket-ablation-components"])
+@pytest.mark.parametrize("name", ["ablation-components", "photo-ablation-components", "pocket-ablation-components"])
 def test_components_are_those_of_table_3(name: str) -> None:
     switches = {
         "ZS": None, "Bias only": (False, True, True), "PMR only": (True, False, False), "PMR + AM": (True, True, False),
@@ -109,6 +112,62 @@ def test_components_are_those_of_table_3(name: str) -> None:
     if name == "ablation-components":
         gains = [parse_spec(part.methods[-1].spec)[1]["gamma0"] for part in read_plan(name).parts]
         assert gains == [0.3, 4.0, 4.0]
+
+
+def test_every_pocket_plan_has_its_counterpart_on_photographs() -> None:
+    """The same methods, corruptions and severities, with the preset of CIFAR-10-C; the embedded images suffice."""
+    names = [name for name in list_plans() if name.startswith("pocket-")]
+    assert len(names) == 7
+    for name in names:
+        ours, theirs = read_plan(name.replace("pocket", "photo", 1)), read_plan(name)
+        for part, other in zip(ours.parts, theirs.parts, strict=True):
+            assert part.datasets == ("cifar10-c|photo-c",)
+            assert part.images is not None
+            assert part.images <= 2000
+            alike = (part.corruptions, part.severities, part.batch_sizes, part.recovery)
+            assert alike == (other.corruptions, other.severities, other.batch_sizes, other.recovery)
+            assert {parse_spec(c.spec)[0] for c in part.methods} == {parse_spec(c.spec)[0] for c in other.methods}
+            if "negatives" not in name:
+                assert [c.label for c in part.methods] == [c.label for c in other.methods]
+            for contender in part.methods:
+                method, values = parse_spec(contender.spec)
+                expected = PAPER_CHANGES["cifar10-c"].get(method, {})
+                assert {key: (values | {"batch": contender.batch_size})[key] for key in expected} == expected
+
+
+def test_no_more_negatives_than_ten_classes_have() -> None:
+    (part,) = read_plan("photo-ablation-negatives").parts
+    numbers = {"gap": [], "top1": []}  # type: dict[str, list[int]]
+    for contender in part.methods:
+        values = parse_spec(contender.spec)[1]
+        numbers[values["positives"]].append(values["negatives"])
+    assert numbers["gap"] == numbers["top1"]
+    assert sorted(numbers["gap"]) == numbers["gap"]
+    assert numbers["gap"][-1] == 9  # every class but the top one
+    assert 5 in numbers["gap"]  # the paper's default
+
+
+def test_the_plan_photo_has_both_batch_sizes_and_the_presets_of_its_sets() -> None:
+    *parts, clean = read_plan("photo").parts
+    assert [(part.datasets, part.batch_sizes) for part in parts] == [
+        (("cifar10-c|photo-c",), (64,)), (("cifar10-c|photo-c",), ()),
+        (("cifar100-c|",), (64,)), (("cifar100-c|",), ()),
+    ]  # fmt: skip
+    gains = [parse_spec(part.methods[-1].spec)[1]["gamma0"] for part in parts]
+    assert gains == [0.3, 0.3, 4.0, 4.0]
+    assert {len(part.methods) for part in parts} == {9}
+    assert {(part.corruptions, part.images) for part in parts} == {((), None)}
+    assert clean.corruptions == ("clean",)
+
+
+def test_the_quick_plans_are_short() -> None:
+    quick, clean = read_plan("photo-quick").parts
+    assert (quick.datasets, len(quick.methods), len(quick.corruptions)) == (("photo-c",), 9, 5)
+    assert (quick.batch_sizes, quick.seeds) == ((64,), (1,))
+    assert clean.corruptions == ("clean",)
+    (part,) = read_plan("cifar10-c-quick").parts
+    assert (len(part.methods), len(part.corruptions), part.images, part.severities) == (6, 5, 1000, (5,))
+    assert part.corruptions == quick.corruptions
 
 
 TOML = """
@@ -211,5 +270,6 @@ def test_names_of_contenders() -> None:
 
 
 def test_part_needs_no_more_than_methods_and_data() -> None:
-    part = Part((Contender("LMR", "lmr()", 64),), ("pocket-c",))
+    part = Part((Contender("LMR", "lmr()", 64),), ("photo-c",))
+    assert part.backbones == (DEFAULT_MODEL,) == ("photo",)
     assert part.prompts == (PromptSet("a photo of a {}.", ("a photo of a {}.",)),)

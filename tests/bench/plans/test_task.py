@@ -42,7 +42,13 @@ def test_tasks_of_one_group_follow_each_other() -> None:
 
 
 def make_tasks(**table: Any) -> list[Task]:
-    given = {"methods": "lmr", "datasets": "pocket-c", "corruptions": "fog", "images": 10} | table
+    given = {
+        "methods": "lmr",
+        "datasets": "pocket-c",
+        "backbones": "pocket",
+        "corruptions": "fog",
+        "images": 10,
+    } | table
     return list_tasks([parse_plan("test", "", Path(), given)])
 
 
@@ -180,6 +186,21 @@ def test_continual_stream_is_one_task() -> None:
 def test_what_is_not_there_gets_a_sentence(table: dict[str, Any], sentence: str) -> None:
     with pytest.raises(lmr.LmrError, match=sentence):
         make_tasks(**table)
+
+
+def test_files_without_the_clean_set_name_the_command_that_gets_it(tmp_path: Path) -> None:
+    find_dataset.cache_clear()
+    write_corrupted_cifar(tmp_path, "fog")
+    plan = read_plan("photo-failure-patterns", {"corruptions": "clean"})
+    with pytest.raises(lmr.LmrError, match=r"'cifar10-c' has no 'clean'.*`lmr fetch cifar10` gets the clean images"):
+        list_tasks([plan], str(tmp_path))
+
+
+def test_quick_photographs_are_a_part_of_the_plan_photo(tmp_path: Path) -> None:
+    """Where the whole test sets are missing, nothing is run twice."""
+    both = [{task.run for task in list_tasks([read_plan(name)], str(tmp_path))} for name in ("photo-quick", "photo")]
+    assert len(both[0]) == 9 * 5 + 1
+    assert both[0] < both[1]
 
 
 def test_missing_data_names_the_command_that_gets_it(tmp_path: Path) -> None:

@@ -19,11 +19,14 @@ from lmr.bench.plans.plan import Plan, list_plans, parse_plan
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running import bench
 from lmr.bench.running.bench import run_bench
+from lmr.bench.running.inputs import count_parameters
 from lmr.bench.running.row import Row, read_rows, read_samples
 from lmr.cli.parser import parse
 from lmr.core.files import hold_lock
+from lmr.models.known_models import EMBEDDED_MODELS
 
-TABLE = {"methods": ["lmr", "ecalp"], "datasets": "pocket-c", "corruptions": ["fog", "frost"], "images": 240,
+TABLE = {"methods": ["lmr", "ecalp"], "datasets": "pocket-c", "backbones": "pocket",
+         "corruptions": ["fog", "frost"], "images": 240,
          "batch_sizes": 8}  # fmt: skip
 PROGRAM = """
 import sys
@@ -245,7 +248,7 @@ def test_a_pattern_names_several_plans_once(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_command_runs_and_complains_of_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--methods", "batclip", "--datasets", "pocket-c", "--corruptions", "fog", "--images", "8"]
+    words = ["--methods", "batclip", "--datasets", "photo-c", "--corruptions", "fog", "--images", "8"]
     prompts = ["--prompts", '["a photo of a {}.", "a picture of a {}."]', "--out", str(tmp_path)]
     assert run_command(*words, *prompts) == "1 runs failed."
     shown = capsys.readouterr()
@@ -265,3 +268,20 @@ def test_small_models_get_a_worker_per_core(parameters: int, workers: int, monke
     monkeypatch.setattr(bench, "count_parameters", lambda *model: parameters)
     monkeypatch.setattr(bench, "count_cores", lambda: 3)
     assert bench.choose_workers(list_tasks([make_plan(methods="zeroshot")])) == workers
+
+
+@pytest.mark.parametrize("name", EMBEDDED_MODELS)
+def test_models_of_the_package_are_small(name: str) -> None:
+    assert count_parameters(name, "float32", "cpu") <= bench.SMALL_MODEL
+
+
+def test_rows_state_the_dataset_that_was_used_instead(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    table = {"methods": "zeroshot", "datasets": ["cifar10-c|photo-c", "cifar100-c|"], "backbones": "photo"}
+    outcome = run_bench(make_plan(**table, corruptions="fog", images=8), tmp_path, root=str(tmp_path), screen=screen)
+    (row,) = outcome.rows
+    assert row.dataset == "photo-c"
+    assert row.protocol["pictures"] == "2000 pictures of the test set of CIFAR-10 that come with lmr"
+    assert "--datasets photo-c " in row.command
+    assert screen.getvalue().count("'photo-c' is used instead, 2,000 images. `lmr fetch cifar10-c` gets it.") == 1
+    assert screen.getvalue().count("'cifar100-c' is not in") == 1

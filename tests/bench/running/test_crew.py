@@ -16,7 +16,13 @@ from lmr.bench.running.run import run_task
 
 
 def make_tasks(**changes: Any) -> list[Task]:
-    table = {"methods": "zeroshot", "datasets": "pocket-c", "corruptions": ["fog", "snow"], "images": 32}
+    table = {
+        "methods": "zeroshot",
+        "datasets": "pocket-c",
+        "backbones": "pocket",
+        "corruptions": ["fog", "snow"],
+        "images": 32,
+    }
     return list_tasks([parse_plan("test", "", Path(), table | {"batch_sizes": 8} | changes)])
 
 

@@ -13,7 +13,13 @@ from lmr.bench.running.row import Row
 
 
 def make_tasks() -> list[Task]:
-    table = {"methods": ["zeroshot", "lmr"], "datasets": "pocket-c", "corruptions": ["fog", "snow"], "images": 100}
+    table = {
+        "methods": ["zeroshot", "lmr"],
+        "datasets": "pocket-c",
+        "backbones": "pocket",
+        "corruptions": ["fog", "snow"],
+        "images": 100,
+    }
     return list_tasks([parse_plan("test", "", Path(), table)])
 
 

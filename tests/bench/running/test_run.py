@@ -18,7 +18,13 @@ from lmr.bench.running.run import Stop, run_task
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.streams import make_stream
 
-SMALL = {"datasets": "pocket-c", "corruptions": "jpeg_compression", "images": 60, "batch_sizes": 16}
+SMALL = {
+    "datasets": "pocket-c",
+    "backbones": "pocket",
+    "corruptions": "jpeg_compression",
+    "images": 60,
+    "batch_sizes": 16,
+}
 
 
 def make_task(methods: str, **changes: Any) -> Task:
