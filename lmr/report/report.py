@@ -21,7 +21,7 @@ from lmr.report.tables.by_corruption import build_accuracy, build_parts
 from lmr.report.tables.by_dataset import build_components, list_variants
 from lmr.report.tables.gains import build_gains
 from lmr.report.tables.measures import build_costs, build_measures
-from lmr.report.tables.selection import choose_main, group_parts, note_main, with_base
+from lmr.report.tables.selection import choose_main, choose_together, group_parts, note_main, with_base
 from lmr.report.tables.severities import build_severities
 from lmr.report.tables.sweeps import build_sweep_table, find_sweeps
 from lmr.report.tables.table import ReportTable, find_kind
@@ -94,7 +94,9 @@ def build_tables(
         if setting.dataset in VARIANTS or (setting.family in adapted and _is_baseline(series)):
             continue  # the variants have their own table, and so has the baseline alone at other severities
         main = choose_main(series)
-        unseen = [one for one in series if one.first.run not in elsewhere]
+        together = choose_together(series, main)
+        shown = elsewhere | {one.first.run for one in together}
+        unseen = [one for one in series if one.first.run not in shown]
         about = [*_note_clean(setting, settings), *note_main(main, unseen)]
         tables.append(build_accuracy(setting, main, published, about))
         tables += [build_parts(setting, with_base(parts, series)) for parts in group_parts(series)]
@@ -102,9 +104,19 @@ def build_tables(
             gains = build_gains(runs, setting, main)
             notes.append(gains.notes)
             tables += [gains.value, build_measures(setting, main)]
+        if together:
+            gains = build_gains(runs, setting, together)
+            notes.append(gains.notes)
+            alike = build_accuracy(setting, together, published), gains.value
+            tables += [_name_size(table, together[0].first.batch_size) for table in alike if table is not None]
         tables.append(costs[setting])
     tables += [*build_components(settings), *build_severities(settings), *sweeps]
     return Noted(_name_apart([table for table in tables if table is not None]), join_notes(*notes))
+
+
+def _name_size(table: ReportTable, size: int) -> ReportTable:
+    """A table of which all lines have one batch size, where the main one has several."""
+    return replace(table, name=f"{table.name}-b{size}", title=f"{table.title}, all in batches of {size}")
 
 
 def _is_baseline(series: Sequence[Series]) -> bool:

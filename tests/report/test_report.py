@@ -4,14 +4,17 @@ import re
 from pathlib import Path
 
 import pytest
-from row_maker import complete, make_row, make_world, write_runs
+from row_maker import complete, make_row, make_task_rows, make_world, write_runs
 
 import lmr
+from lmr.bench.plans.plan import choose_plans
+from lmr.bench.plans.task import list_tasks
+from lmr.bench.running.row import Row
 from lmr.cli import main
 from lmr.report.paper import verdicts
 from lmr.report.paper.paper_tables import read_reference
 from lmr.report.report import make_report
-from lmr.report.tables.table import find_kind
+from lmr.report.tables.table import ReportTable, find_kind
 
 ROWS = [row for row in make_world() if row.domain in ("frost", "fog", "clean")]
 
@@ -154,3 +157,45 @@ def test_what_is_not_there_or_not_writable_is_a_sentence(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(lmr.LmrError, match="Cannot create the folder"):
         make_report([runs], tmp_path / "file" / "out", figures=False)
+
+
+def test_plans_on_photographs_give_every_table_and_figure(tmp_path: Path) -> None:
+    plans = choose_plans(["photo-*"])
+    assert len(plans) == 8
+    runs = write_runs(tmp_path / "runs", make_task_rows(list_tasks(plans, str(tmp_path))))
+    report = make_report([runs], tmp_path / "out")
+    kinds = [table.name.split("-photo")[0] for table in report.tables]
+    assert kinds == [
+        "accuracy", "parts", "gains", "measures", "efficiency", "ablation-components", "severities",
+        "sweep-batch-size", "sweep-delta", "sweep-negatives",
+    ]  # fmt: skip
+    assert [drawing.number for drawing in report.drawings] == ["1a", "1b", "1c", "1d", "3a", "3b", "3c", "3d"]
+    assert all("photo-c, photo" in drawing.caption for drawing in report.drawings)
+    assert not [note for note in report.notes if "not drawn" in note]
+
+
+def test_methods_in_one_batch_size_have_tables_of_their_own(tmp_path: Path) -> None:
+    """The main table has the published sizes; where all were also run in one, that is shown too."""
+    (plan,) = choose_plans(["photo"], {"corruptions": ["fog", "frost"], "seeds": [1], "images": 200})
+    rows = make_task_rows(list_tasks([plan], str(tmp_path)))
+
+    def build(rows: list[Row], name: str) -> dict[str, ReportTable]:
+        report = make_report([write_runs(tmp_path / name, rows)], tmp_path / name / "out", figures=False)
+        return {table.name: table for table in report.tables}
+
+    def list_sizes(table: ReportTable) -> set[str]:
+        return {dict(line.protocol)["batch size"] for line in table.lines}
+
+    tables = build(rows, "all")
+    main, alike = tables["accuracy-photo-c-photo-s5"], tables["accuracy-photo-c-photo-s5-b64"]
+    assert list_sizes(main) == {"1", "64", "200"}
+    assert list_sizes(alike) == {"64"}
+    assert [line.label for line in main.lines] == [line.label for line in alike.lines]
+    assert "all in batches of 64" in alike.title
+    assert "gains-photo-c-photo-s5-b64" in tables
+    assert not [note for note in main.notes if "not shown here" in note]
+    assert find_kind(alike.name) is alike.kind
+    fewer = [row for row in rows if (row.method, row.batch_size, row.domain) != ("tent", 64, "fog")]
+    assert not [name for name in build(fewer, "fewer") if name.endswith("-b64")]
+    equal = [row for row in rows if row.batch_size == 64]
+    assert not [name for name in build(equal, "equal") if name.endswith("-b64")]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lmr.bench.plans.task import Task
 from lmr.bench.running.row import Row
 from lmr.core.spec import format_spec, parse_spec
 from lmr.report.paper.paper_tables import PRESETS, find_published
@@ -53,6 +54,19 @@ def make_row(label: str, spec: str, domain: str, accuracy: float | None, **chang
     content = json.dumps([label, spec, domain, {k: v for k, v in fields.items() if k != "curve"}], sort_keys=True)
     run = hashlib.sha256(content.encode()).hexdigest()[:16]
     return Row(run=run, method=name, spec=spec, label=label, domain=domain, metrics=metrics, **fields)
+
+
+def make_task_rows(tasks: Iterable[Task]) -> list[Row]:
+    """Rows of the runs of plans, with made-up numbers."""
+    return [
+        make_row(
+            task.contender.label, task.contender.spec, task.domain, 0.3 + place % 50 / 100, late_top_share=0.2,
+            peak_mb=1.0, trainable=3.0, dataset=task.dataset, data_digest=task.data_digest, images=task.images,
+            backbone={"name": task.backbone, "weights": task.weights, "dtype": task.dtype}, seed=task.seed,
+            batch_size=task.batch_size, severity=task.severity or 5, prompts=task.prompt_facts,
+        )
+        for place, task in enumerate(tasks)
+    ]  # fmt: skip
 
 
 def make_published_rows(name: str, shift: float = 0.0, **changes: Any) -> list[Row]:

@@ -17,7 +17,7 @@ from lmr.report.row_traits import LineKind, list_parts_off, read_spec, stream_of
 from lmr.report.runs import Runs
 from lmr.report.series import Series, Setting
 from lmr.report.statistics import align_by_index
-from lmr.report.tables.sweeps import Sweep, SweepAxis, count_images, find_sweeps
+from lmr.report.tables.sweeps import BATCH_SIZE, FEWEST_SIZES, Sweep, count_images, find_sweeps
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]
@@ -223,9 +223,10 @@ def _read_recovery(runs: Runs, row: Row) -> Noted[Floats | None]:
     return Noted(values if len(values) else None, read.notes)
 
 
-def pick_sweeps(families: Iterable[Family], axis: SweepAxis) -> list[Sweep]:
-    """3a: the sweeps along an axis, over all families."""
-    return [sweep for family in families for sweep in find_sweeps(family.settings) if sweep.axis == axis]
+def pick_size_sweeps(families: Iterable[Family]) -> list[Sweep]:
+    """3a: the sweeps over enough batch sizes to draw a line, over all families."""
+    sweeps = [sweep for family in families for sweep in find_sweeps(family.settings) if sweep.axis == BATCH_SIZE]
+    return [sweep for sweep in sweeps if sweep.longest >= FEWEST_SIZES]
 
 
 def pick_own_sweeps(families: Iterable[Family], name: str) -> list[Sweep]:

@@ -21,7 +21,7 @@ from lmr.report.paper.paper_tables import describe_paper
 from lmr.report.row_traits import LineKind
 from lmr.report.runs import Runs
 from lmr.report.series import Series, Setting
-from lmr.report.tables.sweeps import BATCH_SIZE, Sweep
+from lmr.report.tables.sweeps import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +99,7 @@ def draw_figures(runs: Runs, settings: dict[Setting, list[Series]]) -> FigureSet
         notes.append(problems)
     ready += [
         _Ready(Panel.BATCH_SIZE, s.setting.dataset, _draw_sweep(s, "batch size", "the batch size"))
-        for s in data.pick_sweeps(families, BATCH_SIZE)
+        for s in data.pick_size_sweeps(families)
     ]
     for name, panel in SWEPT_PANELS.items():
         sweeps = data.pick_own_sweeps(families, name)
@@ -118,7 +118,7 @@ def _explain_missing(panel: Panel) -> str:
     need = NEEDS[panel]
     return (
         f"Figure {panel.value} is not drawn: it needs {need.what}. Run 'lmr bench {need.plan}', or "
-        f"'lmr bench pocket-{need.plan}', which needs no download."
+        f"'lmr bench photo-{need.plan}', which needs no download."
     )
 
 

@@ -27,7 +27,7 @@ class Panel(enum.Enum):
 
 @dataclass(frozen=True)
 class Need:
-    """What a panel is drawn from, and the plan that runs it; each plan also has a pocket- form without download."""
+    """What a panel is drawn from, and the plan that runs it; each plan also has a form without download, photo-…."""
 
     what: str
     plan: str

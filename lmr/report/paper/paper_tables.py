@@ -23,8 +23,9 @@ from lmr.report.row_traits import expand_spec, list_parts_off, read_spec
 
 AVERAGE = "average"
 SINGLE_PROMPT = "a photo of a {}."
-PRESETS = {
+PRESETS = {  # whose values methods use on a dataset
     "cifar10-c": "cifar10-c",
+    "photo-c": "cifar10-c",  # a part of the same images
     "cifar100-c": "cifar100-c",
     "imagenet-c-5000": "imagenet",
     "imagenet-c": "imagenet",

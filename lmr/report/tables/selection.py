@@ -26,6 +26,29 @@ def choose_main(series: Sequence[Series]) -> list[Series]:
     return tell_apart(sort_series(chosen))
 
 
+def choose_together(series: Sequence[Series], main: Sequence[Series]) -> list[Series]:
+    """The configurations of the main table in one batch size, the largest that all were run in on the same data.
+
+    Nothing if the main table has one batch size itself, or if there is none that all have.
+    """
+    if len({one.first.batch_size for one in main}) < 2:
+        return []
+    found: dict[tuple[Any, ...], dict[int, Series]] = {}
+    for one in filter(_is_main, series):
+        found.setdefault(_identify(one), {})[one.first.batch_size] = one
+    whole = [
+        {size: other for size, other in found[_identify(one)].items() if set(one.domains) <= set(other.domains)}
+        for one in main
+    ]
+    sizes = set.intersection(*(set(own) for own in whole))
+    return tell_apart(sort_series([own[max(sizes)] for own in whole])) if sizes else []
+
+
+def _identify(one: Series) -> tuple[Any, ...]:
+    """Everything but the batch size."""
+    return (one.first.spec, one.first.emit, one.first.images, *one.ground)
+
+
 def note_main(shown: Sequence[Series], series: Sequence[Series]) -> list[str]:
     """Which series could be in the main table and are not."""
     return note_left_out(shown, [one for one in series if _is_main(one)])

@@ -25,6 +25,7 @@ class SweepAxis:
 
 
 BATCH_SIZE = SweepAxis("batch-size")
+FEWEST_SIZES = 3  # batch sizes that make a line; two compare a published size with another one
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Sweep:
     def series(self) -> list[Series]:
         """All series in it."""
         return [one for line in self.lines.values() for one in line.members.values()]
+
+    @property
+    def longest(self) -> int:
+        """How many values the longest line has."""
+        return max(len(line.members) for line in self.lines.values())
 
     @property
     def ours(self) -> bool:
@@ -112,13 +118,14 @@ def _align(sweep: Sweep, series: Sequence[Series]) -> Sweep:
 
 
 def _sweep_batch_size(series: Sequence[Series]) -> dict[str, SweepLine]:
-    """A line for everything that was run with more than one batch size."""
+    """A line for everything that was run with more than one batch size; two are too few where others have more."""
     groups: dict[tuple[Any, ...], dict[float, Series]] = {}
     for one in series:
         if one.kind is not LineKind.STEP:
             key = (one.first.spec, one.first.images, one.first.emit, *one.ground)
             groups.setdefault(key, {})[one.first.batch_size] = one
-    swept = [group for group in groups.values() if len(group) > 1]
+    most = max(map(len, groups.values()), default=0)
+    swept = [group for group in groups.values() if len(group) >= min(most, FEWEST_SIZES) and len(group) > 1]
     labels = tell_apart(next(iter(group.values())) for group in swept)
     return {one.label: SweepLine(one.kind, group) for one, group in zip(labels, swept, strict=True)}
 

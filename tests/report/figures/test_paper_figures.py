@@ -101,6 +101,7 @@ def test_what_cannot_be_drawn_is_left_out_with_a_word(tmp_path: Path) -> None:
     plans = [plan for word in figures.missing for plan in re.findall(r"'lmr bench ([a-z-]+)'", word)]
     assert len(plans) == 16
     assert set(plans) <= set(list_plans())
+    assert sum(plan.startswith("photo-") for plan in plans) == 8
 
 
 def test_runs_without_samples_still_have_the_figures_of_rows(tmp_path: Path) -> None:

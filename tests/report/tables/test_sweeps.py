@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from row_maker import complete, make_row, make_world
 
+from lmr.report.figures.figure_data import find_families, pick_size_sweeps
 from lmr.report.series import gather
 from lmr.report.tables.sweeps import build_sweep_table, find_sweeps
 
@@ -80,3 +81,17 @@ def test_other_numbers_of_images_are_not_mixed_in() -> None:
     rows += [make_row("x", complete(f"lmr(delta={delta})"), "frost", 0.4, images=5) for delta in (0.1, 0.2)]
     (sweep,) = find_sweeps(gather(rows))
     assert list(sweep.means("cifar10-c")) == [0.1, 0.2]
+
+
+def test_two_batch_sizes_are_no_line_beside_more() -> None:
+    """A published size and another one are compared in a table of their own; the figure needs more."""
+    two = [make_row("TENT", complete("tent"), "frost", 0.5, batch_size=size) for size in (64, 200)]
+    more = [make_row("LMR", complete("lmr"), "frost", 0.5, batch_size=size) for size in (1, 8, 64)]
+    settings = gather(two)
+    (sweep,) = find_sweeps(settings)
+    assert list(sweep.lines) == ["TENT"]
+    assert pick_size_sweeps(find_families(settings)) == []
+    settings = gather([*two, *more])
+    (sweep,) = find_sweeps(settings)
+    assert list(sweep.lines) == ["LMR"]
+    assert len(pick_size_sweeps(find_families(settings))) == 1
