@@ -21,8 +21,8 @@ from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
 from lmr.models.model_facts import ModelFormat
 from lmr.models.photo import WEIGHTS, Photo
-from lmr.models.photo.stem import ConvStem, fold_norms
 from lmr.models.photo.photo_towers import PhotoConfig, PhotoModel
+from lmr.models.photo.stem import ConvStem, fold_norms
 
 CLASSES = read_list("cifar10")
 
