@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from tower_reference import normalise, run_block
 
 import lmr
 from lmr.data.names import read_list
@@ -68,31 +68,11 @@ def embed(image: Tensor, stem: Any) -> Tensor:
     return torch.stack([x[:, row, column] for row in range(x.shape[1]) for column in range(x.shape[2])])
 
 
-def normalise(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
-
-
-def run_block(x: Tensor, block: Any) -> Tensor:
-    width = x.shape[1]
-    q, k, v = (normalise(x, block.ln_1) @ block.qkv.weight.T + block.qkv.bias).split(width, dim=1)
-    part = width // block.heads
-    mixed = torch.zeros_like(x)
-    for head in range(block.heads):
-        own = slice(head * part, (head + 1) * part)
-        share = (q[:, own] @ k[:, own].T / math.sqrt(part)).softmax(1)
-        mixed[:, own] = share @ v[:, own]
-    x = x + mixed @ block.out.weight.T + block.out.bias
-    hidden = normalise(x, block.ln_2) @ block.mlp.up.weight.T + block.mlp.up.bias
-    hidden = hidden * torch.sigmoid({"quick_gelu": 1.702, "silu": 1.0}[block.mlp.activation] * hidden)
-    return x + hidden @ block.mlp.down.weight.T + block.mlp.down.bias
-
-
 def encode(image: Tensor, tower: Any) -> Tensor:
     x = torch.cat([tower.class_token[None], embed(image, tower.patches)]) + tower.positions
     x = normalise(x, tower.ln_pre)
     for block in tower.blocks:
-        x = run_block(x, block)
+        x = run_block(x, block, causal=False)
     return normalise(x[0], tower.ln_post) @ tower.projection
 
 
