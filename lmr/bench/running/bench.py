@@ -73,8 +73,7 @@ def run_bench(
     written to ``screen``; ``brief`` leaves out the line about every finished run.
     """
     plans = [plans] if isinstance(plans, Plan) else list(plans)
-    if workers is not None and workers < 1:
-        raise LmrError(f"Expected at least one worker, got {workers}.")
+    check_workers(workers)
     target, shown = Path(folder), screen or sys.stderr
     with _open_folder(target):
         tasks = list_tasks(plans, root, lambda words: print(f"lmr: {words}", file=shown))
@@ -123,6 +122,13 @@ def _find_rows(folder: Path, tasks: Sequence[Task], screen: TextIO) -> dict[str,
     for run in found:
         Checkpoint(folder, run).delete()
     return found
+
+
+def check_workers(workers: int | None) -> int | None:
+    """The number of workers that was asked for, None for none; it must be positive."""
+    if workers is not None and workers < 1:
+        raise LmrError(f"Expected at least one worker, got {workers}.")
+    return workers
 
 
 def choose_workers(tasks: Sequence[Task]) -> int:

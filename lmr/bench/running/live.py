@@ -148,10 +148,13 @@ def describe_task(task: Task) -> str:
 
 def describe_left(seconds: float | None) -> str:
     """The time left, rounded to what is known."""
-    if seconds is None:
-        return "time left unknown"
+    return "time left unknown" if seconds is None else f"{describe_seconds(seconds)} left"
+
+
+def describe_seconds(seconds: float) -> str:
+    """A time in words, rounded as an estimate is."""
     if seconds < 90:
-        return f"about {max(1, round(seconds))} s left"
+        return f"about {max(1, round(seconds))} s"
     if seconds < 90 * 60:
-        return f"about {round(seconds / 60)} min left"
-    return f"about {seconds / 3600:.1f} h left"
+        return f"about {round(seconds / 60)} min"
+    return f"about {seconds / 3600:.1f} h"

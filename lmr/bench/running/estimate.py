@@ -1,0 +1,194 @@
+"""How long runs would take on this machine, before they start: a few passes are measured, the others are counted.
+
+What a method does with an image is its ``count_passes``, with every image past its gate. A forward of one image is
+measured on the real model in small batches, a backward is that times the ratio of their arithmetic (1 where the tower
+is not one of ours), and so are the prompts of methods that adapt the text tower. Reading and corrupting images, loading
+models and the work between passes (optimiser, caches) are not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lmr.bench.cost.flops import count_image
+from lmr.bench.cost.machine import count_cores
+from lmr.bench.plans.task import Task
+from lmr.bench.running.bench import check_workers, choose_workers
+from lmr.bench.running.inputs import find_dataset, load_backbone, load_classifier, preprocess
+from lmr.bench.running.live import describe_seconds
+from lmr.bench.running.run import create_method
+from lmr.core.classifier import ZeroShot
+from lmr.core.traits import Passes
+from lmr.models.clip.image_tower import VisionTower
+
+MOST_MEASURED = 16  # images or prompts in a measured pass: larger batches hardly cost less per image
+ROUNDS = 3  # after a warm-up; the median counts
+
+
+@dataclass(frozen=True)
+class PassSeconds:
+    """Seconds of one image: to prepare it, forward, backward; and of one class prompt through the text tower."""
+
+    prepare: float
+    forward: float
+    backward: float
+    prompt: float = 0.0
+
+
+@dataclass(frozen=True)
+class TimeEstimate:
+    """What some runs consist of, what was measured for that, and how long they would take."""
+
+    runs: int
+    images: int  # of all runs
+    methods: tuple[str, ...]
+    forwards: float  # of one image through its tower
+    backwards: float
+    prompts: float  # passes of one class prompt through the text tower
+    measured: dict[tuple[str, int], PassSeconds]  # by model and number of images in the pass
+    workers: int
+    threads: int  # of each worker
+    seconds: float
+    unknown: tuple[str, ...] = ()  # methods that do not state their passes
+
+    def describe(self) -> str:
+        """The estimate in lines."""
+        lines = [f"Runs: {self.runs}, {len(self.methods)} methods ({', '.join(self.methods)}), {self.images:,} images."]
+        texts = f", and {self.prompts:,.0f} of a class prompt" if self.prompts else ""
+        lines.append(f"Passes of one image: {self.forwards:,.0f} forward, {self.backwards:,.0f} backward{texts}.")
+        for (model, count), seconds in self.measured.items():
+            parts = {"a forward": seconds.forward, "preparing an image": seconds.prepare, "a prompt": seconds.prompt}
+            words = ", ".join(f"{what} {1000 * value:.2f} ms" for what, value in parts.items() if value)
+            lines.append(f"Measured with {model}, batches of {count}, {_count(self.threads, 'thread')}: {words}.")
+        if self.unknown:
+            lines.append(f"Not counted, as they do not state their passes: {', '.join(self.unknown)}.")
+        processes = _count(self.workers, "process", "processes")
+        return "\n".join(
+            [*lines, f"Estimated time on this machine: {describe_seconds(self.seconds)} with {processes}."]
+        )
+
+
+def _count(number: int, one: str, several: str = "") -> str:
+    return f"{number} {one if number == 1 else several or one + 's'}"
+
+
+def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEstimate:
+    """Measure a few passes of the models of these runs and multiply; there must be at least one run."""
+    workers = check_workers(workers) or choose_workers(tasks)
+    threads = max(1, count_cores() // workers)
+    measured: dict[tuple[str, int], PassSeconds] = {}
+    labels: dict[str, None] = {}
+    unknown: dict[str, None] = {}
+    forwards = backwards = prompts = 0.0
+    work = []
+    known: dict[tuple[str, ...], Passes | None] = {}
+    with _use_threads(threads):
+        for task in sorted(tasks, key=_identify_classifier):  # a process holds one classifier at a time
+            classifier = _load(task)
+            key = (*_identify_classifier(task), task.contender.address)
+            if key not in known:
+                known[key] = create_method(task.contender, classifier).count_passes()
+            passes = known[key]
+            labels[task.contender.label] = None
+            if passes is None:
+                unknown[task.contender.label] = None
+                continue
+            own = _count_task(task, passes, classifier.classes)
+            size = min(task.batch_size, MOST_MEASURED)
+            seconds = measured.get((task.backbone, size))
+            if seconds is None or (own.text_forwards and not seconds.prompt):
+                seconds = measure_passes(task, size, text=bool(own.text_forwards))
+                measured[task.backbone, size] = seconds
+            forwards, backwards = forwards + own.forwards, backwards + own.backwards
+            texts = own.text_forwards + own.text_backwards
+            prompts += texts
+            work.append(
+                (task.images + task.forgetting) * seconds.prepare
+                + own.forwards * seconds.forward
+                + own.backwards * seconds.backward
+                + texts * seconds.prompt
+            )
+    return TimeEstimate(
+        runs=len(tasks),
+        images=sum(task.images for task in tasks),
+        methods=tuple(labels),
+        forwards=forwards,
+        backwards=backwards,
+        prompts=prompts,
+        measured=measured,
+        workers=min(workers, len(tasks)),
+        threads=threads,
+        seconds=max(sum(work) / workers, max(work, default=0.0)),
+        unknown=tuple(unknown),
+    )
+
+
+def _count_task(task: Task, passes: Passes, classes: int) -> Passes:
+    """The passes of a whole run: of single images, and of single prompts."""
+    prompts = classes * -(-task.images // task.batch_size)  # at every batch
+    more = task.forgetting + (task.images if task.recovery else 0)
+    return Passes(
+        forwards=task.images * passes.forwards + more,
+        backwards=task.images * passes.backwards,
+        text_forwards=prompts * passes.text_forwards,
+        text_backwards=prompts * passes.text_backwards,
+    )
+
+
+def _identify_classifier(task: Task) -> tuple[str, ...]:
+    return (task.backbone, task.dtype, task.device, task.dataset, task.prompts.name)
+
+
+def _load(task: Task) -> ZeroShot:
+    classes = find_dataset(task.dataset, task.root).classes
+    return load_classifier(task.backbone, task.dtype, task.device, classes, task.prompts)
+
+
+def measure_passes(task: Task, count: int, *, text: bool = False) -> PassSeconds:
+    """Seconds of single passes of a task's model, on ``count`` of its images; with ``text``, of its prompts too."""
+    dataset, classifier = find_dataset(task.dataset, task.root), _load(task)
+    backbone = load_backbone(task.backbone, task.dtype, task.device)
+    count = min(count, dataset.count(task.domains[0]))
+    arrays = dataset.read(task.domains[0], task.severity, range(count))
+    images = preprocess(backbone, arrays, classifier.device)
+    ratio = 1.0
+    if isinstance(backbone.encoder, VisionTower):
+        arithmetic = count_image(backbone.encoder)
+        ratio = arithmetic.backward / arithmetic.forward
+    forward = _time(lambda: classifier.features(images)) / count
+    prompt, side = 0.0, classifier.text
+    if text and side is not None:
+        part = slice(0, min(MOST_MEASURED, classifier.classes))
+        prompt = _time(lambda: side.prototypes(part)) / part.stop
+    prepare = _time(lambda: preprocess(backbone, arrays, classifier.device)) / count
+    return PassSeconds(prepare, forward, ratio * forward, prompt)
+
+
+@torch.no_grad()
+def _time(work: Callable[[], object]) -> float:
+    """Median seconds of some calls, after one that is not measured."""
+    seconds = []
+    for _ in range(1 + ROUNDS):
+        started = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[1:])
+
+
+@contextlib.contextmanager
+def _use_threads(threads: int) -> Iterator[None]:
+    """As many threads as a worker will have."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,162 @@
+"""How long runs would take: what is counted, what is measured, and that the quick plan fits into an hour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lmr
+from lmr.bench.cost.flops import count_image
+from lmr.bench.plans.plan import parse_plan, read_plan
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running import estimate as module
+from lmr.bench.running.estimate import PassSeconds, estimate_time, measure_passes
+from lmr.models.clip.architectures import find_architecture
+from lmr.models.clip.image_tower import VisionTower
+
+SECONDS = PassSeconds(prepare=0.5, forward=1.0, backward=2.0, prompt=0.25)
+
+
+def make_tasks(**table: Any) -> list[Task]:
+    given = {"methods": "lmr", "datasets": "photo-c", "corruptions": "fog", "images": 10, "batch_sizes": 4} | table
+    return list_tasks([parse_plan("test", "", Path(), given)])
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Passes of known times; what was asked for."""
+    found: list[tuple[int, bool]] = []
+
+    def measure(task: Task, count: int, *, text: bool = False) -> PassSeconds:
+        found.append((count, text))
+        return SECONDS if text else PassSeconds(0.5, 1.0, 2.0)
+
+    monkeypatch.setattr(module, "measure_passes", measure)
+    monkeypatch.setattr(module, "count_cores", lambda: 4)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("table", "seconds"),
+    [
+        ({"methods": "zeroshot"}, 10 * (0.5 + 1)),
+        ({"methods": "tent"}, 10 * (0.5 + 1 + 2)),
+        ({"methods": "lmr"}, 10 * (0.5 + 2 + 2)),  # as if every image passed the gate
+        ({"methods": "lmr(pmr=False)"}, 10 * (0.5 + 1)),
+        ({"methods": "batclip"}, 10 * (0.5 + 1 + 2) + 3 * 10 * 2 * 0.25),  # three batches, ten prompts there and back
+        ({"methods": "zeroshot", "recovery": True}, 10 * (0.5 + 2)),
+        ({"methods": "zeroshot", "forgetting": 3}, 13 * (0.5 + 1)),
+        ({"methods": ["zeroshot", "tent"]}, 10 * (1.5 + 3.5)),
+    ],
+)
+def test_passes_are_counted(table: dict[str, Any], seconds: float, asked: list[tuple[int, bool]]) -> None:
+    assert estimate_time(make_tasks(**table), workers=1).seconds == pytest.approx(seconds)
+
+
+def test_workers_share_the_runs(asked: list[tuple[int, bool]]) -> None:
+    tasks = make_tasks(methods=["zeroshot", "tent", "lmr"])
+    two = estimate_time(tasks, workers=2)
+    assert (two.workers, two.threads) == (2, 2)
+    assert two.seconds == pytest.approx(10 * (1.5 + 3.5 + 4.5) / 2)
+    assert estimate_time(tasks, workers=4).seconds == pytest.approx(45)  # no sooner than the longest run
+    with pytest.raises(lmr.LmrError, match="at least one worker"):
+        estimate_time(tasks, workers=0)
+
+
+def test_each_batch_size_is_measured_once_and_none_is_large(asked: list[tuple[int, bool]]) -> None:
+    estimate_time(make_tasks(methods=["zeroshot", "lmr"], batch_sizes=[1, 64, 200]), workers=1)
+    assert asked == [(1, False), (16, False)]
+    asked.clear()
+    estimate_time(make_tasks(methods=["zeroshot", "batclip"], batch_sizes=[64]), workers=1)
+    assert asked == [(16, False), (16, True)]  # the text tower only where a method needs it
+
+
+def test_the_estimate_in_words(asked: list[tuple[int, bool]]) -> None:
+    words = estimate_time(make_tasks(methods=["zeroshot", "batclip"], images=1000), workers=1).describe()
+    assert words.splitlines() == [
+        "Runs: 2, 2 methods (zero-shot, BATCLIP), 2,000 images.",
+        "Passes of one image: 2,000 forward, 1,000 backward, and 5,000 of a class prompt.",
+        "Measured with photo, batches of 4, 4 threads: a forward 1000.00 ms, preparing an image 500.00 ms, a prompt "
+        "250.00 ms.",
+        "Estimated time on this machine: about 1.7 h with 1 process.",
+    ]
+
+
+CODE = """
+from lmr import Method, Prediction, register
+
+@register("silent")
+class Silent(Method):
+    def answer(self, images, mix):
+        return self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
+
+    def adapt(self, images, mix):
+        return Prediction(self.answer(images, mix))
+"""
+
+
+def test_a_method_that_states_no_passes_is_named(
+    tmp_path: Path, own_methods: None, asked: list[tuple[int, bool]]
+) -> None:
+    (tmp_path / "own.py").write_text(CODE)
+    found = estimate_time(make_tasks(methods=["zeroshot", f"{tmp_path / 'own.py'}:silent"]), workers=1)
+    assert found.unknown == ("SILENT",)
+    assert found.seconds == pytest.approx(15)
+    assert "Not counted, as they do not state their passes: SILENT." in found.describe()
+
+
+def test_real_passes_are_measured() -> None:
+    (task,) = make_tasks(methods="batclip")
+    seconds = measure_passes(task, 4, text=True)
+    assert min(seconds.prepare, seconds.forward, seconds.backward, seconds.prompt) > 0
+    encoder = lmr.load("photo").encoder
+    assert isinstance(encoder, VisionTower)
+    arithmetic = count_image(encoder)
+    assert seconds.backward == pytest.approx(seconds.forward * arithmetic.backward / arithmetic.forward)
+    assert measure_passes(task, 4).prompt == 0
+
+
+def test_a_measurement_uses_the_threads_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    measure = measure_passes
+
+    def watch(task: Task, count: int, *, text: bool = False) -> PassSeconds:
+        found: PassSeconds = measure(task, count, text=text)
+        seen.append(torch.get_num_threads())
+        return found
+
+    monkeypatch.setattr(module, "measure_passes", watch)
+    monkeypatch.setattr(module, "count_cores", lambda: 3)
+    before = torch.get_num_threads()
+    estimate_time(make_tasks(), workers=1)
+    assert seen == [3]
+    assert torch.get_num_threads() == before
+
+
+def test_the_median_of_some_calls_after_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0, 100, 100, 103, 103, 104, 104, 106])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
+    assert module._time(lambda: None) == 2
+
+
+def count_forward(name: str) -> tuple[float, float]:
+    with torch.device("meta"):
+        found = count_image(VisionTower(find_architecture(name)[0]))
+    return found.forward, found.backward
+
+
+def test_the_quick_plan_takes_at_most_an_hour_on_four_cores() -> None:
+    """By arithmetic, at the speed that docs/cost.md measures: 120 ms a forward of ViT-B/16 on two cores."""
+    rate = 2 * count_forward("ViT-B-16-quickgelu")[0] / 0.120  # of four cores
+    forward, backward = count_forward("ViT-B-32-quickgelu")
+    (part,) = read_plan("cifar10-c-quick").parts
+    classifier = lmr.load("photo").classifier(["cat", "dog"])
+    passes = [lmr.create(contender.spec, classifier).count_passes() for contender in part.methods]
+    per_image = sum(p.forwards * forward + p.backwards * backward for p in passes if p is not None)
+    assert None not in passes
+    assert part.images is not None
+    seconds = len(part.corruptions) * part.images * per_image / rate
+    assert seconds < 3600
