@@ -17,8 +17,8 @@ from lmr.cli.parser import parse
 from lmr.data.corruptions import CORRUPTIONS, corrupt
 from lmr.data.fetch.sources import SOURCES
 from lmr.data.orders import ORDERS
-from lmr.data.sets.catalogue import NAMES, PocketWorld, open_dataset
-from lmr.data.sets.dataset import CorruptedOnTheFly, find_root, make_digest
+from lmr.data.sets.catalogue import EMBEDDED_SETS, NAMES, PocketWorld, open_dataset
+from lmr.data.sets.dataset import CorruptedOnTheFly, MissingData, find_root, make_digest
 from lmr.data.sets.pocket_world import CLASSES, draw, list_labels
 
 
@@ -87,12 +87,14 @@ def test_unknown_names_are_sentences(tmp_path: Path) -> None:
 
 def test_every_name_opens_or_says_how(tmp_path: Path) -> None:
     for name in NAMES:
-        if name.startswith("pocket"):
+        if name in EMBEDDED_SETS:
             assert open_dataset(name, tmp_path).name == name
             continue
-        with pytest.raises(ValueError, match=rf"`lmr fetch {name}`") as caught:
+        with pytest.raises(MissingData, match=rf"`lmr fetch {name}`") as caught:
             open_dataset(name, tmp_path)
         assert str(tmp_path) in str(caught.value)
+        assert caught.value.root == tmp_path
+        assert f"`lmr fetch {name}`" in caught.value.advice
 
 
 def test_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
