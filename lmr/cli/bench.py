@@ -15,15 +15,15 @@ a bench that was stopped: finished runs are skipped. A run that fails does not s
 
 EXAMPLES = """\
 examples:
-  lmr bench --list                                   the plans that come with lmr
-  lmr bench photo-quick                              nine methods on photographs, no download: minutes
-  lmr bench photo --root ~/data                      all 15 corruptions, on the whole test sets if they are there
-  lmr bench 'photo*'                                 the ablations too: all that the figures need
-  lmr bench cifar10-c --root ~/data --workers 2      a table of the paper
-  lmr bench photo-quick --methods lmr --seeds 1 2 3  a plan with other values
+  lmr bench --list                                       the plans that come with lmr
+  lmr bench photo-quick                                  nine methods on photographs, no download: minutes
+  lmr bench photo --root ~/data                          15 corruptions, on the whole test sets if they are there
+  lmr bench 'photo*'                                     the ablations too: all that the figures need
+  lmr bench cifar10-c --root ~/data --workers 2          a table of the paper
+  lmr bench photo-quick --methods lmr --seeds 1 2 3      a plan with other values
+  lmr bench photo-quick --methods lmr ./mine.py:mine     your own method, from a file
   lmr bench --methods lmr "tent(lr=1e-3)" --datasets folder:photos --backbones ViT-B-16
-  lmr bench --methods lmr --datasets "cifar10-c|photo-c"   the first of these that is under --root
-  lmr bench photo-quick --methods lmr ./mine.py:mine your own method, from a file"""
+  lmr bench --methods lmr --datasets "cifar10-c|photo-c"     the first of these that is under --root"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

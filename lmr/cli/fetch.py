@@ -1,4 +1,4 @@
-"""``lmr fetch``: get a dataset, or check one."""
+"""``lmr fetch``: get datasets, or check one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 DESCRIPTION = """\
-Download a dataset, verify its checksum and unpack it; an interrupted download resumes. Where a licence or a login is
-needed, print what to do by hand. Corrupted sets need not be fetched: they are made from clean images when they are
+Download datasets, verify their checksums and unpack them; an interrupted download resumes. Where a licence or a login
+is needed, print what to do by hand. Corrupted sets need not be fetched: they are made from clean images when they are
 needed, or written to disk with --make."""
 
 EXAMPLES = """\
 examples:
   lmr fetch                                    list the datasets
   lmr fetch cifar10-c
+  lmr fetch cifar10 cifar100                   one after the other
   lmr fetch imagenet --check ~/imagenet/val    is this folder complete and correct?
   lmr fetch cifar100-c --make --workers 2      from the clean test set, in the official layout"""
 
@@ -22,7 +23,7 @@ examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr fetch``."""
     add = parser.add_argument
-    add("name", nargs="?", metavar="NAME", help="the dataset; without it, all are listed with what they are")
+    add("names", nargs="*", metavar="NAME", help="datasets; without one, all are listed with what they are")
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     add("--check", metavar="DIR", help="fetch nothing; check that DIR holds the complete and correct dataset")
     add("--make", action="store_true", help="fetch nothing; make a corrupted dataset from the clean one, on disk")
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> str | None:
 
     if options.check and options.make:
         raise LmrError("--check only reads and --make writes; give one of them.")
-    if options.name is None:
+    if not options.names:
         if options.check or options.make:
             raise LmrError(
                 f"Give the name of a dataset: lmr fetch NAME {'--check DIR' if options.check else '--make'}."
@@ -49,17 +50,21 @@ def run(options: argparse.Namespace) -> str | None:
         for name, source in SOURCES.items():
             print(f"{name:<18}{source.about}")
         return None
-    source = find_source(options.name)
+    sources = {name: find_source(name) for name in options.names}  # all names are known before anything is fetched
     if options.check:
-        return report_check(options.name, Path(options.check).expanduser())
+        if len(sources) > 1:
+            raise LmrError(f"A folder is checked for one dataset at a time; got {', '.join(sources)}.")
+        return report_check(options.names[0], Path(options.check).expanduser())
     root, show = find_root(options.root), sys.stderr.isatty()
-    if options.make:
-        folder = make_set(options.name, root, workers=options.workers, show=show)
-        print(f"The dataset {options.name!r} is in {folder}; a note there says how it was made.")
-        return None
-    if not source.archives:
-        print(source.by_hand.format(root=root))
-        print(f"\nCheck of what is in {root} now:")
-        return report_check(options.name, root)
-    fetch_set(options.name, root, keep=options.keep, show=show, say=print)
-    return None
+    complaints: list[str] = []
+    for name, source in sources.items():
+        if options.make:
+            folder = make_set(name, root, workers=options.workers, show=show)
+            print(f"The dataset {name!r} is in {folder}; a note there says how it was made.")
+        elif source.archives:
+            fetch_set(name, root, keep=options.keep, show=show, say=print)
+        else:
+            print(source.by_hand.format(root=root))
+            print(f"\nCheck of what is in {root} now:")
+            complaints += [complaint for complaint in [report_check(name, root)] if complaint]
+    return " ".join(complaints) or None

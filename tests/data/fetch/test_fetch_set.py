@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import http.server
 import io
@@ -33,7 +34,7 @@ from lmr.data.fetch.fetch_set import fetch_set, find_source
 from lmr.data.fetch.sources import CIFAR_C_FILES, SOURCES, Archive, SetSource
 from lmr.data.fetch.unpack import unpack_archive
 from lmr.data.names import read_imagenet, read_list
-from lmr.data.sets.catalogue import NAMES
+from lmr.data.sets.catalogue import EMBEDDED_SETS, NAMES
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
@@ -561,7 +562,7 @@ def test_full_disk_is_said_before(serve: Any, monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_sources_are_complete() -> None:
-    assert {name for name in NAMES if not name.startswith("pocket")} <= set(SOURCES)
+    assert set(NAMES) - set(EMBEDDED_SETS) <= set(SOURCES)
     lengths = {"md5": 32, "sha256": 64}
     for source in SOURCES.values():
         assert source.archives or source.by_hand
@@ -591,17 +592,34 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
         (["--check", "."], "Give the name of a dataset: lmr fetch NAME --check DIR."),
         (["--make"], "Give the name of a dataset: lmr fetch NAME --make."),
         (["cifar10-c", "--make", "--check", "."], "give one of them"),
+        (["cifar10", "cifar100", "--check", "."], "one dataset at a time; got cifar10, cifar100"),
     ):
         with pytest.raises(ValueError, match=sentence):
             run(*words)
-    with pytest.raises(ValueError, match="there is nothing to fetch"):
-        find_source("pocket")
+    for name in EMBEDDED_SETS:
+        with pytest.raises(ValueError, match=f"The images of '{name}' come with lmr; there is nothing to fetch"):
+            find_source(name)
 
 
 def test_command_fetches(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("tiny", "--root", str(tmp_path)) is None
     assert "The dataset 'tiny' is in" in capsys.readouterr().out
     assert list_files(tmp_path / "tiny") == FILES | {"more/5": b"five"}
+
+
+def test_command_fetches_several(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = dataclasses.replace(SOURCES["tiny"], folder="second")
+    monkeypatch.setitem(SOURCES, "second", second)
+    with pytest.raises(ValueError, match="no dataset 'thirt'"):  # nothing is fetched before every name is known
+        run("tiny", "thirt", "--root", str(tmp_path))
+    assert not tiny.asked
+    assert run("tiny", "second", "--root", str(tmp_path)) is None
+    shown = capsys.readouterr().out
+    assert "The dataset 'tiny' is in" in shown
+    assert "The dataset 'second' is in" in shown
+    assert list_files(tmp_path / "second") == list_files(tmp_path / "tiny")
 
 
 def test_imagenet_is_got_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
