@@ -17,6 +17,7 @@ from lmr.models import Backbone
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig, TextTower
 from lmr.models.model_facts import ModelFacts
+from lmr.models.verify.to_transformers import has_stem
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class TowerDescription:
     parameters: int
     digest: str
     config: VisionConfig | TextConfig | None = None
+    stem: bool = False  # whether convolutions make the tokens of an image, in place of a patch layer
 
 
 @dataclass(frozen=True)
@@ -67,4 +69,5 @@ def describe_model(backbone: Backbone, texts: Sequence[str]) -> ModelDescription
 
 def _describe_tower(tower: nn.Module) -> TowerDescription:
     config = tower.config if isinstance(tower, VisionTower | TextTower) else None
-    return TowerDescription(sum(p.numel() for p in tower.parameters()), digest_tensors(tower.state_dict()), config)
+    parameters = sum(p.numel() for p in tower.parameters())
+    return TowerDescription(parameters, digest_tensors(tower.state_dict()), config, has_stem(tower))
