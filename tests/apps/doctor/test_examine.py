@@ -287,17 +287,21 @@ def test_screen_of_the_default_model(capsys: pytest.CaptureFixture[str], monkeyp
     said = capsys.readouterr()
     assert said.err == ""
     assert "FAILED" not in said.out
-    assert "  name            photo\n" in said.out
-    assert "  image tower     32 pixels, by convolutions to 4 x 4 tokens, 4 blocks, " in said.out
-    # The long lists are wrapped under their titles, and every name is there.
-    lines = said.out.splitlines()
-    start = next(k for k, line in enumerate(lines) if line.startswith("  class names     airplane, automobile, "))
-    end = next(k for k, line in enumerate(lines) if line.startswith("  image tower"))
-    assert max(map(len, lines[start:end])) <= 100
-    assert all(line.startswith(" " * 18) and line[18] != " " for line in lines[start + 1 : end])
     backbone = lmr.load()
     assert isinstance(backbone, Photo)
-    listed = " ".join(line[18:] for line in lines[start:end]).split(", ")
+    sizes = backbone.encoder.config
+    side = sizes.resolution // sizes.patch
+    towers = f"{sizes.resolution} pixels, by convolutions to {side} x {side} tokens, {sizes.depth} blocks, "
+    lines = said.out.splitlines()
+    assert lines[1].split() == ["name", "photo"]
+    assert towers in said.out
+    # The long list is wrapped under its title, and every name is there.
+    start = next(k for k, line in enumerate(lines) if line.startswith("  class names "))
+    end = next(k for k, line in enumerate(lines) if line.startswith("  image tower "))
+    indent = lines[start].index(backbone.tokenizer.names[0])
+    assert max(map(len, lines[start:end])) <= 100
+    assert all(line[:indent].isspace() and line[indent] != " " for line in lines[start + 1 : end])
+    listed = " ".join(line[indent:] for line in lines[start:end]).split(", ")
     assert listed == list(backbone.tokenizer.names)
     assert len(listed) == 110
     assert max(map(len, lines)) <= 120
