@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
+from tower_reference import normalise, run_block
 
 import lmr
 from lmr.data.sets.pocket_world import CLASSES, COLOURS, SHAPES, draw
-from lmr.models.clip.block import Block
 from lmr.models.clip.text_tower import TextTower
 from lmr.models.model_facts import ModelFormat
 from lmr.models.pocket import WEIGHTS, Pocket
@@ -44,31 +43,7 @@ def images(backbone: Pocket) -> Tensor:
     return backbone.preprocess_pixels(torch.from_numpy(draw(range(7), seed=4)[0]))
 
 
-# The towers, by hand.
-
-
-def normalise(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
-
-
-def run_block(x: Tensor, block: Block, causal: bool) -> Tensor:
-    """One block for one sample x [L, width], head by head, as Radford et al. write it."""
-    length, width = x.shape
-    part = width // block.heads
-    q, k, v = (normalise(x, block.ln_1) @ block.qkv.weight.T + block.qkv.bias).split(width, dim=1)
-    mixed = torch.zeros_like(x)
-    for head in range(block.heads):
-        own = slice(head * part, (head + 1) * part)
-        score = q[:, own] @ k[:, own].T / math.sqrt(part)
-        for row in range(length if causal else 0):
-            score[row, row + 1 :] = -math.inf
-        share = score.exp() / score.exp().sum(1, keepdim=True)
-        mixed[:, own] = share @ v[:, own]
-    x = x + mixed @ block.out.weight.T + block.out.bias
-    hidden = normalise(x, block.ln_2) @ block.mlp.up.weight.T + block.mlp.up.bias
-    hidden = hidden * torch.sigmoid({"quick_gelu": 1.702, "silu": 1.0}[block.mlp.activation] * hidden)
-    return x + hidden @ block.mlp.down.weight.T + block.mlp.down.bias
+# The towers.
 
 
 def test_image_tower_is_the_plain_formula(backbone: Pocket, images: Tensor) -> None:

@@ -17,7 +17,6 @@ from lmr.models import Backbone
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig, TextTower
 from lmr.models.model_facts import ModelFacts
-from lmr.models.verify.to_transformers import has_stem
 
 
 @dataclass(frozen=True)
@@ -70,4 +69,5 @@ def describe_model(backbone: Backbone, texts: Sequence[str]) -> ModelDescription
 def _describe_tower(tower: nn.Module) -> TowerDescription:
     config = tower.config if isinstance(tower, VisionTower | TextTower) else None
     parameters = sum(p.numel() for p in tower.parameters())
-    return TowerDescription(parameters, digest_tensors(tower.state_dict()), config, has_stem(tower))
+    stem = isinstance(tower, VisionTower) and not tower.is_clip
+    return TowerDescription(parameters, digest_tensors(tower.state_dict()), config, stem)

@@ -133,7 +133,7 @@ class ContenderFactory:
         passes = contender.count_passes(1.0 if backwards is None else min(1.0, backwards))
         if tower is None or passes is None:
             return None
-        image, seen = count_image(tower.config), count_comparison(tower.config.features, self.classes)
+        image, seen = count_image(tower), count_comparison(tower.config.features, self.classes)
         taken = passes.backwards if backwards is None else min(passes.backwards, backwards)
         per_image = passes.forwards * (image.forward + seen.forward) + taken * (image.backward + seen.backward)
         total = contender.images * per_image

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmr.models.clip.image_tower import VisionConfig
+from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig
 
 
@@ -25,12 +25,11 @@ class Flops:
         return Flops(times * self.forward, times * self.backward)
 
 
-def count_image(config: VisionConfig, *, whole: bool = False) -> Flops:
+def count_image(tower: VisionTower, *, whole: bool = False) -> Flops:
     """One image through its tower. ``whole``: as if the last block were computed for all tokens."""
-    patches = (config.resolution // config.patch) ** 2
-    embedding = 2 * patches * 3 * config.patch**2 * config.width
-    tower = _count_tower(patches + 1, config, whole)
-    return Flops(embedding + tower.forward, tower.backward)  # there is no norm before the patch embedding
+    blocks = _count_tower(len(tower.positions), tower.config, whole)
+    # There is no norm before the tokens, so the backward ends there.
+    return Flops(2 * tower.count_embedding() + blocks.forward, blocks.backward)
 
 
 def count_text(config: TextConfig, tokens: int, *, whole: bool = False) -> Flops:

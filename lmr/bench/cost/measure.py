@@ -157,7 +157,7 @@ def _fill_table(request: CostRequest, model: MeasuredModel, batch_size: int) -> 
         request.methods,
         batch_size,
         batch_size if request.streams is None else request.streams,
-        transformers=request.plain and transformers and model.tower is not None,
+        transformers=request.plain and transformers and model.tower is not None and model.tower.is_clip,
         text=text,
         lean=request.lean and model.tower is not None,
         full_context=request.full_context and model.text is not None,
@@ -222,6 +222,8 @@ def _say_missing(model: MeasuredModel, transformers: bool, text: bool) -> list[s
     notes = []
     if model.tower is None:
         notes.append("The arithmetic of this model is not known: no limit, no comparison with transformers.")
+    elif not model.tower.is_clip:
+        notes.append("transformers has no model with this tower, so there is no comparison with it.")
     elif not transformers:
         notes.append("transformers is not installed (pip install transformers), so there is no comparison with it.")
     if not text:

@@ -23,6 +23,8 @@ _SMALL_TEXT = TextConfig(context=20, vocabulary=100, width=32, depth=2, heads=2,
 
 SHORTEST, LONGEST = 7, 16  # tokens of "a photo of a ..." with ImageNet's class names, begin and end included
 
+_WORDS = (["cat", "ship"], ["red circle", "blue star"])  # every vocabulary has one of these pairs
+
 _COLOURS = ((1.0, 1.0, 1.0), (1.0, -1.0, -1.0), (-1.0, 1.0, -1.0), (-1.0, -1.0, 1.0))  # equally far from each other
 
 
@@ -125,8 +127,9 @@ def find_measured_model(source: ModelSource) -> MeasuredModel:
     backbone = load(source.model) if source.model is not None else _fill_randomly(str(source.random))
     side = None
     if isinstance(backbone.encoder, VisionTower):
-        with suppress(LmrError):  # a model without a tokenizer
-            side = backbone.text_side(["red circle", "blue star"])  # words that every vocabulary has
+        for words in _WORDS:
+            with suppress(LmrError):  # a model without a tokenizer, or of other words
+                side = side or backbone.text_side(words)
     text = side.tower if side is not None and isinstance(side.tower, TextTower) else None
     bias = float(getattr(backbone, "logit_bias", 0.0))
     return MeasuredModel(

@@ -64,6 +64,7 @@ class Kept(NamedTuple):
 class VisionTower(nn.Module):
     """Images [B, 3, H, W] to features [B, features], not normalised."""
 
+    is_clip = True  # False for a tower that embeds images in another way, which transformers has no model of
     keeps_tokens = False  # for the backward; embedding patches again is cheaper than keeping what came out
     patches: nn.Module
 
@@ -160,6 +161,10 @@ class VisionTower(nn.Module):
         tokens = kept.source if self.keeps_tokens else self._embed(kept.source)
         _, embedded = steps.normalise(tokens, parameters[0], self.config.eps)
         yield steps.pull_norm(x, embedded, parameters[0], to_input=False)[1]
+
+    def count_embedding(self) -> int:
+        """Multiply-adds that turn one image into tokens."""
+        return (self.config.resolution // self.config.patch) ** 2 * 3 * self.config.patch**2 * self.config.width
 
     def count_kept(self) -> int:
         """Elements that are kept of one image for its backward."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from lmr.models.embedded_model import EmbeddedConfig, EmbeddedModel, EmbeddedTowers
 from lmr.models.model_facts import ModelFormat
-from lmr.models.photo.towers import PhotoConfig, PhotoModel
+from lmr.models.photo.photo_towers import PhotoConfig, PhotoModel
 from lmr.models.word_tokenizer import WordTokenizer
 
 WEIGHTS = Path(__file__).with_name("photo.safetensors")

@@ -22,7 +22,7 @@ from lmr.models.clip.text_tower import TextTower
 from lmr.models.formats.model_files import HF_WEIGHTS
 from lmr.models.model_facts import ModelFormat
 from lmr.models.quiet_transformers import quiet_transformers
-from lmr.models.verify.to_transformers import build_transformers_clip, has_stem
+from lmr.models.verify.to_transformers import build_transformers_clip
 
 
 class WeightsReader(Enum):
@@ -87,7 +87,7 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
             text = _take_features(model.get_text_features(ids))
         elif isinstance(backbone.encoder, VisionTower) and isinstance(tower, TextTower):
             model = build_transformers_clip(backbone.encoder, tower)
-            reader = WeightsReader.LMR_AND_STEM if has_stem(backbone.encoder) else WeightsReader.LMR
+            reader = WeightsReader.LMR if backbone.encoder.is_clip else WeightsReader.LMR_AND_STEM
             words = model.text_model(input_ids=tokens).last_hidden_state
             text = model.text_projection(words[torch.arange(len(words)), end])
         elif backbone.model_facts.format is ModelFormat.SIGLIP:

@@ -39,11 +39,6 @@ def build_transformers_vision(image: VisionTower) -> Any:
     return _fill(model, image, _rename(image, "image"))
 
 
-def has_stem(tower: nn.Module) -> bool:
-    """Whether an image tower makes its tokens with several layers, which transformers does not have."""
-    return isinstance(tower, VisionTower) and not isinstance(tower.patches, nn.Conv2d)
-
-
 class _Stem(nn.Sequential):
     """The layers of a stem, with what transformers asks a patch layer for."""
 
@@ -54,7 +49,7 @@ class _Stem(nn.Sequential):
 
 def _fill(model: Any, image: VisionTower, weights: dict[str, Tensor]) -> Any:
     """The model with these weights, in evaluation mode; every weight of it must be given."""
-    if has_stem(image):
+    if not image.is_clip:
         model.vision_model.embeddings.patch_embedding = _Stem(*copy.deepcopy(image.patches).float().cpu().children())
     missing, unexpected = model.load_state_dict(weights, strict=False)
     if unexpected or [key for key in missing if key != "logit_scale" and not key.endswith("position_ids")]:

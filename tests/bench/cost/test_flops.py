@@ -11,11 +11,18 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lmr.bench.cost.flops import count_comparison, count_image, count_text
-from lmr.models.clip.image_tower import VisionConfig
+from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig
+from lmr.models.photo.photo_towers import PhotoConfig, PhotoTower
 
 IMAGE = VisionConfig(resolution=24, patch=8, width=16, depth=3, heads=2, features=12, hidden=40)
 TEXT = TextConfig(context=11, vocabulary=30, width=16, depth=2, heads=4, features=12, hidden=24)
+
+
+def build(config: VisionConfig) -> VisionTower:
+    """A tower of these sizes without memory for its weights."""
+    with torch.device("meta"):
+        return VisionTower(config)
 
 
 def count(work: Callable[[], object]) -> int:
@@ -48,7 +55,7 @@ def test_image_tower_is_counted_as_torch_counts_it() -> None:
     model = CLIPVisionModelWithProjection(CLIPVisionConfig(image_size=24, patch_size=8, **name_sizes(IMAGE)))
     train_norms(model)
     images, outputs = torch.randn(5, 3, 24, 24), []
-    counted = count_image(IMAGE, whole=True) * 5
+    counted = count_image(build(IMAGE), whole=True) * 5
     assert count(lambda: outputs.append(model(pixel_values=images).image_embeds)) == counted.forward
     assert count(lambda: outputs[0].sum().backward()) == counted.backward
 
@@ -82,16 +89,16 @@ def test_last_block_is_counted_for_the_one_token_that_goes_on() -> None:
     x = torch.randn(10, 16, requires_grad=True)
     projection, outputs = torch.randn(16, 12), []
     embedding = 2 * 9 * 3 * 8 * 8 * 16
-    counted = count_image(single)
+    counted = count_image(build(single))
     assert count(lambda: outputs.append(run_last_block(x, single) @ projection)) == counted.forward - embedding
     assert count(lambda: outputs[0].sum().backward()) == counted.backward
-    whole, cut = count_image(IMAGE, whole=True), count_image(IMAGE)
-    assert whole.forward - cut.forward == count_image(single, whole=True).forward - counted.forward > 0
+    whole, cut = count_image(build(IMAGE), whole=True), count_image(build(IMAGE))
+    assert whole.forward - cut.forward == count_image(build(single), whole=True).forward - counted.forward > 0
 
 
 def test_vit_b_16_needs_what_is_known_of_it() -> None:
     """17.6 billion multiply-adds (Dosovitskiy et al. 2021 and many tables), of which the last block's cut saves 6 %."""
-    whole, cut = count_image(VisionConfig(), whole=True), count_image(VisionConfig())
+    whole, cut = count_image(build(VisionConfig()), whole=True), count_image(build(VisionConfig()))
     assert whole.forward / 2 == pytest.approx(17.56e9, rel=0.01)
     assert 0.92 < cut.forward / whole.forward < 0.95
     assert 1.0 < cut.backward / cut.forward < 1.1
@@ -99,3 +106,13 @@ def test_vit_b_16_needs_what_is_known_of_it() -> None:
 
 def test_comparison_is_one_product() -> None:
     assert count(lambda: torch.randn(3, 12) @ torch.randn(7, 12).T) == (count_comparison(12, 7) * 3).forward
+
+
+def test_stem_is_counted_as_torch_counts_it() -> None:
+    tower = PhotoTower(PhotoConfig()).eval()
+    images = torch.randn(2, 3, 32, 32)
+    assert count(lambda: tower.stem(images)) == 2 * 2 * tower.count_embedding()
+    patched = build(tower.config)
+    assert count_image(tower).backward == count_image(patched).backward  # there is no norm in the stem
+    more = tower.count_embedding() - patched.count_embedding()
+    assert count_image(tower).forward - count_image(patched).forward == 2 * more

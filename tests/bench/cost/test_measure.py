@@ -251,7 +251,7 @@ def test_prompts_are_counted_as_often_as_a_method_encodes_them() -> None:
     before = build_small(Entry("method", "bitta(emit='before')"))[1]
     assert factory.model.tower is not None
     assert factory.model.text is not None
-    prompt, image = count_text(factory.model.text.config, 16), count_image(factory.model.tower.config)
+    prompt, image = count_text(factory.model.text.config, 16), count_image(factory.model.tower)
     more = factory.count_flops(contender, outcome) - factory.count_flops(before, outcome)
     assert more == 8 * (image.forward + count_comparison(48, 16).forward) + 16 * prompt.forward
 
@@ -419,6 +419,18 @@ def test_embedded_model_can_be_measured() -> None:
     report = measure_cost(model="pocket", batch_size=4, classes=12, methods=["lmr"], rounds=1, threads=1, memory=False)
     assert "lmr, half past" in report.to_text()
     assert {verdict.word for verdict in report.tables[0].verdicts} == {"for ViT-B/16"}
+
+
+def test_tower_with_a_stem_is_measured_without_transformers() -> None:
+    report = measure_cost(
+        model="photo", batch_size=4, classes=12, methods=["lmr", "batclip"], rounds=1, threads=1, memory=False
+    )
+    table = report.tables[0]
+    assert "transformers has no model with this tower, so there is no comparison with it." in table.notes
+    names = [row.entry.name for row in table.rows]
+    assert "batclip" in names
+    assert not any("transformers" in name or "plain" in name for name in names)
+    assert all(row.flops for row in table.rows)
 
 
 def test_model_without_a_tokenizer_is_measured_without_its_text_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmr.models.clip.image_tower import VisionTower
 from lmr.models.clip.text_tower import TextTower
@@ -29,6 +29,7 @@ class PhotoTower(VisionTower):
     computing them again costs as much as the blocks.
     """
 
+    is_clip = False
     keeps_tokens = True
 
     def __init__(self, config: PhotoConfig, trained: bool = True) -> None:
@@ -40,6 +41,15 @@ class PhotoTower(VisionTower):
         """The convolutions."""
         assert isinstance(self.patches, ConvStem)
         return self.patches
+
+    def count_embedding(self) -> int:
+        """Multiply-adds of the convolutions for one image."""
+        side, total = self.config.resolution, 0
+        for layer in self.stem:
+            conv = layer.get_submodule("conv")
+            side //= conv.stride[0] if isinstance(conv, nn.Conv2d) else 1
+            total += side**2 * conv.get_parameter("weight").numel()
+        return total
 
     def _cut_patches(self, images: Tensor) -> Tensor:
         grid: Tensor = self.stem(images)
