@@ -44,7 +44,7 @@ examples:
   lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --out photos.jsonl
   lmr doctor openai/clip-vit-base-patch16                     what was loaded, and whether it works
   lmr cost --random ViT-B-16 --batch-size 16                  what a step costs on this machine
-  lmr bench photo && lmr report                               nine methods on 15 corruptions, then tables and figures
+  lmr bench photo-quick && lmr report                         nine methods on five corruptions, then tables and figures
   lmr list                                                    methods and models
   lmr COMMAND --help                                          more about a command"""
 

@@ -28,6 +28,7 @@ from lmr.apps.demo import (
 from lmr.apps.demo_figures import BASELINE, OURS, choose_styles, draw_sheet
 from lmr.bench.plans.plan import Plan, read_plan
 from lmr.bench.running.row import Row, read_rows, write_samples
+from lmr.cli.parser import build_command, parse
 from lmr.core.spec import parse_spec
 from lmr.data.photographs import Photographs
 from lmr.report.statistics import Difference, bootstrap_difference
@@ -211,6 +212,15 @@ def test_more_images_than_there_are_means_all_of_them(
     assert f"Streams of {used} images in batches of 64, severity 5 of 5" in said
     assert ("5000 images were asked for, but the set has 2000; all of them are used.\n" in said) == (asked > used)
     assert "airplane, automobile, bird, " in said
+
+
+def test_defaults_of_the_command_are_those_of_the_plan() -> None:
+    options = parse(["demo"])
+    for part in read_plan("demo").parts:
+        assert options.images == part.images
+        assert (options.batch_size,) == part.batch_sizes
+        assert (options.severity,) == part.severities
+    assert f"{Photographs().count('clean')} at most" in " ".join(build_command("demo").format_help().split())
 
 
 def test_contact_sheet_has_a_row_for_every_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

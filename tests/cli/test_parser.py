@@ -10,10 +10,8 @@ import sys
 import pytest
 
 from lmr.bench.cost.settings import METHODS
-from lmr.bench.plans.plan import read_plan
 from lmr.cli.parser import COMMANDS, build_command, build_parser, parse
-from lmr.data.photographs import Photographs
-from lmr.models.known_models import DEFAULT_MODEL
+from lmr.models.known_models import DEFAULT_MODEL, EMBEDDED_MODELS
 from lmr.report.paper.paper_file import list_table_names
 
 HEAVY = {"torch", "numpy", "PIL", "scipy", "cv2", "matplotlib", "tqdm", "safetensors", "transformers"}
@@ -69,6 +67,15 @@ def test_a_command_is_filled_when_it_is_chosen(capsys: pytest.CaptureFixture[str
     assert "lmr demo: error: unrecognized arguments: --sevrity 3" in words
 
 
+def test_default_model_is_that_of_the_package() -> None:
+    """Its name is written out in the options, because the package of models is slow to import."""
+    assert parse(["doctor"]).model == parse(["predict", "photos", "--labels", "cat,dog"]).model == DEFAULT_MODEL
+    assert DEFAULT_MODEL in EMBEDDED_MODELS
+    for command in ("predict", "doctor"):
+        words = " ".join(build_command(command).format_help().split())
+        assert f"(default: {DEFAULT_MODEL}, which comes with lmr)" in words
+
+
 def test_names_in_the_help_are_those_of_the_package() -> None:
     """They are read or written out there without the modules that know them, which are slow to import."""
 
@@ -77,17 +84,3 @@ def test_names_in_the_help_are_those_of_the_package() -> None:
 
     assert f"oneof:{','.join(list_table_names())}" in show("reproduce")
     assert f"(default:{''.join(METHODS)})" in show("cost")
-    for command in ("predict", "doctor"):
-        assert f"(default:{DEFAULT_MODEL},whichcomeswithlmr)" in show(command)
-    assert parse(["doctor"]).model == parse(["predict", "photos", "--labels", "cat,dog"]).model == DEFAULT_MODEL
-
-
-def test_defaults_of_the_demo_are_those_of_its_plan() -> None:
-    options = parse(["demo"])
-    for part in read_plan("demo").parts:
-        assert (options.images, (options.batch_size,), (options.severity,)) == (
-            part.images,
-            part.batch_sizes,
-            part.severities,
-        )
-    assert f"{Photographs().count('clean')} at most" in build_command("demo").format_help()

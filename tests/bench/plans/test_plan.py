@@ -10,6 +10,7 @@ import lmr
 from lmr.bench.plans.plan import Contender, Part, Plan, list_plans, name_contender, parse_plan, read_plan
 from lmr.bench.plans.prompt_sets import PromptSet
 from lmr.core.spec import parse_spec
+from lmr.models.known_models import DEFAULT_MODEL, EMBEDDED_MODELS
 
 PAPER_SPECS = {  # what the appendix of the paper says of each method on each benchmark, and the batch sizes it states
     "tda": {"pos_alpha": 2.0, "pos_beta": 5.0, "neg_alpha": 0.117, "neg_beta": 1.0, "pos_capacity": 3, "batch": 1},
@@ -56,13 +57,19 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
     plan = open_plan(name, tmp_path)
     assert plan.title
     assert plan.parts
-    pocket = name.startswith("pocket") or name == "demo"
+    others = {"imagenet-c-vitl14": "ViT-L-14", "cifar10-c-quick": "ViT-B-32"}
+    embedded = next((model for model in EMBEDDED_MODELS if name.startswith(model)), "ViT-B-16")
     for part in plan.parts:
-        assert part.backbones == ("pocket" if pocket else "ViT-L-14" if "vitl14" in name else "ViT-B-16",)
+        if name != "demo":
+            assert part.backbones == (others.get(name, embedded),)
         assert set(part.severities) <= {1, 2, 3, 4, 5}
-        assert part.seeds == (1,)
+        assert part.seeds == ((1, 2, 3) if name == "photo" else (1,))
         if "cupl" not in name:
             assert [prompts.name for prompts in part.prompts] == ["a photo of a {}."]
+
+
+def test_demonstration_runs_on_the_default_model() -> None:
+    assert {part.backbones for part in read_plan("demo").parts} == {(DEFAULT_MODEL,)}
 
 
 @pytest.mark.parametrize("name", PAPER_CHANGES)
