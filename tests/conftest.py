@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also for the programs that tests start
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # programs that tests start need not compile the package each time
+os.environ["COLUMNS"] = "120"  # what a test reads must not depend on the width of the terminal it runs in
 os.environ["LMR_CACHE"] = tempfile.mkdtemp(prefix="lmr-cache-")  # nothing of a test stays in anybody's home
 
 import hypothesis

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmr.bench.columns import align
-from lmr.bench.plans.plan import Part, read_plan
+from lmr.bench.plans.plan import Part, Plan, read_plan
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.metrics import running_accuracy, running_top_share
 from lmr.bench.running.row import Row, read_samples
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder
+from lmr.core.registry import find_method
+from lmr.core.traits import Role
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN
+from lmr.report.statistics import Difference, align_by_index, bootstrap_difference
 
 PLAN = "demo"
 FIGURES = ("demo.png", "ablation.png")  # of the comparisons of the plan, in their order
-WORLD = "world.png"
-LONG = 5000  # images after which the methods differ clearly
+SHEET = "photographs.png"
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,14 @@ class StreamResult:
         return self.row.metrics["ms_per_image"] or 0.0
 
     @cached_property
+    def samples(self) -> dict[str, NDArray[Any]]:
+        """The answers to all images, in the order of the stream: [N] each."""
+        return read_samples(self.folder, self.row.run)
+
+    @cached_property
     def curves(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Running accuracy and running share of the most predicted class: [N] each."""
-        samples, classes = read_samples(self.folder, self.row.run), int(self.row.protocol["classes"])
+        samples, classes = self.samples, int(self.row.protocol["classes"])
         return running_accuracy(samples["predicted"], samples["true"]), running_top_share(samples["predicted"], classes)
 
 
@@ -69,6 +77,14 @@ class Comparison:
         """The streams that all contenders answered."""
         return list(next(iter(self.results.values())))
 
+    @property
+    def baseline(self) -> str:
+        """The label of the contender that does not adapt, which the others are compared with."""
+        for label, by_domain in self.results.items():
+            if find_method(next(iter(by_domain.values())).row.method).role is Role.BASELINE:
+                return label
+        raise LmrError(f"No method of {self.title!r} is a baseline to compare with; add one to the plan.")
+
 
 @dataclass(frozen=True)
 class Demo:
@@ -78,17 +94,25 @@ class Demo:
     clean: float
 
 
-def run_demo(out: Path, images: int = 1280, batch_size: int = 64, severity: int = 5) -> Demo:
-    """Run the plan in the folder ``out``, print its tables and write its figures; finished runs are not run again."""
-    plan = read_plan(PLAN, {"images": images, "batch_sizes": batch_size, "severities": severity})
-    check_folder(out, ("rows.jsonl", *FIGURES, WORLD))
-    from lmr.apps.demo_figures import draw_comparison, draw_world  # matplotlib takes a second to import
+def run_demo(out: Path, images: int | None = None, batch_size: int | None = None, severity: int | None = None) -> Demo:
+    """Run the plan in the folder ``out``, print its tables and write its figures; finished runs are not run again.
 
-    dataset = open_dataset(plan.parts[0].datasets[0])
-    count = min(images, len(dataset.labels(CLEAN)))
-    first, last = dataset.classes[0], dataset.classes[-1]
-    print(f"The {plan.parts[0].backbones[0]} model knows {len(dataset.classes)} classes, from {first!r} to {last!r}.")
-    print(f"Streams of {count} images in batches of {batch_size}, severity {severity} of 5; no labels are used.")
+    What is not given is as the plan says. At most all images of the set are used.
+    """
+    plan = read_plan(PLAN, {"images": images, "batch_sizes": batch_size, "severities": severity})
+    check_folder(out, ("rows.jsonl", *FIGURES, SHEET))
+    from lmr.apps.demo_figures import draw_comparison, draw_sheet  # matplotlib takes a second to import
+
+    first = plan.parts[0]
+    dataset = open_dataset(first.datasets[0])
+    available = dataset.count(CLEAN)
+    plan, count = _limit_images(plan, available)
+    print(f"The {first.backbones[0]} model answers photographs of {len(dataset.classes)} classes:")
+    print(f"{', '.join(dataset.classes)}.")
+    print(
+        f"Streams of {count} images in batches of {first.batch_sizes[0]}, severity {first.severities[0]} of 5; no "
+        "labels are used."
+    )
     outcome = run_bench(plan, out, brief=True)
     if outcome.failures:
         raise LmrError(outcome.describe())
@@ -99,18 +123,36 @@ def run_demo(out: Path, images: int = 1280, batch_size: int = 64, severity: int 
     threads = outcome.rows[0].versions["threads"]
     fair = 100 / len(dataset.classes)
     print(f"\nOn clean images the frozen model has an accuracy of {100 * demo.clean:.1f} %.")
+    print("gain: of the mean, in points, with its 95 % interval (paired bootstrap; an image in all streams is one).")
     print(f"top class: share of the most predicted class in % (fair: {fair:.3g}); ms: per image, threads: {threads}.")
     for comparison, name in zip(demo.comparisons, FIGURES, strict=True):
         draw_comparison(comparison, demo.clean, out / name)
-    draw_world(out / WORLD)
+    draw_sheet(dataset, out / SHEET)
     print(f"\nRan for {outcome.seconds:.0f} s. Files:")
     for comparison, name in zip(demo.comparisons, FIGURES, strict=True):
         print(f"  {out / name}  {comparison.title.partition(' (')[0]}: accuracy and concentration over each stream")
-    print(f"  {out / WORLD}  the images the model was made for")
+    print(f"  {out / SHEET}  photographs of every class")
     print(f"  {out / 'rows.jsonl'}  all results with their protocol; 'lmr report {out}' makes tables and figures")
-    if count < LONG:
-        print(f"\nMethods need a longer stream to differ: lmr demo --images {LONG} takes a few minutes.")
+    print(f"\n{_advise_longer(count, available)}")
     return demo
+
+
+def _limit_images(plan: Plan, available: int) -> tuple[Plan, int]:
+    """The plan with at most as many images as there are, and their number; says so where more were asked for."""
+    wanted = plan.parts[0].images or available
+    if wanted > available:
+        print(f"{wanted} images were asked for, but the set has {available}; all of them are used.")
+    count = min(wanted, available)
+    return replace(plan, parts=tuple(replace(part, images=count) for part in plan.parts)), count
+
+
+def _advise_longer(count: int, available: int) -> str:
+    """How to get longer streams, on which methods differ more."""
+    lines = ["Methods need a longer stream to differ:"]
+    if count < available:
+        lines.append(f"  lmr demo --images {available}           every photograph that comes with lmr")
+    lines.append("  lmr bench photo --root FOLDER    the whole test sets, once 'lmr fetch' has put them there")
+    return "\n".join(lines)
 
 
 def gather_results(parts: Sequence[Part], rows: Sequence[Row], folder: Path) -> Demo:
@@ -130,13 +172,36 @@ def gather_results(parts: Sequence[Part], rows: Sequence[Row], folder: Path) -> 
 
 
 def format_table(comparison: Comparison) -> str:
-    """Accuracy of the contenders on each stream, their mean, concentration and cost, as aligned text."""
-    lines = [["", *(name.replace("_", " ") for name in comparison.domains), "mean", "top class", "ms"]]
+    """Accuracy of the contenders on each stream, their mean, its gain, concentration and cost, as aligned text."""
+    names, baseline = (name.replace("_", " ") for name in comparison.domains), comparison.baseline
+    lines = [["", *names, "mean", f"gain over {baseline} (95 %)", "top class", "ms"]]
     for label, by_domain in comparison.results.items():
         results = list(by_domain.values())
         mean = sum(result.accuracy for result in results) / len(results)
         share = sum(result.top_share for result in results) / len(results)
         cost = sum(result.ms_per_image for result in results) / len(results)
-        numbers = [*(f"{100 * result.accuracy:.1f}" for result in results), f"{100 * mean:.1f}", f"{100 * share:.1f}"]
-        lines.append([label, *numbers, f"{cost:.2f}"])
+        gain = "" if label == baseline else format_gain(compare_contenders(comparison, label, baseline))
+        numbers = [*(f"{100 * result.accuracy:.1f}" for result in results), f"{100 * mean:.1f}", gain]
+        lines.append([label, *numbers, f"{100 * share:.1f}", f"{cost:.2f}"])
     return align(lines)
+
+
+def compare_contenders(comparison: Comparison, label: str, other: str) -> Difference:
+    """The mean accuracy of one contender minus that of another, with the 95 % interval of a paired bootstrap.
+
+    The same image under several corruptions counts as one; every stream has the same weight, as in the mean.
+    """
+    parts = []
+    for domain in comparison.domains:
+        ours, theirs = (comparison.results[name][domain].samples for name in (label, other))
+        first, second = align_by_index(ours["index"], theirs["index"])
+        right, rival = ours["predicted"] == ours["true"], theirs["predicted"] == theirs["true"]
+        parts.append((right[first], rival[second], ours["index"][first], np.full(len(first), 1 / len(first))))
+    right, rival, images, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return bootstrap_difference(right, rival, images, weights)
+
+
+def format_gain(gain: Difference) -> str:
+    """Points of accuracy with their interval, such as "+4.8 (+3.9 to +5.7)"."""
+    mean, low, high = (f"{100 * value:+.1f}" for value in (gain.mean, gain.low, gain.high))
+    return f"{mean} ({low} to {high})"

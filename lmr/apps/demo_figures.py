@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from lmr.core.registry import find_method
 from lmr.core.spec import parse_spec
 from lmr.core.traits import Role
-from lmr.data.sets.catalogue import POCKET_SEED, open_dataset
-from lmr.data.sets.dataset import CLEAN
-from lmr.data.sets.pocket_world import CLASSES, SHAPES, draw
+from lmr.data.sets.catalogue import open_dataset
+from lmr.data.sets.dataset import CLEAN, Dataset
 
 if TYPE_CHECKING:
     from lmr.apps.demo import Comparison
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
 BASELINE: dict[str, Any] = {"color": "#333333", "linestyle": "--"}
 OURS: dict[str, Any] = {"color": "#d1343a", "linewidth": 2.4}
+SHOWN = 4  # images above every column
 PALETTE = ("#7fb3d5", "#2471a3", "#f0b27a", "#b9770e", "#82c99d", "#1e8449", "#af7ac5", "#8c9fb5", "#c2a878")
 
 
@@ -38,14 +38,14 @@ def draw_comparison(comparison: Comparison, clean: float, path: Path) -> None:
     """
     domains, labels = comparison.domains, list(comparison.results)
     figure, axes = plt.subplots(
-        3, len(domains), figsize=(3.3 * len(domains), 8.2), squeeze=False, height_ratios=(0.55, 1, 0.8)
+        3, len(domains), figsize=(3.6 * len(domains), 8.4), squeeze=False, height_ratios=(0.6, 1, 0.8)
     )
     styles = choose_styles({label: comparison.results[label][domains[0]].row for label in labels})
     classes = len(open_dataset(comparison.dataset).classes)
     top = max(_skip_start(result.curves[1]).max() for by in comparison.results.values() for result in by.values())
     for column, domain in enumerate(domains):
         samples, accuracy, share = axes[:, column]
-        _show_images(samples, comparison.dataset, domain, comparison.severity)
+        _show_images(samples, comparison.dataset, domain, comparison.severity, named=column == 0)
         samples.set_title(domain.replace("_", " "), fontsize=12)
         for label in labels:
             right, crowded = comparison.results[label][domain].curves
@@ -61,9 +61,11 @@ def draw_comparison(comparison: Comparison, clean: float, path: Path) -> None:
     axes[1, 0].set_ylabel(f"accuracy so far, %\n(clean images: {100 * clean:.1f})")
     axes[2, 0].set_ylabel("most predicted class, %\n(grey: its fair share)")
     handles, names = axes[1, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="lower center", ncols=len(names), frameon=False, fontsize=11)
+    figure.legend(handles, names, loc="lower center", ncols=len(names), frameon=False, fontsize=12)
     severity = comparison.severity
-    figure.suptitle(f"A small vision-language model on streams of corrupted images, severity {severity} of 5", y=0.99)
+    figure.suptitle(
+        f"A small vision-language model on streams of corrupted photographs, severity {severity} of 5", y=0.99
+    )
     figure.tight_layout(rect=(0, 0.045, 1, 0.99))
     _save(figure, path)
 
@@ -84,20 +86,18 @@ def choose_styles(rows: dict[str, Row]) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def draw_world(path: Path) -> None:
-    """A contact sheet with one image of every class of the pocket world, one row per shape."""
-    arrays, scene = draw(range(4000), POCKET_SEED)
-    first = [int(np.flatnonzero(scene.label == label)[0]) for label in range(len(CLASSES))]
-    columns = len(CLASSES) // len(SHAPES)
-    sheet = _tile(arrays[first], columns)
-    figure, axis = plt.subplots(figsize=(8.6, 8.2))
-    axis.imshow(sheet, interpolation="nearest")
+def draw_sheet(dataset: Dataset, path: Path, columns: int = 10) -> None:
+    """A contact sheet of a dataset: one row per class with the first of its images."""
+    labels = dataset.labels(CLEAN)
+    places = [place for label in range(len(dataset.classes)) for place in np.flatnonzero(labels == label)[:columns]]
+    arrays = np.stack(dataset.read(CLEAN, 0, places))
+    figure, axis = plt.subplots(figsize=(9.0, 8.2))
+    axis.imshow(_tile(arrays, columns), interpolation="nearest")
     size = arrays.shape[1]
-    axis.set_yticks([size * (k + 0.5) for k in range(len(SHAPES))], SHAPES)
-    finishes = [name.rsplit(" ", 1)[0] for name in CLASSES[:columns]]
-    axis.set_xticks([size * (k + 0.5) for k in range(columns)], finishes, rotation=40, ha="right")
+    axis.set_yticks([size * (k + 0.5) for k in range(len(dataset.classes))], dataset.classes, fontsize=12)
+    axis.set_xticks([])
     axis.tick_params(length=0)
-    axis.set_title(f"The pocket world: one image of each of the {len(CLASSES)} classes")
+    axis.set_title(f"{columns} photographs of each class\nfrom {dataset.protocol['pictures']}")
     figure.tight_layout()
     _save(figure, path)
 
@@ -107,14 +107,15 @@ def _skip_start(values: NDArray[Any]) -> NDArray[Any]:
     return values[max(1, len(values) // 20) - 1 :]
 
 
-def _show_images(axis: Axes, dataset: str, domain: str, severity: int) -> None:
-    """The first images of the set, clean above and corrupted below."""
-    opened, places = open_dataset(dataset), range(4)
+def _show_images(axis: Axes, dataset: str, domain: str, severity: int, named: bool) -> None:
+    """One image of each of the first classes to occur in the set, clean above and corrupted below."""
+    opened = open_dataset(dataset)
+    places = np.sort(np.unique(opened.labels(CLEAN), return_index=True)[1])[:SHOWN]
     arrays = np.stack([*opened.read(CLEAN, severity, places), *opened.read(domain, severity, places)])
     axis.imshow(_tile(arrays, len(places)), interpolation="nearest")
     axis.set_xticks([])
     height = arrays.shape[1]
-    axis.set_yticks([height * 0.5, height * 1.5], ["clean", "changed"], fontsize=8)
+    axis.set_yticks([height * 0.5, height * 1.5], ["clean", "corrupted"] if named else ["", ""], fontsize=9)
     axis.tick_params(length=0)
 
 

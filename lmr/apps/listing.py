@@ -13,6 +13,7 @@ from lmr.core.method import Method, list_arguments
 from lmr.core.registry import find_method, list_methods, sort_methods
 from lmr.core.spec import format_spec
 from lmr.models import list_models
+from lmr.models.known_models import DEFAULT_MODEL
 
 WIDTH = 100  # columns
 
@@ -20,7 +21,7 @@ WIDTH = 100  # columns
 def describe_everything() -> str:
     """Every method and every model, each in a line or two."""
     methods = [find_method(name) for name in sort_methods(list_methods())]
-    models = [(name, line) for name, line in list_models().items()]
+    models = [(name, f"{line}; the default" if name == DEFAULT_MODEL else line) for name, line in list_models().items()]
     return "\n".join(
         [
             "METHODS",

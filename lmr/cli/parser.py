@@ -31,7 +31,7 @@ COMMANDS = {
     "bench": Command("run methods on benchmarks; resumes if interrupted", "bench"),
     "report": Command("make tables, figures and a web page from finished runs", "report"),
     "reproduce": Command("run a table of the paper and compare it with the published one", "reproduce"),
-    "train": Command("train the model that comes with lmr", "train"),
+    "train": Command("train a model that comes with lmr", "train"),
     "corruptions": Command("draw an image under every corruption", "corruptions"),
     "list": Command("show methods and models", "listing"),
     "completion": Command("print a completion script for bash, zsh or fish", "completion"),
@@ -39,8 +39,8 @@ COMMANDS = {
 
 EXAMPLES = """\
 examples:
-  lmr demo                                                    see what it does, in about a minute
-  lmr predict photos --labels "red star,blue ring" --out photos.jsonl
+  lmr demo                                                    see what it does, in about two minutes
+  lmr predict photos --labels "cat,dog,ship,truck"            label a folder with the model that comes with lmr
   lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --out photos.jsonl
   lmr doctor openai/clip-vit-base-patch16                     what was loaded, and whether it works
   lmr cost --random ViT-B-16 --batch-size 16                  what a step costs on this machine

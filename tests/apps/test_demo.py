@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,26 @@ from PIL import Image
 from row_maker import make_row
 
 import lmr
-from lmr.apps.demo import FIGURES, Comparison, StreamResult, format_table, gather_results, run_demo
-from lmr.apps.demo_figures import BASELINE, OURS, choose_styles
-from lmr.bench.plans.plan import read_plan
+from lmr.apps import demo as demo_file
+from lmr.apps import demo_figures
+from lmr.apps.demo import (
+    FIGURES,
+    SHEET,
+    Comparison,
+    StreamResult,
+    compare_contenders,
+    format_gain,
+    format_table,
+    gather_results,
+    run_demo,
+)
+from lmr.apps.demo_figures import BASELINE, OURS, choose_styles, draw_sheet
+from lmr.bench.plans.plan import Plan, read_plan
 from lmr.bench.running.row import Row, read_rows, write_samples
+from lmr.cli.parser import build_command, parse
 from lmr.core.spec import parse_spec
+from lmr.data.photographs import Photographs
+from lmr.report.statistics import Difference, bootstrap_difference
 
 
 def run_command(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -29,7 +46,7 @@ def test_demo_prints_every_contender_and_resumes(tmp_path: Path) -> None:
     for part in plan.parts[:2]:
         for contender in part.methods:
             assert f"\n{contender.label} " in done.stdout
-    for name in (*FIGURES, "world.png", "rows.jsonl"):
+    for name in (*FIGURES, SHEET, "rows.jsonl"):
         assert str(out / name) in done.stdout
         assert (out / name).stat().st_size > 1000
     with Image.open(out / "demo.png") as figure:
@@ -41,6 +58,10 @@ def test_demo_prints_every_contender_and_resumes(tmp_path: Path) -> None:
     assert {row.domain for row in rows} == {"clean", *corruptions}
     for row in rows:
         assert (row.images, row.batch_size, row.order["kind"]) == (24, 12, "file")
+        assert (row.backbone["name"], row.dataset) == ("photo", "photo-c")
+        assert row.protocol["pictures"] == Photographs().protocol["pictures"]
+    assert max(map(len, done.stdout.partition("Files:")[0].splitlines())) <= 120
+    assert "lmr demo --images 2000 " in done.stdout
     # What is finished is not run again: a row that a killed demo did not write is all that is added.
     kept = (out / "rows.jsonl").read_bytes().splitlines(keepends=True)
     (out / "rows.jsonl").write_bytes(b"".join(kept[:-1]))
@@ -52,41 +73,75 @@ def test_demo_prints_every_contender_and_resumes(tmp_path: Path) -> None:
     assert [line[:60] for line in again.stdout.splitlines() if " ms" not in line and "Ran for" not in line] == strip
 
 
-def test_every_method_takes_part_with_its_values_for_cifar100() -> None:
+def test_every_method_takes_part_with_its_values_for_cifar10() -> None:
     methods, parts, clean = read_plan("demo").parts
     found = {parse_spec(contender.spec)[0]: contender.spec for contender in methods.methods}
     assert list(found) == lmr.core.registry.sort_methods(lmr.list_methods())
-    classifier = lmr.load("pocket").classifier(["red star", "blue ring"])
+    classifier = lmr.load("photo").classifier(["cat", "dog"])
     for name, spec in found.items():
-        preset = "cifar100-c" if "cifar100-c" in lmr.find_method(name).presets else None
+        preset = "cifar10-c" if "cifar10-c" in lmr.find_method(name).presets else None
         assert lmr.create(name, classifier, preset=preset).spec == spec
     everything = {contender.spec for contender in (*methods.methods, *parts.methods)}
     assert len(everything) == len(found) + 4
-    assert (clean.corruptions, clean.severities, clean.images) == (("clean",), (5,), 1280)
+    assert (clean.corruptions, clean.severities, clean.images) == (("clean",), (5,), methods.images)
+    assert methods.images is not None
+    assert 0 < methods.images <= Photographs().count("clean")
 
 
-def make_result(folder: Path, label: str, domain: str, right: int) -> StreamResult:
-    row = make_row(label, "zeroshot()", domain, right / 10, top_share=1.0, protocol={"classes": "4"})
-    true = np.array([0] * right + [1] * (10 - right))
-    names = dict.fromkeys(("index", "confidence", "gap", "margin", "recovery"), np.zeros(10))
-    write_samples(folder, row.run, names | {"predicted": np.zeros(10, np.int64), "true": true})
+def make_result(folder: Path, spec: str, domain: str, right: Sequence[int], images: int = 10) -> StreamResult:
+    """The right answers are to the images of these numbers, which come last to first in the stream."""
+    row = make_row(spec, spec, domain, len(right) / images, top_share=1.0, protocol={"classes": "4"})
+    index = np.arange(images)[::-1]
+    names = dict.fromkeys(("confidence", "gap", "margin", "recovery"), np.zeros(images))
+    answers = {"index": index, "predicted": np.zeros(images, np.int64), "true": 1 - np.isin(index, right)}
+    write_samples(folder, row.run, names | answers)
     return StreamResult(row, folder)
 
 
-def test_table_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
-    numbers = {"A": {"fog": 7, "blur": 3}, "B": {"fog": 2, "blur": 4}}
+def make_comparison(folder: Path, numbers: dict[str, dict[str, Sequence[int]]]) -> Comparison:
+    """Contenders by their spec: the images that each answers correctly in each stream."""
     results = {
-        label: {domain: make_result(tmp_path, label, domain, right) for domain, right in by_domain.items()}
-        for label, by_domain in numbers.items()
+        spec: {domain: make_result(folder, spec, domain, right) for domain, right in by_domain.items()}
+        for spec, by_domain in numbers.items()
     }
-    head, line, first, second = format_table(Comparison("Title", "pocket-c", 5, results)).splitlines()
-    assert head.split() == ["fog", "blur", "mean", "top", "class", "ms"]
+    return Comparison("Title", "photo-c", 5, results)
+
+
+def test_table_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
+    comparison = make_comparison(
+        tmp_path, {"tent()": {"fog": range(3, 10), "blur": range(3)}, "zeroshot()": {"fog": [0, 9], "blur": range(4)}}
+    )
+    assert comparison.baseline == "zeroshot()"
+    head, line, first, second = format_table(comparison).splitlines()
+    assert re.split("  +", head.strip()) == ["fog", "blur", "mean", "gain over zeroshot() (95 %)", "top class", "ms"]
     assert set(line) == {"-"}
-    assert first.split() == ["A", "70.0", "30.0", "50.0", "100.0", "2.00"]
-    assert second.split() == ["B", "20.0", "40.0", "30.0", "100.0", "2.00"]
-    accuracy, share = results["A"]["fog"].curves
+    gain = format_gain(compare_contenders(comparison, "tent()", "zeroshot()"))
+    assert re.split("  +", first) == ["tent()", "70.0", "30.0", "50.0", gain, "100.0", "2.00"]
+    assert re.split("  +", second) == ["zeroshot()", "20.0", "40.0", "30.0", "100.0", "2.00"]
+    accuracy, share = comparison.results["tent()"]["fog"].curves
     assert accuracy.tolist() == [1.0] * 7 + [7 / 8, 7 / 9, 0.7]
     assert share.tolist() == [1.0] * 10
+
+
+def test_gain_is_that_of_the_means_with_an_image_drawn_in_all_of_its_streams(tmp_path: Path) -> None:
+    """Two streams that agree on every image are as certain as one of them: they are not twenty images."""
+    pair = {"tent()": {"fog": [0, 1, 2, 5, 6]}, "zeroshot()": {"fog": [3, 5, 6]}}
+    one = make_comparison(tmp_path / "one", pair)
+    two = make_comparison(tmp_path / "two", {spec: by | {"blur": by["fog"]} for spec, by in pair.items()})
+    found = compare_contenders(one, "tent()", "zeroshot()")
+    assert found == compare_contenders(two, "tent()", "zeroshot()")
+    assert (found.images, found.level) == (10, 0.95)
+    assert found.mean == pytest.approx(0.2)
+    assert found.low < 0.2 < found.high
+    right, other = np.isin(np.arange(10), [0, 1, 2, 5, 6]), np.isin(np.arange(10), [3, 5, 6])
+    by_hand = bootstrap_difference(right, other)
+    assert (found.low, found.high) == (pytest.approx(by_hand.low), pytest.approx(by_hand.high))
+    assert format_gain(Difference(0.0482, -0.0012, 0.0571, 0.95, 10)) == "+4.8 (-0.1 to +5.7)"
+
+
+def test_comparison_without_a_baseline_gets_an_error_message(tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match="No method of 'Title' is a baseline"):
+        format_table(make_comparison(tmp_path, {"tent()": {"fog": [1]}}))
 
 
 def test_rows_are_sorted_into_the_parts_of_the_plan(tmp_path: Path) -> None:
@@ -137,3 +192,52 @@ def test_file_that_could_not_be_written_is_noticed_before_the_runs(tmp_path: Pat
     (tmp_path / "demo.png").mkdir()
     with pytest.raises(lmr.LmrError, match="is a folder, but a file is written there"):
         run_demo(tmp_path, images=10**9)
+
+
+@pytest.mark.parametrize(("asked", "used"), [(5000, 2000), (2000, 2000), (300, 300)])
+def test_more_images_than_there_are_means_all_of_them(
+    asked: int, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans: list[Plan] = []
+
+    def stop(plan: Plan, *_: object, **__: object) -> None:
+        plans.append(plan)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_file, "run_bench", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_demo(tmp_path / "demo", images=asked)
+    said = capsys.readouterr().out
+    assert [part.images for part in plans[0].parts] == [used] * 3
+    assert f"Streams of {used} images in batches of 64, severity 5 of 5" in said
+    assert ("5000 images were asked for, but the set has 2000; all of them are used.\n" in said) == (asked > used)
+    assert "airplane, automobile, bird, " in said
+
+
+def test_defaults_of_the_command_are_those_of_the_plan() -> None:
+    options = parse(["demo"])
+    for part in read_plan("demo").parts:
+        assert options.images == part.images
+        assert (options.batch_size,) == part.batch_sizes
+        assert (options.severity,) == part.severities
+    assert f"{Photographs().count('clean')} at most" in " ".join(build_command("demo").format_help().split())
+
+
+def test_contact_sheet_has_a_row_for_every_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[np.ndarray] = []
+    tile = demo_figures._tile
+
+    def note(arrays: np.ndarray, columns: int) -> np.ndarray:
+        drawn.append(arrays)
+        return tile(arrays, columns)
+
+    monkeypatch.setattr(demo_figures, "_tile", note)
+    photographs = Photographs()
+    draw_sheet(photographs, tmp_path / "sheet.png")
+    (arrays,) = drawn
+    labels = photographs.labels("clean")
+    for row in range(10):
+        places = np.flatnonzero(labels == row)[:10]
+        assert np.array_equal(arrays[10 * row : 10 * row + 10], np.stack(photographs.read("clean", 0, places)))
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size[0] >= 10 * 80

@@ -10,6 +10,7 @@ from lmr.apps.listing import WIDTH, describe_everything, describe_method, descri
 from lmr.core import registry
 from lmr.core.method import list_arguments
 from lmr.core.registry import sort_methods
+from lmr.models.known_models import DEFAULT_MODEL
 
 MINE = '''
 import lmr
@@ -43,6 +44,8 @@ def test_the_list_is_a_short_table_of_methods_and_models() -> None:
         assert row.endswith(method.source)
     for model, line in lmr.list_models().items():
         assert f"{model} {line}" in joined
+    assert joined.count("; the default ") == 1
+    assert f"{DEFAULT_MODEL} {lmr.list_models()[DEFAULT_MODEL]}; the default " in joined
     assert "lmr list NAME" in text
     assert len(lines) < 60
 

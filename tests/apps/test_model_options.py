@@ -82,9 +82,12 @@ def test_architecture_names_what_a_bare_file_holds(here: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("words", [["--device", "cuda"], ["--dtype", "float16"], ["--architecture", "ViT-B-16"]])
-def test_the_embedded_model_is_what_it_is(here: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(here / "photos"), "--labels", "red star,blue ring", *words]) == 2
-    assert capsys.readouterr().err.startswith("lmr: The model 'pocket' has its own architecture")
+@pytest.mark.parametrize(("model", "labels"), [("pocket", "red star,blue ring"), ("photo", "cat,dog")])
+def test_an_embedded_model_is_what_it_is(
+    here: Path, model: str, labels: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(here / "photos"), "--labels", labels, "--model", model, *words]) == 2
+    assert capsys.readouterr().err.startswith(f"lmr: The model {model!r} has its own architecture")
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cpu:x"])

@@ -67,6 +67,15 @@ def test_a_command_is_filled_when_it_is_chosen(capsys: pytest.CaptureFixture[str
     assert "lmr demo: error: unrecognized arguments: --sevrity 3" in words
 
 
+def test_default_model_is_that_of_the_package() -> None:
+    """Its name is written out in the options, because the package of models is slow to import."""
+    assert parse(["doctor"]).model == parse(["predict", "photos", "--labels", "cat,dog"]).model == DEFAULT_MODEL
+    assert DEFAULT_MODEL in EMBEDDED_MODELS
+    for command in ("predict", "doctor"):
+        words = " ".join(build_command(command).format_help().split())
+        assert f"(default: {DEFAULT_MODEL}, which comes with lmr)" in words
+
+
 def test_names_in_the_help_are_those_of_the_package() -> None:
     """They are read or written out there without the modules that know them, which are slow to import."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 from lmr.apps.model_options import Prompts
 from lmr.core.classifier import ZeroShot
 from lmr.data.image_files import UnreadableImage, open_image
-from lmr.data.sets.labelled import Labelled
+from lmr.data.sets.dataset import CLEAN, Dataset
+from lmr.data.sets.labelled import Labelled, choose_places
 from lmr.models.verify.published_accuracies import PublishedAccuracy
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Accuracy:
     first_error: str = ""
     dataset: str | None = None
     published: PublishedAccuracy | None = None
+    images_of: str = ""  # what the images are, where they are not the user's own
 
     @property
     def value(self) -> float:
@@ -61,28 +64,61 @@ class Accuracy:
 def measure_accuracy(
     classifier: ZeroShot, preprocess: Callable[[Image], Tensor], labelled: Labelled, batch_size: int
 ) -> Accuracy:
-    """Label every image without adaptation; images that cannot be read are counted and left out."""
+    """Label every image file without adaptation; those that cannot be read are counted and left out."""
+    openers = [partial(open_image, path) for path in labelled.paths]
+    return _measure(classifier, preprocess, openers, labelled.labels, batch_size)
+
+
+def measure_dataset(
+    classifier: ZeroShot,
+    preprocess: Callable[[Image], Tensor],
+    dataset: Dataset,
+    batch_size: int,
+    images: int | None = None,
+) -> Accuracy:
+    """The same on the clean images of a dataset, or on a random choice of them."""
+    labels = dataset.labels(CLEAN)
+    places = choose_places(len(labels), len(labels) if images is None else images)
+    openers = [partial(_open_array, dataset, place) for place in places]
+    accuracy = _measure(classifier, preprocess, openers, labels[places].tolist(), batch_size)
+    return replace(accuracy, images_of=dataset.protocol["pictures"])
+
+
+def _open_array(dataset: Dataset, place: int) -> Image:
+    from PIL import Image
+
+    return Image.fromarray(dataset.read(CLEAN, 0, [place])[0])
+
+
+def _measure(
+    classifier: ZeroShot,
+    preprocess: Callable[[Image], Tensor],
+    openers: Sequence[Callable[[], Image]],
+    labels: Sequence[int],
+    batch_size: int,
+) -> Accuracy:
+    """The accuracy on the images that the functions open, one after the other; a batch of them is in memory."""
     from tqdm import tqdm
 
     right = images = unreadable = 0
     first_error = ""
     hidden = sys.stderr is None or not sys.stderr.isatty()
-    with tqdm(total=len(labelled.paths), unit="image", disable=hidden, leave=False) as bar:
-        for first in range(0, len(labelled.paths), batch_size):
+    with tqdm(total=len(openers), unit="image", disable=hidden, leave=False) as bar:
+        for first in range(0, len(openers), batch_size):
             part = slice(first, first + batch_size)
             inputs: list[Tensor] = []
-            labels: list[int] = []
-            for path, label in zip(labelled.paths[part], labelled.labels[part], strict=True):
+            wanted: list[int] = []
+            for open_one, label in zip(openers[part], labels[part], strict=True):
                 try:
-                    inputs.append(preprocess(open_image(path)))
-                    labels.append(label)
+                    inputs.append(preprocess(open_one()))
+                    wanted.append(label)
                 except (UnreadableImage, ValueError, OSError, MemoryError) as error:
                     unreadable += 1
                     first_error = first_error or str(error)
             if inputs:
-                right += _count_right(classifier, torch.stack(inputs), torch.tensor(labels))
+                right += _count_right(classifier, torch.stack(inputs), torch.tensor(wanted))
                 images += len(inputs)
-            bar.update(len(labelled.paths[part]))
+            bar.update(len(openers[part]))
     return Accuracy(right, images, unreadable, classifier.classes, first_error=first_error)
 
 

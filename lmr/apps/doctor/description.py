@@ -26,6 +26,7 @@ class TowerDescription:
     parameters: int
     digest: str
     config: VisionConfig | TextConfig | None = None
+    stem: bool = False  # whether convolutions make the tokens of an image, in place of a patch layer
 
 
 @dataclass(frozen=True)
@@ -67,4 +68,6 @@ def describe_model(backbone: Backbone, texts: Sequence[str]) -> ModelDescription
 
 def _describe_tower(tower: nn.Module) -> TowerDescription:
     config = tower.config if isinstance(tower, VisionTower | TextTower) else None
-    return TowerDescription(sum(p.numel() for p in tower.parameters()), digest_tensors(tower.state_dict()), config)
+    parameters = sum(p.numel() for p in tower.parameters())
+    stem = isinstance(tower, VisionTower) and not tower.is_clip
+    return TowerDescription(parameters, digest_tensors(tower.state_dict()), config, stem)

@@ -9,13 +9,17 @@ from typing import Literal
 import torch
 
 from lmr.apps.doctor import screen
-from lmr.apps.doctor.accuracy import Accuracy, measure_accuracy
+from lmr.apps.doctor.accuracy import Accuracy, measure_accuracy, measure_dataset
 from lmr.apps.doctor.description import ModelDescription, describe_model
 from lmr.apps.doctor.self_check import Check, CheckKind, CheckOutcome, choose_texts, draw_images, run_checks
 from lmr.apps.model_options import ModelOptions, Prompts, choose_prompts, make_classifier, read_names
 from lmr.core.errors import LmrError
+from lmr.data.photographs import Photographs
+from lmr.data.sets.dataset import Dataset
 from lmr.data.sets.labelled import AnyPath, Labelled, list_labelled
 from lmr.models import Backbone
+from lmr.models.known_models import DEFAULT_MODEL
+from lmr.models.model_facts import ModelFormat
 from lmr.models.verify.published_accuracies import find_published_accuracy
 
 
@@ -52,7 +56,7 @@ class DoctorReport:
 
 
 def examine(
-    model: str | Backbone,
+    model: str | Backbone = DEFAULT_MODEL,
     *,
     data: AnyPath | None = None,
     dataset: str | None = None,
@@ -68,6 +72,8 @@ def examine(
     compile: bool = False,
 ) -> DoctorReport:
     """Load a model, describe it, check it and, given labelled ``data``, measure its zero-shot accuracy.
+
+    The accuracy of the default model is measured without ``data`` too, on the photographs that come with the package.
 
     ``data`` is a folder with one sub-folder per class, or a .csv file with the columns path and label; ``labels`` the
     class names (see :mod:`lmr.data.sets.labelled`); ``dataset`` what the images are, to compare with the
@@ -89,8 +95,20 @@ def examine(
     backbone = model if isinstance(model, Backbone) else options.load(model)
     texts = choose_texts(backbone, list(names.values()) if isinstance(names, Mapping) else names)
     checks = run_checks(backbone, texts, draw_images())
-    accuracy = None if labelled is None else _measure(backbone, labelled, wording, batch_size, dataset)
+    if labelled is not None:
+        accuracy = _measure(backbone, labelled, wording, batch_size, dataset)
+    elif own := _open_own_images(backbone):
+        classifier = make_classifier(backbone, own.classes, wording)
+        accuracy = measure_dataset(classifier, backbone.preprocess, own, batch_size, images)
+        accuracy = replace(accuracy, prompts=wording)
+    else:
+        accuracy = None
     return DoctorReport(describe_model(backbone, texts), tuple(checks), accuracy)
+
+
+def _open_own_images(backbone: Backbone) -> Dataset | None:
+    """The images of a model's own kind that come with the package, if there are any."""
+    return Photographs() if backbone.model_facts.format is ModelFormat.PHOTO else None
 
 
 def _measure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +16,8 @@ from lmr.models.clip.image_tower import VisionConfig
 from lmr.models.model_facts import describe_facts
 from lmr.models.verify.agreement import NotCompared
 
-_WIDTH = 110
+_WIDTH = 110  # columns, or what a narrower terminal has
+_NARROW = 60
 
 _OUTCOMES = {CheckOutcome.PASSED: "ok", CheckOutcome.FAILED: "FAILED", CheckOutcome.SKIPPED: "-"}
 
@@ -58,10 +60,11 @@ def format_description(model: ModelDescription) -> str:
     """The facts about a model, one title and its text per line."""
     facts = list_facts(model)
     wide = max(map(len, facts))
+    width = max(_NARROW, min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns))
     lines = ["MODEL"]
     for title, text in facts.items():
         begin = f"  {title:<{wide}}  "
-        lines.append(textwrap.fill(text, _WIDTH, initial_indent=begin, subsequent_indent=" " * len(begin)))
+        lines.append(textwrap.fill(text, width, initial_indent=begin, subsequent_indent=" " * len(begin)))
     return "\n".join(lines)
 
 
@@ -98,7 +101,9 @@ def _list_towers(towers: Mapping[Tower, TowerDescription]) -> dict[str, str]:
         config = tower.config
         sizes = f"{config.depth} blocks, {config.width} wide, {config.heads} heads, {config.features} features"
         if isinstance(config, VisionConfig):
-            sizes = f"{config.resolution} pixels in patches of {config.patch}, {sizes}"
+            side = config.resolution // config.patch
+            cut = f", by convolutions to {side} x {side} tokens" if tower.stem else f" in patches of {config.patch}"
+            sizes = f"{config.resolution} pixels{cut}, {sizes}"
         else:
             sizes = f"at most {config.context} tokens, {sizes}"
         lines[f"{which.value} tower"] = sizes
@@ -147,6 +152,8 @@ def format_accuracy(accuracy: Accuracy) -> str:
         f"  {accuracy.value:.2f} %, 95 % interval {low:.2f} to {high:.2f}  "
         f"({accuracy.right} of {accuracy.images} images, {accuracy.classes} classes, {prompts})",
     ]
+    if accuracy.images_of:
+        lines.append(f"  from the {accuracy.images_of}")
     if accuracy.unreadable:
         lines.append(
             f"  {accuracy.unreadable} images could not be read and are not counted; the first: {accuracy.first_error}"

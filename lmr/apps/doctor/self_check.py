@@ -17,6 +17,7 @@ from lmr.core.classifier import ZeroShot, digest_tensors, leave_autocast, leave_
 from lmr.core.errors import LmrError
 from lmr.core.norms import NormBank
 from lmr.models import Backbone
+from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.models.verify.agreement import NotCompared, WeightsReader, compare_with_transformers
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _check_texts(backbone: Backbone, texts: Sequence[str], tolerance: float) -> 
         return
     features = backbone.encode_text(list(texts))
     yield from _check_features(features, CheckKind.TEXTS_FINITE, CheckKind.TEXTS_UNIT, CheckKind.TEXTS_DIFFER)
-    short, long = texts[0], " and ".join([*texts[1:3], texts[0]])
+    short, long = texts[0], DEFAULT_TEMPLATES[0].replace("{}", texts[0])
     gap = _measure_gap(backbone.encode_text([short]), backbone.encode_text([short, long])[:1])
     yield _judge(CheckKind.PADDING, gap <= tolerance, gap=gap, tolerance=tolerance)
 

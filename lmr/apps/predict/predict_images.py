@@ -25,6 +25,7 @@ from lmr.apps.predict.state_lock import hold_state
 from lmr.core.errors import LmrError
 from lmr.core.registry import create
 from lmr.data.image_files import list_images
+from lmr.models.known_models import DEFAULT_MODEL
 
 AnyPath = str | os.PathLike[str]
 
@@ -33,7 +34,7 @@ def predict_images(
     sources: AnyPath | Sequence[AnyPath],
     labels: AnyPath | Sequence[str],
     *,
-    model: str = "pocket",
+    model: str = DEFAULT_MODEL,
     method: str = "lmr",
     templates: Sequence[str] | None = None,
     prompts: AnyPath | None = None,

@@ -32,11 +32,17 @@ class Labelled:
     names: tuple[str, ...]
 
     def choose(self, count: int, seed: int = 0) -> Labelled:
-        """A random choice of ``count`` images, the same every time, in their order; all of them if there are fewer."""
-        if count >= len(self.paths):
-            return self
-        chosen = np.sort(np.random.default_rng(seed).permutation(len(self.paths))[:count]).tolist()
+        """A random choice of ``count`` images, see ``choose_places``."""
+        chosen = choose_places(len(self.paths), count, seed)
         return Labelled(tuple(self.paths[k] for k in chosen), tuple(self.labels[k] for k in chosen), self.names)
+
+
+def choose_places(total: int, count: int, seed: int = 0) -> list[int]:
+    """A random choice of ``count`` of ``total`` places, the same every time, sorted; all of them if there are fewer."""
+    if count >= total:
+        return list(range(total))
+    chosen: list[int] = np.sort(np.random.default_rng(seed).permutation(total)[:count]).tolist()
+    return chosen
 
 
 def list_labelled(source: AnyPath, names: ClassNames | None = None) -> Labelled:

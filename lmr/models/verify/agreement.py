@@ -30,6 +30,7 @@ class WeightsReader(Enum):
 
     TRANSFORMERS = "which read the files itself"
     LMR = "with the weights as loaded here"
+    LMR_AND_STEM = "with weights and stem as loaded"  # transformers has no stem, so ours runs in both
 
     def __str__(self) -> str:
         return self.value
@@ -85,7 +86,8 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
                 return Agreement(reason=NotCompared.NO_TOKENIZER)
             text = _take_features(model.get_text_features(ids))
         elif isinstance(backbone.encoder, VisionTower) and isinstance(tower, TextTower):
-            model, reader = build_transformers_clip(backbone.encoder, tower), WeightsReader.LMR
+            model = build_transformers_clip(backbone.encoder, tower)
+            reader = WeightsReader.LMR if backbone.encoder.is_clip else WeightsReader.LMR_AND_STEM
             words = model.text_model(input_ids=tokens).last_hidden_state
             text = model.text_projection(words[torch.arange(len(words)), end])
         elif backbone.model_facts.format is ModelFormat.SIGLIP:

@@ -1,7 +1,11 @@
-"""Our towers as models of transformers: the same weights in an independent implementation, to compare with."""
+"""Our towers as models of transformers: the same weights in an independent implementation, to compare with.
+
+A stem of convolutions has no counterpart there. Its layers are put in the place of the patch layer as they are.
+"""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,20 +28,29 @@ def build_transformers_clip(image: VisionTower, text: TextTower) -> Any:
         vision_config=_describe_image(image.config),
         text_config=_describe(read) | {"vocab_size": read.vocabulary, "max_position_embeddings": read.context},
     )
-    return _fill(CLIPModel(config), _rename(image, "image") | _rename(text, "text"))
+    return _fill(CLIPModel(config), image, _rename(image, "image") | _rename(text, "text"))
 
 
 def build_transformers_vision(image: VisionTower) -> Any:
     """A CLIPVisionModelWithProjection in float32 with the weights of an image tower."""
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-    return _fill(
-        CLIPVisionModelWithProjection(CLIPVisionConfig(**_describe_image(image.config))), _rename(image, "image")
-    )
+    model = CLIPVisionModelWithProjection(CLIPVisionConfig(**_describe_image(image.config)))
+    return _fill(model, image, _rename(image, "image"))
 
 
-def _fill(model: Any, weights: dict[str, Tensor]) -> Any:
+class _Stem(nn.Sequential):
+    """The layers of a stem, with what transformers asks a patch layer for."""
+
+    @property
+    def weight(self) -> Tensor:
+        return next(self.parameters())
+
+
+def _fill(model: Any, image: VisionTower, weights: dict[str, Tensor]) -> Any:
     """The model with these weights, in evaluation mode; every weight of it must be given."""
+    if not image.is_clip:
+        model.vision_model.embeddings.patch_embedding = _Stem(*copy.deepcopy(image.patches).float().cpu().children())
     missing, unexpected = model.load_state_dict(weights, strict=False)
     if unexpected or [key for key in missing if key != "logit_scale" and not key.endswith("position_ids")]:
         raise RuntimeError(

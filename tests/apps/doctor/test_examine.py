@@ -23,8 +23,12 @@ from lmr.apps.doctor.self_check import Check, CheckKind, CheckOutcome, SkipReaso
 from lmr.apps.model_options import ModelOptions
 from lmr.cli import main
 from lmr.core.classifier import digest_tensors
+from lmr.data.photographs import Photographs
+from lmr.data.sets.labelled import choose_places
 from lmr.data.sets.pocket_world import CLASSES, draw
 from lmr.models.clip.architectures import ARCHITECTURES
+from lmr.models.model_facts import ModelFacts
+from lmr.models.photo import Photo
 from lmr.models.verify.agreement import NotCompared
 from lmr.models.verify.published_accuracies import PublishedAccuracy
 
@@ -277,6 +281,42 @@ def test_screen_of_the_embedded_model(capsys: pytest.CaptureFixture[str]) -> Non
     assert max(map(len, text.splitlines())) <= 120
 
 
+def test_screen_of_the_default_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["doctor", "--images", "40"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "FAILED" not in said.out
+    backbone = lmr.load()
+    assert isinstance(backbone, Photo)
+    sizes = backbone.encoder.config
+    side = sizes.resolution // sizes.patch
+    towers = f"{sizes.resolution} pixels, by convolutions to {side} x {side} tokens, {sizes.depth} blocks, "
+    lines = said.out.splitlines()
+    assert lines[1].split() == ["name", "photo"]
+    assert towers in said.out
+    # The long list is wrapped under its title, and every name is there.
+    start = next(k for k, line in enumerate(lines) if line.startswith("  class names "))
+    end = next(k for k, line in enumerate(lines) if line.startswith("  image tower "))
+    indent = lines[start].index(backbone.tokenizer.names[0])
+    assert max(map(len, lines[start:end])) <= 100
+    assert all(line[:indent].isspace() and line[indent] != " " for line in lines[start + 1 : end])
+    listed = " ".join(line[indent:] for line in lines[start:end]).split(", ")
+    assert listed == list(backbone.tokenizer.names)
+    assert len(listed) == 110
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("70", 70), ("20", 60), ("500", 110)])
+def test_facts_are_wrapped_at_the_width_of_the_screen(
+    columns: str, widest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    facts = ModelFacts(remarks={"class names": ", ".join(["pine tree"] * 60)})
+    lines = screen.format_description(ModelDescription("x", facts)).splitlines()
+    assert widest - 12 < max(map(len, lines)) <= widest
+
+
 def test_failed_check_is_exit_code_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelOptions, "load", lambda self, model: Deaf())
     assert main(["doctor", "deaf"]) == 1
@@ -295,6 +335,8 @@ def test_failed_check_is_exit_code_one(capsys: pytest.CaptureFixture[str], monke
         (["pocket", "--batch-size", "0"], "batch size of at least 1, got 0"),
         (["pocket", "--labels", "nowhere.txt"], "got 'nowhere.txt', and there is no such file"),
         (["pocket", "--labels", "cat,dog"], "give --labels with words it knows"),
+        (["--labels", "red star,blue ring"], "The photo model does not know the word 'red'"),
+        (["--images", "0"], "number of images of at least 1, got 0"),
         (["pocket", "--prompts", "nowhere.json"], "no file of prompts 'nowhere.json'"),
     ],
 )
@@ -355,6 +397,47 @@ def test_all_classes_are_candidates_where_the_labels_say_so(drawings: Path) -> N
     assert report.accuracy is not None
     assert report.accuracy.classes == len(CLASSES)
     assert report.accuracy.right == count_right(drawings, list(CLASSES))
+
+
+def test_default_model_is_measured_on_the_photographs_of_the_package() -> None:
+    """Against files of the same images, and against its features by hand."""
+    photographs, backbone = Photographs(), lmr.load("photo")
+    accuracy = examine(backbone, images=60, batch_size=16).accuracy
+    assert accuracy is not None
+    assert (accuracy.images, accuracy.unreadable, accuracy.classes) == (60, 0, 10)
+    assert accuracy.images_of == photographs.protocol["pictures"]
+    places = choose_places(2000, 60)
+    clip = backbone.classifier(photographs.classes)
+    pixels = torch.stack([torch.from_numpy(image) for image in photographs.read("clean", 0, places)])
+    answers = lmr.create("zeroshot", clip).step(backbone.preprocess_pixels(pixels)).labels
+    assert accuracy.right == int((answers.numpy() == photographs.labels("clean")[places]).sum())
+    assert f"({accuracy.right} of 60 images, 10 classes, the default prompt)\n" in screen.format_accuracy(accuracy)
+    assert "  from the 2000 pictures of the test set of CIFAR-10 that come with lmr" in screen.format_accuracy(accuracy)
+    other = examine(backbone, images=60, templates=["a blurry photo of a {}."]).accuracy
+    assert other is not None
+    assert other.prompts == ["a blurry photo of a {}."]
+
+
+def test_all_photographs_are_the_default_and_own_images_replace_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def note(*words: object) -> Accuracy:
+        asked.append(words[-1])
+        return Accuracy(1, 2, 0, 10)
+
+    monkeypatch.setattr(examine_file, "measure_dataset", note)
+    assert examine("photo").accuracy == Accuracy(1, 2, 0, 10)
+    assert asked == [None]
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (40, 30)).save(tmp_path / name / "0.png")
+    own = examine("photo", data=tmp_path).accuracy
+    assert own is not None
+    assert (own.images, own.classes, own.images_of) == (2, 2, "")
+    assert examine("pocket").accuracy is None
+    assert asked == [None]
 
 
 def test_chosen_images_templates_and_prompts(drawings: Path, tmp_path: Path) -> None:

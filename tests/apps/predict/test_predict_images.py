@@ -26,17 +26,26 @@ from PIL import Image
 import lmr
 from lmr.apps.model_options import ModelOptions
 from lmr.apps.predict import folder_run as run_file
+from lmr.apps.predict import predict_images as predict_file
 from lmr.apps.predict import state_lock
-from lmr.apps.predict.predict_images import predict_images, read_labels
+from lmr.apps.predict.predict_images import read_labels
+from lmr.apps.predict.predict_summary import PredictSummary
 from lmr.apps.predict.result_file import ErrorCause, ImageAnswer, ResultFile, StandardOutput, format_csv
 from lmr.apps.predict.state_lock import hold_state
 from lmr.cli import main
 from lmr.core.state import read_state
 from lmr.data.image_files import open_image
+from lmr.data.names import read_list
+from lmr.data.photographs import Photographs
+from lmr.data.sets.dataset import CLEAN
 from lmr.data.sets.pocket_world import CLASSES, draw
 
 LABELS = list(CLASSES[:12])
 TEXT = ",".join(LABELS)
+DRAWINGS = ("--model", "pocket")  # an option that is given again later replaces it
+CLASS_NAMES = {"pocket": LABELS, "photo": list(read_list("cifar10"))}
+both_models = pytest.mark.parametrize("model", ["pocket", "photo"])
+SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "imagenet-sample-224"
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals, limits or locks")
 
 
@@ -59,9 +68,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def draw_pictures(folder: Path, numbers: range) -> Path:
+def predict_images(sources: Any, labels: Any, **options: Any) -> PredictSummary:
+    """The function of the package, on drawings unless another model is named."""
+    return predict_file.predict_images(sources, labels, **{"model": "pocket"} | options)
+
+
+def draw_arrays(numbers: range, model: str = "pocket") -> Any:
+    """Pictures that a model was made for."""
+    return draw(numbers)[0] if model == "pocket" else Photographs().read(CLEAN, 0, numbers)
+
+
+def draw_pictures(folder: Path, numbers: range, model: str = "pocket") -> Path:
     folder.mkdir(exist_ok=True)
-    for number, pixels in zip(numbers, draw(numbers)[0], strict=True):
+    for number, pixels in zip(numbers, draw_arrays(numbers, model), strict=True):
         Image.fromarray(pixels).save(folder / f"img{number}.png")
     return folder
 
@@ -89,9 +108,9 @@ def photograph(folder: Path) -> dict[str, bytes]:
 
 
 def run_here(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """The program in this process: exit code, standard output, standard error."""
+    """The program in this process, on drawings unless another model is named: exit code, standard output and error."""
     capsys.readouterr()
-    code = main(["predict", *words])
+    code = main(["predict", *DRAWINGS, *words])
     said = capsys.readouterr()
     return code, said.out, said.err
 
@@ -132,10 +151,10 @@ def crash_at(owner: Any, name: str, number: int, when: str, error: type[BaseExce
 # ----------------------------------------------------------------------------------------------------------- the lines
 
 
-def make_zoo(folder: Path) -> list[str]:
+def make_zoo(folder: Path, model: str = "pocket") -> list[str]:
     """One picture in every storage, two broken ones, and what must not be listed; the names in the order expected."""
     folder.mkdir()
-    pictures = [Image.fromarray(pixels) for pixels in draw(range(8))[0]]
+    pictures = [Image.fromarray(pixels) for pixels in draw_arrays(range(8), model)]
     pictures[0].save(folder / "img10.png")
     pictures[1].save(folder / "img2.jpg", quality=90)
     pictures[2].save(folder / "img3.webp", lossless=True)
@@ -156,27 +175,31 @@ def make_zoo(folder: Path) -> list[str]:
     return [str(Path(folder.name) / name) for name in names]
 
 
-def expect_lines(names: list[str], broken: set[str], batch_size: int, top: int) -> list[dict[str, Any]]:
+def expect_lines(model: str, names: list[str], broken: set[str], batch_size: int, top: int) -> list[dict[str, Any]]:
     """The same by hand: one step per chunk on what is readable."""
-    backbone = lmr.load("pocket")
-    method = lmr.create("lmr(lr=2e-3)", backbone.classifier(LABELS, ["a photo of a {}.", "a blurry picture of a {}."]))
+    backbone, labels = lmr.load(model), CLASS_NAMES[model]
+    method = lmr.create("lmr(lr=2e-3)", backbone.classifier(labels, ["a photo of a {}.", "a blurry picture of a {}."]))
     lines: dict[str, dict[str, Any]] = {}
     for first in range(0, len(names), batch_size):
         good = [name for name in names[first : first + batch_size] if name not in broken]
         answer = method.step(torch.stack([backbone.preprocess(open_image(name)) for name in good]))
         for name, row in zip(good, answer.probabilities, strict=True):
-            best = sorted(range(len(LABELS)), key=lambda c, row=row: -row[c].item())[:top]
-            pairs = [[LABELS[c], round(row[c].item(), 6)] for c in best]
+            best = sorted(range(len(labels)), key=lambda c, row=row: -row[c].item())[:top]
+            pairs = [[labels[c], round(row[c].item(), 6)] for c in best]
             lines[name] = {"path": name, "label": pairs[0][0], "probability": pairs[0][1], "top": pairs}
     return [lines.get(name, {"path": name}) for name in names]
 
 
-def test_every_picture_gets_its_line_in_order(here: Path) -> None:
-    names = make_zoo(here / "zoo")
+@both_models
+def test_every_picture_gets_its_line_in_order(here: Path, model: str) -> None:
+    names = make_zoo(here / "zoo", model)
     broken = {"zoo/img8.png", "zoo/img9.png"}
-    (here / "names.txt").write_bytes("\ufeff".encode() + "\r\n\r\n".join(f"  {name} " for name in LABELS).encode())
+    (here / "names.txt").write_bytes(
+        "\ufeff".encode() + "\r\n\r\n".join(f"  {name} " for name in CLASS_NAMES[model]).encode()
+    )
     templates = ["--template", "a photo of a {}.", "--template", "a blurry picture of a {}."]
     shared = ["zoo", "--labels", "names.txt", "--method", "lmr(lr=2e-3)", *templates, "--batch-size", "4", "--top", "3"]
+    shared += ["--model", model]
     process = start("predict", *shared, "--out", "lines.jsonl")
     out, err = process.communicate()
     assert (process.returncode, out) == (0, b"")
@@ -186,7 +209,7 @@ def test_every_picture_gets_its_line_in_order(here: Path) -> None:
         "Cannot read 'zoo/img8.png'",
         "Cannot read 'zoo/img9.png'",
     ]
-    assert lines == expect_lines(names, broken, 4, 3)
+    assert lines == expect_lines(model, names, broken, 4, 3)
     assert "größe" in (here / "lines.jsonl").read_text("utf-8")
 
     (summary,) = err.decode().splitlines()
@@ -354,7 +377,7 @@ def test_a_terminal_gets_a_bar(here: Path, monkeypatch: pytest.MonkeyPatch, caps
 @posix
 def test_a_reader_who_has_seen_enough(here: Path) -> None:
     draw_pictures(here / "a", range(60))
-    process = start("predict", "a", "--labels", TEXT, "--batch-size", "1")
+    process = start("predict", *DRAWINGS, "a", "--labels", TEXT, "--batch-size", "1")
     assert process.stdout is not None
     assert process.stderr is not None
     assert json.loads(process.stdout.readline())["path"] == "a/img0.png"
@@ -371,12 +394,12 @@ def test_a_reader_who_has_seen_enough(here: Path) -> None:
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, bytes, Path]]:
     """Pictures, and what an uninterrupted run over them leaves: (folder, bytes of the output, a copy of the state)."""
     folder = tmp_path_factory.mktemp("straight")
-    pictures = draw_pictures(folder / "pictures", range(7))
-    (pictures / "img3.png").write_text("broken")
 
-    def run(out: Path, **options: Any) -> tuple[Path, bytes, Path]:
+    def run(out: Path, model: str = "pocket") -> tuple[Path, bytes, Path]:
         """The output must have the same path in both runs, for the state knows it."""
-        predict_images(pictures, LABELS, batch_size=2, out=out, state=f"{out}.kept", **options)
+        pictures = draw_pictures(folder / model, range(7), model)
+        (pictures / "img3.png").write_text("broken")
+        predict_images(pictures, CLASS_NAMES[model], model=model, batch_size=2, out=out, state=f"{out}.kept")
         kept = folder / f"{out.parent.name}.state"
         shutil.move(f"{out}.kept", kept)
         content = out.read_bytes()
@@ -387,22 +410,30 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pa
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("owner", "name", "most"), [(os, "fsync", 15), (os, "replace", 5), (lmr.Method, "step", 4)])
+@pytest.mark.parametrize(
+    ("model", "owner", "name", "most"),
+    [
+        ("pocket", os, "fsync", 15),
+        ("pocket", os, "replace", 5),
+        ("pocket", lmr.Method, "step", 4),
+        ("photo", lmr.Method, "step", 4),
+    ],
+)
 def test_dead_at_any_call_and_resumed_is_as_never_interrupted(
-    here: Path, straight: Callable[..., Any], owner: Any, name: str, most: int, when: str
+    here: Path, straight: Callable[..., Any], model: str, owner: Any, name: str, most: int, when: str
 ) -> None:
     out = here / ("o.csv" if name == "replace" else "o.jsonl")
-    pictures, content, kept = straight(out)
+    pictures, content, kept = straight(out, model)
     for number in range(1, most + 1):
-        options: dict[str, Any] = {"batch_size": 2, "out": out, "state": f"{out}.kept"}
+        options: dict[str, Any] = {"model": model, "batch_size": 2, "out": out, "state": f"{out}.kept"}
         with crash_at(owner, name, number, when), pytest.raises(Crash):
-            predict_images(pictures, LABELS, **options)
+            predict_images(pictures, CLASS_NAMES[model], **options)
         if out.exists():
             with out.open("ab") as file:
                 file.write(b'{"path": "a torn li')
         with crash_at(owner, name, 2, "before"), suppress(Crash):  # and dead again, unless too little was left to do
-            predict_images(pictures, LABELS, **options, resume=out.exists())
-        summary = predict_images(pictures, LABELS, **options, resume=out.exists())
+            predict_images(pictures, CLASS_NAMES[model], **options, resume=out.exists())
+        summary = predict_images(pictures, CLASS_NAMES[model], **options, resume=out.exists())
         assert out.read_bytes() == content, (name, number, when)
         assert same_state(kept, Path(f"{out}.kept")), (name, number, when)
         assert (summary.images, summary.errors) == (7, 1)
@@ -410,7 +441,7 @@ def test_dead_at_any_call_and_resumed_is_as_never_interrupted(
         out.unlink()
         os.unlink(f"{out}.kept")
     with crash_at(owner, name, most + 1, when) as calls:
-        predict_images(pictures, LABELS, **options)
+        predict_images(pictures, CLASS_NAMES[model], **options)
     assert calls == [most], "the loop above must reach every call"
 
 
@@ -477,7 +508,7 @@ def test_killed_interrupted_and_terminated_processes(here: Path) -> None:
     # Many pictures, and all deaths among the first of them: on a busy machine a signal may come late.
     draw_pictures(here / "a", range(160))
     out, kept = here / "o.jsonl", here / "camera.state"
-    words = ["predict", "a", "--labels", TEXT, "--batch-size", "1", "--out", out.name, "--state", kept.name]
+    words = ["predict", *DRAWINGS, "a", "--labels", TEXT, "--batch-size", "1", "--out", out.name, "--state", kept.name]
     process = start(*words)
     process.communicate()
     assert process.returncode == 0
@@ -590,15 +621,19 @@ def test_resuming_a_finished_run_adds_only_what_is_new(here: Path) -> None:
     assert [row["path"] for row in csv.DictReader(io.StringIO(text))] == [f"a/img{k}.png" for k in range(5)]
 
 
-def test_tomorrow_goes_on_where_today_ended(here: Path) -> None:
-    monday, tuesday = draw_pictures(here / "monday", range(4)), draw_pictures(here / "tuesday", range(4, 7))
-    predict_images([monday, tuesday], LABELS, batch_size=2, out="week.jsonl", state="week.state")
-    predict_images(monday, LABELS, batch_size=2, out="monday.jsonl", state="days.state")
-    predict_images(tuesday, LABELS, batch_size=2, out="tuesday.jsonl", state="days.state")
+@both_models
+def test_tomorrow_goes_on_where_today_ended(here: Path, model: str) -> None:
+    monday = draw_pictures(here / "monday", range(4), model)
+    tuesday = draw_pictures(here / "tuesday", range(4, 7), model)
+    predict_images(
+        [monday, tuesday], CLASS_NAMES[model], model=model, batch_size=2, out="week.jsonl", state="week.state"
+    )
+    predict_images(monday, CLASS_NAMES[model], model=model, batch_size=2, out="monday.jsonl", state="days.state")
+    predict_images(tuesday, CLASS_NAMES[model], model=model, batch_size=2, out="tuesday.jsonl", state="days.state")
     week = (here / "week.jsonl").read_bytes()
     assert week == (here / "monday.jsonl").read_bytes() + (here / "tuesday.jsonl").read_bytes()
     assert same_state(here / "week.state", here / "days.state", notes=False)
-    predict_images(tuesday, LABELS, batch_size=2, out="alone.jsonl")
+    predict_images(tuesday, CLASS_NAMES[model], model=model, batch_size=2, out="alone.jsonl")
     assert (here / "alone.jsonl").read_bytes() != (here / "tuesday.jsonl").read_bytes()
 
 
@@ -622,7 +657,7 @@ def prepare(here: Path) -> list[str]:
     draw_pictures(here / "a", range(6))
     words = ["a", "--labels", TEXT, "--batch-size", "2", "--out", "o.jsonl"]
     with crash_at(lmr.Method, "step", 3, "before"), pytest.raises(Crash):
-        main(["predict", *words])
+        main(["predict", *DRAWINGS, *words])
     return words
 
 
@@ -649,6 +684,7 @@ def refuse(capsys: pytest.CaptureFixture[str], here: Path, sentence: str, *words
         (["--method", "lmr(lr=2e-3)"], "The state belongs to lmr(lr=0.001"),
         (["--method", "zeroshot"], "The state belongs to lmr(lr=0.001"),
         (["--model", "poket"], "Did you mean 'pocket'?"),
+        (["--model", "photo"], "The photo model does not know the word 'red'"),
         (["--batch-size", "3"], "The run had --batch-size 2; resume with the same"),
         (["--top", "4"], "The run had --top 5; resume with the same"),
         (["--memory", "lean"], "The run had --memory fast; resume with the same"),
@@ -844,13 +880,13 @@ def test_two_runs_cannot_use_one_state(here: Path) -> None:
     """Two processes: the first is held in the middle of its run, so that the others always come at that moment."""
     draw_pictures(here / "a", range(60))
     shared = ["--labels", TEXT, "--batch-size", "1", "--state", "camera.state"]
-    first = start("predict", "a", *shared, "--out", "a.jsonl")
+    first = start("predict", *DRAWINGS, "a", *shared, "--out", "a.jsonl")
     wait_for_growth(first, here / "a.jsonl", 0)
     first.send_signal(signal.SIGSTOP)
     try:
         before = photograph(here)
         for output in (["--out", "b.jsonl"], []):
-            second = start("predict", "a", *shared, *output)
+            second = start("predict", *DRAWINGS, "a", *shared, *output)
             out, said = second.communicate()
             assert (second.returncode, out) == (2, b"")
             assert said.startswith(b"lmr: Another run is using the state 'camera.state'; wait for it, or give another")
@@ -1006,11 +1042,11 @@ def test_standard_output_that_fails(
     draw_pictures(here / "a", range(2))
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", None)
-        assert main(["predict", "a", "--labels", TEXT]) == 2
+        assert main(["predict", *DRAWINGS, "a", "--labels", TEXT]) == 2
     assert "There is no standard output to write to; give a file with --out." in capsys.readouterr().err
     if os.path.exists("/dev/full"):
         with open("/dev/full", "wb", buffering=0) as full:
-            process = start("predict", "a", "--labels", TEXT, stdout=full)
+            process = start("predict", *DRAWINGS, "a", "--labels", TEXT, stdout=full)
             said = process.communicate()[1]
         assert said == b"lmr: Cannot write to standard output: No space left on device; use --out.\n"
         assert process.returncode == 2
@@ -1036,13 +1072,69 @@ def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- the help
 
 
+def test_default_is_the_model_of_photographs(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also photographs of any size, shape and storage, as a camera or a scanner writes them."""
+    (here / "photos").mkdir()
+    for number, (width, height) in enumerate([(640, 480), (31, 33), (1, 1), (2000, 20), (17, 900), (32, 32)]):
+        picture = Image.fromarray(Photographs().read(CLEAN, 0, [number])[0]).resize((width, height))
+        mode = "CMYK" if number == 0 else "L" if number == 1 else "RGB"
+        picture.convert(mode).save(here / "photos" / f"{number}.jpg")
+    code = main(["predict", "photos", "--labels", "cat,dog,ship,truck"])
+    said = capsys.readouterr()
+    assert code == 0
+    lines = [json.loads(line) for line in said.out.splitlines()]
+    assert [line["path"] for line in lines] == [f"photos/{number}.jpg" for number in range(6)]
+    assert all({name for name, _ in line["top"]} == {"cat", "dog", "ship", "truck"} for line in lines)
+    assert said.err.startswith("lmr: 6 images, 0 with an error, ")
+    predict_file.predict_images("photos", ["cat", "dog", "ship", "truck"], out="python.jsonl")
+    predict_images("photos", ["cat", "dog", "ship", "truck"], model="photo", out="named.jsonl")
+    for name in ("python.jsonl", "named.jsonl"):
+        assert (here / name).read_text() == said.out
+
+
+@pytest.mark.skipif(not SAMPLE.is_dir(), reason="the sample of ImageNet is not beside the repository")
+def test_real_photographs_get_their_lines(here: Path) -> None:
+    (here / "photos").mkdir()
+    for path in sorted(SAMPLE.glob("*.JPEG"))[:4]:
+        shutil.copy(path, here / "photos")
+    assert predict_file.predict_images("photos", "cat,dog,ship,truck", out="o.csv").errors == 0
+    assert len((here / "o.csv").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ("cat,dgo", "does not know the word 'dgo' in 'a photo of a dgo.'. Near ones: dog"),
+        ("cat,fish", "knows no class 'fish', as in 'a photo of a fish.'. Near ones: aquarium fish, flatfish."),
+        ("cat,red star", "For other words load a CLIP model, such as ViT-B-16."),
+    ],
+)
+def test_unknown_class_name_is_refused_before_an_image_is_read(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, labels: str, sentence: str
+) -> None:
+    draw_pictures(here / "a", range(2), "photo")
+    opened: list[Path] = []
+    monkeypatch.setattr(run_file, "open_image", opened.append)
+    words = ["a", "--model", "photo", "--labels", labels, "--out", "o.jsonl", "--state", "camera.state"]
+    refuse(capsys, here, sentence, *words)
+    assert opened == []
+    assert [path.name for path in here.iterdir()] == ["a"]
+
+
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["predict", "--help"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
     options = "--labels --model --method --template --prompts --batch-size --state --out --resume --overwrite --top"
-    for word in [*options.split(), "examples:", "lmr predict photos --labels names.txt --out photos.csv --resume"]:
+    for word in [
+        *options.split(),
+        "examples:",
+        'lmr predict photos --labels "cat,dog,ship,truck"',
+        "lmr predict photos --labels names.txt --out photos.csv --resume",
+    ]:
         assert word in said
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

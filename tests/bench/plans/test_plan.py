@@ -68,6 +68,10 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
             assert [prompts.name for prompts in part.prompts] == ["a photo of a {}."]
 
 
+def test_demonstration_runs_on_the_default_model() -> None:
+    assert {part.backbones for part in read_plan("demo").parts} == {(DEFAULT_MODEL,)}
+
+
 @pytest.mark.parametrize("name", PAPER_CHANGES)
 def test_plans_have_the_values_of_the_paper(name: str) -> None:
     (part,) = read_plan(name).parts

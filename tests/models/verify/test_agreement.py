@@ -23,6 +23,7 @@ from lmr.models.verify.agreement import (
     compare_with_transformers,
     find_folder,
 )
+from lmr.models.verify.to_transformers import build_transformers_vision
 
 TEXTS = ["cat", "a photo of a dog.", "two small birds in a tree"]
 
@@ -160,6 +161,24 @@ def test_the_embedded_model_agrees_too() -> None:
     assert found.reader is WeightsReader.LMR
     assert found.image < 1e-5
     assert found.text < 1e-5
+
+
+def test_model_with_a_stem_agrees_after_it() -> None:
+    """Transformers has no such layers, so they are the same in both; everything after them is compared."""
+    backbone = lmr.load("photo")
+    images, texts = torch.randn(2, 3, 32, 32), ["cat", "a photo of a pickup truck."]
+    found = compare_with_transformers(backbone, images, texts)
+    assert found.reader is WeightsReader.LMR_AND_STEM
+    assert found.image < 1e-5
+    assert found.text < 1e-5
+    encoder = backbone.encoder
+    assert isinstance(encoder, VisionTower)
+    plain = build_transformers_vision(encoder)
+    with torch.no_grad():
+        features = plain(images).image_embeds
+        next(encoder.patches.parameters()).mul_(2.0)
+        assert torch.equal(plain(images).image_embeds, features)  # it has its own copy of the stem
+        assert not torch.allclose(encoder(images), features, atol=1e-3)
 
 
 def test_screen_of_a_checkpoint(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
