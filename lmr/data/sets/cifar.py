@@ -21,6 +21,7 @@ from lmr.data.fetch.notes import read_made_note
 from lmr.data.fetch.sources import CIFAR_C_FILES
 from lmr.data.names import read_list
 from lmr.data.provenance import DataOrigin, Provenance, describe_files, describe_test_set
+from lmr.data.sets.array_set import ArraySet
 from lmr.data.sets.cifar_archives import SIDE, read_archive
 from lmr.data.sets.dataset import (
     CLEAN,
@@ -59,7 +60,7 @@ def list_folders(classes: int) -> list[str]:
     return [f"CIFAR-{classes}-C", f"cifar{classes}-c", f"cifar/CIFAR-{classes}-C"]
 
 
-class Cifar(Dataset):
+class Cifar(ArraySet):
     """The 10,000 test images, in memory (30 MB)."""
 
     def __init__(self, path: Path, classes: int) -> None:
@@ -70,25 +71,9 @@ class Cifar(Dataset):
         self._provenance = Provenance.OFFICIAL if self.digest == OFFICIAL[classes] else Provenance.OTHER
         self.protocol = {"pictures": describe_test_set(self._provenance, COUNT)}
 
-    @cached_property
-    def digest(self) -> str:
-        """Of every pixel and label, whatever file they were read from."""
-        return make_digest(self._images.tobytes(), self._labels.astype("<i8").tobytes())
-
     def find_origin(self, domains: Sequence[str]) -> DataOrigin:
         """Whether this is the published test set."""
         return DataOrigin(self._provenance)
-
-    def labels(self, domain: str) -> Labels:
-        """The 10,000 labels."""
-        self.check(domain)
-        return self._labels
-
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
-        """Images of 32x32 pixels."""
-        indices = [int(index) for index in indices]
-        self.check(domain, severity, indices)
-        return [self._images[index].copy() for index in indices]
 
 
 class CifarC(Dataset):
