@@ -97,7 +97,7 @@ def draw_sheet(dataset: Dataset, path: Path, columns: int = 10) -> None:
     axis.set_yticks([size * (k + 0.5) for k in range(len(dataset.classes))], dataset.classes, fontsize=12)
     axis.set_xticks([])
     axis.tick_params(length=0)
-    axis.set_title(f"{columns} photographs of each class\nfrom {dataset.protocol['pictures']}")
+    axis.set_title(f"{columns} photographs of each class\nfrom the {dataset.protocol['pictures']}")
     figure.tight_layout()
     _save(figure, path)
 

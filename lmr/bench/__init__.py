@@ -1,1 +1,1 @@
-"""Benchmarks, demonstrations and the training of the embedded model: everything that measures."""
+"""Benchmarks, demonstrations and the training of the embedded models: everything that measures."""

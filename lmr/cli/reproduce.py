@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     add("--workers", type=int, metavar="N", help="processes that share the cores (default: as in lmr bench)")
     add("--quick", action="store_true", help="for cifar10-c: a short form without a verdict, at most an hour on four "
-        "cores by count of its arithmetic")  # fmt: skip
+        "cores, estimated from its arithmetic")  # fmt: skip
     add("--dry-run", action="store_true", help="say what it would take on this machine, from a few measured "
         "passes, and run nothing")  # fmt: skip
     add("--prompts", nargs="+", metavar="FILE", help="for imagenet-c-cupl: the file of CuPL's prompts")

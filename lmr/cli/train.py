@@ -23,6 +23,9 @@ examples:
   lmr train pocket --steps 100 --out trial.safetensors                  a minute, to see that it works"""
 
 
+_OPTIONS = {"photo": ("resume", "held_out", "root"), "pocket": ("patch",)}  # that only one model has
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr train``."""
     add = parser.add_argument
@@ -32,24 +35,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--lr", type=float, metavar="X", help="peak learning rate (default: 1.5e-3 for photo, 1e-3 for pocket)")
     add("--out", type=Path, metavar="FILE", help="the weights file to write (default: MODEL.safetensors)")
     add("--resume", action="store_true", help="photo: go on from the last checkpoint beside --out")
-    add("--held-out", type=int, default=0, metavar="N", help="photo: keep N training images aside and measure on them")
+    add("--held-out", type=int, metavar="N", help="photo: keep N training images aside and measure on them, not on the "
+        "test sets")  # fmt: skip
     add("--root", metavar="DIR", help="photo: where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
-    add("--patch", type=int, default=8, metavar="N", help="pocket: patch size in pixels (default: %(default)s)")
+    add("--patch", type=int, metavar="N", help="pocket: patch size in pixels (default: 8)")
 
 
 def run(options: argparse.Namespace) -> None:
     """Train and write the file."""
+    from lmr.core.errors import LmrError
+
+    for model, keys in _OPTIONS.items():
+        given = [f"--{key.replace('_', '-')}" for key in keys if getattr(options, key)]
+        if given and options.model != model:
+            raise LmrError(f"{given[0]} is an option of {model}; omit it for {options.model}.")
     out = options.out or Path(f"{options.model}.safetensors")
-    given = {key: value for key in ("steps", "batch", "lr") if (value := getattr(options, key)) is not None}
+    values = {key: value for key in ("steps", "batch", "lr") if (value := getattr(options, key)) is not None}
     if options.model == "photo":
         from lmr.bench.training.photo import PhotoRecipe
         from lmr.bench.training.photo import train as train_photo
 
-        train_photo(PhotoRecipe(**given, held_out=options.held_out), out, root=options.root, resume=options.resume)
+        train_photo(
+            PhotoRecipe(**values, held_out=options.held_out or 0), out, root=options.root, resume=options.resume
+        )
         return
     from lmr.bench.training.pocket import train
     from lmr.models.pocket.towers import PocketConfig
     from lmr.models.pocket.words import WORDS
 
-    config = PocketConfig(patch=options.patch, vocabulary=len(WORDS))
-    train(given.get("steps", 7000), options.batch, given.get("lr", 1e-3), out, config)
+    config = PocketConfig(patch=options.patch or 8, vocabulary=len(WORDS))
+    train(values.get("steps", 7000), options.batch, values.get("lr", 1e-3), out, config)

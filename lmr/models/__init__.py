@@ -91,7 +91,7 @@ def load_embedded(name: str, memory: Memory = "fast", compile: bool = False) -> 
 
 
 def _refuse_options(name: str, architecture: str | None, device: torch.device, dtype: torch.dtype | None) -> None:
-    """The embedded model has one form only; an option that it cannot follow is an error."""
+    """An embedded model has one form only; an option that it cannot follow is an error."""
     if architecture is not None or device.type != "cpu" or dtype not in (None, torch.float32):
         raise LmrError(
             f"The model {name!r} has its own architecture and runs in float32 on the CPU; omit architecture, device "

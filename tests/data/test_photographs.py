@@ -79,6 +79,9 @@ def test_damaged_files_get_an_error(damage: bytes | None, tmp_path: Path, monkey
     monkeypatch.setattr(photographs, "SHEET", sheet)
     with pytest.raises(LmrError, match="photographs that come with lmr cannot be read; reinstall it"):
         Photographs().read("clean", 0, [0])
+    monkeypatch.setattr(photographs, "SHEET", tmp_path / "nothing")
+    with pytest.raises(LmrError, match="cannot be read; reinstall it"):
+        Photographs().read("clean", 0, [0])
     monkeypatch.setattr(photographs, "FACTS", tmp_path / "nothing")
     with pytest.raises(LmrError, match="cannot be read; reinstall it"):
         Photographs()

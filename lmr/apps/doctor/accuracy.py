@@ -15,7 +15,7 @@ from torch import Tensor
 from lmr.apps.model_options import Prompts
 from lmr.core.classifier import ZeroShot
 from lmr.data.image_files import UnreadableImage, open_image
-from lmr.data.sets.dataset import CLEAN, Dataset
+from lmr.data.sets.dataset import CLEAN, Dataset, ImageArray
 from lmr.data.sets.labelled import Labelled, choose_places
 from lmr.models.verify.published_accuracies import PublishedAccuracy
 
@@ -79,15 +79,15 @@ def measure_dataset(
     """The same on the clean images of a dataset, or on a random choice of them."""
     labels = dataset.labels(CLEAN)
     places = choose_places(len(labels), len(labels) if images is None else images)
-    openers = [partial(_open_array, dataset, place) for place in places]
+    openers = [partial(_make_image, array) for array in dataset.read(CLEAN, 0, places)]
     accuracy = _measure(classifier, preprocess, openers, labels[places].tolist(), batch_size)
     return replace(accuracy, images_of=dataset.protocol["pictures"])
 
 
-def _open_array(dataset: Dataset, place: int) -> Image:
+def _make_image(array: ImageArray) -> Image:
     from PIL import Image
 
-    return Image.fromarray(dataset.read(CLEAN, 0, [place])[0])
+    return Image.fromarray(array)
 
 
 def _measure(

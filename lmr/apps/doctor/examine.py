@@ -97,7 +97,7 @@ def examine(
     checks = run_checks(backbone, texts, draw_images())
     if labelled is not None:
         accuracy = _measure(backbone, labelled, wording, batch_size, dataset)
-    elif own := _open_own_images(backbone):
+    elif (own := _open_own_images(backbone)) is not None:
         classifier = make_classifier(backbone, own.classes, wording)
         accuracy = measure_dataset(classifier, backbone.preprocess, own, batch_size, images)
         accuracy = replace(accuracy, prompts=wording)

@@ -228,7 +228,7 @@ def _measure_gap(one: Tensor, other: Tensor) -> float:
 
 
 def choose_texts(backbone: Backbone, names: Sequence[str] | None = None) -> list[str]:
-    """Different texts this model can read: the user's class names, or common words, or those of the embedded model.
+    """Different texts this model can read: the user's class names, or common words, or those of an embedded model.
 
     An empty list for a model without a tokenizer.
     """

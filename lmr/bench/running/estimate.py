@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -31,6 +32,15 @@ MOST_MEASURED = 16  # images or prompts in a measured pass: larger batches hardl
 ROUNDS = 3  # after a warm-up; the median counts
 
 
+class MeasuredPass(NamedTuple):
+    """What was measured: a model in a precision on a device, and the images in the pass."""
+
+    model: str
+    dtype: str
+    device: str
+    images: int
+
+
 @dataclass(frozen=True)
 class PassSeconds:
     """Seconds of one image: to prepare it, forward, backward; and of one class prompt through the text tower."""
@@ -38,7 +48,7 @@ class PassSeconds:
     prepare: float
     forward: float
     backward: float
-    prompt: float = 0.0
+    prompt: float | None = None  # not measured
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class TimeEstimate:
     forwards: float  # of one image through its tower
     backwards: float
     prompts: float  # passes of one class prompt through the text tower
-    measured: dict[tuple[str, int], PassSeconds]  # by model and number of images in the pass
+    measured: dict[MeasuredPass, PassSeconds]
     workers: int
     threads: int  # of each worker
     seconds: float
@@ -62,7 +72,7 @@ class TimeEstimate:
         lines = [f"Runs: {self.runs}, {len(self.methods)} methods ({', '.join(self.methods)}), {self.images:,} images."]
         texts = f", and {self.prompts:,.0f} of a class prompt" if self.prompts else ""
         lines.append(f"Passes of one image: {self.forwards:,.0f} forward, {self.backwards:,.0f} backward{texts}.")
-        for (model, count), seconds in self.measured.items():
+        for (model, _, _, count), seconds in self.measured.items():
             parts = {"a forward": seconds.forward, "preparing an image": seconds.prepare, "a prompt": seconds.prompt}
             words = ", ".join(f"{what} {1000 * value:.2f} ms" for what, value in parts.items() if value)
             lines.append(f"Measured with {model}, batches of {count}, {_count(self.threads, 'thread')}: {words}.")
@@ -82,7 +92,7 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
     """Measure a few passes of the models of these runs and multiply; there must be at least one run."""
     workers = check_workers(workers) or choose_workers(tasks)
     threads = max(1, count_cores() // workers)
-    measured: dict[tuple[str, int], PassSeconds] = {}
+    measured: dict[MeasuredPass, PassSeconds] = {}
     labels: dict[str, None] = {}
     unknown: dict[str, None] = {}
     forwards = backwards = prompts = 0.0
@@ -101,10 +111,11 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
                 continue
             own = _count_task(task, passes, classifier.classes)
             size = min(task.batch_size, MOST_MEASURED)
-            seconds = measured.get((task.backbone, size))
-            if seconds is None or (own.text_forwards and not seconds.prompt):
+            place = MeasuredPass(task.backbone, task.dtype, task.device, size)
+            seconds = measured.get(place)
+            if seconds is None or (own.text_forwards and seconds.prompt is None):
                 seconds = measure_passes(task, size, text=bool(own.text_forwards))
-                measured[task.backbone, size] = seconds
+                measured[place] = seconds
             forwards, backwards = forwards + own.forwards, backwards + own.backwards
             texts = own.text_forwards + own.text_backwards
             prompts += texts
@@ -112,7 +123,7 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
                 (task.images + task.forgetting) * seconds.prepare
                 + own.forwards * seconds.forward
                 + own.backwards * seconds.backward
-                + texts * seconds.prompt
+                + texts * (seconds.prompt or 0.0)
             )
     return TimeEstimate(
         runs=len(tasks),
@@ -162,7 +173,7 @@ def measure_passes(task: Task, count: int, *, text: bool = False) -> PassSeconds
         arithmetic = count_image(backbone.encoder)
         ratio = arithmetic.backward / arithmetic.forward
     forward = _time(lambda: classifier.features(images)) / count
-    prompt, side = 0.0, classifier.text
+    prompt, side = 0.0 if text else None, classifier.text
     if text and side is not None:
         part = slice(0, min(MOST_MEASURED, classifier.classes))
         prompt = _time(lambda: side.prototypes(part)) / part.stop

@@ -39,6 +39,7 @@ from lmr.models.photo.stem import fold_norms
 
 SCALE = 100.0
 _EVERY = 100  # steps between checkpoints
+_UNREADABLE = (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError)
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,20 @@ class PhotoRecipe:
     batch: int = 256
     lr: float = 1.5e-3  # of AdamW at its peak
     muon_lr: float = 0.02  # of Muon at its peak; it moves the matrices of the blocks and the convolutions
-    warm: int = 200  # steps up to the peak; from there both fall in a straight line to 0
+    warm: int = 200  # steps up to the peak; this is multiplied by a straight fall to 0 over all steps
     weight_decay: float = 0.05
     smoothing: float = 0.05  # of the labels, over all names
     first_scale: float = 16.0  # rises to 100 in the first 70 % of the steps
     held_out: int = 0  # training images that are kept aside to compare recipes
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key, least in (("steps", 1), ("batch", 1), ("warm", 1), ("held_out", 0)):
+            if getattr(self, key) < least:
+                raise LmrError(f"Expected at least {least} for {key} of the training, got {getattr(self, key)}.")
+        for key in ("lr", "muon_lr"):
+            if not 0 < getattr(self, key) < math.inf:
+                raise LmrError(f"Expected a positive {key} for the training, got {getattr(self, key)}.")
 
     def lr_share(self, step: int) -> float:
         """The learning rate of a step as a share of its peak."""
@@ -70,6 +79,11 @@ class PhotoTraining:
     """The model, its optimisers and the number of steps done."""
 
     def __init__(self, recipe: PhotoRecipe, images: TrainingImages) -> None:
+        if len(images) - recipe.held_out < recipe.batch:
+            raise LmrError(
+                f"Of {len(images)} images {recipe.held_out} are held out, which leaves less than a batch of "
+                f"{recipe.batch}."
+            )
         torch.manual_seed(recipe.seed)
         self.recipe = recipe
         self.images, self.aside = images.split(recipe.held_out, recipe.seed)
@@ -92,6 +106,8 @@ class PhotoTraining:
         features = F.normalize(self.model.image(augment(self.images.pixels[rows], random)), dim=-1)
         logits = recipe.scale(step) * features @ texts.T
         loss = F.cross_entropy(logits, self.images.labels[rows], label_smoothing=recipe.smoothing)
+        if not loss.isfinite():  # before a checkpoint keeps it
+            raise LmrError(f"The loss of step {step} is not finite; lower the learning rate and start again.")
         self.model.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         for optimizer in self.optimizers:
@@ -126,20 +142,20 @@ class PhotoTraining:
         try:
             kept: dict[str, Any] = torch.load(path, weights_only=True)
             recipe = PhotoRecipe(**kept["recipe"])
-            if recipe != self.recipe:
-                raise LmrError(
-                    f"The checkpoint {str(path)!r} was written by another recipe: {recipe}. Give the same options, or "
-                    "remove it to start again."
-                )
+        except _UNREADABLE as error:
+            raise _describe_checkpoint(path, error) from error
+        if recipe != self.recipe:
+            raise LmrError(
+                f"The checkpoint {str(path)!r} was written by another recipe: {recipe}. Give the same options to "
+                "resume it."
+            )
+        try:
             self.model.load_state_dict(kept["model"])
             for optimizer, state in zip(self.optimizers, kept["optimizers"], strict=True):
                 optimizer.load_state_dict(state)
             self.done, self.seconds = int(kept["done"]), float(kept["seconds"])
-        except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-            raise LmrError(
-                f"Cannot resume from {str(path)!r}: it is damaged or not a checkpoint of this training ({error}). "
-                "Remove it to start again."
-            ) from error
+        except _UNREADABLE as error:
+            raise _describe_checkpoint(path, error) from error
 
     def finish(self) -> PhotoModel:
         """The trained model as it is written: batch norms folded, in half precision, which halves the file."""
@@ -148,6 +164,13 @@ class PhotoTraining:
         model = PhotoModel(self.model.config)
         model.load_state_dict({key: value.half() for key, value in weights.items()})
         return model.eval().requires_grad_(False)
+
+
+def _describe_checkpoint(path: Path, error: Exception) -> LmrError:
+    return LmrError(
+        f"Cannot resume from {str(path)!r}: it is damaged or not a checkpoint of this training ({error}). Remove it to "
+        "start again."
+    )
 
 
 def make_optimizers(model: PhotoModel, recipe: PhotoRecipe) -> tuple[Muon, torch.optim.AdamW]:
@@ -181,14 +204,14 @@ def train(recipe: PhotoRecipe, out: Path, *, root: str | None = None, resume: bo
     """Train and write ``out``; checkpoints are written beside it and removed at the end."""
     checkpoint = out.with_name(f"{out.name}.checkpoint")
     check_folder(out.parent, (out.name, checkpoint.name))
-    place = find_root(root)
-    images = read_training_images(place)
-    training = PhotoTraining(recipe, images)
-    if resume and checkpoint.is_file():
+    if checkpoint.is_file() and not resume:
+        raise LmrError(f"There is a checkpoint {str(checkpoint)!r}; give --resume to continue it, or remove it.")
+    training = PhotoTraining(recipe, read_training_images(find_root(root)))
+    if checkpoint.is_file():
         training.resume(checkpoint)
         print(f"Resumed after {training.done} of {recipe.steps} steps.")
-    elif checkpoint.is_file():
-        raise LmrError(f"There is a checkpoint {str(checkpoint)!r}; give --resume to go on from it, or remove it.")
+    elif resume:
+        print(f"There is no checkpoint {checkpoint}; the training starts from the beginning.")
     print(f"{len(training.images):,} photographs, {len(NAMES)} names, {len(TEMPLATES)} templates; "
           f"checkpoints every {_EVERY} steps in {checkpoint}.")  # fmt: skip
     with tqdm(total=recipe.steps, initial=training.done, unit="batch", mininterval=5) as bar:
@@ -203,9 +226,10 @@ def train(recipe: PhotoRecipe, out: Path, *, root: str | None = None, resume: bo
     model = training.finish()
     facts = {"training": f"{recipe.steps} batches of {recipe.batch} in {training.seconds / 60:.0f} minutes"}
     _report_held_out(model, training.aside)
-    measured = _measure_test_sets(model, root)
-    facts["clean_accuracy"] = "; ".join(f"{name} {100 * value:.1f} %" for name, value in measured.items())
-    print(f"Zero-shot accuracy on the test images: {facts['clean_accuracy']}")
+    if not recipe.held_out:  # a trial chooses settings, and test images must not
+        measured = _measure_test_sets(model, root)
+        facts["clean_accuracy"] = "; ".join(f"{name} {100 * value:.1f} %" for name, value in measured.items())
+        print(f"Zero-shot accuracy on the test images: {facts['clean_accuracy']}")
     _write(model, out, facts)
     checkpoint.unlink(missing_ok=True)
     print(f"Wrote {out} after {facts['training']}.")

@@ -18,7 +18,7 @@ from lmr.core.errors import LmrError
 from lmr.data.names import read_list
 from lmr.data.provenance import describe_excerpt
 from lmr.data.sets.array_set import ArraySet
-from lmr.data.sets.dataset import Labels
+from lmr.data.sets.dataset import Labels, make_digest
 
 SHEET = Path(__file__).with_name("cifar10_2000.webp")
 FACTS = Path(__file__).with_name("cifar10_2000.json")
@@ -45,7 +45,16 @@ class Photographs(ArraySet):
 
     @cached_property
     def _images(self) -> NDArray[np.uint8]:  # type: ignore[override]
-        return unpack_sheet(SHEET.read_bytes(), len(self._labels))
+        try:
+            content = SHEET.read_bytes()
+        except OSError as error:
+            raise _describe_damage(error) from error
+        return unpack_sheet(content, len(self._labels))
+
+    @cached_property
+    def digest(self) -> str:
+        """Of every pixel and label, and of the numbers, which the noise of corrupted images depends on."""
+        return make_digest(super().digest, json.dumps(self.numbers))
 
 
 def choose_numbers(labels: Labels) -> NDArray[np.int64]:
@@ -79,7 +88,7 @@ def unpack_sheet(content: bytes, count: int) -> NDArray[np.uint8]:
 
 
 def write_photographs(images: NDArray[np.uint8], labels: Labels, folder: Path) -> None:
-    """Write both files from the 10,000 images and labels of the test set."""
+    """Write both files from the 10,000 images and labels of the test set; those of the package were made so."""
     numbers = choose_numbers(labels)
     facts = {
         "about": f"{len(numbers)} images of the test set of CIFAR-10, {PER_CLASS} of each class, chosen at random",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from lmr.core.errors import LmrError
 from lmr.models.clip.image_tower import VisionTower
 from lmr.models.clip.text_tower import TextTower
 from lmr.models.embedded_model import EmbeddedConfig, EmbeddedTowers
@@ -33,6 +34,8 @@ class PhotoTower(VisionTower):
     keeps_tokens = True
 
     def __init__(self, config: PhotoConfig, trained: bool = True) -> None:
+        if config.patch != 2 ** len(config.stem):
+            raise LmrError(f"A stem of {len(config.stem)} sizes makes patches of {2 ** len(config.stem)} pixels.")
         super().__init__(config.image)
         self.patches = ConvStem(config.stem, config.width, normed=not trained)
 

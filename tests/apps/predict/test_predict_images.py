@@ -1072,9 +1072,7 @@ def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- the help
 
 
-def test_default_is_the_model_of_photographs(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_is_the_model_of_photographs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also photographs of any size, shape and storage, as a camera or a scanner writes them."""
     (here / "photos").mkdir()
     for number, (width, height) in enumerate([(640, 480), (31, 33), (1, 1), (2000, 20), (17, 900), (32, 32)]):

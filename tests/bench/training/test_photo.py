@@ -15,6 +15,7 @@ from lmr.bench.training import photo
 from lmr.bench.training.photo import PhotoRecipe, PhotoTraining, measure, train
 from lmr.bench.training.photo_images import MEAN, STD, TrainingImages, augment, normalise_pixels, read_training_images
 from lmr.bench.training.photo_texts import CONTEXT, NAMES, TEMPLATES, WORDS, draw_prompts, tokenize_prompts
+from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.data.sets import cifar, cifar_training
 from lmr.models.photo import Photo
@@ -142,17 +143,80 @@ def test_every_weight_has_one_optimiser(images: TrainingImages) -> None:
     assert all(p.ndim < 2 for p in adam.param_groups[1]["params"])
 
 
-def test_training_learns_and_writes_a_model_that_loads(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_writes_a_model_that_loads(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = root / "new" / "photo.safetensors"
-    train(dataclasses.replace(RECIPE, held_out=20), out, root=str(root))
+    train(RECIPE, out, root=str(root))
     printed = capsys.readouterr().out
-    assert "78 photographs, 110 names" in printed
-    assert "training images of CIFAR-10 that were kept aside" in printed
+    assert "98 photographs, 110 names" in printed
     assert "Zero-shot accuracy on the test images: CIFAR-10 " in printed
+    assert "kept aside" not in printed
     model = Photo(out)
     assert model.facts["training"].startswith("4 batches of 8")
     assert model.classifier(["cat", "dog"]).classes == 2
     assert not out.with_name("photo.safetensors.checkpoint").exists()
+
+
+def test_trial_is_not_measured_on_test_images(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(dataclasses.replace(RECIPE, held_out=20), root / "trial.safetensors", root=str(root))
+    printed = capsys.readouterr().out
+    assert "78 photographs" in printed
+    assert "training images of CIFAR-10 that were kept aside" in printed
+    assert "test images" not in printed
+    assert "clean accuracy" not in Photo(root / "trial.safetensors").facts
+
+
+@pytest.mark.parametrize(
+    "values", [{"steps": 0}, {"batch": 0}, {"batch": -3}, {"held_out": -5}, {"lr": -1.0}, {"lr": float("nan")}]
+)
+def test_impossible_recipes_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(LmrError, match=r"for the training|of the training"):
+        PhotoRecipe(**values)
+
+
+def test_holding_out_all_images_is_refused(images: TrainingImages) -> None:
+    with pytest.raises(LmrError, match="Of 40 images 40 are held out"):
+        PhotoTraining(dataclasses.replace(RECIPE, held_out=40), images)
+
+
+def test_loss_that_is_not_finite_stops_the_training(images: TrainingImages) -> None:
+    training = PhotoTraining(RECIPE, images)
+    with torch.no_grad():
+        training.model.image.projection[0, 0] = float("nan")
+    with pytest.raises(LmrError, match="The loss of step 0 is not finite"):
+        training.take_step()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["photo"], (PhotoRecipe(), Path("photo.safetensors"), None, False)),
+        (
+            ["photo", "--steps", "9", "--lr", "0.1", "--held-out", "7", "--root", "x", "--out", "y", "--resume"],
+            (PhotoRecipe(steps=9, lr=0.1, held_out=7), Path("y"), "x", True),
+        ),
+    ],
+)
+def test_command_passes_its_options(words: list[str], expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr(photo, "train", lambda recipe, out, *, root, resume: called.append((recipe, out, root, resume)))
+    options = parse(["train", *words])
+    options.run(options)
+    assert called == [expected]
+
+
+def test_command_trains_pocket_as_its_weights_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr("lmr.bench.training.pocket.train", lambda *values: called.append(values[:4]))
+    options = parse(["train", "pocket"])
+    options.run(options)
+    assert called == [(7000, 256, 1e-3, Path("pocket.safetensors"))]
+
+
+@pytest.mark.parametrize("words", [["photo", "--patch", "4"], ["pocket", "--resume"], ["pocket", "--held-out", "5"]])
+def test_options_of_the_other_model_are_refused(words: list[str]) -> None:
+    options = parse(["train", *words])
+    with pytest.raises(LmrError, match=f"{words[1]} is an option of"):
+        options.run(options)
 
 
 def test_repeated_images_are_learnt(images: TrainingImages) -> None:
@@ -215,9 +279,10 @@ def test_checkpoint_that_cannot_be_used_is_refused(damage: bytes | None, images:
     if damage is not None:
         (tmp_path / "kept").write_bytes(damage or (tmp_path / "kept").read_bytes()[:1000])
     other = PhotoTraining(dataclasses.replace(RECIPE, lr=1.0), images)
-    words = "written by another recipe" if damage is None else "damaged or not a checkpoint"
-    with pytest.raises(LmrError, match=words):
+    with pytest.raises(LmrError) as error:
         other.resume(tmp_path / "kept")
+    assert ("written by another recipe" in str(error.value)) == (damage is None)
+    assert ("damaged or not a checkpoint" in str(error.value)) == (damage is not None)
 
 
 def test_accuracy_is_counted_among_the_given_names(images: TrainingImages) -> None:

@@ -1,0 +1,90 @@
+"""Every method on the model of photographs: resumed streams, and the tower's own backward against plain autograd."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lmr
+from lmr.core.traits import Tower
+from lmr.data.names import read_list
+from lmr.data.sets.catalogue import open_dataset
+
+METHODS = lmr.list_methods()
+ONE_TOWER = [name for name in METHODS if Tower.TEXT not in lmr.find_method(name).towers]
+SIZES = (8, 8, 8, 3)
+
+
+@pytest.fixture(scope="module")
+def backbone() -> lmr.Backbone:
+    return lmr.load("photo")
+
+
+@pytest.fixture(scope="module")
+def batches(backbone: lmr.Backbone) -> list[Tensor]:
+    arrays = np.stack(open_dataset("photo-c").read("gaussian_noise", 3, range(sum(SIZES))))
+    return list(backbone.preprocess_pixels(torch.from_numpy(arrays)).split(SIZES))
+
+
+class PlainTower(nn.Module):
+    """The same modules one after the other, with nothing but autograd."""
+
+    def __init__(self, tower: Any) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, images: Tensor) -> Tensor:
+        tower = self.tower
+        grid = images
+        for layer in tower.patches:
+            y = layer.conv(grid)
+            grid = {"plain": y, "relu": y.relu(), "residual": grid + y.relu() if y.shape == grid.shape else y}[
+                layer.ending
+            ]
+        tokens = grid.flatten(2).transpose(1, 2)
+        x = torch.cat([tower.class_token.expand(len(images), 1, -1), tokens], 1) + tower.positions
+        x = tower.ln_post(tower.blocks(tower.ln_pre(x))[:, 0])
+        features: Tensor = x @ tower.projection
+        return features
+
+
+@pytest.mark.parametrize("name", ONE_TOWER)
+def test_stream_is_that_of_plain_autograd(name: str, backbone: lmr.Backbone, batches: list[Tensor]) -> None:
+    classes = read_list("cifar10")
+    prototypes = backbone.encode_text([f"a photo of a {word}." for word in classes]).double()
+    towers = (copy.deepcopy(backbone.encoder).double(), PlainTower(copy.deepcopy(backbone.encoder).double()))
+    fast, plain = (
+        lmr.create(f"{name}(preset='cifar10-c')", lmr.ZeroShot(tower, prototypes, 100.0, names=classes))
+        for tower in towers
+    )
+    moved = False
+    for batch in batches:
+        one, other = fast.step(batch.double()), plain.step(batch.double())
+        torch.testing.assert_close(one.logits, other.logits, rtol=0, atol=1e-7)
+        moved |= not torch.allclose(one.logits, fast.classifier.logits(fast.classifier.cosines(
+            fast.classifier.features(batch.double()))), atol=1e-6)  # fmt: skip
+    assert moved == (name != "zeroshot")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_resumed_stream_is_the_uninterrupted_one(
+    name: str, backbone: lmr.Backbone, batches: list[Tensor], tmp_path: Path
+) -> None:
+    clip = backbone.classifier(read_list("cifar10"))
+    whole, first, second = (lmr.create(name, clip) for _ in range(3))
+    expected = [whole.step(batch).logits for batch in batches]
+    for batch in batches[:2]:
+        first.step(batch)
+    first.save(tmp_path / "state")
+    second.load(tmp_path / "state")
+    for batch, logits in zip(batches[2:], expected[2:], strict=True):
+        torch.testing.assert_close(second.step(batch).logits, logits, rtol=0, atol=0)
+    assert all(logits.isfinite().all() for logits in expected)
+    whole.reset()
+    torch.testing.assert_close(whole.step(batches[0]).logits, expected[0], rtol=0, atol=0)
