@@ -59,8 +59,10 @@ class PhotoTower(VisionTower):
 
     def _cut_patches(self, images: Tensor) -> Tensor:
         # Batch norms see the whole batch in training. After that, parts that fit into the cache are a fifth faster.
-        size = len(images) if self.stem.training else _PART
-        grid = torch.cat([self.stem(images[k : k + size]) for k in range(0, len(images), size)])
+        if self.stem.training or len(images) <= _PART:
+            grid: Tensor = self.stem(images)
+        else:
+            grid = torch.cat([self.stem(images[k : k + _PART]) for k in range(0, len(images), _PART)])
         return grid.flatten(2).transpose(1, 2)
 
 
