@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_names_are_described() -> None:
     models = lmr.list_models()
-    assert {"pocket", "ViT-B-32", "ViT-B-16", "ViT-L-14", "ViT-L-14-336"} <= set(models)
+    assert {"photo", "pocket", "ViT-B-32", "ViT-B-16", "ViT-L-14", "ViT-L-14-336"} <= set(models)
     assert all(line and "\n" not in line for line in models.values())
     assert any(name.startswith("laion/") for name in models)
     assert any(name.startswith("google/siglip") for name in models)
@@ -33,7 +33,7 @@ def test_names_are_described() -> None:
 
 @pytest.mark.parametrize("name", ["poket", "ViT-B-61"])
 def test_unknown_name_gets_a_sentence(name: str) -> None:
-    words = rf"There is no model {name!r}\. Did you mean .* There are: pocket, .*any folder"
+    words = rf"There is no model {name!r}\. Did you mean .* There are: photo, pocket, .*any folder"
     with pytest.raises(lmr.LmrError, match=words):
         lmr.load(name)
 

@@ -188,7 +188,7 @@ def test_methods_in_one_batch_size_have_tables_of_their_own(tmp_path: Path) -> N
 
     tables = build(rows, "all")
     main, alike = tables["accuracy-photo-c-photo-s5"], tables["accuracy-photo-c-photo-s5-b64"]
-    assert list_sizes(main) == {"1", "64", "200"}
+    assert list_sizes(main) == {"64", "200"}
     assert list_sizes(alike) == {"64"}
     assert [line.label for line in main.lines] == [line.label for line in alike.lines]
     assert "all in batches of 64" in alike.title

@@ -195,5 +195,4 @@ def test_commands_of_the_page_parse() -> None:
     commands = re.findall(r"^lmr fetch(.*?)(?: *#.*)?$", PAGE, re.MULTILINE)
     assert len(commands) == 5
     for command in commands:
-        name = parse(["fetch", *command.split()]).name
-        assert name is None or name in SOURCES
+        assert set(parse(["fetch", *command.split()]).names) <= set(SOURCES)
