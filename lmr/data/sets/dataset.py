@@ -82,6 +82,27 @@ class Dataset(ABC):
                 )
 
 
+class CleanSet(Dataset):
+    """Clean images whose labels are known without reading them."""
+
+    _labels: Labels
+
+    def labels(self, domain: str) -> Labels:
+        """The class of every image."""
+        self.check(domain)
+        return self._labels
+
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """The images, once the request has been checked."""
+        indices = [int(index) for index in indices]
+        self.check(domain, severity, indices)
+        return self._read(indices)
+
+    @abstractmethod
+    def _read(self, indices: list[int]) -> list[ImageArray]:
+        """Images that the set has, by their index."""
+
+
 class CorruptedOnTheFly(Dataset):
     """A clean set seen through the 15 (+ 4) corruptions, computed when an image is read.
 

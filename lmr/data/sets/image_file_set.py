@@ -12,14 +12,14 @@ from PIL import Image
 
 from lmr.core.errors import LmrError
 from lmr.data.image_files import EXTENSIONS, UnreadableImage, open_image
-from lmr.data.sets.dataset import Dataset, ImageArray, Labels, make_digest
+from lmr.data.sets.dataset import CleanSet, ImageArray, make_digest
 from lmr.data.sets.labelled import list_labelled, read_class_names
 
 _NAME_FILES = ("names.tsv", "names.txt", "names.json")
 _SAMPLED = 256  # files whose sizes go into a digest: 50,000 would take minutes on a network disk
 
 
-class ImageFileSet(Dataset):
+class ImageFileSet(CleanSet):
     """Labelled files under one folder, of one clean domain.
 
     ``files`` are paths relative to ``folder``. ``prepare`` turns an opened image into the one that is given out,
@@ -55,15 +55,7 @@ class ImageFileSet(Dataset):
             "" if self._prepare is None else self.protocol.get("prepared", "prepared"),
         )
 
-    def labels(self, domain: str) -> Labels:
-        """The labels in the order of the files."""
-        self.check(domain)
-        return self._labels
-
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
-        """Open the files."""
-        indices = [int(index) for index in indices]
-        self.check(domain, severity, indices)
+    def _read(self, indices: list[int]) -> list[ImageArray]:
         opened = (open_file(self.folder / self.files[index], self._upright, self._advice) for index in indices)
         return [np.array(self._prepare(image) if self._prepare else image) for image in opened]
 

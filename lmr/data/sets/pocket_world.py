@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
 from lmr.data.provenance import DataOrigin, Provenance, describe_pocket_world
-from lmr.data.sets.dataset import Dataset, ImageArray, Labels, make_digest
+from lmr.data.sets.dataset import CleanSet, ImageArray, make_digest
 
 SIZE = 32
 SHAPES = ("circle", "ring", "crescent", "square", "diamond", "cross", "triangle", "pentagon", "star", "heart")
@@ -46,7 +46,7 @@ class Scene:
     place: NDArray[np.int64]  # 0 left, 1 right, 2 top, 3 bottom, -1 about the centre
 
 
-class PocketWorld(Dataset):
+class PocketWorld(CleanSet):
     """The first 10,000 images of a world; nothing is stored."""
 
     def __init__(self, seed: int = POCKET_SEED, count: int = POCKET_COUNT) -> None:
@@ -64,15 +64,7 @@ class PocketWorld(Dataset):
         """Drawn by lmr."""
         return DataOrigin(Provenance.MADE)
 
-    def labels(self, domain: str) -> Labels:
-        """Indices into the 100 classes."""
-        self.check(domain)
-        return self._labels
-
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
-        """Draw the images."""
-        indices = [int(index) for index in indices]
-        self.check(domain, severity, indices)
+    def _read(self, indices: list[int]) -> list[ImageArray]:
         return list(draw(indices, self.seed)[0]) if indices else []
 
 
