@@ -22,7 +22,8 @@ from lmr.core.registry import find_method
 from lmr.core.traits import Role
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN
-from lmr.report.statistics import Difference, align_by_index, bootstrap_difference
+from lmr.report.statistics import Difference
+from lmr.report.tables.gains import compare_answers
 
 PLAN = "demo"
 FIGURES = ("demo.png", "ablation.png")  # of the comparisons of the plan, in their order
@@ -191,14 +192,11 @@ def compare_contenders(comparison: Comparison, label: str, other: str) -> Differ
 
     The same image under several corruptions counts as one; every stream has the same weight, as in the mean.
     """
-    parts = []
-    for domain in comparison.domains:
-        ours, theirs = (comparison.results[name][domain].samples for name in (label, other))
-        first, second = align_by_index(ours["index"], theirs["index"])
-        right, rival = ours["predicted"] == ours["true"], theirs["predicted"] == theirs["true"]
-        parts.append((right[first], rival[second], ours["index"][first], np.full(len(first), 1 / len(first))))
-    right, rival, images, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return bootstrap_difference(right, rival, images, weights)
+    ours, theirs = comparison.results[label], comparison.results[other]
+    gain = compare_answers((ours[domain].samples, theirs[domain].samples) for domain in comparison.domains)
+    if gain is None:
+        raise LmrError(f"{label} and {other} answered no image in common.")
+    return gain
 
 
 def format_gain(gain: Difference) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,20 +30,28 @@ def compare_series(runs: Runs, ours: Series, other: Series, seed: int = 0) -> No
         for order in ours.seeds
         if (first := ours.find(domain, order)) is not None and (second := other.find(domain, order)) is not None
     ]
-    parts = []
+    both = []
     for first, second in {(first.run, second.run): (first, second) for first, second in pairs}.values():
         samples = runs.samples(first), runs.samples(second)
         one, two = (answers.value for answers in samples)
         if one is None or two is None:
             return Noted(None, join_notes(*(answers.notes for answers in samples)))
+        both.append((one, two))
+    return Noted(compare_answers(both, seed))
+
+
+def compare_answers(pairs: Iterable[tuple[Samples, Samples]], seed: int = 0) -> Difference | None:
+    """The same from the answers of both to each stream; None if no image has an answer of both."""
+    parts = []
+    for one, two in pairs:
         mine, theirs = align_by_index(_number_answers(one["index"]), _number_answers(two["index"]))
         if len(mine):
             weight = np.full(len(mine), 1 / len(mine))
             parts.append((_mark_right(one)[mine], _mark_right(two)[theirs], one["index"][mine], weight))
     if not parts:
-        return Noted(None)
+        return None
     right, wrong, images, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Noted(bootstrap_difference(right, wrong, images, weights, seed=seed))
+    return bootstrap_difference(right, wrong, images, weights, seed=seed)
 
 
 def _mark_right(samples: Samples) -> NDArray[np.bool_]:
