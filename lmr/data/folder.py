@@ -1,7 +1,7 @@
-"""The former name of :mod:`lmr.data.image_files`, kept for existing imports."""
+"""The former name of :mod:`lmr.images.image_files`, kept for existing imports."""
 
 from __future__ import annotations
 
-from lmr.data.image_files import UnreadableImage, list_images, open_image
+from lmr.images.image_files import UnreadableImage, list_images, open_image
 
 __all__ = ["UnreadableImage", "list_images", "open_image"]

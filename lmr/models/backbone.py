@@ -54,7 +54,7 @@ class Backbone(ABC):
         """A PIL image of any size and mode to an input of the encoder: [*input_shape], on the CPU.
 
         Transparency is dropped and an EXIF rotation is not applied. ``lmr predict`` and the benchmarks open files with
-        ``lmr.data.image_files.open_image``, which handles both.
+        ``lmr.images.image_files.open_image``, which handles both.
         """
         return self.preprocessing.prepare_image(image).to(self.dtype)
 

@@ -61,8 +61,8 @@ class Preprocessing:
 
         if not isinstance(image, Image):
             raise LmrError(
-                f"Expected a PIL image, got {type(image).__name__}; open a file with lmr.data.image_files.open_image, "
-                "and give uint8 tensors ['N', 'h', 'w', 3] to backbone.preprocess_pixels."
+                f"Expected a PIL image, got {type(image).__name__}; open a file with "
+                "lmr.images.image_files.open_image, and give uint8 tensors ['N', 'h', 'w', 3] to backbone.preprocess_pixels."
             )
         if min(image.size) == 0:
             raise LmrError(f"Expected an image with pixels, got one of size {image.size}.")
@@ -137,7 +137,7 @@ class Preprocessing:
 
 
 def _convert_to_rgb(image: Image) -> Image:
-    """8-bit RGB. 16 bits are scaled as in lmr.data.image_files; Pillow would clip all values above 255."""
+    """8-bit RGB. 16 bits are scaled as in lmr.images.image_files; Pillow would clip all values above 255."""
     from PIL.Image import fromarray
 
     if not image.mode.startswith(("I", "F")):

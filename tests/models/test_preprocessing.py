@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 import lmr
-from lmr.data.image_files import open_image
+from lmr.images.image_files import open_image
 from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, Preprocessing
 
 CLIP = Preprocessing(24, OPENAI_MEAN, OPENAI_STD)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lmr.apps.model_options import Prompts
 from lmr.core.classifier import ZeroShot
-from lmr.data.image_files import UnreadableImage, open_image
 from lmr.data.sets.dataset import CLEAN, Dataset, ImageArray
 from lmr.data.sets.labelled import Labelled, choose_places
+from lmr.images.image_files import UnreadableImage, open_image
 from lmr.models.verify.published_accuracies import PublishedAccuracy
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from lmr.apps.predict.result_file import ErrorCause, ImageAnswer, ResultFile, St
 from lmr.core.errors import LmrError
 from lmr.core.files import sync_folder
 from lmr.core.method import Method
-from lmr.data.image_files import UnreadableImage, open_image
+from lmr.images.image_files import UnreadableImage, open_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -24,7 +24,7 @@ from lmr.apps.predict.result_file import ResultFile
 from lmr.apps.predict.state_lock import hold_state
 from lmr.core.errors import LmrError
 from lmr.core.registry import create
-from lmr.data.image_files import list_images
+from lmr.images.image_files import list_images
 from lmr.models.known_models import DEFAULT_MODEL
 
 AnyPath = str | os.PathLike[str]

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from lmr.core.errors import LmrError
 from lmr.data.corruptions.apply import corrupt
 from lmr.data.corruptions.constants import CORRUPTIONS, EXTRA
-from lmr.data.image_files import open_image
+from lmr.images.image_files import open_image
 
 SIZES = {"imagenet": 224, "cifar": 32}
 _CELL = 112  # pixels a side of an image on the sheet

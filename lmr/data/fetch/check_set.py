@@ -17,11 +17,11 @@ from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.fetch.download import compute_checksum
 from lmr.data.fetch.notes import read_made_note
 from lmr.data.fetch.sources import CIFAR_C_FILES
-from lmr.data.image_files import UnreadableImage, open_image
 from lmr.data.sets.cifar import COUNT, OFFICIAL, Cifar, list_folders, list_places
 from lmr.data.sets.cifar_archives import SIDE
 from lmr.data.sets.dataset import SEVERITIES, find_first
 from lmr.data.sets.imagenet import COUNTS, FOLDERS, ImageNetC, open_folder
+from lmr.images.image_files import UnreadableImage, open_image
 
 Say = Callable[[str], None]
 _OPENED = 20  # images of a set that are opened, spread over it

@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image
 
 from lmr.core.errors import LmrError
-from lmr.data.image_files import EXTENSIONS, UnreadableImage, open_image
 from lmr.data.sets.dataset import CleanSet, ImageArray, make_digest
 from lmr.data.sets.labelled import list_labelled, read_class_names
+from lmr.images.image_files import EXTENSIONS, UnreadableImage, open_image
 
 _NAME_FILES = ("names.tsv", "names.txt", "names.json")
 _SAMPLED = 256  # files whose sizes go into a digest: 50,000 would take minutes on a network disk

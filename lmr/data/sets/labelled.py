@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from lmr.core.errors import LmrError
-from lmr.data.image_files import list_images
+from lmr.images.image_files import list_images
 
 AnyPath = str | os.PathLike[str]
 ClassNames = Sequence[str] | Mapping[str, str]

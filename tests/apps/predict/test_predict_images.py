@@ -34,11 +34,11 @@ from lmr.apps.predict.result_file import ErrorCause, ImageAnswer, ResultFile, St
 from lmr.apps.predict.state_lock import hold_state
 from lmr.cli import main
 from lmr.core.state import read_state
-from lmr.data.image_files import open_image
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
 from lmr.data.sets.dataset import CLEAN
 from lmr.data.sets.pocket_world import CLASSES, draw
+from lmr.images.image_files import open_image
 
 LABELS = list(CLASSES[:12])
 TEXT = ",".join(LABELS)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lmr.data.image_files import UnreadableImage, _muted_pillow, list_images, open_image
+from lmr.images.image_files import UnreadableImage, _muted_pillow, list_images, open_image
 
 BLOCKS = np.array([[[200, 30, 40], [20, 180, 60]], [[30, 40, 190], [220, 210, 50]]], dtype=np.uint8)
 DAMAGED_EXIF = b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01"  # announces 65535 entries and ends in the first
