@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from lmr.core.frozen import FrozenAnswer
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.method import COUNTS, Method, Mix, Ranges
 from lmr.core.norms import NormBank
@@ -82,6 +83,19 @@ class NormMethod(Method):
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
         """Logits with the adapted norms and the frozen prototypes."""
         return self.classifier.logits(self.image_cosines(images, self.take(mix, "norms")["norms"], mix.index))
+
+    def settle(self, stream: int) -> FrozenAnswer:
+        """The norms of the stream, if it has its own, and its offset."""
+        offset = self.logit_offset()
+        return FrozenAnswer(
+            self.classifier.prototypes,
+            None if offset is None else offset[stream].clone(),
+            self.name_norms(self.state["norms"][stream]) if "norms" in self.state else {},
+        )
+
+    def name_norms(self, row: Tensor) -> dict[Tower, dict[str, Tensor]]:
+        """A row [P] of norms as parameters of the tower, copied, under their names."""
+        return {Tower.IMAGE: self.bank.name_parameters(row.clone())}
 
     # Gradients. A batch that is best encoded in parts is differentiated in parts, so that what autograd keeps of one
     # part is freed before the next one is encoded.

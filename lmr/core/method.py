@@ -21,6 +21,7 @@ from torch import Tensor
 
 from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
+from lmr.core.frozen import FrozenAnswer
 from lmr.core.functional.by_stream import all_by_stream, mean_by_stream, sum_by_stream
 from lmr.core.locks import hold
 from lmr.core.spec import convert, format_spec
@@ -109,6 +110,7 @@ class Method:
     swept: ClassVar[dict[str, tuple[str, ...]]] = {}  # name of a sweep -> the arguments that vary in it
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
+    not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported, for the error message
     grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n changes with the stream
     presets: ClassVar[dict[str, Preset]] = {"default": Preset({}, "the method's own defaults")}
 
@@ -185,6 +187,10 @@ class Method:
         """Logits [B, C] of a checked batch with the present state; changes nothing."""
         raise NotImplementedError
 
+    def settle(self, stream: int) -> FrozenAnswer:
+        """What :meth:`answer` computes for one stream in the present state, as copies; for methods that can be frozen."""
+        raise LmrError(f"{self.name} cannot be exported: {self.not_frozen_because}.")
+
     # The interface for users. Threads may share a method: each call holds the towers it uses.
 
     def step(self, images: Tensor, streams: Streams = None) -> Prediction:
@@ -202,6 +208,12 @@ class Method:
         """Answer with the present state and change nothing."""
         with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
             return Prediction(self.answer(*self._check(images, streams)))
+
+    def freeze(self, stream: int = 0) -> FrozenAnswer:
+        """What :meth:`predict` answers in the present state of one stream, as constants that need no method to run."""
+        (row,) = self._rows(stream).tolist()
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
+            return self.settle(row)
 
     def reset(self, streams: Streams = None) -> None:
         """Return all streams, or the named ones, to their start."""

@@ -91,6 +91,16 @@ class NormBank:
         """P, the number of parameters in a row."""
         return len(self.start)
 
+    def name_parameters(self, row: Tensor) -> dict[str, Tensor]:
+        """The values of a row [P] as parameters of the norms, under their names in the tower's ``state_dict()``."""
+        named: dict[str, Tensor] = {}
+        for norm in self.norms:
+            begin, shape = f"{norm.name}." if norm.name else "", norm.module.normalized_shape
+            named[f"{begin}weight"] = row[norm.weight].view(shape)
+            if norm.bias is not None:
+                named[f"{begin}bias"] = row[norm.bias].view(shape)
+        return named
+
     def close(self) -> None:
         """Refuse to serve from now on."""
         self._closed = True
