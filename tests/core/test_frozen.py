@@ -51,7 +51,7 @@ def test_frozen_answer_is_the_prediction(spec: str, steps: int, clip: lmr.ZeroSh
         method.step(make_images(seed))
     frozen, images = method.freeze(), make_images(99)
     before = method.predict(images).logits
-    torch.testing.assert_close(compute_logits(frozen, clip, images), before, atol=1e-5, rtol=0)
+    torch.testing.assert_close(compute_logits(frozen, clip, images), before, atol=1e-4, rtol=0)
     if frozen.from_prompts and clip.text is not None:
         with torch.no_grad():
             tower = clip.text.tower
@@ -61,7 +61,7 @@ def test_frozen_answer_is_the_prediction(spec: str, steps: int, clip: lmr.ZeroSh
             tower.load_state_dict(own)
         torch.testing.assert_close(again, frozen.prototypes, atol=1e-6, rtol=0)
     method.step(make_images(5))  # the frozen answer is a copy
-    torch.testing.assert_close(compute_logits(frozen, clip, images), before, atol=1e-5, rtol=0)
+    torch.testing.assert_close(compute_logits(frozen, clip, images), before, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("spec", ["lmr", "mint", "tent", "eta"])
@@ -71,7 +71,7 @@ def test_each_stream_has_its_own(spec: str, clip: lmr.ZeroShot) -> None:
     method.step(images, ids)
     for stream in range(3):
         expected = method.predict(images, torch.full((8,), stream)).logits
-        torch.testing.assert_close(compute_logits(method.freeze(stream), clip, images), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(compute_logits(method.freeze(stream), clip, images), expected, atol=1e-4, rtol=0)
     with pytest.raises(lmr.LmrError, match="stream ids from 0 to 2"):
         method.freeze(3)
 
