@@ -110,7 +110,7 @@ class Method:
     swept: ClassVar[dict[str, tuple[str, ...]]] = {}  # name of a sweep -> the arguments that vary in it
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
-    not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported, for the error message
+    not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported
     grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n changes with the stream
     presets: ClassVar[dict[str, Preset]] = {"default": Preset({}, "the method's own defaults")}
 
@@ -188,7 +188,7 @@ class Method:
         raise NotImplementedError
 
     def settle(self, stream: int) -> FrozenAnswer:
-        """What :meth:`answer` computes for one stream in the present state, as copies; for methods that can be frozen."""
+        """What :meth:`answer` computes for one stream in the present state, as copies. Optional."""
         raise LmrError(f"{self.name} cannot be exported: {self.not_frozen_because}.")
 
     # The interface for users. Threads may share a method: each call holds the towers it uses.

@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
+from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
+from lmr.models.formats.to_transformers import Norms
 from lmr.models.model_facts import ModelFacts, describe_facts
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
@@ -43,6 +46,7 @@ class Backbone(ABC):
     dtype: torch.dtype = torch.float32  # of the images the encoder takes
     model_facts: ModelFacts = ModelFacts()  # what was loaded: format, files, architecture, activation, tokenizer
     keeps_prototypes: bool = True  # False where computing prototypes is cheaper than looking them up
+    no_folder_because: str = "its class does not define 'write_huggingface'"
     _text: nn.Module  # the text tower
 
     @cached_property
@@ -74,6 +78,10 @@ class Backbone(ABC):
         """A digest of everything but the text itself that decides the output of ``encode_text``."""
         return digest_tower(self._text)
 
+    def write_huggingface(self, folder: Path, norms: Norms) -> None:
+        """Write the model into a folder that transformers opens, in float32, with ``norms`` in place of its own."""
+        raise LmrError(f"The model {self.name!r} cannot be written as a Hugging Face folder: {self.no_folder_because}.")
+
     def classifier(
         self, names: Sequence[str], templates: Templates = DEFAULT_TEMPLATES, *, cache: Cache = True
     ) -> ZeroShot:
@@ -102,6 +110,7 @@ class Backbone(ABC):
             input_shape=self.input_shape,
             text=text,
             identity=identity,
+            prompts=prompts,
         )
 
     def _find_prototypes(self, identity: str, prompts: list[list[str]], cache: Cache) -> Tensor:

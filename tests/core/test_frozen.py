@@ -86,6 +86,10 @@ def test_parameters_have_the_names_of_the_state_dict() -> None:
     tower = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6, bias=False), nn.LayerNorm([2, 3]))
     bank = NormBank(tower)
     named = bank.name_parameters(torch.arange(18.0))
-    assert {key: list(value.shape) for key, value in named.items()} == {"1.weight": [6], "2.weight": [2, 3], "2.bias": [2, 3]}
+    assert {key: list(value.shape) for key, value in named.items()} == {
+        "1.weight": [6],
+        "2.weight": [2, 3],
+        "2.bias": [2, 3],
+    }
     assert named["2.bias"].flatten().tolist() == list(map(float, range(12, 18)))
     assert set(NormBank(nn.LayerNorm(3)).name_parameters(torch.zeros(6))) == {"weight", "bias"}
