@@ -24,6 +24,7 @@ from lmr.core.errors import LmrError
 from lmr.core.frozen import FrozenAnswer
 from lmr.core.functional.by_stream import all_by_stream, mean_by_stream, sum_by_stream
 from lmr.core.locks import hold
+from lmr.core.log import LOGGER
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
 from lmr.core.traits import Emission, Passes, Role, Scores, Tower
@@ -199,6 +200,8 @@ class Method:
             images, mix = self._check(images, streams)
             prediction = self.adapt(images, mix)
             sound = prediction.logits.isfinite().all(1)
+            if not bool(sound.all()):
+                LOGGER.info("%s: %d of %d answers are not finite", self.name, int((~sound).sum()), len(sound))
             rows = mix.active[mix.index[sound]]
             ones = torch.ones_like(rows)
             self.state["predicted"].index_put_((rows, prediction.labels[sound]), ones, accumulate=True)

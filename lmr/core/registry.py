@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import re
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import metadata
@@ -21,6 +20,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.log import LOGGER
 from lmr.core.method import Method, list_arguments
 from lmr.core.spec import parse_spec, suggest
 
@@ -161,6 +161,4 @@ def _fill() -> None:
         try:
             point.load()
         except Exception as error:  # a broken package must not disable the others
-            warnings.warn(
-                f"The methods of {point.value!r} (entry point {point.name!r}) cannot be imported: {error}", stacklevel=2
-            )
+            LOGGER.warning("The methods of %r (entry point %r) cannot be imported: %s", point.value, point.name, error)

@@ -8,6 +8,7 @@ import torch
 
 from lmr.core.classifier import leave_inference_mode
 from lmr.core.errors import LmrError
+from lmr.core.log import LOGGER
 from lmr.core.spec import suggest
 from lmr.models.backbone import Backbone
 from lmr.models.clip.image_tower import Memory, check_memory
@@ -60,6 +61,7 @@ def load(
                 f"There is no model {name!r}.{suggest(name, KNOWN_MODELS)} There are: {', '.join(KNOWN_MODELS)}; and "
                 "any folder or weights file of a CLIP model, and other hub ids."
             )
+        LOGGER.info("Loading %r from %s", name, files.weights)
         if files.model_type in SIGLIP:
             from lmr.models.siglip import load_siglip
 
