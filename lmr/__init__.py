@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lmr.core.text import TextSide
     from lmr.core.traits import Passes, Role, Scores, Tower
     from lmr.data.sets.dataset import Dataset, MissingData
-    from lmr.images.image_files import open_image
+    from lmr.images.image_files import UnreadableImage, open_image
     from lmr.models import Backbone, list_models, load
     from lmr.models.preprocessing import Preprocessing
 
@@ -49,6 +49,7 @@ _PLACES = {
     "Scores": "lmr.core.traits",
     "TextSide": "lmr.core.text",
     "Tower": "lmr.core.traits",
+    "UnreadableImage": "lmr.images.image_files",
     "ZeroShot": "lmr.core.classifier",
     "create": "lmr.core.registry",
     "export": "lmr.apps.export_folder",
@@ -81,6 +82,7 @@ __all__ = [
     "Scores",
     "TextSide",
     "Tower",
+    "UnreadableImage",
     "ZeroShot",
     "__version__",
     "create",

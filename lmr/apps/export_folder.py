@@ -68,7 +68,7 @@ def export(
     ``method.predict`` before it is put in its place, so that ``folder`` is whole and correct or is not there. An
     existing ``folder`` is refused; ``overwrite`` replaces it if it is an earlier export.
 
-    Example:
+    Examples:
         >>> import lmr
         >>> backbone = lmr.load("pocket")
         >>> method = lmr.create("lmr", backbone.classifier(["red ring", "blue star"]))

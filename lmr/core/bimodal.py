@@ -26,6 +26,21 @@ class BimodalMethod(GradientMethod):
     """A GradientMethod whose row holds the norms of the image tower and of the text tower.
 
     All class prompts are encoded again at every batch. Subclasses write ``adapt`` with :meth:`differentiate_objective`.
+
+    Examples:
+        >>> import lmr, torch
+        >>> @lmr.register("aligned")
+        ... class Aligned(lmr.BimodalMethod):
+        ...     'Pull images and the prototypes of their classes together.'
+        ...
+        ...     def adapt(self, images, mix):
+        ...         def objective(features, prototypes, logits):
+        ...             return -logits.amax(1).mean(), None
+        ...         value, logits, _, gradient = self.differentiate_objective(images, objective)
+        ...         return lmr.Prediction(logits, {"stepped": bool(self.descend(gradient, logits, mix))})
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> lmr.create("aligned", clip).step(torch.randn(4, 3, 32, 32)).info["stepped"]
+        True
     """
 
     towers = (Tower.IMAGE, Tower.TEXT)

@@ -25,6 +25,15 @@ class ZeroShot:
     only by methods that adapt the text tower too. ``identity`` says what the prototypes were made from (model, prompts)
     where that is known: a saved state is then recognised by it, and not by values whose last digits depend on the
     machine that computed them. ``prompts`` are the texts of each class, where they are known.
+
+    Examples:
+        >>> import lmr, torch
+        >>> from torch import nn
+        >>> encoder = nn.Sequential(nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 8))
+        >>> clip = lmr.ZeroShot(encoder, torch.randn(3, 8), logit_scale=100.0, names=["cat", "dog", "ship"])
+        >>> images = torch.randn(5, 3, 2, 2)
+        >>> lmr.create("lmr", clip).step(images).logits.shape
+        torch.Size([5, 3])
     """
 
     def __init__(

@@ -19,7 +19,7 @@ class FrozenAnswer:
     tower's own, under their names in its ``state_dict()``. ``offset`` [C] is None where there is none. ``from_prompts``
     says whether the text tower, with its ``norms``, gives these prototypes for the prompts of the classes.
 
-    Example:
+    Examples:
         >>> import lmr, torch
         >>> backbone = lmr.load("pocket")
         >>> method = lmr.create("tent", backbone.classifier(["red ring", "blue star"]))

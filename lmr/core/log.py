@@ -1,7 +1,7 @@
 """The logger "lmr": for what happens and is not an answer. Silent unless the program that uses lmr sets up logging.
 
-INFO says what is done (files read or fetched, a cache that cannot be written, answers that are not finite), WARNING what
-was left out and should be looked at. Errors are exceptions and are not logged.
+INFO says what is done (files read or fetched, a cache that cannot be written, answers that are not finite), WARNING
+what was left out and should be looked at. Errors are exceptions and are not logged.
 """
 
 from __future__ import annotations

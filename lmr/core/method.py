@@ -38,7 +38,16 @@ UNIT: tuple[float, float] = (-1.001, 1.001)  # of one that holds unit vectors, t
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to a batch: logits [B, C], and ``info``, what happened, in plain Python values."""
+    """The answer to a batch: logits [B, C], and ``info``, what happened, in plain Python values.
+
+    Examples:
+        >>> import lmr, torch
+        >>> answer = lmr.Prediction(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))
+        >>> answer.labels
+        tensor([0, 1])
+        >>> answer.probabilities[0]
+        tensor([0.8808, 0.1192])
+    """
 
     logits: Tensor
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -56,7 +65,14 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Preset:
-    """A named configuration, the source of its values, and the batch size they were chosen for."""
+    """A named configuration, the source of its values, and the batch size they were chosen for.
+
+    Examples:
+        >>> import lmr
+        >>> preset = lmr.find_method("tent").presets["imagenet"]
+        >>> preset.values, preset.batch_size
+        ({'optimizer': 'sgd', 'lr': 0.00025}, 64)
+    """
 
     values: dict[str, Any]
     source: str
@@ -65,7 +81,16 @@ class Preset:
 
 @dataclass(frozen=True)
 class Mix:
-    """The streams of a batch: ``active`` [A] sorted stream ids, ``index`` [B] which of them each sample is of."""
+    """The streams of a batch: ``active`` [A] sorted stream ids, ``index`` [B] which of them each sample is of.
+
+    Examples:
+        >>> import lmr, torch
+        >>> mix = lmr.Mix(active=torch.tensor([2, 7]), index=torch.tensor([0, 1, 1]))  # of the streams 2, 7 and 7
+        >>> mix.sizes
+        tensor([1, 2])
+        >>> mix.mean(torch.tensor([1.0, 3.0, 5.0]))
+        tensor([1., 4.])
+    """
 
     active: Tensor
     index: Tensor
@@ -95,7 +120,39 @@ class Mix:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Method:
-    """Base of all methods. It never sees labels, and it adapts only in :meth:`step`."""
+    """Base of all methods. It never sees labels, and it adapts only in :meth:`step`.
+
+    A subclass is one file with one decorated class. Its annotated fields are its arguments; ``begin``, ``adapt`` and
+    ``answer`` are its state, its step and its answer.
+
+    Examples:
+        >>> import lmr, torch
+        >>> @lmr.register("centred")
+        ... class Centred(lmr.Method):
+        ...     'Subtract the running mean of the logits of each stream.'
+        ...
+        ...     memory: float = 0.9
+        ...
+        ...     def begin(self, streams):
+        ...         return {"mean": torch.zeros(streams, self.classifier.classes)}
+        ...
+        ...     def adapt(self, images, mix):
+        ...         logits = self.answer(images, mix)
+        ...         mean = self.take(mix, "mean")["mean"]
+        ...         self.put({"mean": mean + (1 - self.memory) * mix.mean(logits)}, mix)
+        ...         return lmr.Prediction(logits)
+        ...
+        ...     def answer(self, images, mix):
+        ...         logits = self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
+        ...         return logits - self.take(mix, "mean")["mean"][mix.index]
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star", "green heart"])
+        >>> method = lmr.create("centred(memory=0.5)", clip)
+        >>> images = torch.randn(8, 3, 32, 32)
+        >>> method.step(images).logits.shape
+        torch.Size([8, 3])
+        >>> method
+        centred(memory=0.5)
+    """
 
     # Traits: what a method declares about itself. All have defaults; ``register`` fills in name and label.
     name: ClassVar[str]

@@ -55,6 +55,18 @@ class NormBank:
     never changed. Inside :meth:`serve` its norms use the rows, outside their own, so several methods can share one
     tower. With one row each norm runs its own forward on a view of the row, at no extra cost. With several rows every
     sample is scaled and shifted by its own row. Norms with tied parameters are adapted separately.
+
+    Examples:
+        >>> import lmr, torch
+        >>> tower = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.LayerNorm(6))
+        >>> bank = lmr.NormBank(tower)
+        >>> bank.size  # six weights and six biases
+        12
+        >>> x = torch.randn(2, 4)
+        >>> with bank.serve(bank.start.unsqueeze(0) * 2):
+        ...     doubled = tower(x)
+        >>> torch.allclose(doubled, 2 * tower(x))
+        True
     """
 
     def __init__(self, tower: nn.Module) -> None:

@@ -19,7 +19,13 @@ __all__ = ["Backbone", "list_models", "load"]
 
 
 def list_models() -> dict[str, str]:
-    """Names that ``load`` knows, each with a line of description."""
+    """Names that ``load`` knows, each with a line of description.
+
+    Examples:
+        >>> import lmr
+        >>> lmr.list_models()["ViT-B-16"]
+        'OpenAI CLIP ViT-B/16, the same as openai/clip-vit-base-patch16'
+    """
     return dict(KNOWN_MODELS)
 
 
@@ -41,6 +47,12 @@ def load(
     ``dtype`` is that of the frozen weights; norms are never below float32. ``memory`` and ``compile`` choose how a step
     is computed, see ``VisionTower.set_mode``; only CLIP's towers use them. A path object is never read as a short name.
     A short name is refused where a folder of the same name holds a model, as it is ambiguous.
+
+    Examples:
+        >>> import lmr
+        >>> backbone = lmr.load("photo")  # "openai/clip-vit-base-patch16" for CLIP
+        >>> backbone.classifier(["cat", "dog", "ship"]).names
+        ('cat', 'dog', 'ship')
     """
     if not isinstance(name_or_path, str | os.PathLike):
         raise LmrError(f"Expected the name or the path of a model, got {name_or_path!r}.")

@@ -35,7 +35,19 @@ __all__ = ["DEFAULT_TEMPLATES", "Backbone"]
 
 
 class Backbone(ABC):
-    """An image encoder, its text encoder, its preprocessing and its logit scale, which belong together."""
+    """An image encoder, its text encoder, its preprocessing and its logit scale, which belong together.
+
+    Examples:
+        >>> import lmr, torch
+        >>> from PIL import Image
+        >>> backbone = lmr.load("photo")
+        >>> isinstance(backbone, lmr.Backbone), backbone.input_shape
+        (True, (3, 32, 32))
+        >>> clip = backbone.classifier(["cat", "ship"], ["a photo of a {}.", "a blurry photo of a {}."])
+        >>> images = torch.stack([backbone.preprocess(Image.new("RGB", (640, 480), "navy"))])
+        >>> lmr.create("zeroshot", clip).predict(images).probabilities.shape
+        torch.Size([1, 2])
+    """
 
     name: str
     encoder: nn.Module  # images [B, *input_shape] to features [B, D]
@@ -58,7 +70,7 @@ class Backbone(ABC):
         """A PIL image of any size and mode to an input of the encoder: [*input_shape], on the CPU.
 
         Transparency is dropped and an EXIF rotation is not applied. ``lmr predict`` and the benchmarks open files with
-        ``lmr.images.image_files.open_image``, which handles both.
+        ``lmr.open_image``, which handles both.
         """
         return self.preprocessing.prepare_image(image).to(self.dtype)
 
