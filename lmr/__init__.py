@@ -12,17 +12,18 @@ from lmr.version import __version__
 TYPE_CHECKING = False  # for type checkers as in typing, whose import takes longer than all the rest here
 if TYPE_CHECKING:
     from lmr.apps.export_folder import export
+    from lmr.core.batch import Mix, Prediction
     from lmr.core.bimodal import BimodalMethod
     from lmr.core.classifier import ZeroShot
     from lmr.core.errors import LmrError
     from lmr.core.frozen import FrozenAnswer
     from lmr.core.gradient import GradientMethod, NormMethod
-    from lmr.core.method import Method, Mix, Prediction, Preset
+    from lmr.core.method import Method
     from lmr.core.norms import NormBank
     from lmr.core.optim import Optimizer
     from lmr.core.registry import create, find_method, list_methods, register
     from lmr.core.text import TextSide
-    from lmr.core.traits import Passes, Role, Scores, Tower
+    from lmr.core.traits import Passes, Preset, Role, Scores, Tower
     from lmr.data.sets.dataset import Dataset, MissingData
     from lmr.images.image_files import UnreadableImage, open_image
     from lmr.models import Backbone, list_models, load
@@ -37,14 +38,14 @@ _PLACES = {
     "LmrError": "lmr.core.errors",
     "Method": "lmr.core.method",
     "MissingData": "lmr.data.sets.dataset",
-    "Mix": "lmr.core.method",
+    "Mix": "lmr.core.batch",
     "NormBank": "lmr.core.norms",
     "NormMethod": "lmr.core.gradient",
     "Optimizer": "lmr.core.optim",
     "Passes": "lmr.core.traits",
-    "Prediction": "lmr.core.method",
+    "Prediction": "lmr.core.batch",
     "Preprocessing": "lmr.models.preprocessing",
-    "Preset": "lmr.core.method",
+    "Preset": "lmr.core.traits",
     "Role": "lmr.core.traits",
     "Scores": "lmr.core.traits",
     "TextSide": "lmr.core.text",

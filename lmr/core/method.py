@@ -13,109 +13,28 @@ import typing
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from lmr.core.batch import Mix as Mix
+from lmr.core.batch import Prediction as Prediction
 from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.frozen import FrozenAnswer
-from lmr.core.functional.by_stream import all_by_stream, mean_by_stream, sum_by_stream
 from lmr.core.locks import hold
 from lmr.core.log import LOGGER
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
 from lmr.core.traits import Emission, Passes, Role, Scores, Tower
+from lmr.core.traits import Preset as Preset
 
 Streams = Sequence[int] | Tensor | int | None
 Ranges = dict[str, tuple[float | None, float | None]]  # smallest and largest value of state tensors; None: any finite
 COUNTS: tuple[float, float] = (0, 2**53)  # the range of a tensor that counts
 SHARES: tuple[float, float] = (0, 1.001)  # of one that holds shares or probabilities, with room for rounding
 UNIT: tuple[float, float] = (-1.001, 1.001)  # of one that holds unit vectors, their means or cosines
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The answer to a batch: logits [B, C], and ``info``, what happened, in plain Python values.
-
-    Examples:
-        >>> import lmr, torch
-        >>> answer = lmr.Prediction(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))
-        >>> answer.labels
-        tensor([0, 1])
-        >>> answer.probabilities[0]
-        tensor([0.8808, 0.1192])
-    """
-
-    logits: Tensor
-    info: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    @cached_property
-    def probabilities(self) -> Tensor:
-        """Softmax of the logits: [B, C]."""
-        return self.logits.softmax(1)
-
-    @cached_property
-    def labels(self) -> Tensor:
-        """The most probable class of each image: int64 [B]."""
-        return self.logits.argmax(1)
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A named configuration, the source of its values, and the batch size they were chosen for.
-
-    Examples:
-        >>> import lmr
-        >>> preset = lmr.find_method("tent").presets["imagenet"]
-        >>> preset.values, preset.batch_size
-        ({'optimizer': 'sgd', 'lr': 0.00025}, 64)
-    """
-
-    values: dict[str, Any]
-    source: str
-    batch_size: int = 64
-
-
-@dataclass(frozen=True)
-class Mix:
-    """The streams of a batch: ``active`` [A] sorted stream ids, ``index`` [B] which of them each sample is of.
-
-    Examples:
-        >>> import lmr, torch
-        >>> mix = lmr.Mix(active=torch.tensor([2, 7]), index=torch.tensor([0, 1, 1]))  # of the streams 2, 7 and 7
-        >>> mix.sizes
-        tensor([1, 2])
-        >>> mix.mean(torch.tensor([1.0, 3.0, 5.0]))
-        tensor([1., 4.])
-    """
-
-    active: Tensor
-    index: Tensor
-
-    @property
-    def count(self) -> int:
-        """A, the number of streams in the batch."""
-        return len(self.active)
-
-    @property
-    def sizes(self) -> Tensor:
-        """The number of samples of each stream: [A]."""
-        return torch.bincount(self.index, minlength=self.count)
-
-    def sum(self, values: Tensor) -> Tensor:
-        """The sum of ``values`` [B, ...] over the samples of each stream: [A, ...]."""
-        return sum_by_stream(values, self.index, self.count)
-
-    def mean(self, values: Tensor) -> Tensor:
-        """The mean of ``values`` [B, ...] over the samples of each stream: [A, ...]."""
-        return mean_by_stream(values, self.index, self.count)
-
-    def all(self, values: Tensor) -> Tensor:
-        """Whether ``values`` [B] holds for every sample of a stream: bool [A]."""
-        return all_by_stream(values, self.index, self.count)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -271,8 +190,8 @@ class Method:
 
     def freeze(self, stream: int = 0) -> FrozenAnswer:
         """What :meth:`predict` answers in the present state of one stream, as constants that need no method to run."""
-        (row,) = self._rows(stream).tolist()
         with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
+            (row,) = self._rows(stream).tolist()
             return self.settle(row)
 
     def reset(self, streams: Streams = None) -> None:

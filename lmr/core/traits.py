@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Emission = Literal["before", "after"]
 
@@ -64,3 +64,19 @@ class Passes:
     backwards: float = 0.0
     text_forwards: float = 0.0
     text_backwards: float = 0.0
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named configuration, the source of its values, and the batch size they were chosen for.
+
+    Examples:
+        >>> import lmr
+        >>> preset = lmr.find_method("tent").presets["imagenet"]
+        >>> preset.values, preset.batch_size
+        ({'optimizer': 'sgd', 'lr': 0.00025}, 64)
+    """
+
+    values: dict[str, Any]
+    source: str
+    batch_size: int = 64
