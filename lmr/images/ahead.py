@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
+THREAD_NAME = "lmr-read-ahead"
+
 
 class ReadAhead(Generic[T, R]):
     """``work(item)`` of every item, in the order of ``items``, computed by threads while ``with`` is open.
@@ -30,7 +32,7 @@ class ReadAhead(Generic[T, R]):
         self._busy = 0  # threads that take or work on an item
         self._held = self._ended = False
         # Daemons, as a Ctrl-C between two starts must not keep the process alive; otherwise they are waited for.
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(workers)]
+        self._threads = [threading.Thread(target=self._run, name=THREAD_NAME, daemon=True) for _ in range(workers)]
 
     def __enter__(self) -> ReadAhead[T, R]:
         for thread in self._threads:

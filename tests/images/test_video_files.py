@@ -22,8 +22,7 @@ from lmr.images.video_files import VideoFrame, is_video, read_frames
 def read_until_error(path: Path, every: int = 1) -> tuple[list[VideoFrame], str]:
     frames: list[VideoFrame] = []
     with pytest.raises(UnreadableImage) as caught:
-        for frame in read_frames(path, every):
-            frames.append(frame)  # noqa: PERF402 (what came before the error counts)
+        frames.extend(read_frames(path, every))
     return frames, str(caught.value)
 
 
