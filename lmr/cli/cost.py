@@ -23,7 +23,7 @@ examples:
   lmr cost --predict --random ViT-B-16                          what reading 512 image files adds to the steps
   lmr cost --predict --images 64 --batch-size 32 --rounds 1 --random ViT-B-16
 
-The table is printed and, with every number behind it, written to the folder --out. That of --predict is printed only."""
+The table is printed and, with every number behind it, written to the folder --out; that of --predict only printed."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
