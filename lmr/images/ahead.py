@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from lmr.images.image_files import muted_pillow
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -31,10 +33,13 @@ class ReadAhead(Generic[T, R]):
         self._changed = threading.Condition()  # guards everything below
         self._busy = 0  # threads that take or work on an item
         self._held = self._ended = False
+        # Warning filters are one list per process: threads that decode must not change it while the caller computes.
+        self._muted = muted_pillow()
         # Daemons, as a Ctrl-C between two starts must not keep the process alive; otherwise they are waited for.
         self._threads = [threading.Thread(target=self._run, name=THREAD_NAME, daemon=True) for _ in range(workers)]
 
     def __enter__(self) -> ReadAhead[T, R]:
+        self._muted.__enter__()
         for thread in self._threads:
             thread.start()
         return self
@@ -45,6 +50,7 @@ class ReadAhead(Generic[T, R]):
         self._end()
         for thread in self._threads:
             thread.join()
+        self._muted.__exit__(None, None, None)
         close = getattr(self._items, "close", None)  # a generator may hold a file open
         if close is not None:
             close()

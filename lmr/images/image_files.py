@@ -109,7 +109,7 @@ def _open(file: str | os.PathLike[str] | io.BytesIO, name: str, upright: bool) -
         size = len(file.getbuffer()) if isinstance(file, io.BytesIO) else os.path.getsize(file)
         if size == 0:
             raise UnreadableImage("the file is empty")
-        with _muted_pillow(), Image.open(file) as image:
+        with muted_pillow(), Image.open(file) as image:
             _refuse_bomb(image)
             image.load()
             converted = _convert_to_rgb(image)
@@ -174,7 +174,7 @@ _muting_users = 0
 
 
 @contextmanager
-def _muted_pillow() -> Iterator[None]:
+def muted_pillow() -> Iterator[None]:
     """Hide Pillow's warnings while any thread is decoding.
 
     The filters are one list per process. If every thread saved and restored it, the last one to leave could restore
