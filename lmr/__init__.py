@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lmr.core.norms import NormBank
     from lmr.core.registry import create, find_method, list_methods, register
     from lmr.models import Backbone, list_models, load
+    from lmr.models.adapters import from_open_clip, from_transformers
 
 _PLACES = {
     "Backbone": "lmr.models",
@@ -28,6 +29,8 @@ _PLACES = {
     "ZeroShot": "lmr.core.classifier",
     "create": "lmr.core.registry",
     "find_method": "lmr.core.registry",
+    "from_open_clip": "lmr.models.adapters",
+    "from_transformers": "lmr.models.adapters",
     "list_methods": "lmr.core.registry",
     "list_models": "lmr.models",
     "load": "lmr.models",
@@ -45,6 +48,8 @@ __all__ = [
     "__version__",
     "create",
     "find_method",
+    "from_open_clip",
+    "from_transformers",
     "list_methods",
     "list_models",
     "load",

@@ -21,6 +21,7 @@ class ModelFormat(Enum):
     OPEN_CLIP = "open_clip"
     HUGGINGFACE = "Hugging Face"
     SIGLIP = "Hugging Face, through transformers"
+    MEMORY = "transformers, in memory"
     RANDOM = "random weights"
     OTHER = "other"  # a model that is not loaded by lmr.load
 
