@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoTokenizer, CLIPProcessor, PreTrainedTokenizerFast, Siglip2Config, Siglip2Model, Siglip2Processor
+from transformers import (
+    AutoTokenizer,
+    CLIPProcessor,
+    PreTrainedTokenizerFast,
+    Siglip2Config,
+    Siglip2Model,
+    Siglip2Processor,
+)
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
 
