@@ -1,4 +1,4 @@
-"""``to``: towers, prototypes and states move together, whoever is asked, and precision is lost only where it must be."""
+"""``to``: towers, prototypes and states move together, whoever is asked; precision is lost only where it must be."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_half_precision_keeps_norms_prototypes_and_states(
     half = lmr.create("tent(lr=0.01)", clip).step(images.to(dtype)).logits
     torch.testing.assert_close(half.float(), full, rtol=0, atol=1.5)
     assert not torch.equal(half, full)
-    with pytest.raises(lmr.LmrError, match="Expected torch.* images"):
+    with pytest.raises(lmr.LmrError, match=r"Expected torch.* images"):
         method.step(images)
 
 

@@ -100,15 +100,12 @@ def test_code_beside_the_weights_never_runs(tmp_path: Path) -> None:
     save(tmp_path)
     (tmp_path / "mine.py").write_text("raise SystemExit('run')")
     change(tmp_path / "tokenizer_config.json", auto_map={"AutoTokenizer": ["mine.Mine", None]}, tokenizer_class="Mine")
-    try:
-        lmr.load(tmp_path)
-    except lmr.LmrError as error:
-        assert "tokenizer" in str(error)
+    assert len(read_tokenizer(tmp_path)) == 14  # transformers reads the files and leaves the code alone
 
 
 def test_tokens_that_do_not_fit_are_refused() -> None:
     sizes = {"context": 9, "end": 13}
-    with pytest.raises(lmr.LmrError, match="gives the token 13 .* but the model knows 10 tokens"):
+    with pytest.raises(lmr.LmrError, match=r"gives the token 13 .* but the model knows 10 tokens"):
         TransformersTokenizer(maker.make_tokenizer(), "mine", vocabulary=10, **sizes)(["cat"])
     with pytest.raises(lmr.LmrError, match="does not end texts with the token 3"):
         TransformersTokenizer(maker.make_tokenizer(), "mine", vocabulary=14, **sizes | {"end": 3})(["cat"])

@@ -1,4 +1,4 @@
-"""Models of transformers in memory: transformers' own logits, the streams of the same model in a folder, and refusals."""
+"""Models of transformers in memory: transformers' own logits, streams of the same model in a folder, and refusals."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_model_with_another_tokenizer_reads_texts_with_it(folder: Path, tmp_path
     torch.testing.assert_close(swapped.encode_text(["a cat", "a dog"]), own, rtol=0, atol=1e-6)
     assert swapped.text_digest() != backbone.text_digest()
     (copy / "merges.txt").unlink()
-    with pytest.raises(lmr.LmrError, match="tokenizer in .*copy"):
+    with pytest.raises(lmr.LmrError, match=r"tokenizer in .*copy"):
         lmr.load(copy)
 
 
