@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lmr.core.batch import FrozenAnswer
 from lmr.core.errors import LmrError
-from lmr.core.frozen import FrozenAnswer
 from lmr.core.gradient import GradientMethod
 from lmr.core.method import Mix
 from lmr.core.optim import OptimizerName

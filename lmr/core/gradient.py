@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmr.core.frozen import FrozenAnswer
+from lmr.core.batch import FrozenAnswer
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.method import COUNTS, Method, Mix, Ranges
 from lmr.core.norms import NormBank
