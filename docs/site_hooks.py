@@ -33,6 +33,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the made pages."""
     made = {page: (ROOT / name).read_text("utf-8").replace("](docs/", "](") for name, page in PAGES.items()}
+    made["index.md"] = "---\nhide: [navigation]\n---\n\n" + made["index.md"]  # it would be this page alone
     made["cli/index.md"] = describe_commands()
     made |= {f"cli/{name}.md": describe_command(build_command(name)) for name in COMMANDS}
     for path, text in made.items():
@@ -64,15 +65,15 @@ def describe_commands() -> str:
 
 
 def describe_command(parser: argparse.ArgumentParser) -> str:
-    """The page of one command: what its ``--help`` prints, with tables of its options."""
+    """The page of one command: what its ``--help`` prints, with a list of its options."""
     parts = [f"# {parser.prog}", *map(describe_paragraph, (parser.description or "").split("\n\n"))]
     usage = parser.format_usage().removeprefix("usage: ").replace("\n" + " " * len("usage: "), "\n")
     parts.append(fence(usage.strip()))
     for group in parser._action_groups:  # argparse has no public way to list them
         actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
         if actions:
-            rows = [describe_option(parser, action) for action in actions]
-            parts += [f"## {(group.title or '').capitalize()}", "\n".join(["| | |", "|---|---|", *rows])]
+            parts.append(f"## {(group.title or '').capitalize()}")
+            parts += [describe_option(parser, action) for action in actions]
     if parser.epilog:
         parts += ["## More", fence(parser.epilog.removeprefix("examples:\n"))]
     return "\n\n".join(parts) + "\n"
@@ -84,11 +85,11 @@ def describe_paragraph(text: str) -> str:
 
 
 def describe_option(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    """A row of a table: how an option is written, what it does."""
+    """An entry of a definition list: how an option is written, what it does."""
     formatter = parser._get_formatter()
     written = formatter._format_action_invocation(action)
     explained = formatter._expand_help(action) if action.help else ""
-    return f"| <code>{escape(written)}</code> | {escape(explained)} |"
+    return f"<code>{escape(written)}</code>\n:   {escape(explained)}"
 
 
 def escape(text: str) -> str:

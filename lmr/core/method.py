@@ -93,7 +93,7 @@ class Mix:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Method:
-    """Base of all methods. It never sees labels, and it adapts only in :meth:`step`."""
+    """Base of all methods. It never sees labels, and it adapts only in ``step``."""
 
     # Traits: what a method declares about itself. All have defaults; ``register`` fills in name and label.
     name: ClassVar[str]
@@ -239,7 +239,7 @@ class Method:
     def save(
         self, path: str | os.PathLike[str], streams: Streams = None, notes: Mapping[str, str] | None = None
     ) -> None:
-        """Write the state to one safetensors file, atomically, with ``notes`` that :meth:`load` returns."""
+        """Write the state to one safetensors file, atomically, with ``notes`` that ``load`` returns."""
         if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
             raise LmrError(f"Expected notes as a mapping of strings to strings, got {notes!r}.")
         state = self.state_dict(streams)
@@ -247,7 +247,7 @@ class Method:
         write_state(path, state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
 
     def load(self, path: str | os.PathLike[str], streams: Streams = None) -> dict[str, str]:
-        """Load a state written by :meth:`save` and return its notes. A file that does not fit changes nothing."""
+        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing."""
         tensors, facts = read_state(path)
         try:
             self.load_state_dict({**facts, "tensors": tensors}, streams)
