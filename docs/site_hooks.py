@@ -1,4 +1,4 @@
-"""What the site has that is not a file in docs/: pages from the repository's own files and from the parser of ``lmr``."""
+"""Pages of the site that are not files in docs/: those of the repository itself, and those of the parser of ``lmr``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to files of the repository to their pages, and show a page's title where GitHub shows its file name."""
+    """Let links to files of the repository lead to their pages, and show titles where GitHub shows file names."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def change(match: re.Match[str]) -> str:

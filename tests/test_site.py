@@ -24,7 +24,10 @@ DORMANT = {
     "https://unpkg.com/resize-observer-polyfill": None,
     "https://api.github.com/": 'data-md-component="source"',
     "https://${": 'data-md-component="source"',
-    "https://clipboardjs.com/": None,  # in a comment
+    "https://clipboardjs.com/": None,  # from here on in comments and messages
+    "http://lunrjs.com": None,
+    "http://tartarus.org/": None,
+    "https://bit.ly/2s3ChXG": None,
 }
 
 
