@@ -42,7 +42,9 @@ def find_blocks(name: str) -> list[Block]:
 
 def run_block(block: Block, names: dict[str, Any]) -> str:
     """What a block prints."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+    screen = io.BytesIO()
+    out = io.TextIOWrapper(screen, encoding="utf-8", write_through=True)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         if block.title:
             Path(block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
@@ -52,10 +54,10 @@ def run_block(block: Block, names: dict[str, Any]) -> str:
                 program, *words = shlex.split(line, comments=True)
                 assert program == "lmr", f"{block.place}: {line}"
                 code = main(words)
-                assert code == 0, f"{block.place}: {line} ended with {code}\n{out.getvalue()}"
+                assert code == 0, f"{block.place}: {line} ended with {code}\n{screen.getvalue().decode()}"
         else:
             raise AssertionError(f"{block.place}: a block of {block.language!r} has no title to write it to")
-    return out.getvalue()
+    return screen.getvalue().decode()
 
 
 def agree(shown: str, printed: str) -> bool:
