@@ -107,6 +107,7 @@ class Method:
     gated: ClassVar[bool] = False  # info["gate_share"] of the samples take the backward; the others cost a forward
     parts: ClassVar[tuple[str, ...]] = ()  # boolean arguments that switch parts of the method off, for ablations
     swept: ClassVar[dict[str, tuple[str, ...]]] = {}  # name of a sweep -> the arguments that vary in it
+    added: ClassVar[tuple[str, ...]] = ()  # arguments newer than saved states and rows, whose specs do not have them
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n changes with the stream
@@ -257,8 +258,15 @@ class Method:
 
     @property
     def spec(self) -> str:
-        """The canonical spec string: every argument with its value."""
-        return format_spec(self.name, {key: getattr(self, key) for key in list_arguments(type(self))})
+        """The canonical spec string: every argument with its value, but an ``added`` one only if it is not the default.
+
+        So a state or a result that was saved before an argument existed has the spec it would have today.
+        """
+        values = {key: getattr(self, key) for key in list_arguments(type(self))}
+        for key in self.added:
+            if values[key] == getattr(type(self), key):
+                del values[key]
+        return format_spec(self.name, values)
 
     def __repr__(self) -> str:
         return self.spec if self.streams == 1 else f"{self.spec} x {self.streams} streams"

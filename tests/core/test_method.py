@@ -370,3 +370,18 @@ def test_answer_that_is_not_finite_is_not_counted(clip: lmr.ZeroShot) -> None:
     images[1] *= 1e38
     assert not method.step(images).logits[1].isfinite().all()
     assert method.state["predicted"].sum() == 3
+
+
+def test_argument_that_was_added_later_is_in_the_spec_only_if_it_is_not_the_default() -> None:
+    clip = make_classifier()
+    old = lmr.create("tent", clip)
+
+    class Newer(type(old)):  # type: ignore[misc]
+        added = ("lr",)
+
+    newer = Newer(clip)
+    assert f"lr={old.lr!r}, " in old.spec
+    assert newer.spec == old.spec.replace(f"lr={old.lr!r}, ", "")
+    assert lmr.create(newer.spec, clip).spec == old.spec  # what is left out is the default
+    assert "lr=0.5" in Newer(clip, lr=0.5).spec
+    newer.load_state_dict(old.state_dict() | {"spec": newer.spec})  # as a state from before the argument has it
