@@ -25,7 +25,7 @@ T = TypeVar("T")
 class BimodalMethod(GradientMethod):
     """A GradientMethod whose row holds the norms of the image tower and of the text tower.
 
-    All class prompts are encoded again at every batch. Subclasses write ``adapt`` with :meth:`differentiate_objective`.
+    All class prompts are encoded again at every batch. Subclasses write ``adapt`` with ``differentiate_objective``.
 
     Examples:
         >>> import lmr, torch

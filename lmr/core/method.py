@@ -40,7 +40,7 @@ UNIT: tuple[float, float] = (-1.001, 1.001)  # of one that holds unit vectors, t
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Method:
-    """Base of all methods. It never sees labels, and it adapts only in :meth:`step`.
+    """Base of all methods. It never sees labels, and it adapts only in ``step``.
 
     A subclass is one file with one decorated class. Its annotated fields are its arguments; ``begin``, ``adapt`` and
     ``answer`` are its state, its step and its answer.
@@ -168,7 +168,7 @@ class Method:
         raise NotImplementedError
 
     def settle(self, stream: int) -> FrozenAnswer:
-        """What :meth:`answer` computes for one stream in the present state, as copies. Optional."""
+        """What ``answer`` computes for one stream in the present state, as copies. Optional."""
         raise LmrError(f"{self.name} cannot be exported: {self.not_frozen_because}.")
 
     # The interface for users. Threads may share a method: each call holds the towers it uses.
@@ -192,7 +192,7 @@ class Method:
             return Prediction(self.answer(*self._check(images, streams)))
 
     def freeze(self, stream: int = 0) -> FrozenAnswer:
-        """What :meth:`predict` answers in the present state of one stream, as constants that need no method to run."""
+        """What ``predict`` answers in the present state of one stream, as constants that need no method to run."""
         with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
             (row,) = self._rows(stream).tolist()
             return self.settle(row)
@@ -228,7 +228,7 @@ class Method:
     def save(
         self, path: str | os.PathLike[str], streams: Streams = None, notes: Mapping[str, str] | None = None
     ) -> None:
-        """Write the state to one safetensors file, atomically, with ``notes`` that :meth:`load` returns."""
+        """Write the state to one safetensors file, atomically, with ``notes`` that ``load`` returns."""
         if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
             raise LmrError(f"Expected notes as a mapping of strings to strings, got {notes!r}.")
         state = self.state_dict(streams)
@@ -236,7 +236,7 @@ class Method:
         write_state(path, state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
 
     def load(self, path: str | os.PathLike[str], streams: Streams = None) -> dict[str, str]:
-        """Load a state written by :meth:`save` and return its notes. A file that does not fit changes nothing."""
+        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing."""
         tensors, facts = read_state(path)
         try:
             self.load_state_dict({**facts, "tensors": tensors}, streams)
