@@ -161,15 +161,18 @@ class NormMethod(Method):
 
     # Steps.
 
-    def propose(self, old: Mapping[str, Tensor], gradient: Tensor, wanted: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def propose(
+        self, old: Mapping[str, Tensor], gradient: Tensor, wanted: Tensor, taken: int | Tensor = 1
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """One step of the streams that are ``wanted`` [A] along their ``gradient`` [A, P], from their ``old`` rows.
 
         Gives the new norms and moments (none if no stream is wanted), and which streams stepped [A]. A stream whose
-        step would leave the ranges of the state, or would not be finite, keeps its old rows.
+        step would leave the ranges of the state, or would not be finite, keeps its old rows. ``taken`` is what the step
+        counts for, see ``Optimizer.step``.
         """
         if not bool(wanted.any()):
             return {}, wanted
-        norms, moments = self.optim.step(old["norms"], gradient, old)
+        norms, moments = self.optim.step(old["norms"], gradient, old, taken)
         new = {"norms": norms, **moments}
         stepped = wanted & self.find_sound(new)
         return {key: choose_rows(stepped, value, old[key]) for key, value in new.items()}, stepped

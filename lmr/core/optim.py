@@ -33,6 +33,7 @@ class Optimizer:
     name: OptimizerName
     lr: float
     weight_decay: float = 0.0
+    unit: int = 1  # of what ``steps`` counts make one step of the usual length; 1: steps, 64: images in batches of 64
 
     def begin(self, rows: Tensor) -> dict[str, Tensor]:
         """Moments for rows [A, P] before their first step."""
@@ -41,8 +42,10 @@ class Optimizer:
             return {"momentum": torch.zeros_like(rows), "steps": steps}
         return {"first": torch.zeros_like(rows), "second": torch.zeros_like(rows), "steps": steps}
 
-    def step(self, rows: Tensor, gradient: Tensor, moments: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step: the new rows and the new moments."""
+    def step(
+        self, rows: Tensor, gradient: Tensor, moments: Mapping[str, Tensor], taken: int | Tensor = 1
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step: the new rows and the new moments. ``taken``, one or [A], is added to the count of each row."""
         if self.name == "adamw":
             rows = rows * (1 - self.lr * self.weight_decay)
         elif self.weight_decay:
@@ -52,7 +55,7 @@ class Optimizer:
             moved = rows - self.lr * (gradient + 0.9 * momentum)
             return moved, {"momentum": momentum, "steps": moments["steps"] + 1}
         moved, first, second, steps = adam_step(
-            rows, gradient, moments["first"], moments["second"], moments["steps"], self.lr
+            rows, gradient, moments["first"], moments["second"], moments["steps"], self.lr, taken=taken, unit=self.unit
         )
         return moved, {"first": first, "second": second, "steps": steps}
 
@@ -66,16 +69,28 @@ def adam_step(
     lr: float,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
+    taken: int | Tensor = 1,
+    unit: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One Adam step (Kingma & Ba 2015) for every row: rows, gradient, moments [A, P], count [A] steps taken so far.
 
-    Returns the new (rows, first, second, count); nothing is changed in place.
+    Returns the new (rows, first, second, count); nothing is changed in place. With a ``unit`` above 1 the step counts
+    as ``taken`` [A] of ``unit`` parts of a usual one: a share s = taken / unit has the rate lr sqrt(s) and the decays
+    beta^s, so that moments fade, and the random part of the steps grows, with what was taken and not with the number of
+    steps (the scaling of Malladi et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022).
     """
-    count = count + 1
-    first = first.lerp(gradient, 1 - betas[0])
-    second = betas[1] * second + (1 - betas[1]) * gradient.square()
-    # The corrections are computed in float64 as in torch.optim, then applied in the precision of the rows.
+    count = count + taken
     time = count.double().unsqueeze(1)
-    step_size = (lr / (1 - betas[0] ** time)).to(rows.dtype)
+    if unit == 1:
+        first = first.lerp(gradient, 1 - betas[0])
+        second = betas[1] * second + (1 - betas[1]) * gradient.square()
+        scaled: float | Tensor = lr
+    else:
+        time, share = time / unit, (torch.as_tensor(taken, device=rows.device).double() / unit).view(-1, 1)
+        first = first.lerp(gradient, (1 - betas[0] ** share).to(rows.dtype))
+        second = second.lerp(gradient.square(), (1 - betas[1] ** share).to(rows.dtype))
+        scaled = lr * share.sqrt()
+    # The corrections are computed in float64 as in torch.optim, then applied in the precision of the rows.
+    step_size = (scaled / (1 - betas[0] ** time)).to(rows.dtype)
     root = ((1 - betas[1] ** time).sqrt()).to(rows.dtype)
     return rows - step_size * first / (second.sqrt() / root + eps), first, second, count

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.core.functional.bias import correct_bias
+from lmr.core.functional.bias import correct_bias, pace_bias
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.functional.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss
 from lmr.core.gradient import NormMethod
@@ -25,6 +25,8 @@ from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.registry import register
 from lmr.core.traits import Passes, Role
+
+UNIT = 64  # images in a step of the paper's experiments, for which lr, eta and mu were chosen
 
 
 class _Look(NamedTuple):
@@ -48,6 +50,7 @@ class LMR(NormMethod):
     gated = True
     parts = ("pmr", "am", "bc")
     swept: ClassVar[dict[str, tuple[str, ...]]] = {"delta": ("delta",), "negatives": ("negatives", "positives")}
+    added = ("pace",)
     many_streams = True
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, "paper, Implementation details: CIFAR-100-C and ImageNet-C"),
@@ -72,6 +75,7 @@ class LMR(NormMethod):
     bc: bool = True
     positives: Literal["gap", "top1"] = "gap"
     emit: Literal["after", "before"] = "after"
+    pace: Literal["batch", "image"] = "batch"  # what lr, eta and mu are counted by; "image": they hold for 64 images
 
     def prepare(self) -> None:
         self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")
@@ -81,7 +85,7 @@ class LMR(NormMethod):
         smallest = torch.finfo(self.classifier.prototypes.dtype).tiny
         if self.negatives < 1 or self.eps < smallest:
             raise LmrError(f"Expected at least one negative and an eps of at least {smallest:.0e} for lmr.")
-        self.optim = Optimizer("adam", self.lr)
+        self.optim = Optimizer("adam", self.lr, unit=1 if self.pace == "batch" else UNIT)
         if self.pmr:
             super().prepare()
 
@@ -105,10 +109,18 @@ class LMR(NormMethod):
         per_class = prototypes.new_zeros(streams, self.classifier.classes)
         counts = torch.zeros(streams, dtype=torch.int64, device=prototypes.device)
         state = {"batches": counts, "bias": per_class, "running": per_class.clone()}
+        if self.pace == "image":
+            state["images"] = counts.clone()
         return state | super().begin(streams) | {"mass": per_class.clone()} if self.pmr else state
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        own: Ranges = {"batches": COUNTS, "bias": (-self.clip, self.clip), "running": SHARES, "mass": (0, None)}
+        own: Ranges = {
+            "batches": COUNTS,
+            "images": COUNTS,
+            "bias": (-self.clip, self.clip),
+            "running": SHARES,
+            "mass": (0, None),
+        }
         return super().ranges(state) | own
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
@@ -123,11 +135,15 @@ class LMR(NormMethod):
         sound &= mix.all(emitted.isfinite().all(1))
         if self.bc:
             mean, started = mix.mean(emitted.softmax(1)), old["batches"] > 0
+            eta, mu = self._pace_bias(old, mix)
             new["bias"], new["running"] = correct_bias(
-                old["bias"], old["running"], started, mean, self.eta, self.mu, self.clip, self.eps
+                old["bias"], old["running"], started, mean, eta, mu, self.clip, self.eps
             )
         new["batches"] = old["batches"] + 1
-        sound &= self.find_sound({key: new[key] for key in ("batches", "bias", "running", "mass") if key in new})
+        if self.pace == "image":
+            new["images"] = old["images"] + mix.sizes
+        counted = ("batches", "images", "bias", "running", "mass")
+        sound &= self.find_sound({key: new[key] for key in counted if key in new})
         # A stream that is not sound keeps its whole state; the others continue.
         self.put({key: choose_rows(sound, value, old[key]) for key, value in new.items()}, mix)
         if self.pmr:
@@ -142,6 +158,12 @@ class LMR(NormMethod):
             cosines = self.classifier.cosines(self.classifier.features(images))
         return self.classifier.logits(cosines) + rows["bias"][mix.index]
 
+    def _pace_bias(self, old: dict[str, Tensor], mix: Mix) -> tuple[float | Tensor, float | Tensor]:
+        """The gain and the memory of the bias correction for this batch."""
+        if self.pace == "batch":
+            return self.eta, self.mu
+        return pace_bias(old["images"], mix.sizes, self.eta, self.mu, UNIT)
+
     def _restore_margins(
         self, images: Tensor, mix: Mix, old: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], Tensor]:
@@ -153,7 +175,8 @@ class LMR(NormMethod):
         wanted = sound & (mix.sum(look.weight) > 0)
         stepped = torch.zeros_like(wanted)
         if bool(look.passes.any()):
-            moved, stepped = self.propose(old, traced.pull_back(slope), wanted)
+            taken = 1 if self.pace == "batch" else mix.sizes
+            moved, stepped = self.propose(old, traced.pull_back(slope), wanted, taken)
             del traced  # the memory of the first forward serves the second
             new |= moved
             sound &= stepped | ~wanted

@@ -90,3 +90,31 @@ def test_nothing_is_changed_in_place() -> None:
     copies = [t.clone() for t in given_]
     adam_step(*given_, 1e-3)
     assert all(torch.equal(a, b) for a, b in zip(given_, copies, strict=True))
+
+
+def test_shares_of_a_step_fade_like_the_whole() -> None:
+    """Four quarters of a step with one gradient move the moments as a whole step does, and the count by as much."""
+    torch.manual_seed(3)
+    rows, gradient = torch.randn(2, 5, dtype=torch.float64), torch.randn(2, 5, dtype=torch.float64)
+    first, second = torch.randn(2, 5, dtype=torch.float64), torch.rand(2, 5, dtype=torch.float64)
+    count = torch.tensor([64, 640])
+    whole = adam_step(rows, gradient, first, second, count // 64, 1e-3)
+    state = (rows, first, second, count)
+    for _ in range(4):
+        state = adam_step(state[0], gradient, *state[1:], 1e-3, taken=torch.tensor([16, 16]), unit=64)
+    assert torch.allclose(state[1], whole[1], rtol=1e-12)
+    assert torch.allclose(state[2], whole[2], rtol=1e-12)
+    assert state[3].tolist() == [128, 704]
+
+
+def test_rows_with_different_shares_are_independent() -> None:
+    torch.manual_seed(4)
+    rows, gradient = torch.randn(3, 5), torch.randn(3, 5)
+    zeros, count, taken = torch.zeros(3, 5), torch.tensor([0, 7, 200]), torch.tensor([1, 64, 30])
+    together = adam_step(rows, gradient, zeros, zeros, count, 1e-2, taken=taken, unit=64)
+    for k in range(3):
+        part = slice(k, k + 1)
+        alone = adam_step(
+            rows[part], gradient[part], zeros[part], zeros[part], count[part], 1e-2, taken=taken[part], unit=64
+        )
+        assert all(torch.equal(one[part], other) for one, other in zip(together, alone, strict=True))

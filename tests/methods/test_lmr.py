@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import lmr_reference as book
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import lmr
+from lmr.core.functional.bias import pace_bias
 from lmr.models.clip.image_tower import VisionTower
 from lmr.models.pocket.towers import PocketConfig
 
@@ -88,6 +90,8 @@ def check_state(method: lmr.Method, reference: Any, tolerance: float = 1e-9) -> 
     expected = {"bias": reference.bias, "batches": len(reference.history), "predicted": reference.predicted}
     if reference.bc:
         expected["running"] = reference.running
+    if reference.pace == "image":
+        expected["images"] = reference.images
     if reference.pmr:
         expected |= {"norms": reference.flat, "mass": reference.mass, "steps": reference.steps}
         expected["first"] = torch.cat([t.flatten() for t in reference.first])
@@ -168,7 +172,7 @@ def test_values_bite() -> None:
     """Every argument changes the answers of this stream, so that the comparison above would notice a lost one."""
     changed = [{"negatives": 1}, {"delta": 0.0}, {"tau": 0.5}, {"gamma0": 1.0}, {"beta": 3.0}, {"eta": 0.4}]
     changed += [{"mu": 0.0}, {"clip": 0.1}, {"eps": 1e-2}, {"lr": 1e-2}, {"pmr": False}, {"am": False}, {"bc": False}]
-    changed += [{"positives": "top1"}, {"emit": "before"}]
+    changed += [{"positives": "top1"}, {"emit": "before"}, {"pace": "image"}]
     tower, prototypes, anchors = make_problem()
     images = make_images(anchors, 28, SEED).split(7)
 
@@ -186,6 +190,7 @@ def test_every_argument_may_be_a_keyword() -> None:
     zeroshot = lmr.ZeroShot(tower, prototypes, 100.0)
     words = {"lr": 0.1, "delta": 0.1, "negatives": 3, "tau": 0.1, "gamma0": 0.1, "beta": 0.1, "eta": 0.1, "mu": 0.1}
     words |= {"clip": 0.1, "eps": 0.1, "pmr": False, "am": False, "bc": False, "positives": "top1", "emit": "before"}
+    words["pace"] = "image"
     spec = ", ".join(f"{key}={value!r}" for key, value in words.items())
     assert lmr.create("lmr", zeroshot, **words).spec == lmr.create(f"lmr({spec})", zeroshot).spec == f"lmr({spec})"
 
@@ -217,10 +222,54 @@ def test_few_classes_and_single_images(classes: int, size: int, count: int, spec
     assert reference.steps >= 4
 
 
+# Time constants per image.
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"emit": "before"}, {"pmr": False}, {"mu": 0.95, "eta": 0.4, "lr": 1e-2}], ids=str
+)
+@pytest.mark.parametrize(("size", "count"), [(1, 80), (20, 150), (90, 500)])
+def test_pace_by_images(spec: dict[str, Any], size: int, count: int) -> None:
+    """Past the first 64 images, in batches of one image, of less than 64 and of more, with a short one at the end."""
+    method, reference, worst = follow(spec | {"pace": "image"}, size=size, count=count)
+    assert worst < 1e-9
+    check_state(method, reference)
+    assert reference.images == count > 64
+
+
+def test_pace_by_images_is_the_published_one_in_batches_of_64() -> None:
+    tower, prototypes, anchors = make_problem()
+    clip = lmr.ZeroShot(tower, prototypes, 100.0)
+    published, paced = lmr.create("lmr", clip), lmr.create('lmr(pace="image")', clip)
+    for images in make_images(anchors, 5 * 64).split(64):
+        assert (published.step(images).logits - paced.step(images).logits).abs().max() < 1e-9
+    assert paced.state["images"].item() == 64 * published.state["batches"].item()
+    assert paced.state["steps"].item() == 64 * published.state["steps"].item()
+
+
+def test_any_cut_of_a_stream_fades_alike() -> None:
+    """After the first 64 images, memory and gain depend on how many images came and not on how they were batched."""
+    before = torch.tensor([64])
+    gain, memory = pace_bias(before, torch.tensor([48]), 0.05, 0.8, 64)
+    parts = [
+        pace_bias(before + first, torch.tensor([size]), 0.05, 0.8, 64) for first, size in ((0, 1), (1, 16), (17, 31))
+    ]
+    assert sum(part[0].item() for part in parts) == pytest.approx(gain.item())
+    assert math.prod(part[1].item() for part in parts) == pytest.approx(memory.item())
+
+
+def test_states_from_before_pace_existed_have_the_spec_of_the_default() -> None:
+    tower, prototypes, _ = make_problem()
+    clip = lmr.ZeroShot(tower, prototypes, 100.0)
+    assert "pace" not in lmr.create('lmr(pace="batch")', clip).spec
+    with pytest.raises(lmr.LmrError, match="belongs to"):
+        lmr.create('lmr(pace="image")', clip).load_state_dict(lmr.create("lmr", clip).state_dict())
+
+
 class WithTorchAdam(book.Reference):
     """The reference stream with torch.optim.Adam at the wheel."""
 
-    def update(self, gradients: list[Tensor]) -> None:
+    def update(self, gradients: list[Tensor], count: int) -> None:
         if not self.steps:
             self.leaves = [t.clone() for t in self.parameters]
             self.adam = torch.optim.Adam(self.leaves, lr=self.lr, betas=(0.9, 0.999), eps=1e-8)
@@ -320,7 +369,9 @@ def compare_rows(together: lmr.Method, alone: list[lmr.Method]) -> dict[str, flo
 
 
 @pytest.mark.parametrize("sideways", [False, True])
-@pytest.mark.parametrize("spec", ["lmr", 'lmr(emit="before")', "lmr(pmr=False)", "lmr(tau=0.4, bc=False)"])
+@pytest.mark.parametrize(
+    "spec", ["lmr", 'lmr(emit="before")', "lmr(pmr=False)", "lmr(tau=0.4, bc=False)", 'lmr(pace="image")']
+)
 def test_streams_together_are_streams_alone(spec: str, sideways: bool) -> None:
     tower, prototypes, anchors = make_problem(sideways=sideways)
     clip = lmr.ZeroShot(tower, prototypes, 100.0)

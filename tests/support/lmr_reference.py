@@ -139,6 +139,7 @@ class Reference:
     bc: bool = True
     positives: str = "gap"
     emit: str = "after"
+    pace: str = "batch"
     step_by_autograd: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -153,6 +154,8 @@ class Reference:
         self.running: list[float] | None = None
         self.predicted = [0] * self.classes
         self.steps = 0
+        self.images = 0
+        self.time = 0.0  # steps taken, in usual steps
         self.first = [torch.zeros_like(t) for t in self.parameters]
         self.second = [torch.zeros_like(t) for t in self.parameters]
 
@@ -246,16 +249,19 @@ class Reference:
             loss = loss + sample.weight * torch.log1p(torch.exp(target - margin)) / total
         return loss
 
-    def update(self, gradients: Sequence[Tensor]) -> None:
-        """Adam of Kingma and Ba, bias-corrected, with 1e-8 added after the root."""
-        self.steps += 1
+    def update(self, gradients: Sequence[Tensor], count: int) -> None:
+        """Adam of Kingma and Ba, bias-corrected, with 1e-8 added after the root; paced by images, a share of a step."""
+        share = count / 64 if self.pace == "image" else 1.0
+        self.steps += count if self.pace == "image" else 1
+        self.time += share
+        one, two = 0.9**share, 0.999**share
         fresh = []
         for k, (value, gradient) in enumerate(zip(self.parameters, gradients, strict=True)):
-            self.first[k] = 0.9 * self.first[k] + 0.1 * gradient
-            self.second[k] = 0.999 * self.second[k] + 0.001 * gradient**2
-            first = self.first[k] / (1 - 0.9**self.steps)
-            second = self.second[k] / (1 - 0.999**self.steps)
-            fresh.append(value - self.lr * first / (torch.sqrt(second) + 1e-8))
+            self.first[k] = one * self.first[k] + (1 - one) * gradient
+            self.second[k] = two * self.second[k] + (1 - two) * gradient**2
+            first = self.first[k] / (1 - 0.9**self.time)
+            second = self.second[k] / (1 - 0.999**self.time)
+            fresh.append(value - self.lr * math.sqrt(share) * first / (torch.sqrt(second) + 1e-8))
         self.norms = list(zip(fresh[::2], fresh[1::2], strict=True))
 
     def step(self, images: Tensor) -> Tensor:
@@ -275,7 +281,7 @@ class Reference:
                     gradients = torch.autograd.grad(self.lose(logits, samples, targets), flat)
                 else:
                     gradients = torch.autograd.grad(logits, flat, self.differentiate(rows, samples, targets))
-                self.update(gradients)
+                self.update(gradients, len(images))
                 event |= {"stepped": True, "gradients": gradients, "loss": self.average(samples, targets)}
         if self.emit == "after":
             rows = self.score(images, self.norms).tolist()
@@ -299,10 +305,15 @@ class Reference:
         for row in emitted:
             for c, probability in enumerate(softmax(row)):
                 mean[c] += probability / len(emitted)
+        before, self.images = self.images, self.images + len(emitted)
+        share = len(emitted) / 64 if self.pace == "image" else 1.0
+        memory = self.mu**share
+        if self.pace == "image" and self.images <= 64:
+            memory = before / self.images  # the plain mean of all images so far
         if self.running is None:
             self.running = mean
         else:
-            self.running = [self.mu * old + (1 - self.mu) * new for old, new in zip(self.running, mean, strict=True)]
-        moved = [b - self.eta * math.log(u + self.eps) for b, u in zip(self.bias, self.running, strict=True)]
+            self.running = [memory * old + (1 - memory) * new for old, new in zip(self.running, mean, strict=True)]
+        moved = [b - self.eta * share * math.log(u + self.eps) for b, u in zip(self.bias, self.running, strict=True)]
         centre = sum(moved) / self.classes
         self.bias = [min(max(b - centre, -self.clip), self.clip) for b in moved]

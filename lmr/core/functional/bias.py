@@ -7,14 +7,37 @@ from torch import Tensor
 
 
 def correct_bias(
-    bias: Tensor, running: Tensor, seen: Tensor, mean: Tensor, eta: float, mu: float, clip: float, eps: float
+    bias: Tensor,
+    running: Tensor,
+    seen: Tensor,
+    mean: Tensor,
+    eta: float | Tensor,
+    mu: float | Tensor,
+    clip: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor]:
     """Lower the classes that hold too much predictive mass (step 9 of the specification, eq. bias_update of the paper).
 
     bias, running [A, C]; ``mean`` [A, C] the mean softmax of this batch's corrected logits; ``seen`` bool [A], whether
-    the stream has a running prediction yet (its first batch starts it). The step is centred, which changes no
-    difference between classes, then clipped element by element to [-clip, clip]. Returns the new (bias, running).
+    the stream has a running prediction yet (its first batch starts it). ``eta`` and ``mu`` are numbers, or [A, 1] with
+    those of each stream. The step is centred, which changes no difference between classes, then clipped element by
+    element to [-clip, clip]. Returns the new (bias, running).
     """
-    running = torch.where(seen.unsqueeze(1), mu * running + (1 - mu) * mean, mean)
-    moved = bias - eta * (running + eps).log()
+    kept, added = (mu.to(mean.dtype), (1 - mu).to(mean.dtype)) if isinstance(mu, Tensor) else (mu, 1 - mu)
+    running = torch.where(seen.unsqueeze(1), kept * running + added * mean, mean)
+    gain = eta.to(mean.dtype) if isinstance(eta, Tensor) else eta
+    moved = bias - gain * (running + eps).log()
     return (moved - moved.mean(1, keepdim=True)).clamp(-clip, clip), running
+
+
+def pace_bias(before: Tensor, images: Tensor, eta: float, mu: float, unit: int) -> tuple[Tensor, Tensor]:
+    """The gain and the memory [A, 1] of a batch of ``images`` [A] images, in streams that had ``before`` [A].
+
+    ``eta`` and ``mu`` hold for ``unit`` images. A batch of n has eta n / unit and mu^(n / unit): what one usual batch
+    changes is changed by any number of batches with as many images. The first ``unit`` images are averaged with equal
+    weights, as a usual first batch is; a single image would otherwise count for all of them.
+    """
+    share = images.double() / unit
+    after = before + images
+    memory = torch.where(after <= unit, before.double() / after, mu**share)
+    return eta * share.unsqueeze(1), memory.unsqueeze(1)
