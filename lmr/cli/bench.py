@@ -66,6 +66,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(default: 0.1)")  # fmt: skip
     add("--block", type=int, metavar="N", help="for --order classes: images of one class in a row (default: all)")
     add("--reset", choices=RESETS, help="never: one stream through all corruptions (default: domain)")
+    add("--rounds", type=int, metavar="N", help="for --reset never: how often the stream goes through all corruptions "
+        "(default: 1)")  # fmt: skip
     add("--mix", action="store_true", default=None, help="shuffle all corruptions into one stream")
     add("--forgetting", type=int, metavar="N", help="clean images to classify after each stream (default: 0)")
     add("--recovery", action="store_true", default=None, help="measure how many of zero-shot's errors are undone")

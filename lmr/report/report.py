@@ -9,7 +9,8 @@ from pathlib import Path
 
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
-from lmr.report.figures.paper_figures import FORMS, Drawing, FigureSet, draw_figures, find_panel
+from lmr.report.figures.drawing import FORMS, Drawing
+from lmr.report.figures.paper_figures import FigureSet, draw_figures, find_panel
 from lmr.report.noted import Noted, join_notes
 from lmr.report.page import build_page, collect_curves
 from lmr.report.paper.abbreviations import VARIANTS
