@@ -57,4 +57,5 @@ def jitter(image: ImageArray, seed: int, place: int) -> ImageArray:
     rows, columns = (np.clip(np.arange(size) - moved, 0, size - 1) for size, moved in ((height, down), (width, right)))
     exposure = 1 + LIGHT * generator.uniform(-1, 1)
     noise = 255 * GRAIN * generator.standard_normal(image.shape)
-    return np.clip(np.rint(exposure * image[rows][:, columns] + noise), 0, 255).astype(np.uint8)
+    frame: ImageArray = np.clip(np.rint(exposure * image[rows][:, columns] + noise), 0, 255).astype(np.uint8)
+    return frame

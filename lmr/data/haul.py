@@ -60,11 +60,12 @@ class Haul:
         return changed
 
     def locate(self, place: int) -> Blend:
-        """The corruptions at a place: on a quarter circle of severities, from the first alone to the second alone."""
+        """The corruptions at a place: severities of a constant sum, from the first alone to the second alone."""
         leg, way = divmod(int(place), LEG)
-        angle = np.pi / 2 * way / LEG
-        falling, rising = (round(GRID * self.severity * part) / GRID for part in (np.cos(angle), np.sin(angle)))
-        return Blend(name_corruption(leg, self.seed), name_corruption(leg + 1, self.seed), falling, rising)
+        rising = way * GRID * self.severity // LEG / GRID
+        return Blend(
+            name_corruption(leg, self.seed), name_corruption(leg + 1, self.seed), self.severity - rising, rising
+        )
 
 
 def name_corruption(number: int, seed: int) -> str:

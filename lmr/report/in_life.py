@@ -1,4 +1,4 @@
-"""Streams as they are in life: which runs are about one, and how each compares with the frozen model along its stream."""
+"""Streams as they are in life: which runs are about one, and how each compares with the frozen model along it."""
 
 from __future__ import annotations
 

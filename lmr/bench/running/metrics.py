@@ -78,7 +78,7 @@ def window_gains(right: NDArray[np.bool_], reference: NDArray[np.bool_], window:
     """
     gains = right.astype(np.float64) - reference
     if len(gains) < window:
-        return gains.mean(keepdims=True)
+        return np.array([gains.mean()])
     return np.asarray(gains[: len(gains) // window * window].reshape(-1, window).mean(1))
 
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from lmr.bench.running.metrics import WINDOW, share_below, worst_drop
 from lmr.bench.running.row import Row
-from lmr.report.in_life import ORDER_WORDS, LifeGroup, Scenario, find_groups, find_scenario, measure_gains
+from lmr.data.orders import ORDERS
+from lmr.report.in_life import HAUL, LifeGroup, Scenario, find_groups, find_scenario, measure_gains
 from lmr.report.noted import Noted, join_notes
-from lmr.report.row_traits import StreamKind
+from lmr.report.row_traits import LineKind, StreamKind
 from lmr.report.runs import Runs
 from lmr.report.series import Series, Setting
 from lmr.report.tables.distinction import tell_apart
@@ -19,10 +20,9 @@ from lmr.report.tables.lines import finish_line
 from lmr.report.tables.selection import sort_series
 from lmr.report.tables.table import Cell, Column, Line, ReportTable, TableKind, make_cell, name_table
 
-ORDERS = ("shuffle", "file", "dirichlet", "classes", "bursts", "shift", "haul")  # of the columns
 STREAMS = tuple(StreamKind)
 Rows = dict[tuple[str, int], Row]  # by domain and seed
-BELOW = Column("below", f"windows below ZS %", 1, False)
+BELOW = Column("below", "windows below %", 1, False)
 DROP = Column("drop", "worst drop", 1, False)
 WORST = Column("worst", "worst scenario", 1)
 
@@ -38,15 +38,15 @@ def _build(runs: Runs, group: LifeGroup) -> Noted[ReportTable]:
     scenarios = _choose_scenarios(lines)
     domains = {scenario: _share_domains(scenario, lines) for scenario in scenarios}
     made, notes, worst = [], [], []
-    for members in lines:
+    for first, members in zip(tell_apart(members[0] for members in lines), lines, strict=True):
         found = {scenario: _list_rows(members, scenario, domains[scenario]) for scenario in scenarios}
-        line, said, where = _make_line(runs, group, members, found)
+        line, said, where = _make_line(runs, group, first, members, found)
         made.append(line)
         notes.append(said)
         worst += [f"{line.label} {where}"] if where else []
     columns = [Column(scenario.describe(), scenario.describe(), 1) for scenario in scenarios]
     about = [
-        "Accuracy in %, the mean over the corruptions of a column; the number at the end of its head is the batch size.",
+        "Accuracy in %, the mean over the corruptions of a column. The head of a column ends with the batch size.",
         f"Windows are {WINDOW:,} consecutive images (a shorter stream is one); the worst drop is the largest distance "
         "below the frozen model in any of them, and the worst scenario the lowest accuracy minus that of the frozen "
         "model in any column, both in points.",
@@ -90,11 +90,11 @@ def _choose_scenarios(lines: Sequence[Sequence[Series]]) -> list[Scenario]:
 def _place(scenario: Scenario) -> tuple[Any, ...]:
     kind = scenario.order.split()[0]
     place = ORDERS.index(kind) if kind in ORDERS else len(ORDERS)
-    return scenario.order == "haul", STREAMS.index(scenario.stream), place, len(scenario.order), -scenario.batch_size
+    return scenario.order == HAUL, STREAMS.index(scenario.stream), place, len(scenario.order), -scenario.batch_size
 
 
 def _share_domains(scenario: Scenario, lines: Sequence[Sequence[Series]]) -> list[str]:
-    """The domains of a column that all its lines have; those that no two lines share are of no use for a comparison."""
+    """The domains of a column that all its lines have: means over others are not comparable."""
     every = [
         {row.domain: None for one in members if find_scenario(one) == scenario for row in one.rows} for members in lines
     ]
@@ -118,7 +118,7 @@ def _average(rows: Rows, values: Mapping[str, float]) -> dict[int, float]:
 
 
 def _make_line(
-    runs: Runs, group: LifeGroup, members: Sequence[Series], found: Mapping[Scenario, Rows]
+    runs: Runs, group: LifeGroup, first: Series, members: Sequence[Series], found: Mapping[Scenario, Rows]
 ) -> tuple[Line, tuple[str, ...], str]:
     """A line, notes on samples, and in words where it is worst."""
     cells, notes, windows = [], [], []
@@ -129,7 +129,7 @@ def _make_line(
         above = {}
         for row in rows.values():
             reference = group.find_reference(row)
-            if reference is None or reference.method == row.method:
+            if reference is None or first.kind is LineKind.BASELINE:
                 continue
             above[row.run] = accuracies[row.run] - (reference.metrics["accuracy"] or 0.0)
             measured = measure_gains(runs, group, row)
@@ -141,11 +141,10 @@ def _make_line(
     cells.append(Cell() if joined is None else Cell(100 * share_below(joined)))
     cells.append(Cell() if joined is None else Cell(100 * worst_drop(joined)))
     cells.append(Cell(min(gains.values())) if gains else Cell())
-    (one,) = tell_apart(members[:1])
     where = min(gains, key=lambda name: gains[name]) if gains else ""
     shown = [member for member in members if find_scenario(member) in found]
     words = f"{gains[where]:+.1f} in {where}" if where else ""
-    return finish_line(one, cells, members=shown), join_notes(*notes), words
+    return finish_line(first, cells, members=shown), join_notes(*notes), words
 
 
 def _describe_columns(domains: Mapping[Scenario, Sequence[str]]) -> list[str]:
