@@ -15,7 +15,7 @@ from lmr.bench.plans.plan import Plan, read_plan
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.bench import Outcome, run_bench
 from lmr.bench.running.estimate import describe_left_time
-from lmr.bench.running.row import Row, read_rows
+from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
 from lmr.report.paper.paper_tables import AVERAGE, PublishedTable, find_published, name_backbone
 from lmr.report.paper.verdicts import Judgement, format_verdict, judge, pick_table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_path_is_continuous_and_meets_every_corruption(seed: int) -> None:
     names = [name_corruption(number, seed) for number in range(60)]
-    assert all(one != two for one, two in zip(names, names[1:], strict=False))
+    assert all(one != two for one, two in itertools.pairwise(names))
     assert all(set(names[k : k + 15]) == set(CORRUPTIONS) for k in range(0, 60, 15))
     haul, before = Haul(seed, 5), {names[0]: 5.0}
     for place in range(0, 6 * LEG, 10):

@@ -37,13 +37,14 @@ def _build(runs: Runs, group: LifeGroup) -> Noted[ReportTable]:
     lines = _choose_lines(group)
     scenarios = _choose_scenarios(lines)
     domains = {scenario: _share_domains(scenario, lines) for scenario in scenarios}
-    made, notes, worst = [], [], []
+    made, notes, worst, left = [], [], [], []
     for first, members in zip(tell_apart(members[0] for members in lines), lines, strict=True):
         found = {scenario: _list_rows(members, scenario, domains[scenario]) for scenario in scenarios}
         line, said, where = _make_line(runs, group, first, members, found)
         made.append(line)
         notes.append(said)
         worst += [f"{line.label} {where}"] if where else []
+        left += [f"{line.label} ({words})" for words in _list_others(members, scenarios)]
     columns = [Column(scenario.describe(), scenario.describe(), 1) for scenario in scenarios]
     about = [
         "Accuracy in %, the mean over the corruptions of a column. The head of a column ends with the batch size.",
@@ -52,6 +53,7 @@ def _build(runs: Runs, group: LifeGroup) -> Noted[ReportTable]:
         "model in any column, both in points.",
         *_describe_columns(domains),
     ]
+    about += [f"On another stream than the others, and not in its column: {', '.join(left)}."] if left else []
     about += [f"The worst scenarios: {'; '.join(worst)}."] if worst else []
     table = ReportTable(
         TableKind.LIFE,
@@ -83,7 +85,7 @@ def _choose_scenarios(lines: Sequence[Sequence[Series]]) -> list[Scenario]:
             counts[scenario] = counts.get(scenario, 0) + 1
     best: dict[tuple[Any, ...], Scenario] = {}
     for scenario in sorted(counts, key=lambda s: (counts[s], s.images, s.dataset)):
-        best[scenario.order, scenario.stream, scenario.batch_size] = scenario
+        best[_identify(scenario)] = scenario
     return sorted(best.values(), key=_place)
 
 
@@ -91,6 +93,19 @@ def _place(scenario: Scenario) -> tuple[Any, ...]:
     kind = scenario.order.split()[0]
     place = ORDERS.index(kind) if kind in ORDERS else len(ORDERS)
     return scenario.order == HAUL, STREAMS.index(scenario.stream), place, len(scenario.order), -scenario.batch_size
+
+
+def _list_others(members: Sequence[Series], scenarios: Sequence[Scenario]) -> list[str]:
+    """Streams of a line on other images than those of their column, where it has no number there."""
+    own = {find_scenario(one) for one in members}
+    columns = {_identify(scenario) for scenario in scenarios if scenario not in own}
+    others = sorted((scenario for scenario in own if _identify(scenario) in columns), key=_place)
+    return [f"{scenario.describe()}, {scenario.images:,} images" for scenario in others]
+
+
+def _identify(scenario: Scenario) -> tuple[Any, ...]:
+    """What makes a column: of several datasets and lengths one is shown."""
+    return scenario.order, scenario.stream, scenario.batch_size
 
 
 def _share_domains(scenario: Scenario, lines: Sequence[Sequence[Series]]) -> list[str]:
