@@ -85,6 +85,11 @@ class Task:
         return facts | {"hash": self.order_hash}
 
     @property
+    def order_words(self) -> str:
+        """The order in words: its kind and what that depends on."""
+        return " ".join(value for key, value in self.order_facts.items() if key != "hash")
+
+    @property
     def group(self) -> tuple[str, ...]:
         """Tasks of one group share the model and the images: a worker runs them one after the other."""
         return (self.backbone, self.dtype, self.prompts.name, self.dataset, *self.domains, str(self.severity))

@@ -44,7 +44,7 @@ def test_tasks_of_one_group_follow_each_other() -> None:
 def test_plans_of_life_have_every_kind_of_stream() -> None:
     whole, quick = list_tasks([read_plan("life")]), list_tasks([read_plan("life-quick")])
     for tasks in (whole, quick):
-        kinds = {(" ".join(list(task.order_facts.values())[:-1]), task.domain) for task in tasks}
+        kinds = {(task.order_words, task.domain) for task in tasks}
         orders = {kind for kind, domain in kinds if domain == "gaussian_noise"}
         assert orders == {"shuffle", "dirichlet 0.1", "dirichlet 0.01", "classes", "bursts", "shift"}
         assert {("shuffle 3 rounds", "continual"), ("shuffle", "mixed")} < kinds

@@ -83,7 +83,9 @@ def test_streams_of_one_world_are_one_table(tmp_path: Path) -> None:
     assert by_label["LMR"][3].value == pytest.approx(30)
     assert by_label["LMR"][-1].value == pytest.approx(-20)
     assert by_label["TENT"][4].value is None
-    assert "On another stream than the others, and not in its column: TENT (long haul, 64, 1,000 images)." in table.notes
+    assert (
+        "On another stream than the others, and not in its column: TENT (long haul, 64, 1,000 images)." in table.notes
+    )
 
 
 def test_published_kinds_of_streams_are_no_life(tmp_path: Path) -> None:
