@@ -14,8 +14,8 @@ from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan, read_plan
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.bench import Outcome, run_bench
-from lmr.bench.running.estimate import estimate_time
-from lmr.bench.running.row import Row, read_rows
+from lmr.bench.running.estimate import describe_left_time
+from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
 from lmr.report.paper.paper_tables import AVERAGE, PublishedTable, find_published, name_backbone
 from lmr.report.paper.verdicts import Judgement, format_verdict, judge, pick_table
@@ -104,13 +104,7 @@ def _estimate(
     say: Callable[[str], object] = lambda words: None,
 ) -> str:  # fmt: skip
     """What the runs without a row in the folder would take."""
-    finished = {row.run for row in read_rows(folder)[0]} if (Path(folder) / "rows.jsonl").exists() else set()
-    tasks = list_tasks([plan], root, say)
-    left = [task for task in tasks if task.run not in finished]
-    if not left:
-        return f"All {len(tasks)} runs of the plan {plan.name!r} are finished."
-    earlier = f"\n{len(tasks) - len(left)} more runs are finished already." if len(left) < len(tasks) else ""
-    return f"{plan.title}\n{estimate_time(left, workers).describe()}{earlier}"
+    return f"{plan.title}\n{describe_left_time(list_tasks([plan], root, say), folder, workers)}"
 
 
 def _gather_runs(folder: str | Path, outcome: Outcome) -> dict[Setting, list[Series]]:

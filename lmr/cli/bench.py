@@ -33,6 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "name begins with photo), or a file PLAN.toml")  # fmt: skip
     add("--list", action="store_true", help="list the plans that come with lmr")
     add("--dry-run", action="store_true", help="list what would be run and run nothing")
+    add("--estimate", action="store_true", help="say how long it would take on this machine and run nothing")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")
     add("--workers", type=int, metavar="N", help="processes that share the cores (default: as many as cores for small "
         "models such as photo and pocket, otherwise 1)")  # fmt: skip
@@ -66,6 +67,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(default: 0.1)")  # fmt: skip
     add("--block", type=int, metavar="N", help="for --order classes: images of one class in a row (default: all)")
     add("--reset", choices=RESETS, help="never: one stream through all corruptions (default: domain)")
+    add("--rounds", type=int, metavar="N", help="for --reset never: how often the stream goes through all corruptions "
+        "(default: 1)")  # fmt: skip
     add("--mix", action="store_true", default=None, help="shuffle all corruptions into one stream")
     add("--forgetting", type=int, metavar="N", help="clean images to classify after each stream (default: 0)")
     add("--recovery", action="store_true", default=None, help="measure how many of zero-shot's errors are undone")
@@ -89,10 +92,15 @@ def run(options: argparse.Namespace) -> str | None:
         print("\n".join(f"{name:{width}}  {title}" for name, title in titles.items()))
         return None
     plans = choose_plans(options.plans, {key: getattr(options, key) for key in KEYS})
-    if options.dry_run:
+    if options.dry_run or options.estimate:
         tasks = list_tasks(plans, options.root, lambda words: print(f"lmr: {words}", file=sys.stderr))
-        print("\n".join(f"{task.run}  {task.command}" for task in tasks))
-        print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}.")
+        if options.dry_run:
+            print("\n".join(f"{task.run}  {task.command}" for task in tasks))
+            print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}.")
+        if options.estimate:
+            from lmr.bench.running.estimate import describe_left_time
+
+            print(describe_left_time(tasks, options.out, options.workers))
         return None
     outcome = run_bench(plans, options.out, workers=options.workers, root=options.root)
     print(outcome.describe(), file=sys.stderr)

@@ -5,4 +5,4 @@ What each of them does is in :mod:`lmr.data.streams`.
 
 from __future__ import annotations
 
-ORDERS = ("shuffle", "file", "dirichlet", "classes")
+ORDERS = ("shuffle", "file", "dirichlet", "classes", "bursts", "shift", "haul")

@@ -15,10 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
+from lmr.data.frames import FrameChange, Jitter
+from lmr.data.haul import Haul
 from lmr.data.orders import ORDERS
-from lmr.data.sets.dataset import Dataset, ImageArray, Labels
+from lmr.data.sets.dataset import CLEAN, Dataset, ImageArray, Labels
 
 Places = NDArray[np.int64]
+LONGEST_BURST = 50  # frames
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,9 @@ class Batch:
 class Stream:
     """An order over a set. ``domain`` [N] holds indices into ``domains``, ``index`` [N] indices into the set.
 
-    Batches end at ``ends``: after every ``batch_size`` images and, unless domains are mixed, where a domain ends. So a
-    short last batch is kept, and no batch holds two domains.
+    ``frames`` changes images by their places in the stream, where the order has that. Batches end at ``ends``: after
+    every ``batch_size`` images and, unless domains are mixed, where a domain ends. So a short last batch is kept, and
+    no batch holds two domains.
     """
 
     dataset: Dataset
@@ -49,6 +53,7 @@ class Stream:
     index: Places
     labels: Labels
     ends: tuple[int, ...]
+    frames: FrameChange | None = None
 
     @property
     def count(self) -> int:
@@ -57,13 +62,15 @@ class Stream:
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits that depend on the order alone.
+        """16 hexadecimal digits that depend on the order alone, and on what it does to images.
 
         Streams over one domain have the same hash if their images come in the same order, whatever the domain.
         """
         whole = hashlib.sha256(self.index.astype("<i8").tobytes())
         if len(self.domains) > 1:
             whole.update("\n".join(self.domains).encode() + self.domain.astype("<i8").tobytes())
+        if self.frames is not None:
+            whole.update(self.frames.words.encode())
         return whole.hexdigest()[:16]
 
     def __len__(self) -> int:
@@ -88,6 +95,8 @@ class Stream:
             found = self.dataset.read(self.domains[place], self.severity, index[mine].tolist())
             for slot, image in zip(mine, found, strict=True):
                 images[slot] = image
+        if self.frames is not None:
+            images = self.frames.change(images, range(part.start, part.stop))
         return Batch(images, self.labels[part], [self.domains[place] for place in domain], index)
 
 
@@ -101,18 +110,24 @@ def make_stream(
     limit: int | None = None,
     batch_size: int = 64,
     mix: bool = False,
+    rounds: int = 1,
     concentration: float = 0.1,
     block: int | None = None,
 ) -> Stream:
     """A stream over ``domains`` (default: all domains of the set), one after the other, or mixed.
 
     ``order`` is "shuffle" (Python's shuffle, the usual one), "file" (as the set lists them), "dirichlet" (classes come
-    and go; the smaller ``concentration``, the stronger the imbalance) or "classes" (runs of ``block`` images of one
-    class; default: whole classes). The order is the same in every domain. ``limit`` keeps the first images of each
-    domain's order; of a mixed stream it keeps ``limit`` times the number of domains.
+    and go; the smaller ``concentration``, the stronger the imbalance), "classes" (runs of ``block`` images of one
+    class; default: whole classes), "bursts" (runs of frames of one image, each changed by ``Jitter``), "shift" (one
+    class is half of the stream) or "haul" (shuffled clean images, changed by ``Haul``). The order is the same in every
+    domain. ``limit`` keeps the first images of each domain's order; of a mixed stream it keeps ``limit`` times the
+    number of domains. In the last three orders images come back, so that it may be more than the set has. ``rounds``
+    goes through all domains again, with the same images.
     """
     names = dataset.domains if domains is None else (domains,) if isinstance(domains, str) else tuple(domains)
     _check(dataset, names, severity, order, limit, batch_size)
+    if not isinstance(rounds, int) or rounds < 1:
+        raise LmrError(f"Expected at least one round, got {rounds!r}.")
     labels = [dataset.labels(name) for name in names]
     if mix:
         groups = [np.concatenate(labels)]
@@ -120,16 +135,15 @@ def make_stream(
         index = np.concatenate([np.arange(len(part)) for part in labels])
     else:
         groups, domain, index = labels, None, None
+    count = None if limit is None else limit * (len(names) if mix else 1)
     domain_parts, index_parts, label_parts = [], [], []
     for place, truth in enumerate(groups):
-        arranged = arrange(order, truth, seed, concentration=concentration, block=block)
-        if limit is not None:
-            arranged = arranged[: limit * (len(names) if mix else 1)]
+        arranged = arrange(order, truth, seed, concentration=concentration, block=block, count=count)
         domain_parts.append(np.full(len(arranged), place) if domain is None else domain[arranged])
         index_parts.append(arranged if index is None else index[arranged])
         label_parts.append(truth[arranged])
     ends, total = [], 0
-    for part in index_parts:
+    for part in index_parts * rounds:
         ends += [total + min(end, len(part)) for end in range(batch_size, len(part) + batch_size, batch_size)]
         total += len(part)
     return Stream(
@@ -139,11 +153,19 @@ def make_stream(
         order,
         seed,
         batch_size,
-        np.concatenate(domain_parts).astype(np.int64),
-        np.concatenate(index_parts).astype(np.int64),
-        np.concatenate(label_parts),
+        np.concatenate(domain_parts * rounds).astype(np.int64),
+        np.concatenate(index_parts * rounds).astype(np.int64),
+        np.concatenate(label_parts * rounds),
         tuple(ends),
+        _choose_frames(order, seed, severity),
     )
+
+
+def _choose_frames(order: str, seed: int, severity: int) -> FrameChange | None:
+    """What an order does to images."""
+    if order == "bursts":
+        return Jitter(seed)
+    return Haul(seed, severity) if order == "haul" else None
 
 
 def _check(
@@ -155,6 +177,8 @@ def _check(
         dataset.check(name, severity)
     if order not in ORDERS:
         raise LmrError(f"There is no order {order!r}; choose one of: {', '.join(ORDERS)}.")
+    if order == "haul" and tuple(names) != (CLEAN,):
+        raise LmrError(f"The order 'haul' corrupts clean images itself; give the domain {CLEAN!r}, not {list(names)}.")
     if not isinstance(batch_size, int) or batch_size < 1:
         raise LmrError(f"Expected a batch size of at least 1, got {batch_size!r}.")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
@@ -162,17 +186,32 @@ def _check(
 
 
 def arrange(
-    kind: str, labels: Places, seed: int = 1, *, concentration: float = 0.1, block: int | None = None
+    kind: str,
+    labels: Places,
+    seed: int = 1,
+    *,
+    concentration: float = 0.1,
+    block: int | None = None,
+    count: int | None = None,
 ) -> Places:
-    """The order of the images with ``labels`` [N]: a permutation of 0 … N-1."""
+    """The order of the images with ``labels`` [N]: the first ``count`` (default: N) of it.
+
+    It is a permutation of 0 … N-1, except for "bursts", "shift" and "haul", in which images come back.
+    """
+    if kind == "bursts":
+        return order_by_bursts(labels, seed, count)
+    if kind == "shift":
+        return order_by_shift(labels, seed, count)
+    if kind == "haul":
+        return _deal(np.arange(len(labels)), len(labels) if count is None else count, np.random.default_rng(seed))
     if kind == "shuffle":
-        return shuffle_places(len(labels), seed)
+        return shuffle_places(len(labels), seed)[:count]
     if kind == "file":
-        return np.arange(len(labels))
+        return np.arange(len(labels))[:count]
     if kind == "dirichlet":
-        return order_by_dirichlet(labels, seed, concentration)
+        return order_by_dirichlet(labels, seed, concentration)[:count]
     if kind == "classes":
-        return order_by_classes(labels, seed, block)
+        return order_by_classes(labels, seed, block)[:count]
     raise LmrError(f"There is no order {kind!r}; choose one of: {', '.join(ORDERS)}.")
 
 
@@ -223,3 +262,37 @@ def order_by_classes(labels: Places, seed: int = 1, block: int | None = None) ->
         runs += [mine[first : first + size] for first in range(0, len(mine), size)]
     ordered = [runs[place] for place in generator.permutation(len(runs))]
     return np.concatenate(ordered).astype(np.int64) if ordered else np.empty(0, np.int64)
+
+
+def order_by_bursts(labels: Places, seed: int = 1, count: int | None = None) -> Places:
+    """A camera: images in random order, each for 1 to 50 frames in a row; the last run ends with the stream.
+
+    ``count`` frames, as many as there are images by default. Every image is shown before one comes back.
+    """
+    count = len(labels) if count is None else count
+    scenes = _deal(np.arange(len(labels)), count, np.random.default_rng([seed, 0]))  # a frame each would be enough
+    lengths = np.random.default_rng([seed, 1]).integers(1, LONGEST_BURST + 1, len(scenes))
+    return np.repeat(scenes, lengths)[:count]
+
+
+def order_by_shift(labels: Places, seed: int = 1, count: int | None = None) -> Places:
+    """Label shift: every image is of one class, drawn by the seed, with probability 1/2, else of the other classes.
+
+    ``count`` images, as many as there are by default. All images of a side are shown before one of them comes back.
+    """
+    count, classes = len(labels) if count is None else count, np.unique(labels)
+    if len(classes) < 2:
+        raise LmrError("The order 'shift' needs images of at least two classes.")
+    generators = [np.random.default_rng([seed, k]) for k in range(4)]  # one for each use: a longer stream begins alike
+    frequent = labels == generators[0].choice(classes)
+    chosen = generators[1].random(count) < 0.5
+    ordered = np.empty(count, np.int64)
+    for side, generator in ((True, generators[2]), (False, generators[3])):
+        ordered[chosen == side] = _deal(np.flatnonzero(frequent == side), int((chosen == side).sum()), generator)
+    return ordered
+
+
+def _deal(places: Places, count: int, generator: np.random.Generator) -> Places:
+    """``count`` of the places in random order; when all have been dealt they are shuffled again."""
+    rounds = -(-count // len(places)) if len(places) else 0
+    return np.concatenate([generator.permutation(places) for _ in range(rounds)] or [places])[:count]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lmr.bench.running.row import Row
-from lmr.report.figures.paper_figures import Drawing
+from lmr.report.figures.drawing import Drawing
 from lmr.report.row_traits import LineKind, stream_of
 from lmr.report.series import Series, sort_domains
 from lmr.report.tables.lines import describe_data

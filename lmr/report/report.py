@@ -9,7 +9,9 @@ from pathlib import Path
 
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
-from lmr.report.figures.paper_figures import FORMS, Drawing, FigureSet, draw_figures, find_panel
+from lmr.report.figures.drawing import FORMS, Drawing
+from lmr.report.figures.haul_figure import draw_hauls, is_haul_figure
+from lmr.report.figures.paper_figures import FigureSet, draw_figures, find_panel
 from lmr.report.noted import Noted, join_notes
 from lmr.report.page import build_page, collect_curves
 from lmr.report.paper.abbreviations import VARIANTS
@@ -20,6 +22,7 @@ from lmr.report.series import Series, Setting, gather
 from lmr.report.tables.by_corruption import build_accuracy, build_parts
 from lmr.report.tables.by_dataset import build_components, list_variants
 from lmr.report.tables.gains import build_gains
+from lmr.report.tables.life_table import build_life
 from lmr.report.tables.measures import build_costs, build_measures
 from lmr.report.tables.selection import choose_main, choose_together, group_parts, note_main, with_base
 from lmr.report.tables.severities import build_severities
@@ -57,8 +60,9 @@ def make_report(
     settings = gather(runs.rows)
     made = build_tables(runs, settings, beside)
     drawn = draw_figures(runs, settings) if figures else FigureSet()
-    tables, drawings = made.value, drawn.drawings
-    notes = join_notes(runs.notes, made.notes, drawn.notes, drawn.missing, _list_faults(tables))
+    hauls = draw_hauls(runs, settings) if figures else Noted(())
+    tables, drawings = made.value, (*hauls.value, *drawn.drawings)
+    notes = join_notes(runs.notes, made.notes, hauls.notes, drawn.notes, drawn.missing, _list_faults(tables))
     out = Path(out)
     page = out / "index.html"
     paper = describe_paper()
@@ -73,7 +77,7 @@ def make_report(
     for drawing in drawings:
         drawing.write(out / "figures")
     _remove_old(out / "tables", find_kind, tuple(FORMATS), {table.name for table in tables})
-    _remove_old(out / "figures", find_panel, FORMS, {drawing.name for drawing in drawings})
+    _remove_old(out / "figures", _is_figure, FORMS, {drawing.name for drawing in drawings})
     write_atomically(out / "report.md", _join_markdown(summary, tables, drawings, notes).encode())
     write_atomically(page, content.encode())
     return BenchReport(tables, drawings, notes, page)
@@ -84,7 +88,8 @@ def build_tables(
 ) -> Noted[tuple[ReportTable, ...]]:
     """Every table that the runs have numbers for; ``beside`` as in :func:`make_report`."""
     published = find_published(beside) if beside else None
-    tables: list[ReportTable | None] = [*list_variants(settings)]
+    life = build_life(runs, settings)
+    tables: list[ReportTable | None] = [*life.value, *list_variants(settings)]
     costs = {setting: build_costs(setting, series) for setting, series in settings.items()}
     sweeps = [build_sweep_table(sweep) for sweep in find_sweeps(settings)]
     elsewhere = _list_runs([*sweeps, *costs.values()])
@@ -111,7 +116,7 @@ def build_tables(
             tables += [_name_size(table, together[0].first.batch_size) for table in alike if table is not None]
         tables.append(costs[setting])
     tables += [*build_components(settings), *build_severities(settings), *sweeps]
-    return Noted(_name_apart([table for table in tables if table is not None]), join_notes(*notes))
+    return Noted(_name_apart([table for table in tables if table is not None]), join_notes(life.notes, *notes))
 
 
 def _name_size(table: ReportTable, size: int) -> ReportTable:
@@ -171,6 +176,10 @@ def _list_faults(tables: Sequence[ReportTable]) -> list[str]:
     ]
 
 
+def _is_figure(name: str) -> bool:
+    return find_panel(name) is not None or is_haul_figure(name)
+
+
 def _make_folder(out: Path) -> None:
     try:
         (out / "tables").mkdir(parents=True, exist_ok=True)
@@ -178,12 +187,12 @@ def _make_folder(out: Path) -> None:
         raise LmrError(f"Cannot create the folder {str(out)!r} for the report: {error.strerror}.") from error
 
 
-def _remove_old(folder: Path, find: Callable[[str], object | None], forms: Sequence[str], kept: set[str]) -> None:
+def _remove_old(folder: Path, find: Callable[[str], object], forms: Sequence[str], kept: set[str]) -> None:
     """Delete what an earlier report left in a folder: files with our names in all of our formats, and no others.
 
-    ``find`` returns the kind of thing that a file name belongs to, None if it is not ours.
+    ``find`` says of a file name what kind of thing it belongs to; nothing if it is not ours.
     """
-    for name in {path.stem for path in folder.glob("*") if find(path.stem) is not None} - kept:
+    for name in {path.stem for path in folder.glob("*") if find(path.stem)} - kept:
         paths = [folder / f"{name}.{form}" for form in forms]
         for path in paths if all(path.is_file() for path in paths) else ():
             path.unlink()

@@ -122,7 +122,7 @@ def test_the_quick_form_says_what_it_takes_and_shows_the_published_numbers(
     assert "reproduced" not in shown.out
     assert (tmp_path / "runs" / "report" / "index.html").is_file()
     assert run_command(*words) is None
-    assert "All 4 runs of the plan 'cifar10-c-quick' are finished." in capsys.readouterr().out
+    assert "All 4 runs are finished." in capsys.readouterr().out
 
 
 def test_runs_of_the_quick_form_that_fail_are_a_complaint(

@@ -12,16 +12,21 @@ import set_maker as maker
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lmr.data.orders import ORDERS
+from lmr.data.frames import jitter
 from lmr.data.streams import (
     Batch,
     Stream,
     arrange,
     make_stream,
+    order_by_bursts,
     order_by_classes,
     order_by_dirichlet,
+    order_by_shift,
     shuffle_places,
 )
+
+PERMUTATIONS = ("shuffle", "file", "dirichlet", "classes")
+HASHES = ["2f6998e1f4853858", "0326c9c646204ce8", "dda9664d85779417", "7ea533e34f6fcd75"]  # of these orders, in 0.2.0
 
 # How random.seed(1) and random.shuffle begin on 10,000 and on 5,000: the orders behind CIFAR-C and ImageNet-C numbers.
 FINGERPRINTS = {
@@ -96,7 +101,7 @@ def test_one_domain_by_name() -> None:
 
 
 @pytest.mark.parametrize("mix", [False, True])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", PERMUTATIONS)
 def test_entering_at_any_batch(order: str, mix: bool) -> None:
     data = make_set(count=30)
     stream = make_stream(data, order=order, mix=mix, batch_size=7)
@@ -124,7 +129,7 @@ def test_mixed_domains_are_one_shuffle_of_all() -> None:
     assert any(len(set(batch.domains)) > 1 for batch in stream)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", PERMUTATIONS)
 def test_limit_keeps_the_beginning(order: str) -> None:
     data = make_set(count=40)
     whole, part = make_stream(data, "fog", order=order), make_stream(data, "fog", order=order, limit=15)
@@ -160,7 +165,7 @@ def test_hash_tells_orders_apart_and_domains_alike() -> None:
 
 @given(
     some.lists(some.integers(0, 5), max_size=60),
-    some.sampled_from(ORDERS),
+    some.sampled_from(PERMUTATIONS),
     some.integers(0, 3),
     some.one_of(some.none(), some.integers(1, 9)),
     some.sampled_from([0.01, 0.1, 10.0]),
@@ -250,3 +255,98 @@ def test_wrong_arguments_are_sentences(wrong: dict, sentence: str) -> None:
 def test_unknown_order_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="no order 'up'"):
         arrange("up", np.zeros(3, np.int64))
+
+
+@pytest.mark.parametrize("order", ["bursts", "shift"])
+@pytest.mark.parametrize("mix", [False, True])
+def test_streams_in_which_images_come_back(order: str, mix: bool) -> None:
+    """A shorter stream is the beginning of a longer one, also of one with more frames than the set has images."""
+    data = make_set(count=40)
+    whole = make_stream(data, order=order, mix=mix, limit=100, batch_size=7)
+    part = make_stream(data, order=order, mix=mix, limit=15, batch_size=7)
+    assert (whole.count, part.count) == (300, 45)
+    if mix:
+        np.testing.assert_array_equal(part.index, whole.index[:45])
+        np.testing.assert_array_equal(part.domain, whole.domain[:45])
+    else:
+        np.testing.assert_array_equal(part.index[:15], whole.index[:15])
+    np.testing.assert_array_equal(whole.labels, data.truth[whole.index])
+    assert make_stream(data, order=order, mix=mix).count == 120
+    assert make_stream(data, order=order, seed=2).hash != make_stream(data, order=order).hash
+
+
+def test_bursts_against_plain_python() -> None:
+    """Images in the order of a permutation, each as often as was drawn, whatever its class."""
+    seed, count = 3, 200
+    scenes = np.random.default_rng([seed, 0]).permutation(500).tolist()
+    lengths = np.random.default_rng([seed, 1]).integers(1, 51, count).tolist()
+    expected: list[int] = []
+    for scene, length in zip(scenes, lengths, strict=False):
+        expected += [scene] * length
+    assert order_by_bursts(np.zeros(500, np.int64), seed, count).tolist() == expected[:count]
+    runs = count_runs(order_by_bursts(np.zeros(5000, np.int64), seed))
+    assert (min(runs), max(runs[:-1])) == (1, 50)
+    assert 20 < np.mean(runs) < 31
+    assert order_by_bursts(np.empty(0, np.int64)).tolist() == []
+
+
+def test_frames_of_a_burst_are_those_of_their_place() -> None:
+    data = make_set(count=30)
+    stream = make_stream(data, "fog", order="bursts", seed=4, batch_size=7)
+    whole = [image for batch in stream for image in batch.images]
+    entered = [image for batch in stream.batches(2) for image in batch.images]
+    np.testing.assert_array_equal(whole[14:], entered)
+    for place, image in enumerate(whole):
+        (plain,) = data.read("fog", 5, [int(stream.index[place])])
+        np.testing.assert_array_equal(image, jitter(plain, 4, place))
+
+
+def test_one_class_is_half_of_a_shifted_stream() -> None:
+    truth = np.random.default_rng(0).permutation(np.arange(2000) % 10)
+    seen = set()
+    for seed in range(4):
+        order = order_by_shift(truth, seed)
+        counts = Counter(truth[order].tolist())
+        (frequent, most), (_, next_) = counts.most_common(2)
+        assert 900 < most < 1100
+        assert next_ < 200
+        seen.add(frequent)
+        mine = order[truth[order] == frequent]
+        assert len(set(mine[:200].tolist())) == 200  # every image of the class before one comes back
+        rest = order[truth[order] != frequent]
+        assert len(set(rest.tolist())) == len(rest)
+        windows = (truth[order].reshape(-1, 100) == frequent).mean(1)
+        assert windows.min() > 0.3  # from the first image on
+    assert len(seen) > 1
+    with pytest.raises(ValueError, match="at least two classes"):
+        order_by_shift(np.zeros(5, np.int64))
+
+
+def test_rounds_are_the_same_stream_again() -> None:
+    data = make_set(count=20)
+    once, thrice = (make_stream(data, limit=10, batch_size=4, rounds=rounds) for rounds in (1, 3))
+    assert unroll(list(thrice)) == 3 * unroll(list(once))
+    assert len(thrice) == 3 * len(once)
+    assert thrice.hash != once.hash
+    with pytest.raises(ValueError, match="at least one round"):
+        make_stream(data, rounds=0)
+
+
+def test_the_long_haul_takes_clean_images_in_rounds() -> None:
+    data = maker.FakeSet(np.arange(20) % 3, ("clean",))
+    stream = make_stream(data, order="haul", limit=50)
+    assert [sorted(stream.index[k : k + 20].tolist()) for k in (0, 20)] == 2 * [list(range(20))]
+    assert stream.index[:20].tolist() != stream.index[20:40].tolist()
+    generator = np.random.default_rng(1)
+    expected = np.concatenate([generator.permutation(20) for _ in range(3)])[:50]
+    np.testing.assert_array_equal(stream.index, expected)
+    assert len({make_stream(data, order="haul", limit=50, severity=severity).hash for severity in (3, 5)}) == 2
+    with pytest.raises(ValueError, match="corrupts clean images itself"):
+        make_stream(make_set(), "fog", order="haul")
+
+
+def test_hashes_of_streams_stay() -> None:
+    """Rows of earlier versions have them."""
+    data = make_set()
+    found = [make_stream(data, order=order).hash for order in PERMUTATIONS]
+    assert found == HASHES

@@ -13,9 +13,8 @@ import pytest
 from row_maker import complete, make_row, make_world, write_runs
 
 from lmr.bench.running.row import Row
-from lmr.report.figures.paper_figures import Drawing
+from lmr.report.figures.drawing import Drawing
 from lmr.report.page import build_page, clean_svg, collect_curves
-from lmr.report.paper.panels import Panel
 from lmr.report.paper.paper_tables import find_published
 from lmr.report.report import make_report
 from lmr.report.row_traits import LineKind
@@ -182,7 +181,7 @@ def test_a_figure_brings_no_prologue_and_no_foreign_ids() -> None:
         '<svg role="img" aria-label="a &quot;caption&quot;"><g id="figure-1-a"/>'
         '<use xlink:href="#figure-1-a" clip-path="url(#figure-1-a)"/></svg>'
     )
-    page = build_page("t", "s", [], [Drawing("f", Panel.GAPS, "<caption>", svg, b"")], {}, [], [])
+    page = build_page("t", "s", [], [Drawing("f", "1a", "<caption>", svg, b"")], {}, [], [])
     assert "<b>Figure 1a</b> &lt;caption&gt;" in page
 
 

@@ -7,5 +7,5 @@ RESETS = ("domain", "never")
 DTYPES = ("float32", "bfloat16", "float16")
 KEYS = (
     "methods", "preset", "datasets", "corruptions", "severities", "backbones", "prompts", "batch_sizes", "seeds",
-    "images", "order", "concentration", "block", "reset", "mix", "forgetting", "recovery", "dtype", "device",
+    "images", "order", "concentration", "block", "reset", "rounds", "mix", "forgetting", "recovery", "dtype", "device",
 )  # fmt: skip

@@ -35,11 +35,12 @@ from lmr.core.registry import (
 from lmr.core.spec import format_spec, parse_spec, suggest
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.orders import ORDERS
+from lmr.data.sets.dataset import CLEAN
 from lmr.models import load
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.models.known_models import DEFAULT_MODEL
 
-DOMAINS = (*CORRUPTIONS, *EXTRA, "clean")
+DOMAINS = (*CORRUPTIONS, *EXTRA, CLEAN)
 OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order uses
 
 
@@ -79,6 +80,7 @@ class Part:
     concentration: float = 0.1  # of the order "dirichlet": small is strongly imbalanced
     block: int | None = None  # of the order "classes": images of one class in a row
     reset: str = "domain"
+    rounds: int = 1  # of a stream through all domains
     mix: bool = False  # all domains shuffled into one stream
     forgetting: int = 0  # clean images to classify after the stream
     recovery: bool = False  # also measure how far zero-shot's errors are undone; adds a forward pass that is not timed
@@ -199,11 +201,15 @@ def _read_part(plan: str, table: Mapping[str, Any], folder: Path, near: Sequence
 
 
 def _check_order(values: Mapping[str, Any]) -> None:
-    """Refuse keys that the order does not use: they would give another run of the same numbers."""
+    """Refuse keys that exclude each other, or that the order does not use: they would give the same numbers twice."""
     kind = values.get("order", Part.order)
     for key, order in OF_ORDERS.items():
         if key in values and kind != order:
             raise LmrError(f"The order {kind!r} has no {key}; remove it or give order = {order!r}.")
+    if kind == "haul" and values.get("corruptions") != (CLEAN,):
+        raise LmrError(f"The order 'haul' corrupts clean images itself; give corruptions = {CLEAN!r}.")
+    if values.get("rounds", 1) > 1 and (values.get("reset") != "never" or values.get("mix")):
+        raise LmrError("Several rounds are for one stream through all corruptions; give reset = 'never' and no mix.")
     if kind == "file" and values.get("seeds", Part.seeds) != Part.seeds:
         raise LmrError("The order 'file' is the same for every seed; remove the seeds or give seeds = 1.")
 
@@ -351,6 +357,7 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "concentration": _positive,
     "block": _one(_numbers(1)),
     "reset": _one(_texts(RESETS)),
+    "rounds": _one(_numbers(1)),
     "mix": _truth,
     "forgetting": _one(_numbers(0)),
     "recovery": _truth,

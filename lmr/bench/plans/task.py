@@ -24,6 +24,7 @@ from lmr.bench.running.inputs import (
 )
 from lmr.core.errors import LmrError
 from lmr.core.spec import parse_spec
+from lmr.data.haul import BLEND
 from lmr.data.sets.dataset import CLEAN, Dataset
 from lmr.version import RESULTS_VERSION
 
@@ -49,6 +50,7 @@ class Task:
     concentration: float  # of the order "dirichlet"
     block: int | None  # of the order "classes"
     reset: str
+    rounds: int
     mix: bool
     images: int  # length of the stream
     limit: int | None  # as the plan gives it
@@ -66,6 +68,8 @@ class Task:
     @property
     def domain(self) -> str:
         """What the row states: the domain, or how several domains form one stream."""
+        if self.order == "haul":
+            return BLEND
         return self.domains[0] if len(self.domains) == 1 else "mixed" if self.mix else "continual"
 
     @property
@@ -76,7 +80,14 @@ class Task:
             facts["concentration"] = f"{self.concentration:g}"
         if self.order == "classes" and self.block:
             facts["block"] = str(self.block)
+        if self.rounds > 1:
+            facts["rounds"] = f"{self.rounds} rounds"
         return facts | {"hash": self.order_hash}
+
+    @property
+    def order_words(self) -> str:
+        """The order in words: its kind and what that depends on."""
+        return " ".join(value for key, value in self.order_facts.items() if key != "hash")
 
     @property
     def group(self) -> tuple[str, ...]:
@@ -94,7 +105,8 @@ class Task:
         words += ["--order", self.order] if self.order != "shuffle" else []
         words += ["--concentration", str(self.concentration)] if self.order == "dirichlet" else []
         words += ["--block", str(self.block)] if self.order == "classes" and self.block else []
-        words += ["--reset", "never"] if len(self.domains) > 1 and not self.mix else []
+        words += ["--reset", "never"] if (len(self.domains) > 1 or self.rounds > 1) and not self.mix else []
+        words += ["--rounds", str(self.rounds)] if self.rounds > 1 else []
         words += ["--mix"] if self.mix else []
         words += ["--forgetting", str(self.forgetting)] if self.forgetting else []
         words += ["--recovery"] if self.recovery else []
@@ -141,7 +153,7 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
                 dataset=dataset,
                 data_digest=opened.digest_part(domains, severity),  # a corruption added later changes no finished run
                 domains=domains,
-                severity=0 if set(domains) == {"clean"} else severity,
+                severity=0 if set(domains) == {CLEAN} and part.order != "haul" else severity,
                 prompts=prompts,
                 prompt_facts=_describe_prompts(prompts, opened.classes),
                 batch_size=1,
@@ -151,6 +163,7 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
                 concentration=part.concentration,
                 block=part.block,
                 reset="domain" if len(domains) == 1 else "never",
+                rounds=part.rounds,
                 mix=part.mix and len(domains) > 1,
                 images=0,
                 limit=part.images,
@@ -187,7 +200,7 @@ def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
 def _hash(task: Task) -> str:
     """16 hexadecimal digits of everything that determines the numbers; labels and paths do not."""
     content = dataclasses.asdict(task) | {"contender": task.contender.spec, "lmr": RESULTS_VERSION}
-    for key in ("run", "root", "limit", "backbone", "prompts"):
+    for key in ("run", "root", "limit", "backbone", "prompts", "rounds"):  # the hash of the order holds the rounds
         del content[key]
     content["prompt_facts"] = task.prompt_facts["digest"]
     if task.contender.file_digest is not None:

@@ -9,10 +9,12 @@ models and the work between passes (optimiser, caches) are not counted.
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -23,6 +25,7 @@ from lmr.bench.plans.task import Task
 from lmr.bench.running.bench import check_workers, choose_workers
 from lmr.bench.running.inputs import find_dataset, load_backbone, load_classifier, preprocess
 from lmr.bench.running.live import describe_seconds
+from lmr.bench.running.row import read_rows
 from lmr.bench.running.run import create_method
 from lmr.core.classifier import ZeroShot
 from lmr.core.traits import Passes
@@ -86,6 +89,16 @@ class TimeEstimate:
 
 def _count(number: int, one: str, several: str = "") -> str:
     return f"{number} {one if number == 1 else several or one + 's'}"
+
+
+def describe_left_time(tasks: Sequence[Task], folder: str | os.PathLike[str], workers: int | None = None) -> str:
+    """How long the tasks without a row in a folder of runs would take, in words."""
+    finished = {row.run for row in read_rows(folder)[0]} if (Path(folder) / "rows.jsonl").exists() else set()
+    left = [task for task in tasks if task.run not in finished]
+    if not left:
+        return f"All {len(tasks)} runs are finished."
+    earlier = f"\n{len(tasks) - len(left)} more runs are finished already." if len(left) < len(tasks) else ""
+    return estimate_time(left, workers).describe() + earlier
 
 
 def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEstimate:

@@ -118,6 +118,7 @@ def make_task_stream(task: Task, dataset: Dataset) -> Stream:
         limit=task.limit,
         batch_size=task.batch_size,
         mix=task.mix,
+        rounds=task.rounds,
         concentration=task.concentration,
         block=task.block,
     )

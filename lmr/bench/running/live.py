@@ -142,6 +142,7 @@ def draw_bar(share: float, width: int = 20) -> str:
 def describe_task(task: Task) -> str:
     """A task in one line."""
     words = [f"{task.contender.label:10}", task.dataset, task.domain, str(task.severity) if task.severity else ""]
+    words += [task.order_words if task.order_words != "shuffle" else ""]
     words += [f"batch {task.batch_size}", f"seed {task.seed}", task.backbone]
     return " ".join(word for word in words if word)
 

@@ -10,6 +10,7 @@ Floats = NDArray[np.float64]
 
 BINS = 15  # of the calibration error, as Guo et al. ("On Calibration of Modern Neural Networks", 2017) have them
 LATE = 0.2  # the share of a stream that counts as its late stage
+WINDOW = 1000  # consecutive images over which two methods are compared along a stream
 POINTS = 200  # places of a curve that a row keeps
 
 
@@ -68,6 +69,27 @@ def effective_classes(predicted: Labels) -> float:
     """exp of the entropy of the predicted classes: ``classes`` if all are as frequent, 1 if one takes everything."""
     shares = np.unique(predicted, return_counts=True)[1] / len(predicted)
     return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+def window_gains(right: NDArray[np.bool_], reference: NDArray[np.bool_], window: int = WINDOW) -> Floats:
+    """Accuracy minus that of a reference in each window of consecutive images of one stream: [W].
+
+    Images after the last whole window are left out; a stream shorter than a window is one.
+    """
+    gains = right.astype(np.float64) - reference
+    if len(gains) < window:
+        return np.array([gains.mean()])
+    return np.asarray(gains[: len(gains) // window * window].reshape(-1, window).mean(1))
+
+
+def worst_drop(gains: Floats) -> float:
+    """How far the worst window is below the reference; 0 if none is."""
+    return max(0.0, float(-gains.min()))
+
+
+def share_below(gains: Floats) -> float:
+    """The share of windows below the reference."""
+    return float((gains < 0).mean())
 
 
 def thin_curve(values: Floats, points: int = POINTS) -> dict[str, list[float]]:

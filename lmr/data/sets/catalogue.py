@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from lmr.core.errors import LmrError
@@ -20,17 +21,21 @@ NAMES: tuple[str, ...] = (
 )  # fmt: skip
 
 EMBEDDED_SETS = ("photo", "photo-c", "pocket", "pocket-c")  # these come with the package
+_FIRST_OF_POCKET = re.compile(r"pocket(-c)?-([1-9]\d{0,6})")  # the world has no end: any number of its images
 
 
 def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, workers: int = 1) -> Dataset:
     """Open a set by name (one of ``NAMES``), or your own images as "folder:PATH" or "csv:PATH".
 
+    "pocket-c-2000" is the first 2,000 images of the pocket world instead of 10,000; any number will do.
     ``root`` is the folder that contains the sets (default: $LMR_DATA, or ~/.cache/lmr/data). ``workers`` processes
     corrupt images where this is done on the fly. Raises LmrError with the command that gets a missing set.
     """
     kind, colon, path = str(name).partition(":")
     if colon and kind in ("folder", "csv"):
         return _open_own(name, kind, Path(path).expanduser())
+    if first := _FIRST_OF_POCKET.fullmatch(str(name)):
+        return _open_pocket(name, int(first[2]), workers, corrupted=first[1] is not None)
     if name not in NAMES:
         raise LmrError(
             f"There is no dataset {name!r}.{suggest(name, NAMES)} Choose one of: {', '.join(NAMES)}, or give "
@@ -50,12 +55,16 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, worke
 def _open_embedded(name: str, workers: int) -> Dataset:
     """A set that comes with the package; the noise of a photograph is that of the same image in cifar10-c."""
     if name.startswith("pocket"):
-        world = PocketWorld()
-        return world if name == "pocket" else CorruptedOnTheFly(name, world, "cifar", workers=workers)
+        return _open_pocket(name, POCKET_COUNT, workers, corrupted=name == "pocket-c")
     photos = Photographs()
     if name == "photo":
         return photos
     return CorruptedOnTheFly(name, photos, "cifar", workers=workers, numbers=photos.numbers)
+
+
+def _open_pocket(name: str, count: int, workers: int, *, corrupted: bool) -> Dataset:
+    world = PocketWorld(count=count)
+    return CorruptedOnTheFly(name, world, "cifar", workers=workers) if corrupted else world
 
 
 def _open_own(name: str, kind: str, path: Path) -> Dataset:

@@ -1,73 +1,39 @@
 """The paper's figures 1 (a-d) and 3 (a-d), each as PNG and SVG from the same runs as the tables.
 
-Made for print: one column wide, text of 8 points, Okabe and Ito's colours (safe for colour-blind readers), a different
-line style for each line, names at the lines rather than in a legend.
+How they look is in drawing.py.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lmr.report.figures import figure_data as data
+from lmr.report.figures.drawing import (
+    DASHES,
+    MARKERS,
+    OURS,
+    PALETTE,
+    PLAIN,
+    Draw,
+    Drawing,
+    label_ends,
+    make_safe,
+    render,
+    style_lines,
+)
 from lmr.report.noted import join_notes
 from lmr.report.paper.panels import DELTA, NEEDS, SWEEPS, SWEPT_PANELS, VALUE_WORDS, Panel
 from lmr.report.paper.paper_tables import describe_paper
-from lmr.report.row_traits import LineKind
 from lmr.report.runs import Runs
 from lmr.report.series import Series, Setting
 from lmr.report.tables.sweeps import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-SIZE = (3.4, 2.6)  # inches; a column of a two-column page
-DPI = 300
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito, without ours
-OURS: dict[str, Any] = {"color": "#D55E00", "linestyle": "-", "linewidth": 2.0, "marker": "o"}
-PLAIN: dict[str, Any] = {"color": "#555555", "linestyle": (0, (4, 2)), "linewidth": 1.2, "marker": "s"}
-DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
-MARKERS = ("s", "^", "D", "v", "P", "X")
-STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7.5,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.7, "axes.grid": True,
-    "axes.axisbelow": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "lines.linewidth": 1.4,
-    "lines.markersize": 3.5, "svg.fonttype": "none", "svg.hashsalt": "figure", "figure.constrained_layout.use": True,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A drawn figure: the name of its files, which panel it is, its caption, and both formats of it."""
-
-    name: str
-    panel: Panel
-    caption: str
-    svg: str
-    png: bytes
-
-    @property
-    def number(self) -> str:
-        """The number of the panel in the paper."""
-        return self.panel.value
-
-    def write(self, folder: Path) -> list[Path]:
-        """Write both formats into a folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"{self.name}.{form}" for form in FORMS]
-        paths[0].write_text(self.svg, encoding="utf-8")
-        paths[1].write_bytes(self.png)
-        return paths
-
-
-FORMS = ("svg", "png")
-Draw = Callable[["Axes"], str]  # draws and returns the caption
 
 
 @dataclass(frozen=True)
@@ -108,10 +74,17 @@ def draw_figures(runs: Runs, settings: dict[Setting, list[Series]]) -> FigureSet
         else:
             words = SWEEPS[name]
             ready += [_Ready(panel, s.setting.dataset, _draw_sweep(s, words.axis, words.caption)) for s in sweeps]
-    drawings = [_render(one.panel, name, one.draw) for one, name in zip(ready, _name_figures(ready), strict=True)]
+    names = _name_figures(ready)
+    drawings = [render(name, one.panel.value, _cite(one)) for one, name in zip(ready, names, strict=True)]
     drawn = {one.panel for one in ready}
     missing = tuple(_explain_missing(panel) for panel in Panel if panel not in drawn)
     return FigureSet(tuple(sorted(drawings, key=lambda drawing: drawing.name)), missing, join_notes(*notes))
+
+
+def _cite(one: _Ready) -> Draw:
+    """Draws a panel; its caption ends with what the paper states about it."""
+    stated = [entry["text"] for entry in describe_paper()["stated"] if entry["figure"] == one.panel.value]
+    return lambda axes: one.draw(axes) + (f" The paper states: {'; '.join(stated)}." if stated else "")
 
 
 def _explain_missing(panel: Panel) -> str:
@@ -127,7 +100,7 @@ def _name_figures(ready: Sequence[_Ready]) -> list[str]:
     names: list[str] = []
     for one in ready:
         alone = sum(other.panel is one.panel for other in ready) == 1
-        name = _begin_name(one.panel) if alone else f"{_begin_name(one.panel)}-{_make_safe(one.dataset)}"
+        name = _begin_name(one.panel) if alone else f"{_begin_name(one.panel)}-{make_safe(one.dataset)}"
         while name in names:
             head, _, tail = name.rpartition("_")
             name = f"{head}_{int(tail) + 1}" if head and tail.isdigit() else f"{name}_2"
@@ -145,10 +118,6 @@ def find_panel(name: str) -> Panel | None:
 
 def _begin_name(panel: Panel) -> str:
     return f"figure-{panel.value}"
-
-
-def _make_safe(text: str) -> str:
-    return "".join(sign if sign.isalnum() else "-" for sign in text).strip("-")
 
 
 def _prepare_family(runs: Runs, family: data.Family) -> tuple[list[_Ready], tuple[str, ...]]:
@@ -194,7 +163,7 @@ def _draw_margins(axes: Axes, where: str, margins: dict[str, dict[int, float]]) 
     severities = sorted({severity for line in margins.values() for severity in line})
     axes.set(xlabel="severity", ylabel="median local margin (cosine)", xticks=severities)
     axes.set_ylim(0, None)
-    _label_ends(axes, ends)
+    label_ends(axes, ends)
     return f"Median local margin of zero-shot against the severity on {where}."
 
 
@@ -228,14 +197,14 @@ def _draw_shares(axes: Axes, where: str, shares: dict[str, float]) -> str:
 
 def _draw_recovery(axes: Axes, where: str, lines: dict[str, data.RecoveryLine]) -> str:
     ends = []
-    for name, style in _style_lines({name: line.kind for name, line in lines.items()}).items():
+    for name, style in style_lines({name: line.kind for name, line in lines.items()}).items():
         shown = {key: value for key, value in style.items() if key != "marker"}
         values = lines[name].percentiles
         axes.plot(data.PERCENTILES, values, **shown)
         ends.append((name, 99.0, float(values[-1]), str(style["color"])))
     axes.axhline(0, color="#999999", linewidth=0.7)
     axes.set(xlabel="percentile of zero-shot's errors", ylabel="true class − zero-shot's answer", xlim=(1, 99))
-    _label_ends(axes, ends)
+    label_ends(axes, ends)
     return f"Local margin recovery on what zero-shot gets wrong, {where}; above 0 the error is corrected."
 
 
@@ -243,7 +212,7 @@ def _draw_sweep(sweep: Sweep, axis: str, what: str) -> Draw:
     def draw(axes: Axes) -> str:
         ends = []
         kinds = {name: line.kind for name, line in sweep.lines.items() if sweep.means(name)}
-        for name, style in _style_lines(kinds).items():
+        for name, style in style_lines(kinds).items():
             means = sweep.means(name)
             axes.plot(list(means), list(means.values()), **style)
             label = VALUE_WORDS.get(name, name) if sweep.axis.arguments else name
@@ -254,7 +223,7 @@ def _draw_sweep(sweep: Sweep, axis: str, what: str) -> Draw:
         axes.minorticks_off()
         axes.set(xlabel=axis, ylabel="mean accuracy, %")
         _widen(axes)
-        _label_ends(axes, ends)
+        label_ends(axes, ends)
         return f"Accuracy against {what} on {sweep.describe()}."
 
     return draw
@@ -273,7 +242,7 @@ def _draw_deltas(sweeps: Sequence[Sweep]) -> Draw:
         axes.text(DELTA, 0.02, f" δ = {DELTA}", color=OURS["color"], transform=axes.get_xaxis_transform(), va="bottom")
         axes.set(xlabel="δ, width of the protected set (cosine)", ylabel="mean accuracy, %")
         _widen(axes)
-        _label_ends(axes, ends)
+        label_ends(axes, ends)
         where = "; ".join(sweep.describe() + mark for sweep, mark in zip(sweeps, marks, strict=True))
         return f"Accuracy against δ on {where}. The dotted line is the paper's choice."
 
@@ -286,63 +255,3 @@ def _widen(axes: Axes, least: float = 2.0) -> None:
     if high - low < least:
         middle = (low + high) / 2
         axes.set_ylim(middle - least / 2, middle + least / 2)
-
-
-def _style_lines(kinds: Mapping[str, LineKind]) -> dict[str, dict[str, Any]]:
-    """Our method in its own colour, the baseline in grey, others in turn."""
-    styles: dict[str, dict[str, Any]] = {}
-    others = 0
-    for name, kind in kinds.items():
-        if kind is LineKind.OURS:
-            styles[name] = OURS
-        elif kind is LineKind.BASELINE:
-            styles[name] = PLAIN
-        else:
-            styles[name] = {
-                "color": PALETTE[others % 6], "linestyle": DASHES[1 + others % 5], "marker": MARKERS[others % 6],
-            }  # fmt: skip
-            others += 1
-    return styles
-
-
-def _label_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None:
-    """Write each line's name at its right end, moved apart where they would overlap."""
-    axes.figure.canvas.draw()
-    low, high = axes.get_ylim()
-    step = 0.075 * (high - low)
-    ordered = sorted(ends, key=lambda end: end[2])
-    places = [end[2] for end in ordered]
-    for k in range(1, len(places)):
-        places[k] = max(places[k], places[k - 1] + step)
-    ceiling = high
-    for k in reversed(range(len(places))):
-        places[k] = min(places[k], ceiling)
-        ceiling = places[k] - step
-    for (name, x, y, colour), place in zip(ordered, places, strict=True):
-        axes.annotate(
-            name, (x, y), xytext=(6, (place - y) / (high - low) * axes.bbox.height * 72 / axes.figure.dpi),
-            textcoords="offset points", color=colour, va="center", annotation_clip=False,
-        )  # fmt: skip
-
-
-def _render(panel: Panel, name: str, draw: Draw) -> Drawing:
-    """Draw one panel in both formats. No date and no random ids: the same runs give the same files."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    with matplotlib.rc_context(STYLE):
-        figure, axes = pyplot.subplots(figsize=SIZE)
-        caption = draw(axes)
-        svg, png = _save(figure, "svg"), _save(figure, "png")
-        pyplot.close(figure)
-    stated = [entry["text"] for entry in describe_paper()["stated"] if entry["figure"] == panel.value]
-    caption += f" The paper states: {'; '.join(stated)}." if stated else ""
-    return Drawing(name, panel, caption, svg.decode(), png)
-
-
-def _save(figure: Figure, form: str) -> bytes:
-    content = io.BytesIO()
-    figure.savefig(content, format=form, dpi=DPI, metadata={"Date": None} if form == "svg" else {"Software": None})
-    return content.getvalue()

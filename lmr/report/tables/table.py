@@ -26,6 +26,7 @@ class TableKind(enum.Enum):
     SWEEP = "sweep"
     VARIANTS = "imagenet-variants"
     COMPONENTS = "ablation-components"
+    LIFE = "life"
 
 
 @dataclass(frozen=True)

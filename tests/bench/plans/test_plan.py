@@ -58,12 +58,14 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
     assert plan.title
     assert plan.parts
     others = {"imagenet-c-vitl14": "ViT-L-14", "cifar10-c-quick": "ViT-B-32"}
+    others |= dict.fromkeys(("life", "life-quick", "life-haul", "haul-quick"), "pocket")
     embedded = next((model for model in EMBEDDED_MODELS if name.startswith(model)), "ViT-B-16")
     for part in plan.parts:
         if name != "demo":
             assert part.backbones == (others.get(name, embedded),)
         assert set(part.severities) <= {1, 2, 3, 4, 5}
-        assert part.seeds == ((1, 2, 3) if name == "photo" else (1,))
+        several = name in ("photo", "life", "life-haul", "photo-life", "photo-life-haul")
+        assert part.seeds == ((1, 2, 3) if several else (1,))
         if "cupl" not in name:
             assert [prompts.name for prompts in part.prompts] == ["a photo of a {}."]
 

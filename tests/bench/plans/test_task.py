@@ -41,6 +41,23 @@ def test_tasks_of_one_group_follow_each_other() -> None:
     assert changes == len(set(groups)) - 1
 
 
+def test_plans_of_life_have_every_kind_of_stream() -> None:
+    whole, quick = list_tasks([read_plan("life")]), list_tasks([read_plan("life-quick")])
+    for tasks in (whole, quick):
+        kinds = {(task.order_words, task.domain) for task in tasks}
+        orders = {kind for kind, domain in kinds if domain == "gaussian_noise"}
+        assert orders == {"shuffle", "dirichlet 0.1", "dirichlet 0.01", "classes", "bursts", "shift"}
+        assert {("shuffle 3 rounds", "continual"), ("shuffle", "mixed")} < kinds
+        assert {task.batch_size for task in tasks} == {1, 8, 64}
+        assert len({task.method for task in tasks}) == 9
+    assert {task.seed for task in whole} == {1, 2, 3}
+    hauls = [task for task in list_tasks([read_plan("life-haul")]) if task.images == 100_000]
+    assert {task.domain for task in hauls} == {"blend"}
+    assert len({task.method for task in hauls}) == 8  # a graph that grows is run on a part
+    own = list_tasks([read_plan("life-quick", {"datasets": ["photo-c"], "backbones": ["photo"], "images": 20})])
+    assert {(task.dataset, task.backbone) for task in own} == {("photo-c", "photo")}
+
+
 def make_tasks(**table: Any) -> list[Task]:
     given = {
         "methods": "lmr",
@@ -81,6 +98,11 @@ def test_hash_does_not_change_with_names() -> None:
         {"corruptions": ["fog", "snow"], "mix": True, "order": "dirichlet", "concentration": 0.5},
         {"prompts": [["a photo of a {}.", "a picture of a {}."]], "recovery": True},
         {"order": "classes", "block": 3, "corruptions": "clean"},
+        {"order": "bursts", "images": 60},
+        {"order": "shift", "seeds": 2},
+        {"corruptions": ["fog", "snow"], "reset": "never", "rounds": 3},
+        {"reset": "never", "rounds": 2},
+        {"order": "haul", "corruptions": "clean", "severities": 3, "datasets": "pocket-c-50", "images": 70},
     ],
 )
 def test_command_of_a_task_makes_it_again(table: dict[str, Any]) -> None:
@@ -97,6 +119,11 @@ def test_a_row_can_say_what_its_order_depends_on() -> None:
     assert strong.order_facts == {"kind": "dirichlet", "concentration": "0.05", "hash": strong.order_hash}
     (blocks,) = make_tasks(order="classes", block=3)
     assert blocks.order_facts == {"kind": "classes", "block": "3", "hash": blocks.order_hash}
+    (rounds,) = make_tasks(corruptions=["fog", "snow"], reset="never", rounds=3)
+    assert rounds.order_facts == {"kind": "shuffle", "rounds": "3 rounds", "hash": rounds.order_hash}
+    assert (rounds.domain, rounds.images) == ("continual", 60)
+    (haul,) = make_tasks(order="haul", corruptions="clean", severities=4)
+    assert (haul.domain, haul.severity, haul.order_facts["kind"]) == ("blend", 4, "haul")
     (plain,) = make_tasks()
     assert plain.order_facts == {"kind": "shuffle", "hash": plain.order_hash}
 
@@ -109,6 +136,10 @@ def test_a_row_can_say_what_its_order_depends_on() -> None:
         ({"order": "classes", "concentration": 0.1}, "The order 'classes' has no concentration"),
         ({"order": "file", "seeds": [1, 2, 3]}, "the same for every seed"),
         ({"order": "file", "seeds": 2}, "the same for every seed"),
+        ({"order": "haul"}, "corrupts clean images itself; give corruptions = 'clean'"),
+        ({"rounds": 2}, "give reset = 'never' and no mix"),
+        ({"rounds": 2, "reset": "never", "mix": True}, "give reset = 'never' and no mix"),
+        ({"rounds": 0}, "of at least 1 for rounds"),
         ({"device": "foo"}, "There is no device 'foo'"),
         ({"device": 1.5}, "There is no device 1.5"),
         ({"datasets": "pocket", "corruptions": "clean", "forgetting": 5}, "remove 'forgetting' there"),

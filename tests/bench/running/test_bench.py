@@ -236,6 +236,26 @@ def test_command_shows_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_command_estimates_how_long_it_would_take(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = [
+        "pocket",
+        "--methods",
+        "tent",
+        "--corruptions",
+        "fog",
+        "--images",
+        "10",
+        "--estimate",
+        "--out",
+        str(tmp_path),
+    ]
+    assert run_command(*words) is None
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Runs: 1, 1 methods (TENT), 10 images.")
+    assert lines[-1].startswith("Estimated time on this machine: about ")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_pattern_names_several_plans_once(capsys: pytest.CaptureFixture[str]) -> None:
     def list_runs(*plans: str) -> list[str]:
         assert run_command(*plans, "--dry-run") is None

@@ -12,9 +12,12 @@ from lmr.bench.running.metrics import (
     late_top_share,
     running_accuracy,
     running_top_share,
+    share_below,
     share_of_classes,
     thin_curve,
     top_share,
+    window_gains,
+    worst_drop,
 )
 
 
@@ -110,3 +113,12 @@ def test_curve_has_few_places_and_the_last(count: int) -> None:
     assert curve["images"][-1] == count
     assert curve["images"] == sorted(set(curve["images"]))
     assert curve["accuracy"] == [values[int(n) - 1] for n in curve["images"]]
+
+
+def test_windows_are_compared_one_by_one() -> None:
+    right, reference = np.array([1, 1, 0, 0, 1, 1, 0], bool), np.array([1, 0, 0, 1, 1, 1, 1], bool)
+    gains = window_gains(right, reference, 2)
+    assert gains.tolist() == [0.5, -0.5, 0.0]  # the last image is no whole window
+    assert (worst_drop(gains), share_below(gains)) == (0.5, 1 / 3)
+    assert window_gains(right, reference).tolist() == [pytest.approx(-1 / 7)]
+    assert worst_drop(window_gains(right, right, 2)) == 0

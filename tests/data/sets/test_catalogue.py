@@ -40,6 +40,18 @@ def test_labels_of_a_world_need_no_drawing() -> None:
     assert list_labels(0).shape == (0,)
 
 
+def test_any_number_of_images_of_the_pocket_world() -> None:
+    small, large = open_dataset("pocket-c-300"), open_dataset("pocket-c-20000")
+    assert (small.name, small.count("fog"), large.count("fog")) == ("pocket-c-300", 300, 20_000)
+    np.testing.assert_array_equal(small.labels("fog"), large.labels("fog")[:300])
+    np.testing.assert_array_equal(small.read("fog", 5, [299]), large.read("fog", 5, [299]))
+    assert open_dataset("pocket-10").count("clean") == 10
+    assert len({small.digest, large.digest, open_dataset("pocket-c").digest}) == 3
+    for wrong in ("pocket-c-0", "pocket-c-", "pocket-c-99999999", "photo-c-10"):
+        with pytest.raises(ValueError, match="There is no dataset"):
+            open_dataset(wrong)
+
+
 def test_corrupted_pocket_world() -> None:
     found = open_dataset("pocket-c")
     assert (found.name, found.domains, found.severities) == ("pocket-c", CORRUPTIONS, (1, 2, 3, 4, 5))

@@ -1,0 +1,106 @@
+"""The table in life against numbers counted by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from row_maker import complete, make_row, make_samples
+
+from lmr.bench.running.row import append_row, write_samples
+from lmr.report.report import make_report
+from lmr.report.runs import read_runs
+from lmr.report.series import gather
+from lmr.report.tables.life_table import build_life
+from lmr.report.tables.table import ReportTable
+
+LMR, TENT = complete("lmr"), complete("tent")
+BURSTS, SHUFFLE = {"kind": "bursts", "hash": "b"}, {"kind": "shuffle", "hash": "s"}
+
+
+def add(folder: Path, label: str, spec: str, right: list[int], **changes: Any) -> None:
+    """A run of which the first images of each 1,000 are answered rightly."""
+    answers = np.concatenate([np.arange(1000) < count for count in right])
+    domain = changes.pop("domain", "fog")
+    fields = {"dataset": "pocket-c-2000", "images": len(answers), "order": BURSTS} | changes
+    row = make_row(label, spec, domain, float(answers.mean()), **fields)
+    samples = make_samples(row, images=len(answers))
+    append_row(folder, row)
+    true = np.zeros(len(answers), int)
+    write_samples(folder, row.run, samples | {"true": true, "predicted": np.where(answers, 0, 1)})
+
+
+def build(folder: Path) -> list[ReportTable]:
+    runs = read_runs([folder])
+    return build_life(runs, gather(runs.rows)).value
+
+
+def write_world(folder: Path) -> Path:
+    folder.mkdir()
+    for seed in (1, 2):
+        for size in (1, 64):
+            fields: dict[str, Any] = {"seed": seed, "batch_size": size}
+            add(folder, "zero-shot", "zeroshot()", [500, 500], **fields)
+            add(folder, "LMR", LMR, [600, 550] if size == 64 else [400, 520], **fields)
+        add(folder, "zero-shot", "zeroshot()", [700, 700], seed=seed, order=SHUFFLE)
+        add(folder, "LMR", LMR, [800, 800], seed=seed, order=SHUFFLE)
+        add(folder, "LMR", LMR, [800, 800], seed=seed, order=SHUFFLE, domain="snow")  # zero-shot has no snow
+        add(folder, "TENT", TENT, [100, 100], seed=seed, order=SHUFFLE)  # on no stream of this kind
+    return folder
+
+
+def test_cells_windows_and_the_worst_scenario(tmp_path: Path) -> None:
+    (table,) = build(write_world(tmp_path / "runs"))
+    assert [column.head for column in table.columns] == [
+        "shuffled, 64", "bursts, 64", "bursts, 1", "windows below %", "worst drop", "worst scenario",
+    ]  # fmt: skip
+    plain, ours = table.lines
+    assert [line.label for line in table.lines] == ["zero-shot", "LMR"]
+    assert [cell.value for cell in plain.cells] == [pytest.approx(70), 50, 50, None, None, None]
+    # Of 12 windows the first of both seeds in batches of 1 is below, by 10 points; in all that column is 4 below.
+    expected = [80, 57.5, 46, 100 / 6, 10, -4]
+    assert [cell.value for cell in ours.cells] == [pytest.approx(value) for value in expected]
+    assert [cell.seeds for cell in ours.cells[:3]] == [2, 2, 2]
+    assert "The worst scenarios: LMR -4.0 in bursts, 1." in table.notes
+    assert "2,000 images of pocket-c-2000, fog: shuffled, 64; bursts, 64; bursts, 1." in table.notes
+
+
+def test_streams_of_one_world_are_one_table(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "runs")
+    haul: dict[str, Any] = {"dataset": "pocket-c-100000", "order": {"kind": "haul", "hash": "h"}, "domain": "blend"}
+    rounds: dict[str, Any] = {"order": {"kind": "shuffle", "rounds": "3 rounds", "hash": "r"}, "domain": "continual"}
+    rounds |= {"reset": "never", "domains": {"fog": 0.5, "snow": 0.5}}
+    for label, spec, right in (("zero-shot", "zeroshot()", 500), ("LMR", LMR, 300)):
+        add(folder, label, spec, [right, 600, 500], **haul)
+        add(folder, label, spec, [right] * 2, **rounds)
+    add(folder, "TENT", TENT, [100], **haul)  # a part of the stream, and no zero-shot for it
+    (table,) = build(folder)
+    heads = ["shuffled, 64", "bursts, 64", "bursts, 1", "continual 3 rounds, 64", "long haul, 64"]
+    assert [column.head for column in table.columns[:5]] == heads
+    by_label = {line.label: line.cells for line in table.lines}
+    assert by_label["LMR"][3].value == pytest.approx(30)
+    assert by_label["LMR"][-1].value == pytest.approx(-20)
+    assert by_label["TENT"][4].value is None
+    assert (
+        "On another stream than the others, and not in its column: TENT (long haul, 64, 1,000 images)." in table.notes
+    )
+
+
+def test_published_kinds_of_streams_are_no_life(tmp_path: Path) -> None:
+    for size in (1, 64):
+        add(tmp_path, "zero-shot", "zeroshot()", [500], order=SHUFFLE, batch_size=size)
+        add(tmp_path, "LMR", LMR, [500], order=SHUFFLE, batch_size=size)
+    assert build(tmp_path) == []
+
+
+def test_the_report_has_the_table_and_without_samples_too(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "runs")
+    report = make_report([folder], tmp_path / "out", figures=False)
+    assert report.tables[0].name == "life-pocket-c-openai-clip-vit-base-patch16-s0"
+    assert "In life: pocket-c, openai/clip-vit-base-patch16" in report.page.read_text()
+    for path in (folder / "samples").iterdir():
+        path.unlink()
+    (table,) = build(folder)
+    assert [cell.value for cell in table.lines[1].cells[3:]] == [None, None, pytest.approx(-4)]
