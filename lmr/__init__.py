@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from lmr.core.norms import NormBank
     from lmr.core.registry import create, find_method, list_methods, register
     from lmr.models import Backbone, list_models, load
+    from lmr.watching.watch_settings import Thresholds
+    from lmr.watching.watched import Watched, watch
 
 _PLACES = {
     "Backbone": "lmr.models",
@@ -25,6 +27,8 @@ _PLACES = {
     "NormBank": "lmr.core.norms",
     "Prediction": "lmr.core.method",
     "Preset": "lmr.core.method",
+    "Thresholds": "lmr.watching.watch_settings",
+    "Watched": "lmr.watching.watched",
     "ZeroShot": "lmr.core.classifier",
     "create": "lmr.core.registry",
     "find_method": "lmr.core.registry",
@@ -32,6 +36,7 @@ _PLACES = {
     "list_models": "lmr.models",
     "load": "lmr.models",
     "register": "lmr.core.registry",
+    "watch": "lmr.watching.watched",
 }
 
 __all__ = [
@@ -41,6 +46,8 @@ __all__ = [
     "NormBank",
     "Prediction",
     "Preset",
+    "Thresholds",
+    "Watched",
     "ZeroShot",
     "__version__",
     "create",
@@ -49,6 +56,7 @@ __all__ = [
     "list_models",
     "load",
     "register",
+    "watch",
 ]
 
 
