@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": Command("describe a model and check that it works", "doctor"),
     "cost": Command("measure what a step of each method costs on this machine", "cost"),
     "cost-text": Command("measure what encoding all prompts at every batch costs", "cost_text"),
+    "watch-trials": Command("try the watch on streams that go wrong and on healthy ones", "watch_trials"),
     "fetch": Command("get a dataset, or check one", "fetch"),
     "bench": Command("run methods on benchmarks; resumes if interrupted", "bench"),
     "report": Command("make tables, figures and a web page from finished runs", "report"),

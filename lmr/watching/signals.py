@@ -96,7 +96,7 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int) -> tuple[str
             found.append("concentration")
         if _below(signals.entropy, low) and _above(signals.frozen_entropy, limits.entropy_ratio * low):
             found.append("entropy")
-    if _below(signals.canaries, limits.canaries) or _above(signals.canary_fall, limits.canary_fall):
+    if _below(signals.canaries, limits.canary_agreement) or _above(signals.canary_fall, limits.canary_fall):
         found.append("canaries")
     if _above(signals.drift, limits.drift):
         found.append("drift")

@@ -23,7 +23,7 @@ class Thresholds:
     top_share: float = 0.25  # ... while the adapted model's most predicted class has this much more than the frozen's
     entropy: float = 0.2  # nats at 1,000 classes, scaled with ln C: the adapted mean below this ...
     entropy_ratio: float = 3.0  # ... while the frozen mean is above this many times it
-    canaries: float = 0.8  # agreement with the frozen model on the canaries, below this
+    canary_agreement: float = 0.8  # agreement with the frozen model on the canaries, below this
     canary_fall: float = 0.02  # or the mean of the last five points this far below the mean of the five before
     drift: float = 0.25  # distance of the norms from their start, relative to its length, above this
     memory: int = 64  # compared images over which the averages forget
@@ -73,8 +73,18 @@ class WatchSettings:
     @property
     def spec(self) -> str:
         """The canonical string: every argument and every threshold with its value."""
+        return format_spec("watch", self._list_values())
+
+    @property
+    def label(self) -> str:
+        """What tables add to the name of a method: "watched", and what is not as usual."""
+        usual = WatchSettings()._list_values()
+        changes = [f"{key}={value}" for key, value in self._list_values().items() if value != usual[key]]
+        return f"watched ({', '.join(changes)})" if changes else "watched"
+
+    def _list_values(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        return format_spec("watch", values | dataclasses.asdict(values.pop("thresholds")))
+        return values | dataclasses.asdict(values.pop("thresholds"))
 
 
 def read_watch(text: str) -> WatchSettings | None:

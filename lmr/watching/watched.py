@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -137,6 +138,13 @@ class Watched(Method):
     def health(self) -> list[Rung]:
         """The rung of every stream."""
         return [watch.ladder.rung for watch in self._watches]
+
+    def describe_events(self) -> str:
+        """What the watch has seen so far, as a sentence."""
+        ended = Counter(str(event.after) for event in self.events if not event.operator)
+        if not ended:
+            return "The watch saw nothing unusual."
+        return f"The watch changed the health of streams: {', '.join(f'{k} to {rung}' for rung, k in ended.items())}."
 
     def signals(self, stream: int = 0) -> Signals:
         """The present signals of a stream."""
@@ -465,7 +473,7 @@ class Watched(Method):
 
     def _one(self, stream: int) -> int:
         """Check the number of a single stream."""
-        return int(self._rows(stream)[0])
+        return int(self._ids([stream])[0])
 
     def _describe(self, looks: list[_Look], events: list[Event]) -> dict[str, Any]:
         """What the info of a batch says of the watch, in plain Python values."""

@@ -26,6 +26,8 @@ from lmr.core.errors import LmrError
 from lmr.core.registry import create
 from lmr.images.image_files import list_images
 from lmr.models.known_models import DEFAULT_MODEL
+from lmr.watching.watch_settings import read_watch
+from lmr.watching.watched import Watched
 
 AnyPath = str | os.PathLike[str]
 
@@ -49,13 +51,15 @@ def predict_images(
     dtype: str | torch.dtype | None = None,
     memory: Literal["fast", "lean"] = "fast",
     compile: bool = False,
+    watch: str = "off",
 ) -> PredictSummary:
     """Label image files and folders, adapting batch by batch; one line per image is written to ``out``.
 
     ``labels`` are class names, the path of a file of them, or a text "a,b,c"; ``templates`` or the JSON file
     ``prompts`` are the texts around them. ``state`` is a file that carries the adaptation from one run to the next.
     ``resume`` continues an interrupted run; ``overwrite`` replaces an existing ``out``. Without ``out``, JSON lines go
-    to standard output. ``model`` and the last five arguments are those of ``lmr.load``. Arguments that do not fit
+    to standard output. ``watch`` is "on", "report" or "off" (:func:`lmr.watch`). ``model`` and the five arguments after
+    ``top`` are those of ``lmr.load``. Arguments that do not fit
     together raise LmrError before any file is changed; an image that cannot be read gets a line with an error.
     """
     names = read_labels(labels)
@@ -63,6 +67,7 @@ def predict_images(
         if not isinstance(number, int) or number < 1:
             raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
     top = min(top, len(names))
+    settings = read_watch(watch)
     options = ModelOptions(architecture, device, dtype, memory, compile)
     wording = choose_prompts(templates, prompts)
     for option, path in (("--out", out), ("--state", state)):
@@ -84,9 +89,11 @@ def predict_images(
             raise LmrError("There is nothing to label; give at least one image or one folder of images.")
         backbone = options.load(model)
         classifier = make_classifier(backbone, names, wording)
-        run = FolderRun(
-            create(method, classifier), backbone.preprocess, output, progress, batch_size, top, options.note()
-        )
+        adapting = create(method, classifier)
+        notes = dict(options.note())
+        if settings is not None:
+            adapting, notes["watch"] = Watched(adapting, settings), settings.spec
+        run = FolderRun(adapting, backbone.preprocess, output, progress, batch_size, top, notes)
         if resume and progress is not None and progress.exists():
             paths = run.recover(paths)
         else:
@@ -110,6 +117,7 @@ def predict_images(
         progress,
         dict(run.causes),
         run.first_error,
+        adapting.describe_events() if isinstance(adapting, Watched) else None,
     )
 
 
