@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,6 +23,20 @@ class Tally:
     classes: Tensor  # [2, C] weights of the predicted classes: adapted, frozen
     sums: Tensor  # [3] weighted sums: entropy adapted, entropy frozen, equal labels
     compared: int = 0  # images so far
+
+    @cached_property
+    def averages(self) -> tuple[float | None, ...]:
+        """Concentration, excess of the top share, entropy adapted and frozen, agreement; None before the first image.
+
+        Kept, because between two comparisons they are asked for at every step.
+        """
+        if not self.compared:
+            return (None,) * 5
+        adapted, frozen = self.classes
+        weight = float(adapted.sum())
+        concentration = effective_number(adapted) / effective_number(frozen)
+        top_share = (float(adapted.max()) - float(frozen.max())) / weight
+        return concentration, top_share, *(float(value) / weight for value in self.sums)
 
     @classmethod
     def begin(cls, classes: int) -> Tally:
@@ -64,13 +79,8 @@ def effective_number(weights: Tensor) -> float:
 
 def measure(tally: Tally, not_finite: int, canaries: Sequence[float], drift: float | None) -> Signals:
     """The signals of a stream from its tally, its canaries' history and its drift."""
-    concentration = top_share = entropy = frozen_entropy = agreement = fall = None
-    if tally.compared:
-        adapted, frozen = tally.classes
-        weight = float(adapted.sum())
-        concentration = effective_number(adapted) / effective_number(frozen)
-        top_share = (float(adapted.max()) - float(frozen.max())) / weight
-        entropy, frozen_entropy, agreement = (float(value) / weight for value in tally.sums)
+    concentration, top_share, entropy, frozen_entropy, agreement = tally.averages
+    fall = None
     if len(canaries) >= 2 * POINTS:
         fall = (sum(canaries[-2 * POINTS : -POINTS]) - sum(canaries[-POINTS:])) / POINTS
     return Signals(

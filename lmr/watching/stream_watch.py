@@ -20,7 +20,7 @@ PREFIX = "watch/"  # of the watch's tensors in a state
 
 
 @dataclass(frozen=True)
-class Event:
+class HealthEvent:
     """A change of rung: when, why, and what was done."""
 
     stream: int
@@ -53,7 +53,7 @@ class StreamWatch:
     drift: float | None = None
     snapshots: tuple[Snapshot, ...] = ()
     undo: Undo | None = None
-    events: tuple[Event, ...] = ()
+    events: tuple[HealthEvent, ...] = ()
 
     @property
     def states(self) -> list[dict[str, Tensor]]:
@@ -144,7 +144,7 @@ def _read_ladder(values: Mapping[str, Any]) -> Ladder:
     return Ladder(**{**values, "rung": Rung(values["rung"]), "rollbacks": tuple(values["rollbacks"])})
 
 
-def _read_event(values: Mapping[str, Any], stream: int) -> Event:
+def _read_event(values: Mapping[str, Any], stream: int) -> HealthEvent:
     read = {
         "stream": stream,
         "before": Rung(values["before"]),
@@ -153,7 +153,7 @@ def _read_event(values: Mapping[str, Any], stream: int) -> Event:
         "alarms": tuple(values["alarms"]),
         "signals": Signals(**values["signals"]),
     }
-    return Event(**{**values, **read})
+    return HealthEvent(**{**values, **read})
 
 
 def _choose(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

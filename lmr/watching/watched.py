@@ -26,7 +26,7 @@ from lmr.watching.canaries import Canaries, collect, is_due, note_check
 from lmr.watching.ladder import Action, Ladder, Rung, advance, enter
 from lmr.watching.signals import Signals, Tally, add_images, find_alarms, measure
 from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot
-from lmr.watching.stream_watch import EVENTS, PREFIX, Event, StreamWatch, Undo, check_fit, pack_all, unpack_all
+from lmr.watching.stream_watch import EVENTS, PREFIX, HealthEvent, StreamWatch, Undo, check_fit, pack_all, unpack_all
 from lmr.watching.watch_settings import Mode, Thresholds, WatchSettings
 
 TRAITS = (
@@ -130,7 +130,7 @@ class Watched(Method):
     # Health.
 
     @property
-    def events(self) -> list[Event]:
+    def events(self) -> list[HealthEvent]:
         """Changes of rung, stream by stream; the last 100 of each."""
         return [event for watch in self._watches for event in watch.events]
 
@@ -261,10 +261,11 @@ class Watched(Method):
 
     def _look(self, mix: Mix) -> Iterator[_Look]:
         """The streams of a batch. Which images are compared depends on nothing but their number in the stream."""
-        index = mix.index.tolist()
-        for k, stream in enumerate(mix.active.tolist()):
+        members: list[list[int]] = [[] for _ in range(mix.count)]
+        for place, k in enumerate(mix.index.tolist()):
+            members[k].append(place)
+        for stream, places in zip(mix.active.tolist(), members, strict=True):
             watch = self._watches[stream]
-            places = [place for place, own in enumerate(index) if own == k]
             rung, every = watch.ladder.rung, self.settings.every
             calm = rung in (Rung.OK, Rung.FROZEN)
             compared = [place for n, place in enumerate(places, watch.images) if not calm or n % every == 0]
@@ -353,7 +354,7 @@ class Watched(Method):
 
     # The ladder.
 
-    def _climb(self, stream: int, compared: int) -> list[Event]:
+    def _climb(self, stream: int, compared: int) -> list[HealthEvent]:
         """Move a stream along the ladder by one step and do what that asks for; gives the events."""
         watch, rules = self._watches[stream], self.settings.thresholds
         alarms: tuple[str, ...] = ()
@@ -407,7 +408,9 @@ class Watched(Method):
     ) -> None:
         """Set the ladder of a stream and note the event."""
         watch = self._watches[stream]
-        event = Event(stream, ladder.step, watch.ladder.rung, ladder.rung, action, alarms, _measure(watch), operator)
+        event = HealthEvent(
+            stream, ladder.step, watch.ladder.rung, ladder.rung, action, alarms, _measure(watch), operator
+        )
         self._watches[stream] = replace(watch, ladder=ladder, events=(*watch.events, event)[-EVENTS:])
 
     def _move(self, stream: int, rung: Rung) -> None:
@@ -475,7 +478,7 @@ class Watched(Method):
         """Check the number of a single stream."""
         return int(self._ids([stream])[0])
 
-    def _describe(self, looks: list[_Look], events: list[Event]) -> dict[str, Any]:
+    def _describe(self, looks: list[_Look], events: list[HealthEvent]) -> dict[str, Any]:
         """What the info of a batch says of the watch, in plain Python values."""
         watches = {look.stream: self._watches[look.stream] for look in looks}
         return {

@@ -112,22 +112,29 @@ def run_trial(trial: Trial, settings: TrialSettings, root: str | None = None) ->
         right.append([float((one.cpu() == truth).double().mean()) if shown else np.nan for one in answers])
         _note_extremes(extremes, dataclasses.asdict(watched.signals()))
     scores, onset = np.array(right), find_onset(trial.kind, settings.steps)
-    means = [float(value) for value in np.nanmean(scores, 0)]
-    events = [event for event in watched.events if event.step > onset]
-    actions = [event.step for event in events if event.action in (Action.ROLL_BACK, Action.RESET)]
-    suspicions = [event.step for event in events if event.after is Rung.WATCH and event.before is Rung.OK]
+    zero_shot, alone, guarded, reset = (float(value) for value in np.nanmean(scores, 0))
+    acting = [event.step for event in watched.events if event.action in (Action.ROLL_BACK, Action.RESET)]
+    noticing = [event.step for event in watched.events if (event.before, event.after) == (Rung.OK, Rung.WATCH)]
     return TrialResult(
         trial,
-        _hash(trial, settings),
-        settings.steps,
-        *means,
-        suspicions[0] - onset if suspicions else None,
-        actions[0] - onset if actions else None,
-        count_below(scores[onset:, 2] - scores[onset:, 0]),
-        count_below(scores[onset:, 1] - scores[onset:, 0]),
-        len([event for event in watched.events if event.action in (Action.ROLL_BACK, Action.RESET)]),
-        extremes,
+        run=_hash(trial, settings),
+        steps=settings.steps,
+        zero_shot=zero_shot,
+        plain=alone,
+        watched=guarded,
+        reset=reset,
+        detected=_find_first(noticing, onset),
+        acted=_find_first(acting, onset),
+        below=count_below(scores[onset:, 2] - scores[onset:, 0]),
+        plain_below=count_below(scores[onset:, 1] - scores[onset:, 0]),
+        rollbacks=len(acting),
+        largest=extremes,
     )
+
+
+def _find_first(steps: Sequence[int], onset: int) -> int | None:
+    """The first of the steps after the onset, counted from there."""
+    return next((step - onset for step in steps if step > onset), None)
 
 
 def count_below(gain: NDArray[np.float64]) -> int:
