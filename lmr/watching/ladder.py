@@ -18,7 +18,7 @@ class Rung(enum.StrEnum):
     ROLLED_BACK = "rolled back"  # answers from a snapshot, without adapting, for a while
     RESET = "reset"  # answers from the start, without adapting, for a while
     QUARANTINED = "quarantined"  # answers as zero-shot until an operator resumes it
-    FROZEN = "frozen"  # by an operator: answers with the present state until resumed
+    PAUSED = "paused"  # by an operator: answers with the present state until resumed
 
     @property
     def adapts(self) -> bool:
@@ -63,7 +63,7 @@ def advance(
     step = now.step + 1
     recent = tuple(past for past in now.rollbacks if step - past < rules.window)
     new = replace(now, step=step, quiet=0 if alarms else now.quiet + 1, seen=now.seen + compared, rollbacks=recent)
-    if new.rung in (Rung.QUARANTINED, Rung.FROZEN):
+    if new.rung in (Rung.QUARANTINED, Rung.PAUSED):
         return new, Action.NONE
     if new.rung is Rung.OK:
         if alarms:

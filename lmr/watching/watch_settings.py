@@ -16,7 +16,13 @@ MODES = ("on", "report", "off")  # what the command line offers
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a signal is an alarm, and how long each rung of the ladder lasts. Calibrated on drawings, docs/watch.md."""
+    """When a signal of a watch is an alarm, and how long each rung of its ladder lasts; see docs/watch.md.
+
+    Examples:
+        >>> import lmr
+        >>> lmr.Thresholds(drift=0.1).drift
+        0.1
+    """
 
     not_finite: int = 3  # steps in a row whose answers are not finite
     concentration: float = 0.5  # effective number of predicted classes: adapted over frozen, below this ...

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lmr.core.classifier import leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
+from lmr.core.frozen import FrozenAnswer
 from lmr.core.functional.losses import entropy
 from lmr.core.method import Method, Mix, Prediction, Streams
 from lmr.core.traits import Emission, Passes
@@ -31,7 +32,7 @@ from lmr.watching.watch_settings import Mode, Thresholds, WatchSettings
 
 TRAITS = (
     "name", "label", "source", "year", "role", "towers", "scores", "gated", "parts", "swept", "added", "presets",
-    "many_streams", "one_stream_because", "grows",
+    "many_streams", "one_stream_because", "not_frozen_because", "grows",
 )  # fmt: skip
 
 
@@ -63,6 +64,13 @@ def watch(
     reports and never acts. ``reset_every=N`` forgets everything every N steps, with ``signals=False`` as the only
     guard. Up to ``canaries`` images of each stream are kept to check it against, and up to ``snapshots`` of its state,
     of at most ``snapshot_mb`` megabytes.
+
+    Examples:
+        >>> import lmr, torch
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> watched = lmr.watch(lmr.create("lmr", clip), every=8)
+        >>> watched.step(torch.randn(4, 3, 32, 32)).info["health"]
+        {0: 'ok'}
     """
     settings = WatchSettings(
         mode, every, signals, reset_every, canaries, snapshots, snapshot_mb, thresholds or Thresholds()
@@ -71,7 +79,17 @@ def watch(
 
 
 class Watched(Method):
-    """A method and the watch of its streams; see :func:`watch`. ``method`` is the method itself."""
+    """A method and the watch of its streams; see :func:`watch`. ``method`` is the method itself.
+
+    Examples:
+        >>> import lmr, torch
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> watched = lmr.watch(lmr.create("lmr", clip, streams=2))
+        >>> watched.pause(1)
+        >>> answer = watched.step(torch.randn(4, 3, 32, 32), streams=[0, 1, 1, 0])
+        >>> [str(rung) for rung in watched.health], watched.signals(0).compared
+        (['ok', 'paused'], 1)
+    """
 
     def __init__(self, method: Method, settings: WatchSettings | None = None) -> None:
         if not isinstance(method, Method) or isinstance(method, Watched):
@@ -105,7 +123,7 @@ class Watched(Method):
         return self.method.margin_width
 
     def count_passes(self, learning: float = 1.0) -> Passes | None:
-        """As the method, with the comparison of one image in ``every`` and the canaries' share left out."""
+        """As the method, with the comparison of one image in ``every``; the canaries, which are asked seldom, are left out."""
         passes = self.method.count_passes(learning)
         if passes is None or not self.settings.signals:
             return passes
@@ -118,6 +136,12 @@ class Watched(Method):
     def logit_floor(self) -> float | None:
         """As the method."""
         return self.method.logit_floor()
+
+    def settle(self, stream: int) -> FrozenAnswer:
+        """As the method; a quarantined stream answers as zero-shot."""
+        if self.health[stream] is Rung.QUARANTINED:
+            return FrozenAnswer(self.classifier.prototypes.clone())
+        return self.method.settle(stream)
 
     @property
     def state(self) -> dict[str, Tensor]:  # type: ignore[override]  # what others read of it is a view of two parts
@@ -232,12 +256,12 @@ class Watched(Method):
             ladder = enter(watch.ladder, Rung.ROLLED_BACK, self.settings.thresholds.rest)
             self._carry_out(stream, ladder, Action.ROLL_BACK, (), last=watch.ladder.step, operator=True)
 
-    def freeze(self, stream: int = 0) -> None:
+    def pause(self, stream: int = 0) -> None:
         """Answer a stream with its present state, without adapting, until it is resumed."""
-        self._move(stream, Rung.FROZEN)
+        self._move(stream, Rung.PAUSED)
 
     def resume(self, stream: int = 0) -> None:
-        """Let a stream adapt again, under observation: one that rests, is frozen or quarantined."""
+        """Let a stream adapt again, under observation: one that rests, is paused or quarantined."""
         with self._hold():
             if self._watches[self._one(stream)].ladder.rung.adapts:
                 raise LmrError(f"Stream {stream} adapts already.")
@@ -267,7 +291,7 @@ class Watched(Method):
         for stream, places in zip(mix.active.tolist(), members, strict=True):
             watch = self._watches[stream]
             rung, every = watch.ladder.rung, self.settings.every
-            calm = rung in (Rung.OK, Rung.FROZEN)
+            calm = rung in (Rung.OK, Rung.PAUSED)
             compared = [place for n, place in enumerate(places, watch.images) if not calm or n % every == 0]
             if not self.settings.signals or rung is Rung.QUARANTINED:
                 compared = []
@@ -291,7 +315,7 @@ class Watched(Method):
         """The canaries of a stream, after a check if one is due."""
         kept = look.watch.canaries
         rung = look.watch.ladder.rung
-        suspected = rung not in (Rung.OK, Rung.FROZEN, Rung.QUARANTINED)
+        suspected = rung not in (Rung.OK, Rung.PAUSED, Rung.QUARANTINED)
         if kept.images is None or not is_due(kept, suspected, self.settings.thresholds.confirm):
             return kept
         images = kept.images.to(self.classifier.device, self.classifier.dtype)

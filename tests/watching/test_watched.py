@@ -138,6 +138,8 @@ def test_stream_goes_down_the_ladder_and_its_state_with_it(spec: str) -> None:
     assert torch.equal(watched.step(images).logits, plainly)
     assert torch.equal(watched.predict(images).logits, plainly)
     assert are_equal(watched.method.state, fresh.state)
+    assert watched.freeze().offset is None
+    assert torch.equal(watched.freeze().prototypes, watched.classifier.prototypes)
     watched.resume()
     watched.settings = CALM
     assert torch.equal(watched.step(images).logits, fresh.step(images).logits)
@@ -359,7 +361,7 @@ def test_undo_restores_bytes(spec: str) -> None:
         watched.undo()
 
 
-def test_operator_rolls_back_freezes_and_resumes() -> None:
+def test_operator_rolls_back_pauses_and_resumes() -> None:
     watched = make("lmr", streams=2)
     with pytest.raises(lmr.LmrError, match="no snapshot of stream 1"):
         watched.rollback(1)
@@ -373,19 +375,19 @@ def test_operator_rolls_back_freezes_and_resumes() -> None:
     assert are_equal(watched.method.state_dict(1)["tensors"], states[1])
     watched.undo(1)
     assert are_equal(watched.method.state_dict(1)["tensors"], states[2])
-    watched.freeze(1)
+    watched.pause(1)
     before = watched.method.state_dict()["tensors"]
     for batch in range(4):
         watched.step(small_world.make_images(batch), [1] * 8)
     assert are_equal(watched.method.state_dict()["tensors"], before)
-    assert watched.health == [Rung.OK, Rung.FROZEN]
+    assert watched.health == [Rung.OK, Rung.PAUSED]
     watched.resume(1)
     watched.step(small_world.make_images(0), [1] * 8)
     assert not are_equal(watched.method.state_dict()["tensors"], before)
     assert [event.operator for event in watched.events] == [True] * 4
     for bad in (2, -1, "0", None):
         with pytest.raises(lmr.LmrError):
-            watched.freeze(bad)  # type: ignore[arg-type]
+            watched.pause(bad)  # type: ignore[arg-type]
 
 
 def test_a_watch_is_not_watched() -> None:
