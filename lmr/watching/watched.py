@@ -10,7 +10,6 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,18 +21,14 @@ from lmr.core.errors import LmrError
 from lmr.core.frozen import FrozenAnswer
 from lmr.core.functional.losses import entropy
 from lmr.core.method import Method, Mix, Prediction, Streams
-from lmr.core.traits import Emission, Passes
+from lmr.core.traits import Passes
 from lmr.watching.canaries import Canaries, collect, is_due, note_check
 from lmr.watching.ladder import Action, Ladder, Rung, advance, enter
 from lmr.watching.signals import Signals, Tally, add_images, find_alarms, measure
 from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot
 from lmr.watching.stream_watch import EVENTS, PREFIX, HealthEvent, StreamWatch, Undo, check_fit, pack_all, unpack_all
 from lmr.watching.watch_settings import Mode, Thresholds, WatchSettings
-
-TRAITS = (
-    "name", "label", "source", "year", "role", "towers", "scores", "gated", "parts", "swept", "added", "presets",
-    "many_streams", "one_stream_because", "not_frozen_because", "grows",
-)  # fmt: skip
+from lmr.watching.wrapper import MethodWrapper
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,7 @@ def watch(
     return Watched(method, settings)
 
 
-class Watched(Method):
+class Watched(MethodWrapper):
     """A method and the watch of its streams; see :func:`watch`. ``method`` is the method itself.
 
     Examples:
@@ -94,48 +89,16 @@ class Watched(Method):
     def __init__(self, method: Method, settings: WatchSettings | None = None) -> None:
         if not isinstance(method, Method) or isinstance(method, Watched):
             raise LmrError(f"Expected a method that is not watched yet, got {type(method).__name__}.")
-        self.method, self.settings = method, settings or WatchSettings()
-        self.classifier, self.streams = method.classifier, method.streams
-        for trait in TRAITS:
-            setattr(self, trait, getattr(method, trait))
+        super().__init__(method)
+        self.settings = settings or WatchSettings()
         self._watches = [self._begin_watch() for _ in range(self.streams)]
 
-    # What the method declares.
-
-    @property
-    def spec(self) -> str:
-        """The spec of the method; ``settings.spec`` is that of the watch."""
-        return self.method.spec
-
-    @property
-    def emits(self) -> Emission:
-        """As the method."""
-        return self.method.emits
-
-    @property
-    def trainable(self) -> int:
-        """As the method."""
-        return self.method.trainable
-
-    @property
-    def margin_width(self) -> float:
-        """As the method."""
-        return self.method.margin_width
-
     def count_passes(self, learning: float = 1.0) -> Passes | None:
-        """As the method, with the comparison of one image in ``every``; the canaries, which are asked seldom, are left out."""
+        """As the method, with the comparison of one image in ``every``; the canaries are asked too seldom to count."""
         passes = self.method.count_passes(learning)
         if passes is None or not self.settings.signals:
             return passes
         return replace(passes, forwards=passes.forwards + 1 / self.settings.every)
-
-    def logit_offset(self) -> Tensor | None:
-        """As the method."""
-        return self.method.logit_offset()
-
-    def logit_floor(self) -> float | None:
-        """As the method."""
-        return self.method.logit_floor()
 
     def settle(self, stream: int) -> FrozenAnswer:
         """As the method; a quarantined stream answers as zero-shot."""
@@ -493,10 +456,6 @@ class Watched(Method):
         return found
 
     # Internals.
-
-    def _hold(self) -> AbstractContextManager[None]:
-        """As the method."""
-        return self.method._hold()
 
     def _one(self, stream: int) -> int:
         """Check the number of a single stream."""
