@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from lmr.models import Backbone, list_models, load
     from lmr.models.adapters import from_open_clip, from_transformers, wrap_transformers
     from lmr.models.preprocessing import Preprocessing
+    from lmr.watching.watch_settings import Thresholds
+    from lmr.watching.watched import Watched, watch
 
 _PLACES = {
     "Backbone": "lmr.models",
@@ -49,8 +51,10 @@ _PLACES = {
     "Role": "lmr.core.traits",
     "Scores": "lmr.core.traits",
     "TextSide": "lmr.core.text",
+    "Thresholds": "lmr.watching.watch_settings",
     "Tower": "lmr.core.traits",
     "UnreadableImage": "lmr.images.image_files",
+    "Watched": "lmr.watching.watched",
     "ZeroShot": "lmr.core.classifier",
     "create": "lmr.core.registry",
     "export": "lmr.apps.export_folder",
@@ -62,6 +66,7 @@ _PLACES = {
     "load": "lmr.models",
     "open_image": "lmr.images.image_files",
     "register": "lmr.core.registry",
+    "watch": "lmr.watching.watched",
     "wrap_transformers": "lmr.models.adapters",
 }
 
@@ -85,8 +90,10 @@ __all__ = [
     "Role",
     "Scores",
     "TextSide",
+    "Thresholds",
     "Tower",
     "UnreadableImage",
+    "Watched",
     "ZeroShot",
     "__version__",
     "create",
@@ -99,6 +106,7 @@ __all__ = [
     "load",
     "open_image",
     "register",
+    "watch",
     "wrap_transformers",
 ]
 

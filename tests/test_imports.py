@@ -20,7 +20,20 @@ FILES = sorted(ROOT.rglob("*.py"))
 LIMIT = 500  # lines; a longer file asks to be two
 ROOM = 18  # modules in one folder; more ask for another folder
 
-EVERYTHING = {"", "core", "methods", "images", "models", "data", "bench", "report", "apps", "cli", "version"}
+EVERYTHING = {
+    "",
+    "core",
+    "methods",
+    "watching",
+    "images",
+    "models",
+    "data",
+    "bench",
+    "report",
+    "apps",
+    "cli",
+    "version",
+}
 ALLOWED: dict[str, set[str]] = {
     "": EVERYTHING - {"cli"},  # lmr/__init__.py, the public names
     "__main__": {"cli"},
@@ -28,12 +41,13 @@ ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "core": {"core"},
     "methods": {"core"},
+    "watching": {"watching", "core"},
     "images": {"images", "core"},
     "models": {"models", "images", "core"},
     "data": {"data", "images", "core"},
-    "bench": {"bench", "methods", "models", "data", "images", "core", "version"},
+    "bench": {"bench", "methods", "watching", "models", "data", "images", "core", "version"},
     "report": {"report", "bench", "models", "data", "images", "core", "version"},
-    "apps": {"apps", "bench", "report", "methods", "models", "data", "images", "core", "version"},
+    "apps": {"apps", "bench", "report", "methods", "watching", "models", "data", "images", "core", "version"},
 }
 READ_BY_REPORT = ("lmr.bench.running.row.", "lmr.bench.running.metrics.")  # what report may take from bench
 HEAVY = {
@@ -104,7 +118,7 @@ def test_report_reads_rows_and_nothing_else_of_bench(path: Path) -> None:
 
 def test_options_are_parsed_in_the_command_line_alone() -> None:
     wrong = [path for path in FILES if "argparse" in find_imports(path, ROOT)]
-    assert [path for path in wrong if path.parent != ROOT / "cli"] == []
+    assert [path for path in wrong if ROOT / "cli" not in path.parents] == []
     assert len(wrong) > 10
 
 

@@ -72,6 +72,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--mix", action="store_true", default=None, help="shuffle all corruptions into one stream")
     add("--forgetting", type=int, metavar="N", help="clean images to classify after each stream (default: 0)")
     add("--recovery", action="store_true", default=None, help="measure how many of zero-shot's errors are undone")
+    add("--watch", nargs="+", metavar="MODE", help="on, report or off: with a watch that rolls a stream back when its "
+        "adaptation goes wrong, one that only reports, or none; several to compare them (default: off)")  # fmt: skip
     add("--dtype", choices=DTYPES, help="type of the frozen weights (default: float32)")
     add("--device", metavar="NAME", help="where models run, such as cpu or cuda (default: cpu)")
 

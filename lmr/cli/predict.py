@@ -100,6 +100,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="keep what was learnt in this file: it is read at the start if it exists, and written after every batch",
     )
+    add(
+        "--watch",
+        default="off",
+        metavar="on|report|off",
+        help="on: watch the adaptation without labels and roll it back when it goes wrong; report: only say so "
+        "(default: %(default)s)",
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--resume",

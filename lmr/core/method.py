@@ -232,7 +232,7 @@ class Method:
         if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
             raise LmrError(f"Expected notes as a mapping of strings to strings, got {notes!r}.")
         state = self.state_dict(streams)
-        facts = {key: str(state[key]) for key in ("spec", "backbone", "classes")}
+        facts = {key: str(value) for key, value in state.items() if key != "tensors"}
         write_state(path, state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
 
     def load(self, path: str | os.PathLike[str], streams: Streams = None) -> dict[str, str]:
@@ -376,6 +376,8 @@ class Method:
         """The tensors of a state of so many streams; refused if it does not fit."""
         if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
             raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
+        if "watch" in state:
+            raise LmrError("The state is that of a watched method; load it into lmr.watch(method) instead.")
         if state.get("spec") != self.spec:
             raise LmrError(f"The state belongs to {state.get('spec')}, not to {self.spec}; create that one.")
         for part, word in (("backbone", "weights"), ("classes", "classes or prompts")):

@@ -198,7 +198,7 @@ def _join_rows(setting: Setting, rows: Sequence[Row]) -> list[Series]:
     groups: dict[tuple[Any, ...], Series] = {}
     for row in rows:
         one = Series("", setting, (row,), data[row.run])
-        key = (row.spec, row.batch_size, row.images, row.emit, *one.ground)
+        key = (row.spec, row.watch.get("spec"), row.batch_size, row.images, row.emit, *one.ground)
         groups[key] = replace(one, rows=(*groups[key].rows, row)) if key in groups else one
     return [replace(one, label=_find_label(one.rows)) for one in groups.values()]
 

@@ -224,6 +224,8 @@ def _describe_setting(key: str, value: str | None) -> str:
         return "had other spellings in --labels"
     if key == "compile":
         return "was started with --compile" if value == "yes" else "was started without --compile"
+    if key == "watch" and value is None:
+        return "had no --watch"
     return f"had --{key.replace('_', '-')} {value}"
 
 

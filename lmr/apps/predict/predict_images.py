@@ -27,6 +27,8 @@ from lmr.core.registry import create
 from lmr.images.image_places import ImagePlace, PlaceKey, iterate_images, list_sources
 from lmr.images.video_files import is_video
 from lmr.models.known_models import DEFAULT_MODEL
+from lmr.watching.watch_settings import read_watch
+from lmr.watching.watched import Watched
 
 AnyPath = str | os.PathLike[str]
 
@@ -52,6 +54,7 @@ def predict_images(
     dtype: str | torch.dtype | None = None,
     memory: Literal["fast", "lean"] = "fast",
     compile: bool = False,
+    watch: str = "off",
 ) -> PredictSummary:
     """Label image files, folders and videos, adapting batch by batch; one line per image is written to ``out``.
 
@@ -60,14 +63,16 @@ def predict_images(
     ``labels`` are class names, the path of a file of them, or a text "a,b,c"; ``templates`` or the JSON file
     ``prompts`` are the texts around them. ``state`` is a file that carries the adaptation from one run to the next.
     ``resume`` continues an interrupted run; ``overwrite`` replaces an existing ``out``. Without ``out``, JSON lines go
-    to standard output. ``model`` and the last five arguments are those of ``lmr.load``. Arguments that do not fit
-    together raise LmrError before any file is changed; an image that cannot be read gets a line with an error.
+    to standard output. ``watch`` is "on", "report" or "off" (:func:`lmr.watch`). ``model`` and the five arguments
+    before ``watch`` are those of ``lmr.load``. Arguments that do not fit together raise LmrError before any file is
+    changed; an image that cannot be read gets a line with an error.
     """
     names = read_labels(labels)
     for word, number in (("batch size", batch_size), ("number of top classes", top), ("step between frames", every)):
         if not isinstance(number, int) or number < 1:
             raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
     top = min(top, len(names))
+    guard = read_watch(watch)
     options = ModelOptions(architecture, device, dtype, memory, compile)
     wording = choose_prompts(templates, prompts)
     for option, path in (("--out", out), ("--state", state)):
@@ -93,7 +98,10 @@ def predict_images(
             output.frames = videos
         backbone = options.load(model)
         classifier = make_classifier(backbone, names, wording)
-        run = FolderRun(create(method, classifier), backbone.preprocess, output, progress, batch_size, top, settings)
+        adapting = create(method, classifier)
+        if guard is not None:
+            adapting, settings["watch"] = Watched(adapting, guard), guard.spec
+        run = FolderRun(adapting, backbone.preprocess, output, progress, batch_size, top, settings)
         finished: set[PlaceKey] = set()
         if resume and progress is not None and progress.exists():
             finished = run.recover()
@@ -120,6 +128,7 @@ def predict_images(
         progress,
         dict(run.causes),
         run.first_error,
+        adapting.describe_events() if isinstance(adapting, Watched) else None,
     )
 
 

@@ -22,6 +22,7 @@ class PredictSummary:
     state: Path | None
     causes: Mapping[ErrorCause, int] = field(default_factory=dict)  # of the errors of this run
     first_error: str | None = None  # of this run
+    watch: str | None = None  # what a watch has seen
 
     @property
     def speed(self) -> float:
@@ -71,4 +72,4 @@ class PredictSummary:
             parts.append(f"most predicted {label!r} ({share:.1%})")
         parts.append(f"results in {self.out}" if self.out else "results on standard output")
         parts += [f"state in {self.state}"] if self.state else []
-        return ", ".join(parts)
+        return ", ".join(parts) + (f". {self.watch}" if self.watch else "")

@@ -8,4 +8,5 @@ DTYPES = ("float32", "bfloat16", "float16")
 KEYS = (
     "methods", "preset", "datasets", "corruptions", "severities", "backbones", "prompts", "batch_sizes", "seeds",
     "images", "order", "concentration", "block", "reset", "rounds", "mix", "forgetting", "recovery", "dtype", "device",
+    "watch",
 )  # fmt: skip

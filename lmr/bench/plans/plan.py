@@ -33,12 +33,14 @@ from lmr.core.registry import (
     split_address,
 )
 from lmr.core.spec import format_spec, parse_spec, suggest
+from lmr.core.traits import Role
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.orders import ORDERS
 from lmr.data.sets.dataset import CLEAN
 from lmr.models import load
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.models.known_models import DEFAULT_MODEL
+from lmr.watching.watch_settings import read_watch
 
 DOMAINS = (*CORRUPTIONS, *EXTRA, CLEAN)
 OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order uses
@@ -56,6 +58,7 @@ class Contender:
     batch_size: int
     file: str | None = None
     file_digest: str | None = None
+    watch: str = ""  # the canonical spec of the watch around it, if there is one
 
     @property
     def address(self) -> str:
@@ -193,7 +196,8 @@ def _read_part(plan: str, table: Mapping[str, Any], folder: Path, near: Sequence
         values = {key: _READ[key](key, value) for key, value in table.items() if key in _READ}
         if "prompts" in table:
             values["prompts"] = tuple(read_prompt_set(entry, folder) for entry in _wrap(table["prompts"]))
-        values["methods"] = _read_methods(table["methods"], tuple(_wrap(table.get("preset", []))), near)
+        methods = _read_methods(table["methods"], tuple(_wrap(table.get("preset", []))), near)
+        values["methods"] = _add_watches(methods, table.get("watch", "off"))
         _check_order(values)
     except LmrError as error:
         raise LmrError(f"In the plan {plan!r}: {error}") from error
@@ -233,6 +237,18 @@ def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) ->
         if labels.count(label) > 1:
             raise LmrError(f"Two methods are called {label!r}; give them names: methods = {{ 'a' = 'lmr', ... }}.")
     return tuple(contenders)
+
+
+def _add_watches(methods: tuple[Contender, ...], given: Any) -> tuple[Contender, ...]:
+    """Each method under each of the watches; the frozen classifier, which cannot go wrong, is run as it is."""
+    found: dict[Contender, None] = {}
+    for settings in map(read_watch, _all_different("watch", _wrap(given))):
+        for method in methods:
+            if settings is None or find_method(parse_spec(method.spec)[0]).role is Role.BASELINE:
+                found[method] = None
+            else:
+                found[replace(method, label=f"{method.label}, {settings.label}", watch=settings.spec)] = None
+    return tuple(found)
 
 
 def _list_installed() -> list[str]:

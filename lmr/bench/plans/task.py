@@ -100,6 +100,7 @@ class Task:
         words = ["lmr", "bench", "--methods", self.contender.address, "--datasets", self.dataset]
         words += ["--corruptions", *self.domains, "--severities", str(self.severity or 5)]
         words += ["--backbones", self.backbone, "--prompts", self.prompts.word]
+        words += ["--watch", self.contender.watch] if self.contender.watch else []
         words += ["--batch-sizes", str(self.batch_size), "--seeds", str(self.seed)]
         words += ["--images", str(self.limit)] if self.limit is not None else []
         words += ["--order", self.order] if self.order != "shuffle" else []
@@ -203,6 +204,8 @@ def _hash(task: Task) -> str:
     for key in ("run", "root", "limit", "backbone", "prompts", "rounds"):  # the hash of the order holds the rounds
         del content[key]
     content["prompt_facts"] = task.prompt_facts["digest"]
+    if task.contender.watch:
+        content["watch"] = task.contender.watch
     if task.contender.file_digest is not None:
         content["method_file"] = task.contender.file_digest
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -65,12 +65,14 @@ class Row:
     protocol: dict[str, str] = field(default_factory=dict)  # the origin of the data
     domains: dict[str, float] = field(default_factory=dict)  # accuracy on each domain of a stream with several
     method_file: dict[str, str] = field(default_factory=dict)  # path and digest of the user's file it is from, if any
+    watch: dict[str, Any] = field(default_factory=dict)  # of a watched run: the spec of the watch, and what it did
 
     def to_json(self) -> str:
         """The row as one line; values that are not finite become null."""
         content = dataclasses.asdict(self)
-        if not self.method_file:
-            del content["method_file"]
+        for key in ("method_file", "watch"):
+            if not content[key]:
+                del content[key]
         metrics = {key: self.metrics.get(key) for key in METRICS}
         content["metrics"] = {key: value if _is_finite(value) else None for key, value in metrics.items()}
         return json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
@@ -113,7 +115,7 @@ _KINDS: dict[str, type] = {
 }  # the annotations above are strings
 _VALUES: dict[str, tuple[type, ...]] = {
     "backbone": (str,), "order": (str,), "versions": (str,), "protocol": (str,), "prompts": (str, int),
-    "method_file": (str,), "domains": (int, float), "metrics": (int, float, NoneType),
+    "method_file": (str,), "watch": (str, int), "domains": (int, float), "metrics": (int, float, NoneType),
 }  # fmt: skip
 
 

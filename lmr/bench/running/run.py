@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -33,6 +34,8 @@ from lmr.core.method import Method
 from lmr.core.registry import create, load_method_file
 from lmr.data.streams import Batch, Stream, make_stream
 from lmr.version import __version__
+from lmr.watching.watch_settings import read_watch
+from lmr.watching.watched import Watched
 
 SAVE_SECONDS = 15.0  # between checkpoints
 
@@ -86,7 +89,9 @@ def create_method(contender: Contender, classifier: ZeroShot) -> Method:
     """The method of a contender; one from a file is refused if the file was changed after the plan was read."""
     if contender.file is not None and load_method_file(contender.file) != contender.file_digest:
         raise LmrError(f"The method file {contender.file!r} was changed while the bench was running; start it again.")
-    return create(contender.address, classifier)
+    method = create(contender.address, classifier)
+    settings = read_watch(contender.watch or "off")
+    return method if settings is None else Watched(method, settings)
 
 
 def _answer(
@@ -155,7 +160,17 @@ def _make_row(task: Task, method: Method, stream: Stream, records: answers.Recor
         protocol=stream.dataset.describe_part(task.domains) | {"classes": str(method.classifier.classes)},
         domains=several,
         method_file=_describe_file(task.contender),
+        watch=_describe_watch(method),
     )
+
+
+def _describe_watch(method: Method) -> dict[str, str | int]:
+    """The spec of the watch, the step of its first event, and how often it put the stream on each rung."""
+    if not isinstance(method, Watched):
+        return {}
+    first: dict[str, str | int] = {"first event": method.events[0].step} if method.events else {}
+    rungs = Counter(f"to {event.after}" for event in method.events)
+    return {"spec": method.settings.spec} | first | rungs
 
 
 def _describe_file(contender: Contender) -> dict[str, str]:

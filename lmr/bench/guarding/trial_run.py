@@ -1,0 +1,177 @@
+"""Run trials: each method plain, watched and reset every N steps, beside the frozen model, on the same images.
+
+Every finished trial is a line of a JSON file; trials that have a line are not run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lmr.bench.guarding.scenarios import Trial, find_onset, list_trials, show
+from lmr.bench.plans.prompt_sets import PromptSet
+from lmr.bench.running.inputs import describe_backbone, find_dataset, load_backbone, load_classifier
+from lmr.core.errors import LmrError
+from lmr.core.files import write_atomically
+from lmr.core.registry import create
+from lmr.models.backbone import DEFAULT_TEMPLATES
+from lmr.watching.ladder import Action, Rung
+from lmr.watching.watch_settings import WatchSettings
+from lmr.watching.watched import Watched
+
+WINDOW = 20  # steps of an accuracy that is compared with zero-shot's
+NEAR = 0.01  # a stream is back when it is within a point of zero-shot
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """What all trials of a table share."""
+
+    dataset: str = "pocket-c"
+    model: str = "pocket"
+    steps: int = 400
+    batch_size: int = 64
+    seed: int = 1
+    reset_every: int = 1000
+    watch: WatchSettings = dataclasses.field(default_factory=WatchSettings)
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What a watch did on a stream: accuracies in shares, times in steps; None where nothing of the kind happened."""
+
+    trial: Trial
+    run: str  # hash of all that determines it
+    steps: int
+    zero_shot: float
+    plain: float
+    watched: float
+    reset: float  # with ``reset_every`` alone
+    detected: int | None  # from the onset to the first suspicion
+    acted: int | None  # to the first rollback or reset
+    below: int  # steps from the onset after which the watched stream is never again a point below zero-shot
+    plain_below: int
+    rollbacks: int
+    largest: dict[str, float]  # of each signal; of concentration, entropy and canaries the smallest
+
+
+def run_trials(
+    settings: TrialSettings,
+    out: str | os.PathLike[str],
+    names: Sequence[str] = (),
+    root: str | None = None,
+    say: Callable[[str], object] = lambda words: None,
+) -> list[TrialResult]:
+    """Run the named trials, or all, that have no line in ``out`` yet; gives the results of all of them."""
+    trials = [trial for trial in list_trials() if not names or trial.name in names]
+    if unknown := set(names) - {trial.name for trial in trials}:
+        known = ", ".join(repr(trial.name) for trial in list_trials())
+        raise LmrError(f"There is no trial {sorted(unknown)[0]!r}; choose from: {known}.")
+    path, found = Path(out), {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    kept = {json.loads(line)["run"]: json.loads(line) for line in lines}
+    for trial in trials:
+        run = _hash(trial, settings)
+        if run not in kept:
+            say(f"{trial.name}: {settings.steps} steps")
+            kept[run] = dataclasses.asdict(run_trial(trial, settings, root))
+            write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept.values()).encode())
+        found[run] = TrialResult(**{**kept[run], "trial": Trial(**kept[run]["trial"])})
+    return list(found.values())
+
+
+def run_trial(trial: Trial, settings: TrialSettings, root: str | None = None) -> TrialResult:
+    """One stream, answered four times."""
+    dataset = find_dataset(settings.dataset, root)
+    prompts = PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES)
+    classifier = load_classifier(settings.model, "float32", "cpu", dataset.classes, prompts)
+    backbone = load_backbone(settings.model, "float32", "cpu")
+    plain, watched = create(trial.method, classifier), Watched(create(trial.method, classifier), settings.watch)
+    forgetful = Watched(
+        create(trial.method, classifier), WatchSettings(signals=False, reset_every=settings.reset_every)
+    )
+    right: list[list[float]] = []
+    extremes: dict[str, float] = {}
+    for batch in show(dataset, trial.kind, settings.steps, settings.batch_size, settings.seed):
+        images = backbone.preprocess_pixels(torch.from_numpy(batch.images)).to(classifier.device)
+        truth = torch.from_numpy(batch.labels)
+        with torch.no_grad():
+            frozen = classifier.cosines(classifier.features(images)).argmax(1)
+        answers = [frozen, *(method.step(images).labels for method in (plain, watched, forgetful))]
+        shown = bool((truth >= 0).all())
+        right.append([float((one.cpu() == truth).double().mean()) if shown else np.nan for one in answers])
+        _note_extremes(extremes, dataclasses.asdict(watched.signals()))
+    scores, onset = np.array(right), find_onset(trial.kind, settings.steps)
+    zero_shot, alone, guarded, reset = (float(value) for value in np.nanmean(scores, 0))
+    acting = [event.step for event in watched.events if event.action in (Action.ROLL_BACK, Action.RESET)]
+    noticing = [event.step for event in watched.events if (event.before, event.after) == (Rung.OK, Rung.WATCH)]
+    return TrialResult(
+        trial,
+        run=_hash(trial, settings),
+        steps=settings.steps,
+        zero_shot=zero_shot,
+        plain=alone,
+        watched=guarded,
+        reset=reset,
+        detected=_find_first(noticing, onset),
+        acted=_find_first(acting, onset),
+        below=count_below(scores[onset:, 2] - scores[onset:, 0]),
+        plain_below=count_below(scores[onset:, 1] - scores[onset:, 0]),
+        rollbacks=len(acting),
+        largest=extremes,
+    )
+
+
+def _find_first(steps: Sequence[int], onset: int) -> int | None:
+    """The first of the steps after the onset, counted from there."""
+    return next((step - onset for step in steps if step > onset), None)
+
+
+def count_below(gain: NDArray[np.float64]) -> int:
+    """The end of the last window of 20 steps whose mean gain over zero-shot is below one point; 0 if there is none."""
+    means = [float(np.nanmean(part)) for part in _windows(gain)]
+    ends = [k + WINDOW for k, mean in enumerate(means) if mean < -NEAR]
+    return ends[-1] if ends else 0
+
+
+def _windows(values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    parts = (values[k : k + WINDOW] for k in range(len(values) - WINDOW + 1))
+    return [part if np.isfinite(part).any() else np.zeros(1) for part in parts]
+
+
+def _note_extremes(extremes: dict[str, float], signals: dict[str, Any]) -> None:
+    for key, value in signals.items():
+        if value is not None:
+            choose = min if key in ("concentration", "entropy", "canaries", "agreement") else max
+            extremes[key] = choose(extremes.get(key, value), value)
+
+
+def _hash(trial: Trial, settings: TrialSettings) -> str:
+    content = [dataclasses.asdict(trial), dataclasses.asdict(settings)]
+    content.append({"weights": describe_backbone(settings.model, "float32", "cpu")})
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def format_results(results: Sequence[TrialResult]) -> str:
+    """The results as a Markdown table; accuracies in %."""
+    lines = [
+        "| stream | method | zero-shot | plain | watched | reset | noticed | acted | below | plain | rollbacks |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for one in results:
+        numbers = [f"{100 * value:.1f}" for value in (one.zero_shot, one.plain, one.watched, one.reset)]
+        times = ["–" if value is None else str(value) for value in (one.detected, one.acted)]
+        counts = [str(value) for value in (one.below, one.plain_below, one.rollbacks)]
+        name = one.trial.name + (" (healthy)" if one.trial.healthy else "")
+        lines.append(f"| {' | '.join([name, one.trial.method, *numbers, *times, *counts])} |")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""The watch: label-free signals of health, a ladder of actions, and snapshots to return to."""

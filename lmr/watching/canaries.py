@@ -1,0 +1,63 @@
+"""Canaries: a few images of the stream on which the frozen model is sure, kept to ask the adapted model again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lmr.watching.signals import POINTS
+
+SURE = 0.9  # probability of the frozen model's answer to an image that becomes a canary
+FEWEST = 8  # canaries before they are asked
+PER_CLASS = 4  # canaries of one predicted class, if there are enough classes: a stream of one class is no reference
+STEPS, COST = 200, 20  # they are asked every 200 steps and every 20 images of the stream for each of them
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """Images [n, ...], the labels the frozen model gives them [n], and the agreement at the last checks."""
+
+    images: Tensor | None = None
+    labels: tuple[int, ...] = ()
+    history: tuple[float, ...] = ()
+    steps: int = 0  # since the last check
+    passed: int = 0  # images of the stream since then
+
+    @property
+    def bytes(self) -> int:
+        """The memory of the images."""
+        return 0 if self.images is None else self.images.numel() * self.images.element_size()
+
+
+def collect(kept: Canaries, images: Tensor, logits: Tensor, most: int) -> Canaries:
+    """Keep those of the ``images`` [n, ...] with the frozen model's ``logits`` [n, C] that are fit, up to ``most``."""
+    if len(kept.labels) >= most:
+        return kept
+    share = max(PER_CLASS, -(-most // logits.shape[1]))
+    sure, found = logits.softmax(1).max(1)
+    labels, chosen = list(kept.labels), []
+    for place, (certain, label) in enumerate(zip(sure.tolist(), found.tolist(), strict=True)):
+        if certain >= SURE and labels.count(label) < share and len(labels) < most:
+            labels.append(label)
+            chosen.append(place)
+    if not chosen:
+        return kept
+    more = images[chosen]
+    return replace(kept, images=more if kept.images is None else torch.cat([kept.images, more]), labels=tuple(labels))
+
+
+def is_due(kept: Canaries, suspected: bool, confirm: int) -> bool:
+    """Whether to ask them now: seldom enough to cost nothing, or after ``confirm`` images of a suspected stream."""
+    if len(kept.labels) < FEWEST:
+        return False
+    if suspected:
+        return kept.passed >= confirm
+    return kept.steps >= STEPS and kept.passed >= COST * len(kept.labels)
+
+
+def note_check(kept: Canaries, labels: Tensor) -> Canaries:
+    """The canaries after the adapted model gave these labels [n]."""
+    same = sum(a == b for a, b in zip(labels.tolist(), kept.labels, strict=True)) / len(kept.labels)
+    return replace(kept, history=(*kept.history, same)[-2 * POINTS :], steps=0, passed=0)

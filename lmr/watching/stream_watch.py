@@ -1,0 +1,160 @@
+"""All that a watch knows of one stream, and its form in a state file: a JSON text and tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from lmr.watching.canaries import Canaries
+from lmr.watching.ladder import Action, Ladder, Rung
+from lmr.watching.signals import Signals, Tally
+from lmr.watching.snapshots import Snapshot
+
+EVENTS = 100  # kept of each stream
+PREFIX = "watch/"  # of the watch's tensors in a state
+
+
+@dataclass(frozen=True)
+class HealthEvent:
+    """A change of rung: when, why, and what was done."""
+
+    stream: int
+    step: int  # of the stream
+    before: Rung
+    after: Rung
+    action: Action
+    alarms: tuple[str, ...]
+    signals: Signals
+    operator: bool = False  # whether a person asked for it
+
+
+@dataclass(frozen=True)
+class Undo:
+    """What undoes the last action: the state of the method and the ladder before it."""
+
+    ladder: Ladder
+    tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class StreamWatch:
+    """The watch of one stream."""
+
+    tally: Tally
+    ladder: Ladder = field(default_factory=Ladder)
+    canaries: Canaries = field(default_factory=Canaries)
+    images: int = 0  # of the stream, so far
+    not_finite: int = 0  # steps in a row
+    drift: float | None = None
+    snapshots: tuple[Snapshot, ...] = ()
+    undo: Undo | None = None
+    events: tuple[HealthEvent, ...] = ()
+
+    @property
+    def states(self) -> list[dict[str, Tensor]]:
+        """The states of the method that are kept: snapshots, and what undoes the last action."""
+        return [one.tensors for one in self.snapshots] + ([] if self.undo is None else [self.undo.tensors])
+
+
+def pack_all(watches: Sequence[StreamWatch]) -> tuple[str, dict[str, Tensor]]:
+    """Some watches as a JSON text and as named tensors, which are not copies."""
+    packed = [_pack(watch) for watch in watches]
+    tensors = {f"{PREFIX}{k}/{key}": value for k, (_, own) in enumerate(packed) for key, value in own.items()}
+    return json.dumps([values for values, _ in packed]), tensors
+
+
+def unpack_all(text: str, tensors: Mapping[str, Tensor], streams: Sequence[int]) -> list[StreamWatch]:
+    """What :func:`pack_all` packed, as the watches of ``streams``; ValueError and its like if it is damaged."""
+    values = json.loads(text)
+    if len(values) != len(streams):
+        raise ValueError(f"it is of {len(values)} streams, not of {len(streams)}")
+    return [_unpack(values[k], _choose(tensors, f"{PREFIX}{k}/"), stream) for k, stream in enumerate(streams)]
+
+
+def check_fit(watch: StreamWatch, like: StreamWatch, shape: tuple[int, ...]) -> None:
+    """Raise ValueError if a watch does not have the tensors of ``like``, or canaries of another ``shape``."""
+    for key in ("classes", "sums"):
+        own, other = getattr(watch.tally, key), getattr(like.tally, key)
+        if own.shape != other.shape or own.dtype != other.dtype:
+            raise ValueError(f"its {key} have another shape or type")
+        if not bool(own.isfinite().all()) or bool((own < 0).any()):
+            raise ValueError(f"its {key} are negative or not finite")
+    images = watch.canaries.images
+    if (0 if images is None else len(images)) != len(watch.canaries.labels):
+        raise ValueError("its canaries have no labels")
+    if images is not None and shape and tuple(images.shape[1:]) != shape:
+        raise ValueError("its canaries have another shape")
+
+
+def _pack(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The watch as values for JSON and as named tensors."""
+    tensors = {"classes": watch.tally.classes, "sums": watch.tally.sums}
+    if watch.canaries.images is not None:
+        tensors["canaries"] = watch.canaries.images
+    for place, snapshot in enumerate(watch.snapshots):
+        tensors |= {f"snapshot/{place}/{key}": value for key, value in snapshot.tensors.items()}
+    if watch.undo is not None:
+        tensors |= {f"undo/{key}": value for key, value in watch.undo.tensors.items()}
+    values = {
+        "compared": watch.tally.compared,
+        "ladder": dataclasses.asdict(watch.ladder),
+        "labels": watch.canaries.labels,
+        "history": watch.canaries.history,
+        "steps": watch.canaries.steps,
+        "passed": watch.canaries.passed,
+        "images": watch.images,
+        "not_finite": watch.not_finite,
+        "drift": watch.drift,
+        "snapshots": [snapshot.step for snapshot in watch.snapshots],
+        "undo": None if watch.undo is None else dataclasses.asdict(watch.undo.ladder),
+        "events": [dataclasses.asdict(event) for event in watch.events],
+    }
+    return values, tensors
+
+
+def _unpack(values: Mapping[str, Any], tensors: Mapping[str, Tensor], stream: int) -> StreamWatch:
+    """The watch of ``stream``; KeyError, TypeError or ValueError if it is damaged."""
+    undo = values["undo"]
+    kept = [Snapshot(step, _choose(tensors, f"snapshot/{k}/")) for k, step in enumerate(values["snapshots"])]
+    return StreamWatch(
+        Tally(tensors["classes"], tensors["sums"], values["compared"]),
+        _read_ladder(values["ladder"]),
+        Canaries(
+            tensors.get("canaries"),
+            tuple(values["labels"]),
+            tuple(values["history"]),
+            values["steps"],
+            values["passed"],
+        ),
+        values["images"],
+        values["not_finite"],
+        values["drift"],
+        tuple(kept),
+        None if undo is None else Undo(_read_ladder(undo), _choose(tensors, "undo/")),
+        tuple(_read_event(event, stream) for event in values["events"]),
+    )
+
+
+def _read_ladder(values: Mapping[str, Any]) -> Ladder:
+    return Ladder(**{**values, "rung": Rung(values["rung"]), "rollbacks": tuple(values["rollbacks"])})
+
+
+def _read_event(values: Mapping[str, Any], stream: int) -> HealthEvent:
+    read = {
+        "stream": stream,
+        "before": Rung(values["before"]),
+        "after": Rung(values["after"]),
+        "action": Action(values["action"]),
+        "alarms": tuple(values["alarms"]),
+        "signals": Signals(**values["signals"]),
+    }
+    return HealthEvent(**{**values, **read})
+
+
+def _choose(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value.clone() for key, value in tensors.items() if key.startswith(prefix)}

@@ -1,0 +1,475 @@
+"""Watched: a method that is watched. It is itself a method: it steps, predicts, saves and loads.
+
+Data flows one way: images are compared with the frozen model, signals follow from the comparison, the ladder from the
+signals, and what the ladder decides is done to the state of the stream. Each stream is judged alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmr.core.classifier import leave_autocast, leave_inference_mode
+from lmr.core.errors import LmrError
+from lmr.core.frozen import FrozenAnswer
+from lmr.core.functional.losses import entropy
+from lmr.core.method import Method, Mix, Prediction, Streams
+from lmr.core.traits import Passes
+from lmr.watching.canaries import Canaries, collect, is_due, note_check
+from lmr.watching.ladder import Action, Ladder, Rung, advance, enter
+from lmr.watching.signals import Signals, Tally, add_images, find_alarms, measure
+from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot
+from lmr.watching.stream_watch import EVENTS, PREFIX, HealthEvent, StreamWatch, Undo, check_fit, pack_all, unpack_all
+from lmr.watching.watch_settings import Mode, Thresholds, WatchSettings
+from lmr.watching.wrapper import MethodWrapper
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One stream in one batch: its images' places, those to compare, and its watch before the step."""
+
+    stream: int
+    places: list[int]
+    compared: list[int]
+    watch: StreamWatch
+
+
+def watch(
+    method: Method,
+    *,
+    mode: Mode = "on",
+    every: int = 16,
+    signals: bool = True,
+    reset_every: int = 0,
+    canaries: int = 32,
+    snapshots: int = 4,
+    snapshot_mb: float = 256.0,
+    thresholds: Thresholds | None = None,
+) -> Watched:
+    """Watch a method: notice without labels when a stream's adaptation goes wrong, and roll it back.
+
+    ``every``: one image in so many is compared with the frozen model while nothing is suspected. ``mode="report"``
+    reports and never acts. ``reset_every=N`` forgets everything every N steps, with ``signals=False`` as the only
+    guard. Up to ``canaries`` images of each stream are kept to check it against, and up to ``snapshots`` of its state,
+    of at most ``snapshot_mb`` megabytes.
+
+    Examples:
+        >>> import lmr, torch
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> watched = lmr.watch(lmr.create("lmr", clip), every=8)
+        >>> watched.step(torch.randn(4, 3, 32, 32)).info["health"]
+        {0: 'ok'}
+    """
+    settings = WatchSettings(
+        mode, every, signals, reset_every, canaries, snapshots, snapshot_mb, thresholds or Thresholds()
+    )
+    return Watched(method, settings)
+
+
+class Watched(MethodWrapper):
+    """A method and the watch of its streams; see :func:`watch`. ``method`` is the method itself.
+
+    Examples:
+        >>> import lmr, torch
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> watched = lmr.watch(lmr.create("lmr", clip, streams=2))
+        >>> watched.pause(1)
+        >>> answer = watched.step(torch.randn(4, 3, 32, 32), streams=[0, 1, 1, 0])
+        >>> [str(rung) for rung in watched.health], watched.signals(0).compared
+        (['ok', 'paused'], 1)
+    """
+
+    def __init__(self, method: Method, settings: WatchSettings | None = None) -> None:
+        if not isinstance(method, Method) or isinstance(method, Watched):
+            raise LmrError(f"Expected a method that is not watched yet, got {type(method).__name__}.")
+        super().__init__(method)
+        self.settings = settings or WatchSettings()
+        self._watches = [self._begin_watch() for _ in range(self.streams)]
+
+    def count_passes(self, learning: float = 1.0) -> Passes | None:
+        """As the method, with the comparison of one image in ``every``; the canaries are asked too seldom to count."""
+        passes = self.method.count_passes(learning)
+        if passes is None or not self.settings.signals:
+            return passes
+        return replace(passes, forwards=passes.forwards + 1 / self.settings.every)
+
+    def settle(self, stream: int) -> FrozenAnswer:
+        """As the method; a quarantined stream answers as zero-shot."""
+        if self.health[stream] is Rung.QUARANTINED:
+            return FrozenAnswer(self.classifier.prototypes.clone())
+        return self.method.settle(stream)
+
+    @property
+    def state(self) -> dict[str, Tensor]:  # type: ignore[override]  # what others read of it is a view of two parts
+        """The tensors of the method, and those of the watch."""
+        return self.method.state | self._pack(range(self.streams))[1]
+
+    def __repr__(self) -> str:
+        return f"{self.method!r}, watched"
+
+    # Health.
+
+    @property
+    def events(self) -> list[HealthEvent]:
+        """Changes of rung, stream by stream; the last 100 of each."""
+        return [event for watch in self._watches for event in watch.events]
+
+    @property
+    def health(self) -> list[Rung]:
+        """The rung of every stream."""
+        return [watch.ladder.rung for watch in self._watches]
+
+    def describe_events(self) -> str:
+        """What the watch has seen so far, as a sentence."""
+        ended = Counter(str(event.after) for event in self.events if not event.operator)
+        if not ended:
+            return "The watch saw nothing unusual."
+        return f"The watch changed the health of streams: {', '.join(f'{k} to {rung}' for rung, k in ended.items())}."
+
+    def signals(self, stream: int = 0) -> Signals:
+        """The present signals of a stream."""
+        return _measure(self._watches[self._one(stream)])
+
+    # The interface of a method.
+
+    def step(self, images: Tensor, streams: Streams = None) -> Prediction:
+        """Adapt on this batch and answer it; streams that rest are answered without adapting.
+
+        ``info["health"]`` is the rung of each stream of the batch, ``info["signals"]`` its signals, ``info["events"]``
+        what changed.
+        """
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
+            checked, mix = self._check(images, streams)
+            looks = list(self._look(mix))
+            plain = self._ask_frozen(checked, looks)
+            asked = {look.stream: self._ask_canaries(look) for look in looks}
+            answer = self._answer_all(checked, mix, looks, plain)  # the last that can fail, and the first that changes
+            finite = answer.logits.isfinite().all(1).tolist()
+            events = []
+            for look in looks:
+                new = self._judge(look, checked, answer, plain, finite, asked[look.stream])
+                self._watches[look.stream] = new
+                events += self._climb(look.stream, len(look.compared))
+            return replace(answer, info=answer.info | self._describe(looks, events))
+
+    def predict(self, images: Tensor, streams: Streams = None) -> Prediction:
+        """Answer with the present state, a quarantined stream as zero-shot, and change nothing."""
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
+            checked, mix = self._check(images, streams)
+            outside = torch.tensor([rung is Rung.QUARANTINED for rung in self.health], device=checked.device)
+            frozen = outside[mix.active[mix.index]]
+            if not bool(frozen.any()):
+                return self.method.predict(images, streams)
+            logits = self._zero_shot(checked)
+            if not bool(frozen.all()):
+                ids = mix.active[mix.index]
+                logits[~frozen] = self.method.predict(checked[~frozen], ids[~frozen]).logits
+            return Prediction(logits)
+
+    def reset(self, streams: Streams = None) -> None:
+        """Return all streams, or the named ones, and their watch to their start."""
+        rows = self._rows(streams).tolist()
+        with self._hold():
+            self.method.reset(rows)
+            for stream in rows:
+                self._watches[stream] = self._begin_watch()
+
+    def state_dict(self, streams: Streams = None) -> dict[str, Any]:
+        """A copy of the state of all streams, or of the named ones, with their watch."""
+        rows = self._rows(streams).tolist()
+        with self._hold():
+            state = self.method.state_dict(rows)
+            text, tensors = self._pack(rows)
+            copies = {key: value.clone() for key, value in tensors.items()}
+            return state | {"watch": text, "tensors": state["tensors"] | copies}
+
+    def load_state_dict(self, state: Mapping[str, Any], streams: Streams = None) -> None:
+        """Load a state, or one of the method alone, whose watch then starts. A state that does not fit changes nothing.
+
+        The settings of the watch are not part of a state: a stream may go on with others.
+        """
+        rows = self._rows(streams).tolist()
+        if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
+            raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
+        own = {key: value for key, value in state["tensors"].items() if not key.startswith(PREFIX)}
+        watches = [self._begin_watch() for _ in rows]
+        if "watch" in state:
+            watches = self._unpack(str(state["watch"]), state["tensors"], rows)
+        with self._hold():
+            rest = {key: value for key, value in state.items() if key != "watch"}
+            self.method.load_state_dict({**rest, "tensors": own}, rows)
+            for stream, watch in zip(rows, watches, strict=True):
+                self._watches[stream] = watch
+
+    # What an operator may do.
+
+    def rollback(self, stream: int = 0) -> None:
+        """Return a stream to its newest snapshot; it answers without adapting for a while."""
+        with self._hold():
+            watch = self._watches[self._one(stream)]
+            if not watch.snapshots:
+                raise LmrError(f"There is no snapshot of stream {stream} yet; reset it instead.")
+            ladder = enter(watch.ladder, Rung.ROLLED_BACK, self.settings.thresholds.rest)
+            self._carry_out(stream, ladder, Action.ROLL_BACK, (), last=watch.ladder.step, operator=True)
+
+    def pause(self, stream: int = 0) -> None:
+        """Answer a stream with its present state, without adapting, until it is resumed."""
+        self._move(stream, Rung.PAUSED)
+
+    def resume(self, stream: int = 0) -> None:
+        """Let a stream adapt again, under observation: one that rests, is paused or quarantined."""
+        with self._hold():
+            if self._watches[self._one(stream)].ladder.rung.adapts:
+                raise LmrError(f"Stream {stream} adapts already.")
+            self._move(stream, Rung.WATCH)
+
+    def undo(self, stream: int = 0) -> None:
+        """Undo the last rollback, reset or quarantine of a stream: its state has the bytes it had before.
+
+        The rung is the one before, too, and the signals start anew, so that the same alarm needs new evidence.
+        """
+        with self._hold():
+            watch = self._watches[self._one(stream)]
+            if watch.undo is None:
+                raise LmrError(f"There is nothing to undo in stream {stream}.")
+            ladder = replace(watch.undo.ladder, step=watch.ladder.step, quiet=0, seen=0)
+            self._put(stream, watch.undo.tensors)
+            self._record(stream, ladder, Action.NONE, (), operator=True)
+            self._watches[stream] = replace(self._start_signals(self._watches[stream]), undo=None)
+
+    # The comparison.
+
+    def _look(self, mix: Mix) -> Iterator[_Look]:
+        """The streams of a batch. Which images are compared depends on nothing but their number in the stream."""
+        members: list[list[int]] = [[] for _ in range(mix.count)]
+        for place, k in enumerate(mix.index.tolist()):
+            members[k].append(place)
+        for stream, places in zip(mix.active.tolist(), members, strict=True):
+            watch = self._watches[stream]
+            rung, every = watch.ladder.rung, self.settings.every
+            calm = rung in (Rung.OK, Rung.PAUSED)
+            compared = [place for n, place in enumerate(places, watch.images) if not calm or n % every == 0]
+            if not self.settings.signals or rung is Rung.QUARANTINED:
+                compared = []
+            yield _Look(stream, places, compared, watch)
+
+    def _ask_frozen(self, images: Tensor, looks: list[_Look]) -> dict[int, Tensor]:
+        """The frozen model's logits [C] of the images that are compared or answered by it, by their places."""
+        places = [
+            place
+            for look in looks
+            for place in (look.places if look.watch.ladder.rung is Rung.QUARANTINED else look.compared)
+        ]
+        return dict(zip(places, self._zero_shot(images[places]), strict=True)) if places else {}
+
+    @torch.no_grad()
+    def _zero_shot(self, images: Tensor) -> Tensor:
+        clip = self.classifier
+        return clip.logits(clip.cosines(clip.features(images)))
+
+    def _ask_canaries(self, look: _Look) -> Canaries:
+        """The canaries of a stream, after a check if one is due."""
+        kept = look.watch.canaries
+        rung = look.watch.ladder.rung
+        suspected = rung not in (Rung.OK, Rung.PAUSED, Rung.QUARANTINED)
+        if kept.images is None or not is_due(kept, suspected, self.settings.thresholds.confirm):
+            return kept
+        images = kept.images.to(self.classifier.device, self.classifier.dtype)
+        ids = None if self.streams == 1 else [look.stream] * len(images)
+        return note_check(kept, self.method.predict(images, ids).labels)
+
+    def _answer_all(self, images: Tensor, mix: Mix, looks: list[_Look], plain: dict[int, Tensor]) -> Prediction:
+        """Each stream is answered as its rung says: it adapts, it answers with its state, or as zero-shot."""
+        rungs = {look.stream: look.watch.ladder.rung for look in looks}
+        if all(rung.adapts for rung in rungs.values()):
+            return self.method.step(images, mix.active[mix.index])
+        logits = images.new_empty(len(images), self.classifier.classes, dtype=self.classifier.prototypes.dtype)
+        groups: dict[str, list[int]] = {"frozen": [], "rest": [], "adapt": []}
+        for look in looks:
+            rung = rungs[look.stream]
+            key = "frozen" if rung is Rung.QUARANTINED else "adapt" if rung.adapts else "rest"
+            groups[key] += look.places
+        ids, info = mix.active[mix.index], {}
+        for place in groups["frozen"]:
+            logits[place] = plain[place]
+        if rest := groups["rest"]:
+            logits[rest] = self.method.predict(images[rest], ids[rest]).logits
+        if adapt := sorted(groups["adapt"]):
+            answer = self.method.step(images[adapt], ids[adapt])
+            logits[adapt], info = answer.logits, answer.info
+        return Prediction(logits, info)
+
+    def _judge(
+        self,
+        look: _Look,
+        images: Tensor,
+        answer: Prediction,
+        plain: dict[int, Tensor],
+        finite: list[bool],
+        canaries: Canaries,
+    ) -> StreamWatch:
+        """The watch of a stream with what this step has shown."""
+        old, count = look.watch, len(look.places)
+        info = answer.info if self.streams == 1 else answer.info.get("streams", {}).get(look.stream, {})
+        sound = info.get("finite", True) and all(finite[place] for place in look.places)
+        sure = [place for place in look.compared if finite[place] and bool(plain[place].isfinite().all())]
+        tally = old.tally
+        canaries = replace(canaries, steps=canaries.steps + 1, passed=canaries.passed + count)
+        if sure:
+            frozen = torch.stack([plain[place] for place in sure])
+            both = [answer.logits[sure], frozen]
+            labels = torch.stack([logits.argmax(1) for logits in both]).cpu()
+            entropies = torch.stack([entropy(logits) for logits in both]).double().cpu()
+            tally = add_images(tally, labels, entropies, self.settings.thresholds.memory)
+            if old.ladder.rung is Rung.OK:
+                canaries = collect(canaries, images[sure], frozen, self.settings.canaries)
+        return replace(
+            old,
+            tally=tally,
+            canaries=canaries,
+            images=old.images + count,
+            not_finite=0 if sound else old.not_finite + 1,
+            drift=info.get("drift", old.drift),
+        )
+
+    # The ladder.
+
+    def _climb(self, stream: int, compared: int) -> list[HealthEvent]:
+        """Move a stream along the ladder by one step and do what that asks for; gives the events."""
+        watch, rules = self._watches[stream], self.settings.thresholds
+        alarms: tuple[str, ...] = ()
+        if self.settings.signals:
+            alarms = find_alarms(_measure(watch), rules, self.classifier.classes)
+        last = watch.ladder.since - rules.quiet
+        snapshot = find_snapshot(watch.snapshots, last) is not None
+        ladder, action = advance(watch.ladder, alarms, compared, snapshot, rules, self.settings.mode == "on")
+        if action is Action.SNAPSHOT:
+            self._watches[stream] = replace(watch, ladder=ladder)
+            self._take_snapshot(stream)
+        else:
+            self._carry_out(stream, ladder, action, alarms, last)
+        if self.settings.reset_every and ladder.step % self.settings.reset_every == 0:
+            self.method.reset(stream)
+            self._watches[stream] = replace(self._start_signals(self._watches[stream]), snapshots=())
+        return [event for event in self._watches[stream].events if event.step == ladder.step and not event.operator]
+
+    def _carry_out(
+        self,
+        stream: int,
+        ladder: Ladder,
+        action: Action,
+        alarms: tuple[str, ...],
+        last: int,
+        *,
+        operator: bool = False,
+    ) -> None:
+        """Give a stream its new place on the ladder, and its state what the action says."""
+        watch = self._watches[stream]
+        if action in (Action.ROLL_BACK, Action.RESET):
+            undo = Undo(watch.ladder, self._take(stream))
+            kept: tuple[Snapshot, ...] = ()
+            if action is Action.ROLL_BACK:
+                chosen = find_snapshot(watch.snapshots, last)
+                assert chosen is not None
+                self._put(stream, chosen.tensors)
+                kept = tuple(one for one in watch.snapshots if one.step <= chosen.step)
+            else:
+                self.method.reset(stream)
+            self._record(stream, ladder, action, alarms, operator=operator)
+            fresh = self._start_signals(self._watches[stream])
+            self._watches[stream] = replace(fresh, undo=undo, snapshots=kept)
+        elif ladder.rung is not watch.ladder.rung:
+            self._record(stream, ladder, action, alarms, operator=operator)
+        else:
+            self._watches[stream] = replace(watch, ladder=ladder)
+
+    def _record(
+        self, stream: int, ladder: Ladder, action: Action, alarms: tuple[str, ...], *, operator: bool = False
+    ) -> None:
+        """Set the ladder of a stream and note the event."""
+        watch = self._watches[stream]
+        event = HealthEvent(
+            stream, ladder.step, watch.ladder.rung, ladder.rung, action, alarms, _measure(watch), operator
+        )
+        self._watches[stream] = replace(watch, ladder=ladder, events=(*watch.events, event)[-EVENTS:])
+
+    def _move(self, stream: int, rung: Rung) -> None:
+        """Put a stream on a rung, for an operator."""
+        with self._hold():
+            watch = self._watches[self._one(stream)]
+            if watch.ladder.rung is not rung:
+                self._record(stream, enter(watch.ladder, rung), Action.NONE, (), operator=True)
+
+    def _start_signals(self, watch: StreamWatch) -> StreamWatch:
+        """Forget what was measured of another state; the canaries themselves stay."""
+        canaries = replace(watch.canaries, history=(), steps=0, passed=0)
+        tally = Tally.begin(self.classifier.classes)
+        return replace(watch, tally=tally, canaries=canaries, not_finite=0, drift=None)
+
+    # States of single streams.
+
+    def _take(self, stream: int) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = self.method.state_dict(stream)["tensors"]
+        return tensors
+
+    def _put(self, stream: int, tensors: Mapping[str, Tensor]) -> None:
+        """Make these tensors the state of a stream, in the types the method has now."""
+        own = self.method.state
+        fitting = {key: value.to(own[key].dtype) for key, value in tensors.items()}
+        facts = {"spec": self.method.spec, **self.classifier.fingerprint}
+        self.method.load_state_dict({**facts, "tensors": fitting}, stream)
+
+    def _take_snapshot(self, stream: int) -> None:
+        if self.settings.mode != "on" or not self.settings.signals or not self.settings.snapshots:
+            return
+        watch = self._watches[stream]
+        new = Snapshot(watch.ladder.step, self._take(stream))
+        kept = add_snapshot(watch.snapshots, new, self.settings.snapshots, 1e6 * self.settings.snapshot_mb)
+        self._watches[stream] = replace(watch, snapshots=kept)
+
+    def _begin_watch(self) -> StreamWatch:
+        return StreamWatch(Tally.begin(self.classifier.classes))
+
+    def _pack(self, rows: Iterable[int]) -> tuple[str, dict[str, Tensor]]:
+        """The watches of some streams for a state; the tensors are not copies."""
+        return pack_all([self._watches[stream] for stream in rows])
+
+    def _unpack(self, text: str, tensors: Mapping[str, Tensor], rows: list[int]) -> list[StreamWatch]:
+        """The watches in a state; LmrError if they do not fit."""
+        try:
+            found = unpack_all(text, tensors, rows)
+            for watch in found:
+                check_fit(watch, self._begin_watch(), self.classifier.input_shape or ())
+                for kept in watch.states:
+                    if set(kept) != set(self.method.state):
+                        raise ValueError("a snapshot of another method")
+                    self.method._check_fit(kept, 1)
+        except (KeyError, TypeError, ValueError, AttributeError, LmrError) as error:
+            raise LmrError(f"The watch in the state cannot be used ({error}); the state is damaged.") from error
+        return found
+
+    # Internals.
+
+    def _one(self, stream: int) -> int:
+        """Check the number of a single stream."""
+        return int(self._ids([stream])[0])
+
+    def _describe(self, looks: list[_Look], events: list[HealthEvent]) -> dict[str, Any]:
+        """What the info of a batch says of the watch, in plain Python values."""
+        watches = {look.stream: self._watches[look.stream] for look in looks}
+        return {
+            "health": {stream: str(watch.ladder.rung) for stream, watch in watches.items()},
+            "signals": {stream: dataclasses.asdict(_measure(watch)) for stream, watch in watches.items()},
+            "events": [json.loads(json.dumps(dataclasses.asdict(event))) for event in events],
+        }
+
+
+def _measure(watch: StreamWatch) -> Signals:
+    return measure(watch.tally, watch.not_finite, watch.canaries.history, watch.drift)

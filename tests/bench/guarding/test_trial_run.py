@@ -1,0 +1,86 @@
+"""Trials of the watch: streams are what they are called, results are kept, and a collapse is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lmr import LmrError, create, load
+from lmr.bench.guarding import trial_run
+from lmr.bench.guarding.scenarios import KINDS, list_trials, show
+from lmr.bench.guarding.trial_run import TrialSettings, count_below, format_results, run_trials
+from lmr.data.sets.dataset import Dataset, ImageArray
+
+
+class Plates(Dataset):
+    """Forty plain images of four classes; the red value is the class, the green one the corruption."""
+
+    name, classes, domains = "plates", ("a", "b", "c", "d"), ("fog", "gaussian_noise")
+    digest = "0"
+
+    def labels(self, domain: str) -> NDArray[np.int64]:
+        return np.arange(40) % 4
+
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        return [np.full((2, 2, 3), (k % 4, self.domains.index(domain), 0), np.uint8) for k in indices]
+
+
+def test_streams_are_what_they_are_called() -> None:
+    def watch(kind: str) -> tuple[list[set[int]], list[set[int]]]:
+        batches = list(show(Plates(), kind, 200, 8, seed=1))
+        assert all(b.images.shape == (8, 2, 2, 3) for b in batches)
+        for batch in batches:
+            shown = batch.labels >= 0
+            assert (batch.images[shown][:, 0, 0, 0] == batch.labels[shown]).all()
+        return [set(b.labels.tolist()) for b in batches], [set(b.images[..., 1].flatten().tolist()) for b in batches]
+
+    labels, greens = watch("steady")
+    assert set.union(*labels) == {0, 1, 2, 3}
+    assert set.union(*greens) == {0}
+    labels, _ = watch("one class")
+    assert len(set.union(*labels[:100])) == 1
+    assert len(set.union(*labels[100:])) == 4
+    labels, _ = watch("runs")
+    assert {len(set.union(*labels[k : k + 50])) for k in range(0, 200, 50)} == {1}
+    _, greens = watch("change")
+    assert (set.union(*greens[:100]), set.union(*greens[100:])) == ({0}, {1})
+    labels, _ = watch("noise")
+    assert set.union(*labels[50:100]) == {-1}
+    assert -1 not in set.union(*labels[:50], *labels[100:])
+    with pytest.raises(LmrError, match="no kind of stream 'waves'"):
+        next(show(Plates(), "waves", 2, 2, 1))
+
+
+def test_trials_are_of_known_kinds_and_methods() -> None:
+    clip = load("pocket").classifier(["red star", "blue ring"])
+    trials = list_trials()
+    assert len({trial.name for trial in trials}) == len(trials)
+    assert {trial.kind for trial in trials} == set(KINDS)
+    assert {trial.healthy for trial in trials} == {True, False}
+    for trial in trials:
+        create(trial.method, clip)
+
+
+@pytest.mark.parametrize(
+    ("gain", "steps"),
+    [([0.0] * 50, 0), ([-0.1] * 50, 50), ([-0.1] * 10 + [0.0] * 40, 27), ([np.nan] * 30 + [0.0] * 30, 0)],
+)
+def test_steps_below_zero_shot(gain: Sequence[float], steps: int) -> None:
+    assert count_below(np.array(gain)) == steps
+
+
+def test_finished_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, out = TrialSettings(steps=3, batch_size=4), tmp_path / "trials.jsonl"
+    first = run_trials(settings, out, ["steady"])
+    assert first[0].steps == 3
+    assert first[0].rollbacks == 0
+    assert set(first[0].largest) >= {"compared", "drift"}
+    monkeypatch.setattr(trial_run, "run_trial", lambda *_: pytest.fail("it was run again"))
+    assert run_trials(settings, out, ["steady"]) == first
+    assert "| steady (healthy) | lmr |" in format_results(first)
+    with pytest.raises(LmrError, match="no trial 'stormy'"):
+        run_trials(settings, out, ["stormy"])

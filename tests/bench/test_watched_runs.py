@@ -1,0 +1,95 @@
+"""Watched runs in the bench: contenders, hashes, rows, resuming, and lines of their own in reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from row_maker import make_row
+
+from lmr import LmrError
+from lmr.bench.plans.plan import parse_plan
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running.row import Row, read_samples
+from lmr.bench.running.run import Stop, run_task
+from lmr.cli.parser import parse
+from lmr.report.series import gather
+from lmr.watching.watch_settings import read_watch
+
+SMALL = {"datasets": "pocket-c", "backbones": "pocket", "corruptions": "clean", "images": 24, "batch_sizes": 4}
+EAGER = "watch(every=1, entropy=1e6, entropy_ratio=0.0, least=1, confirm=2, rest=1)"  # alarmed by everything
+
+
+def list_small(**changes: Any) -> list[Task]:
+    return list_tasks([parse_plan("test", "", Path(), SMALL | changes)])
+
+
+def test_watch_makes_another_run_and_leaves_the_hash_of_the_plain_one() -> None:
+    (plain,) = list_small(methods="lmr")
+    off, on, other = list_small(methods="lmr", watch=["off", "on", "watch(every=8)"])
+    assert off == plain
+    assert [task.contender.label for task in (off, on, other)] == ["LMR", "LMR, watched", "LMR, watched (every=8)"]
+    assert len({task.run for task in (off, on, other)}) == 3
+    assert on.contender.spec == off.contender.spec
+    settings = read_watch(other.contender.watch)
+    assert settings is not None
+    assert settings.every == 8
+
+
+def test_frozen_model_is_run_once_and_never_watched() -> None:
+    tasks = list_small(methods=["zeroshot", "lmr"], watch=["off", "on"])
+    assert [(task.method, bool(task.contender.watch)) for task in tasks] == [
+        ("zeroshot", False),
+        ("lmr", False),
+        ("lmr", True),
+    ]
+
+
+def test_command_of_a_watched_run_repeats_it() -> None:
+    (task,) = list_small(methods="lmr", watch="watch(every=8)")
+    options = parse(["bench", *shlex.split(task.command)[2:]])
+    again = list_small(methods=options.methods, watch=options.watch)
+    assert [other.run for other in again] == [task.run]
+
+
+def test_unusable_watch_is_refused_before_anything_runs() -> None:
+    with pytest.raises(LmrError, match=r"In the plan 'test': Expected on, report, off or watch"):
+        list_small(methods="lmr", watch="yes")
+    with pytest.raises(LmrError, match="none twice in watch"):
+        list_small(methods="lmr", watch=["on", "on"])
+
+
+def test_stopped_watched_run_resumes_to_the_same_row(tmp_path: Path) -> None:
+    (task,) = list_small(methods="tent", watch=EAGER)
+    whole = run_task(task, tmp_path / "whole")
+    assert whole.watch["spec"] == task.contender.watch
+    assert whole.watch["first event"] == 1
+    assert whole.watch["to reset"] >= 1
+
+    def stop(images: int) -> None:
+        if images >= 12:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_task(task, tmp_path / "parts", stop)
+    again = run_task(task, tmp_path / "parts")
+    assert again.compare() == whole.compare()
+    samples = [read_samples(tmp_path / name, task.run)["predicted"].tolist() for name in ("whole", "parts")]
+    assert samples[0] == samples[1]
+    assert Row.from_json(whole.to_json()).watch == whole.watch
+
+
+def test_rows_without_a_watch_do_not_mention_it() -> None:
+    row = make_row("LMR", "lmr()", "fog", 0.5)
+    assert '"watch"' not in row.to_json()
+    assert Row.from_json(row.to_json()).watch == {}
+
+
+def test_watched_rows_have_a_line_of_their_own() -> None:
+    plain = make_row("LMR", "lmr()", "fog", 0.5)
+    watched = dataclasses.replace(plain, run="w", label="LMR, watched", watch={"spec": "watch()"})
+    ((_, series),) = gather([plain, watched]).items()
+    assert [one.label for one in series] == ["LMR", "LMR, watched"]

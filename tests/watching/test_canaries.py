@@ -1,0 +1,43 @@
+"""Canaries: which images are kept, when they are asked, and what they answer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmr.watching.canaries import Canaries, collect, is_due, note_check
+
+
+def logits(labels: list[int], sure: float = 20.0, classes: int = 20) -> Tensor:
+    return sure * torch.nn.functional.one_hot(torch.tensor(labels), classes).float()
+
+
+def test_sure_images_of_several_classes_are_kept() -> None:
+    images = torch.arange(9.0).unsqueeze(1)
+    kept = collect(Canaries(), images, logits([1, 1, 1, 1, 1, 2, 3, 3, 3]), 7)
+    assert kept.labels == (1, 1, 1, 1, 2, 3, 3)
+    assert kept.images is not None
+    assert kept.images.flatten().tolist() == [0, 1, 2, 3, 5, 6, 7]
+    assert collect(kept, images, logits([5] * 9), 7) is kept
+    assert collect(Canaries(), images, logits([1] * 9, sure=0.5), 7) == Canaries()
+
+
+def test_few_classes_have_room_for_more_of_each() -> None:
+    kept = collect(Canaries(), torch.zeros(40, 1), logits([0] * 20 + [1] * 20, classes=2), 32)
+    assert kept.labels == (0,) * 16 + (1,) * 16
+
+
+def test_asked_every_200_steps_and_every_20_images_for_each() -> None:
+    kept = Canaries(torch.zeros(8, 1), (0,) * 8, (), 200, 160)
+    assert is_due(kept, False, 64)
+    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 199, 160), False, 64)
+    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 200, 159), False, 64)
+    assert is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 1, 64), True, 64)
+    assert not is_due(Canaries(torch.zeros(7, 1), (0,) * 7, (), 999, 999), True, 64)
+
+
+def test_agreement_is_noted_and_old_points_are_forgotten() -> None:
+    kept = Canaries(torch.zeros(8, 1), (0, 1) * 4, tuple(k / 10 for k in range(10)), 200, 900)
+    new = note_check(kept, torch.tensor([0, 1, 0, 1, 0, 0, 0, 0]))
+    assert new.history == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.75)
+    assert (new.steps, new.passed) == (0, 0)

@@ -1,0 +1,420 @@
+"""A watched method is a method: every registered one, alone and in mixed batches, through saves, rollbacks and undo."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_world
+import torch
+from torch import Tensor
+
+import lmr
+from lmr.watching.ladder import Action, Rung
+from lmr.watching.watch_settings import Thresholds, WatchSettings
+
+METHODS = lmr.list_methods()
+MANY = [name for name in METHODS if lmr.find_method(name).many_streams]
+CALM = WatchSettings(every=3, thresholds=Thresholds(canary_agreement=0, canary_fall=9, drift=99, quiet=2, rest=2))
+EAGER = dataclasses.replace(CALM.thresholds, entropy=1e6, entropy_ratio=0.0, least=1, confirm=1)
+LOUD = dataclasses.replace(CALM, thresholds=EAGER)  # every comparison is an alarm
+
+
+def make(spec: str, settings: WatchSettings = CALM, streams: int = 1, clip: lmr.ZeroShot | None = None) -> lmr.Watched:
+    return lmr.Watched(lmr.create(spec, clip or small_world.make_classifier(), streams=streams), settings)
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(are_equal(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+def step_through(method: lmr.Watched, batches: range) -> list[Tensor]:
+    """Batches of a stream that is calm until batch 5 and alarmed from then on."""
+    answers = []
+    for batch in batches:
+        method.settings = CALM if batch < 5 else LOUD
+        answers.append(method.step(small_world.make_images(batch)).logits)
+    return answers
+
+
+# It is the method it watches.
+
+
+@pytest.mark.parametrize("spec", METHODS)
+def test_calm_stream_is_answered_as_without_a_watch(spec: str) -> None:
+    watched, plain = make(spec), lmr.create(spec, small_world.make_classifier())
+    for batch in range(6):
+        images = small_world.make_images(batch)
+        answer, expected = watched.step(images), plain.step(images)
+        assert torch.equal(answer.logits, expected.logits)
+        assert {key: answer.info[key] for key in expected.info} == pytest.approx(expected.info, nan_ok=True)
+        assert answer.info["health"] == {0: "ok"}
+        assert torch.equal(watched.predict(images).logits, plain.predict(images).logits)
+    assert are_equal(watched.method.state, plain.state)
+    assert isinstance(watched, lmr.Method)
+    for key in ("spec", "name", "label", "role", "scores", "emits", "trainable", "margin_width", "streams", "grows"):
+        assert getattr(watched, key) == getattr(plain, key), key
+    assert watched.signals().compared == 16
+    watched.reset()
+    plain.reset()
+    assert are_equal(watched.state_dict(), make(spec).state_dict())
+
+
+def test_info_is_plain() -> None:
+    watched = make("lmr", LOUD)
+    for batch in range(3):
+        info = watched.step(small_world.make_images(batch)).info
+        assert json.loads(json.dumps(info))["health"] == {"0": info["health"][0]}
+        assert type(info["health"][0]) is str
+    assert [event["after"] for event in info["events"]] == ["reset"]
+    assert [event.after for event in watched.events] == [Rung.WATCH, Rung.RESET, Rung.RESET]
+    assert watched.events[1].alarms == ("entropy",)
+    assert watched.events[1].action is Action.RESET
+    assert watched.events[1].signals.compared > 0
+
+
+def test_one_image_in_sixteen_is_compared_while_nothing_is_suspected() -> None:
+    clip = small_world.make_classifier()
+    encoded = []
+    clip.encoder.register_forward_pre_hook(lambda _, given: encoded.append(len(given[0])))
+    plain, watched = lmr.create("lmr", clip), lmr.watch(lmr.create("lmr", clip), canaries=0)
+    counts = []
+    for method in (plain, watched):
+        encoded.clear()
+        for batch in range(12):
+            method.step(small_world.make_images(batch))
+        counts.append(sum(encoded))
+    assert counts[1] - counts[0] == 12 * 8 / 16
+    assert watched.signals().compared == 6
+    passes = watched.count_passes()
+    assert passes is not None
+    assert passes.forwards == 2 + 1 / 16
+
+
+def test_suspected_stream_is_compared_whole() -> None:
+    watched = make("lmr", dataclasses.replace(LOUD, thresholds=dataclasses.replace(EAGER, confirm=10**6)))
+    for batch in range(3):
+        watched.step(small_world.make_images(batch))
+    assert watched.health == [Rung.WATCH]
+    assert watched.signals().compared == 3 + 8 + 8
+
+
+# Trouble.
+
+
+@pytest.mark.parametrize("spec", METHODS)
+def test_stream_goes_down_the_ladder_and_its_state_with_it(spec: str) -> None:
+    watched, plain = make(spec), lmr.create(spec, small_world.make_classifier())
+    states = []
+    for batch in range(5):
+        watched.step(small_world.make_images(batch))
+        plain.step(small_world.make_images(batch))
+        states.append(plain.state_dict()["tensors"])
+    watched.settings = LOUD
+    watched.step(small_world.make_images(5))
+    assert watched.health == [Rung.WATCH]
+    watched.step(small_world.make_images(6))
+    assert watched.health == [Rung.ROLLED_BACK]
+    assert are_equal(watched.method.state_dict()["tensors"], states[3])  # the snapshot of step 4, two quiet steps old
+    rolled = watched.predict(small_world.make_images(7)).logits
+    assert torch.equal(watched.step(small_world.make_images(7)).logits, rolled)  # answered without adapting
+    assert watched.health == [Rung.ROLLED_BACK]
+    watched.step(small_world.make_images(8))
+    assert watched.health == [Rung.RESET]
+    fresh = lmr.create(spec, small_world.make_classifier())
+    assert are_equal(watched.method.state, fresh.state)
+    watched.step(small_world.make_images(9))
+    assert watched.health == [Rung.QUARANTINED]
+    images = small_world.make_images(10)
+    plainly = lmr.create("zeroshot", small_world.make_classifier()).predict(images).logits
+    assert torch.equal(watched.step(images).logits, plainly)
+    assert torch.equal(watched.predict(images).logits, plainly)
+    assert are_equal(watched.method.state, fresh.state)
+    assert watched.freeze().offset is None
+    assert torch.equal(watched.freeze().prototypes, watched.classifier.prototypes)
+    watched.resume()
+    watched.settings = CALM
+    assert torch.equal(watched.step(images).logits, fresh.step(images).logits)
+    assert watched.health == [Rung.WATCH]
+
+
+def test_answers_that_are_not_finite_are_noticed() -> None:
+    class Broken(torch.nn.Module):
+        def __init__(self, tower: torch.nn.Module) -> None:
+            super().__init__()
+            self.tower = tower
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.where(x[:, 0, :1] == 99.0, torch.nan, self.tower(x))
+
+    world = small_world.make_classifier()
+    for spec in ("lmr", "tent", "tda", "ecalp"):
+        watched = make(spec, clip=lmr.ZeroShot(Broken(world.encoder), world.prototypes, 20.0))
+        images = small_world.make_images(0)
+        images[1, 0, 0] = 99.0
+        for _ in range(3):
+            assert watched.health == [Rung.OK]
+            watched.step(images)
+        assert watched.health == [Rung.WATCH]
+        assert watched.events[0].alarms == ("not finite",)
+        watched.step(images)
+        assert watched.health == [Rung.RESET]
+
+
+def test_report_reports_and_never_acts() -> None:
+    watched, plain = make("lmr", dataclasses.replace(LOUD, mode="report")), make("lmr").method
+    for batch in range(6):
+        images = small_world.make_images(batch)
+        assert torch.equal(watched.step(images).logits, plain.step(images).logits)
+    assert watched.health == [Rung.ALARM]
+    assert [event.after for event in watched.events] == [Rung.WATCH, Rung.ALARM]
+
+
+def test_reset_every_is_the_simplest_guard() -> None:
+    watched = lmr.watch(lmr.create("lmr", small_world.make_classifier()), reset_every=3, signals=False)
+    plain = lmr.create("lmr", small_world.make_classifier())
+    for batch in range(8):
+        if batch % 3 == 0:
+            plain.reset()
+        images = small_world.make_images(batch)
+        assert torch.equal(watched.step(images).logits, plain.step(images).logits)
+    assert watched.signals().compared == 0
+    assert watched.events == []
+
+
+def test_step_that_breaks_off_changes_nothing() -> None:
+    watched = make("lmr")
+    step_through(watched, range(6))
+    watched.settings = dataclasses.replace(LOUD, every=1)
+    before, calls, fatal = watched.state_dict(), 0, 0
+
+    def stumble(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fatal:
+            raise RuntimeError("the encoder stumbled")
+
+    handle = watched.classifier.encoder.register_forward_pre_hook(stumble)
+    for number in (1, 2, 3):
+        calls, fatal = 0, number
+        with pytest.raises(lmr.LmrError):
+            watched.step(small_world.make_images(7))
+        assert are_equal(watched.state_dict(), before)
+    handle.remove()
+    with pytest.raises(lmr.LmrError, match="NaN"):
+        watched.step(small_world.make_images(7) * float("nan"))
+    assert are_equal(watched.state_dict(), before)
+
+
+# Many streams.
+
+
+@pytest.mark.parametrize("spec", MANY)
+def test_each_stream_of_a_mixed_batch_is_judged_alone(spec: str) -> None:
+    """One stream is rolled back, one is quarantined, one is calm; each as if it were alone."""
+    many, alone = make(spec, streams=4), [make(spec) for _ in range(4)]
+    alone[1]._watches[0] = many._watches[1] = dataclasses.replace(
+        many._watches[1], ladder=dataclasses.replace(many._watches[1].ladder, rung=Rung.QUARANTINED)
+    )
+    for batch in range(9):
+        images = small_world.make_images(batch)
+        ids = torch.tensor([0, 1, 2, 0, 2, 1, 2, 2]) if batch % 3 else torch.tensor([0, 2] * 4)
+        if batch == 6:
+            for method in (many, *alone):
+                method.settings = dataclasses.replace(LOUD, every=4)
+        mixed = many.step(images, ids)
+        for k in ids.unique().tolist():
+            single = alone[k].step(images[ids == k])
+            torch.testing.assert_close(mixed.logits[ids == k], single.logits, atol=1e-9, rtol=0)
+            assert mixed.info["health"][k] == single.info["health"][0]
+        looked = many.predict(images, ids).logits
+        for k in ids.unique().tolist():
+            torch.testing.assert_close(looked[ids == k], alone[k].predict(images[ids == k]).logits, atol=1e-9, rtol=0)
+    assert many.health == [method.health[0] for method in alone]
+    assert len(set(many.health)) >= 3
+    assert are_equal(many.state_dict([3])["watch"], alone[3].state_dict()["watch"])
+    assert {event.stream for event in many.events} == {0, 2}
+
+
+# Saved with the state.
+
+
+@pytest.mark.parametrize("spec", METHODS)
+def test_run_that_is_killed_at_any_batch_ends_in_the_same_bytes(spec: str, tmp_path: Path) -> None:
+    whole, path = make(spec), tmp_path / "state"
+    expected = step_through(whole, range(11))
+    whole.save(tmp_path / "whole")
+    answers = []
+    for batch in range(11):
+        resumed = make(spec)
+        if batch:
+            assert resumed.load(path) == {"seen": str(batch)}
+        answers += step_through(resumed, range(batch, batch + 1))
+        resumed.save(path, notes={"seen": str(batch + 1)})
+    assert all(map(torch.equal, answers, expected))
+    resumed.save(path)
+    assert path.read_bytes() == (tmp_path / "whole").read_bytes()
+    assert resumed.events == whole.events
+    assert {event.after for event in whole.events} >= {Rung.WATCH, Rung.ROLLED_BACK, Rung.RESET, Rung.QUARANTINED}
+
+
+def test_state_without_a_watch_loads_and_the_reverse_is_refused(tmp_path: Path) -> None:
+    plain, watched = make("lmr").method, make("lmr", LOUD)
+    for batch in range(3):
+        plain.step(small_world.make_images(batch))
+        watched.step(small_world.make_images(batch))
+    kept = watched.state_dict()
+    plain.save(tmp_path / "plain", notes={"by": "hand"})
+    watched.save(tmp_path / "watched")
+    with pytest.raises(lmr.LmrError, match=r"watched method; load it into lmr\.watch\(method\)"):
+        plain.load(tmp_path / "watched")
+    assert watched.load(tmp_path / "plain") == {"by": "hand"}
+    assert watched.health == [Rung.OK]
+    assert are_equal(watched.method.state, plain.state)
+    watched.load_state_dict(kept)
+    assert are_equal(watched.state_dict(), kept)
+
+
+def test_one_stream_moves_to_another_place(tmp_path: Path) -> None:
+    many, other = make("lmr", streams=3), make("lmr")
+    for batch in range(7):
+        many.settings = CALM if batch < 5 else LOUD
+        many.step(small_world.make_images(batch), [2] * 8)
+    many.save(tmp_path / "two", streams=2)
+    other.load(tmp_path / "two")
+    assert other.health == [many.health[2]] == [Rung.ROLLED_BACK]
+    assert [event.stream for event in other.events] == [0, 0]
+    many.load(tmp_path / "two", streams=1)
+    assert many.health == [Rung.OK, Rung.ROLLED_BACK, Rung.ROLLED_BACK]
+
+
+def damage(state: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    text = json.loads(state["watch"])
+    text[0][key] = value
+    return state | {"watch": json.dumps(text)}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda state: state | {"watch": "{"},
+        lambda state: state | {"watch": "[]"},
+        lambda state: state | {"watch": "[5]"},
+        lambda state: damage(state, "ladder", {"rung": "well"}),
+        lambda state: damage(state, "snapshots", [1, 2, 3, 4, 5, 6, 7]),
+        lambda state: damage(state, "labels", [1, 2, 3]),
+        lambda state: damage(state, "events", [{}]),
+        lambda state: state | {"tensors": {k: v for k, v in state["tensors"].items() if "classes" not in k}},
+        lambda state: state | {"tensors": state["tensors"] | {"watch/0/sums": torch.full((3,), -1.0).double()}},
+        lambda state: state | {"tensors": state["tensors"] | {"watch/0/classes": torch.zeros(2, 9).double()}},
+        lambda state: state | {"tensors": state["tensors"] | {"watch/0/undo/norms": torch.zeros(1, 9).double()}},
+        lambda state: state | {"spec": "tent()"},
+        lambda state: 5,
+    ],
+)
+def test_damaged_watch_is_refused_and_changes_nothing(spoil: Any) -> None:
+    watched, other = make("lmr"), make("lmr")
+    step_through(watched, range(8))
+    kept = other.state_dict()
+    with pytest.raises(lmr.LmrError):
+        other.load_state_dict(spoil(watched.state_dict()))
+    assert are_equal(other.state_dict(), kept)
+
+
+def test_copy_goes_on_by_itself() -> None:
+    watched = make("lmr")
+    step_through(watched, range(6))
+    other = copy.deepcopy(watched)
+    expected = step_through(watched, range(6, 9))
+    assert all(map(torch.equal, step_through(other, range(6, 9)), expected))
+
+
+# What an operator does.
+
+
+@pytest.mark.parametrize("spec", METHODS)
+def test_undo_restores_bytes(spec: str) -> None:
+    watched = make(spec)
+    step_through(watched, range(6))
+    images = small_world.make_images(6)
+    plain = copy.deepcopy(watched.method)
+    plain.step(images)
+    before = watched._watches[0].ladder.rung
+    watched.step(images)
+    assert watched.health == [Rung.ROLLED_BACK]
+    watched.settings = CALM
+    watched.step(small_world.make_images(7)[:2])
+    watched.undo()
+    assert are_equal(watched.method.state, plain.state)
+    assert watched.health == [before]
+    assert watched.signals().compared == 0
+    assert watched._watches[0].ladder.rollbacks == ()
+    with pytest.raises(lmr.LmrError, match="nothing to undo"):
+        watched.undo()
+
+
+def test_operator_rolls_back_pauses_and_resumes() -> None:
+    watched = make("lmr", streams=2)
+    with pytest.raises(lmr.LmrError, match="no snapshot of stream 1"):
+        watched.rollback(1)
+    states = []
+    for batch in range(3):
+        watched.step(small_world.make_images(batch), [1] * 8)
+        states.append(watched.method.state_dict(1)["tensors"])
+    with pytest.raises(lmr.LmrError, match="adapts already"):
+        watched.resume(1)
+    watched.rollback(1)
+    assert are_equal(watched.method.state_dict(1)["tensors"], states[1])
+    watched.undo(1)
+    assert are_equal(watched.method.state_dict(1)["tensors"], states[2])
+    watched.pause(1)
+    before = watched.method.state_dict()["tensors"]
+    for batch in range(4):
+        watched.step(small_world.make_images(batch), [1] * 8)
+    assert are_equal(watched.method.state_dict()["tensors"], before)
+    assert watched.health == [Rung.OK, Rung.PAUSED]
+    watched.resume(1)
+    watched.step(small_world.make_images(0), [1] * 8)
+    assert not are_equal(watched.method.state_dict()["tensors"], before)
+    assert [event.operator for event in watched.events] == [True] * 4
+    for bad in (2, -1, "0", None):
+        with pytest.raises(lmr.LmrError):
+            watched.pause(bad)  # type: ignore[arg-type]
+
+
+def test_a_watch_is_not_watched() -> None:
+    with pytest.raises(lmr.LmrError, match="not watched yet"):
+        lmr.watch(make("lmr"))
+    with pytest.raises(lmr.LmrError, match="not watched yet, got str"):
+        lmr.watch("lmr")  # type: ignore[arg-type]
+
+
+def test_canaries_are_kept_and_asked() -> None:
+    clip = small_world.make_classifier()
+    clip.logit_scale = 200.0
+    settings = dataclasses.replace(
+        CALM, every=1, thresholds=dataclasses.replace(CALM.thresholds, canary_agreement=2.0, confirm=8)
+    )
+    watched = make("lmr(lr=0.3)", settings, clip=clip)
+    for batch in range(3):
+        watched.step(small_world.make_images(batch))
+    kept = watched._watches[0].canaries
+    assert len(kept.labels) >= 8
+    assert kept.images is not None
+    frozen = lmr.create("zeroshot", clip)
+    assert tuple(frozen.predict(kept.images).labels.tolist()) == kept.labels
+    watched._watches[0] = dataclasses.replace(
+        watched._watches[0], canaries=dataclasses.replace(kept, steps=200, passed=9999)
+    )
+    expected = (watched.predict(kept.images).labels == torch.tensor(kept.labels)).double().mean().item()
+    watched.step(small_world.make_images(3))
+    assert watched.signals().canaries == pytest.approx(expected)
+    assert "canaries" in watched.events[-1].alarms
