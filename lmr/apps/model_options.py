@@ -13,6 +13,9 @@ import torch
 
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.method import Method
+from lmr.core.registry import AUTO, create, split_address
+from lmr.core.spec import parse_spec
 from lmr.data.sets.labelled import read_class_names
 from lmr.models import Backbone, load
 
@@ -99,3 +102,9 @@ def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> 
 def make_classifier(backbone: Backbone, names: Sequence[str], prompts: Prompts | None) -> ZeroShot:
     """A classifier of these names with these prompts, or with the model's default if there are none."""
     return backbone.classifier(names) if prompts is None else backbone.classifier(names, prompts)
+
+
+def create_suited(spec: str, classifier: ZeroShot) -> Method:
+    """A method with what it chooses for the number of classes, unless the spec names a preset."""
+    named = "preset" in parse_spec(split_address(spec)[1])[1]
+    return create(spec, classifier, preset=None if named else AUTO)

@@ -25,6 +25,7 @@ COMMANDS = {
     "demo": Command("see a small model lose accuracy and regain it by adapting", "demo"),
     "predict": Command("label a folder of images while adapting to it", "predict"),
     "doctor": Command("describe a model and check that it works", "doctor"),
+    "tune": Command("choose a method's values on unlabelled images", "tune"),
     "cost": Command("measure what a step of each method costs on this machine", "cost"),
     "cost-text": Command("measure what encoding all prompts at every batch costs", "cost_text"),
     "fetch": Command("get a dataset, or check one", "fetch"),
