@@ -104,7 +104,22 @@ def make_classifier(backbone: Backbone, names: Sequence[str], prompts: Prompts |
     return backbone.classifier(names) if prompts is None else backbone.classifier(names, prompts)
 
 
+def find_preset(spec: str) -> str | None:
+    """The preset that a spec names, None if it names none."""
+    preset: str | None = parse_spec(split_address(spec)[1])[1].get("preset")
+    return preset
+
+
 def create_suited(spec: str, classifier: ZeroShot) -> Method:
     """A method with what it chooses for the number of classes, unless the spec names a preset."""
-    named = "preset" in parse_spec(split_address(spec)[1])[1]
-    return create(spec, classifier, preset=None if named else AUTO)
+    return create(spec, classifier, preset=find_preset(spec) or AUTO)
+
+
+def describe_suited(spec: str, method: Method) -> str:
+    """What was chosen for the number of classes when ``method`` was created from ``spec``; empty if nothing was."""
+    given = parse_spec(split_address(spec)[1])[1]
+    if "preset" in given:
+        return ""
+    chosen = method.choose_values(method.classifier.classes)
+    words = [f"{key}={value!r}" for key, value in chosen.items() if key not in given and getattr(method, key) == value]
+    return f"{', '.join(words)} as chosen for {method.classifier.classes} classes" if words else ""

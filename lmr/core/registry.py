@@ -131,7 +131,7 @@ def _advise(name: str, classes: int, suited: dict[str, Any]) -> None:
     """Tell once per method that its defaults were chosen for more classes."""
     if name not in _ADVISED:
         _ADVISED.add(name)
-        logging.getLogger("lmr").warning(
+        logging.getLogger(__name__).warning(
             "%s has its published defaults, which were chosen for many classes; for %d classes, preset=%r uses %s "
             "(preset='default' keeps the defaults without this message).",
             name, classes, AUTO, ", ".join(f"{key}={value!r}" for key, value in suited.items()),

@@ -11,7 +11,7 @@ The state is one row per stream; a batch may mix streams and every stream gets w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.registry import register
 from lmr.core.traits import Passes, Role
+
+FEW_CLASSES = 30  # below, the values for ten classes suit better than those for 100; see docs/tune.md
 
 
 class _Look(NamedTuple):
@@ -72,6 +74,11 @@ class LMR(NormMethod):
     bc: bool = True
     positives: Literal["gap", "top1"] = "gap"
     emit: Literal["after", "before"] = "after"
+
+    @classmethod
+    def choose_values(cls, classes: int) -> dict[str, Any]:
+        """The published values for ten classes where there are few; docs/tune.md shows what the limit rests on."""
+        return dict(cls.presets["cifar10-c"].values) if classes < FEW_CLASSES else {}
 
     def prepare(self) -> None:
         self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")

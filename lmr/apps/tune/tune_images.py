@@ -5,12 +5,14 @@ Every finished stream is kept as a file, an unfinished one as a checkpoint: the 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Never
 
 import numpy as np
 from tqdm import tqdm
@@ -18,7 +20,7 @@ from tqdm import tqdm
 from lmr.apps.tune.tune_result import CandidateResult, TuneResult, hide_nan, read_result, write_result
 from lmr.apps.tune.tune_sources import TuneSource
 from lmr.apps.tune.tune_tables import describe_result, format_csv, format_judgement, format_result
-from lmr.bench.tune.judge import Judgement, judge
+from lmr.bench.tune.judge import StreamJudgement, judge
 from lmr.bench.tune.rule import RULE
 from lmr.bench.tune.trials import SAVE_SECONDS, Trials
 from lmr.core.files import check_folder, hold_lock, write_atomically
@@ -33,7 +35,7 @@ class TuneOutcome:
     """The result of every stream, and how good the choices were if that was asked."""
 
     results: list[TuneResult]
-    judgements: list[Judgement]
+    judgements: list[StreamJudgement]
     folder: Path
 
     def describe(self) -> str:
@@ -76,7 +78,7 @@ def tune_images(
     return TuneOutcome(results, judgements, folder)
 
 
-def _find_result(source: TuneSource, folder: Path, bar: "tqdm[None]", save_seconds: float) -> TuneResult:
+def _find_result(source: TuneSource, folder: Path, bar: tqdm[Never], save_seconds: float) -> TuneResult:
     """The result of a source: of an earlier call if that finished it, else of trials now."""
     kept = folder / f"{source.key}.json"
     if kept.exists():
@@ -94,13 +96,13 @@ def _find_result(source: TuneSource, folder: Path, bar: "tqdm[None]", save_secon
     return result
 
 
-def _judge(source: TuneSource, result: TuneResult) -> Judgement:
+def _judge(source: TuneSource, result: TuneResult) -> StreamJudgement:
     truth = source.find_labels()[result.places]
     accuracies = [float((np.array(one.labels) == truth).mean()) * 100 for one in result.candidates]
     return judge(result.scores, accuracies, result.recommended)
 
 
 def _pair(
-    results: Sequence[TuneResult], judgements: Sequence[Judgement]
-) -> list[tuple[TuneResult, Judgement | None]]:
-    return list(zip(results, judgements or [None] * len(results), strict=True))
+    results: Sequence[TuneResult], judgements: Sequence[StreamJudgement]
+) -> list[tuple[TuneResult, StreamJudgement | None]]:
+    return list(zip(results, judgements or itertools.repeat(None, len(results)), strict=True))

@@ -76,10 +76,10 @@ def open_sources(
             raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
     plan = find_plan(sources)
     if plan is not None:
-        if labels is not None or model is not None or templates is not None or prompts is not None or in_order:
+        if any(given is not None for given in (labels, model, templates, prompts)) or in_order:
             raise LmrError(
-                f"The plan {plan!r} has its own classes, model, prompts and order; leave --labels, --model, --template, "
-                "--prompts and --in-order out."
+                f"The plan {plan!r} has its own classes, model, prompts and order: leave out --labels, --model, "
+                "--template, --prompts and --in-order."
             )
         changes = {"images": images, "batch_sizes": batch_size}
         return open_plan(plan, changes | ({"methods": list_candidates(method, over)} if over else {}), root)
@@ -115,7 +115,8 @@ def find_plan(sources: Sequence[AnyPath]) -> str | None:
 def open_plan(name: str, overrides: Mapping[str, Any], root: str | None = None) -> list[TuneSource]:
     """The streams of a plan; its methods are the candidates, the first one the default."""
     groups: dict[str, list[Task]] = {}
-    for task in list_tasks(choose_plans([name], overrides), root, lambda words: print(f"lmr: {words}", file=sys.stderr)):
+    plans = choose_plans([name], overrides)
+    for task in list_tasks(plans, root, lambda words: print(f"lmr: {words}", file=sys.stderr)):
         blank = dataclasses.replace(task, run="", contender=Contender("", "", 0))
         groups.setdefault(repr(blank), []).append(task)
     for first, *others in groups.values():
@@ -191,9 +192,7 @@ def open_folder(
     facts = [list(map(_describe_file, paths)), [one.spec for one in methods], batch_size, classifier.fingerprint]
     name = os.fspath(sources[0]) if len(sources) == 1 else f"{len(sources)} sources"
     key = make_key([json.dumps(facts), json.dumps(options.note())])
-    return TuneSource(
-        name, key, len(paths), lambda: methods, read, lambda: _find_labels(sources, names, paths)
-    )
+    return TuneSource(name, key, len(paths), lambda: methods, read, lambda: _find_labels(sources, names, paths))
 
 
 def make_key(parts: Sequence[str]) -> str:
@@ -226,7 +225,7 @@ def _find_labels(sources: Sequence[AnyPath], names: Sequence[str], paths: Sequen
         known |= {os.path.abspath(path): label for path, label in zip(labelled.paths, labelled.labels, strict=True)}
     if missing := [path for path in paths if os.path.abspath(path) not in known]:
         raise LmrError(
-            f"Cannot judge: {str(missing[0])!r} is in no sub-folder that is named after a class; put the images of each "
-            "class into a sub-folder, or leave --judge out."
+            f"Cannot judge: {str(missing[0])!r} is in no sub-folder that is named after a class; put the images of "
+            "each class into a sub-folder, or leave --judge out."
         )
     return np.array([known[os.path.abspath(path)] for path in paths], np.int64)

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lmr.apps.tune.tune_result import TuneResult
-from lmr.bench.tune.judge import POOR, Judgement, check_aims, summarise_choosers
+from lmr.bench.tune.judge import POOR, StreamJudgement, check_aims, summarise_choosers
 from lmr.bench.tune.rule import RULE
 from lmr.core.spec import parse_spec
 
 
-def format_result(result: TuneResult, judgement: Judgement | None = None) -> str:
+def format_result(result: TuneResult, judgement: StreamJudgement | None = None) -> str:
     """The scores of all candidates on one stream, the recommended one marked, and its spec string."""
     names = list(result.scores[0])
     rows = [["", "candidate", *names, *(["accuracy"] if judgement else [])]]
@@ -34,7 +34,7 @@ def format_result(result: TuneResult, judgement: Judgement | None = None) -> str
     )
 
 
-def describe_result(result: TuneResult, judgement: Judgement | None = None) -> dict[str, Any]:
+def describe_result(result: TuneResult, judgement: StreamJudgement | None = None) -> dict[str, Any]:
     """A result in plain values, for files."""
     labels = name_candidates(result)
     candidates = [
@@ -52,7 +52,7 @@ def describe_result(result: TuneResult, judgement: Judgement | None = None) -> d
     }
 
 
-def format_judgement(judgements: Sequence[Judgement]) -> str:
+def format_judgement(judgements: Sequence[StreamJudgement]) -> str:
     """One line for every criterion, the rule and the default, and whether the rule reaches its aims."""
     lines = summarise_choosers(judgements)
     poor = sum(one.is_poor for one in judgements)
@@ -64,9 +64,9 @@ def format_judgement(judgements: Sequence[Judgement]) -> str:
         for line in lines
     ]
     notes = [
-        f"Means over {len(judgements)} streams. Spearman, Kendall: rank correlation with accuracy. Regret: points below "
-        f"the best candidate. Poor: streams whose default is more than {POOR:g} point below the best; good: the others, "
-        "with what is lost against the default.",
+        f"Means over {len(judgements)} streams. Spearman, Kendall: rank correlation with accuracy. Regret: points",
+        f"below the best candidate. Poor: streams whose default is more than {POOR:g} point below the best. Good: the",
+        "others, with what is lost against the default.",
         *(f"{'Reached' if reached else 'Missed'}: {aim}." for aim, reached in check_aims(lines).items()),
     ]
     return "\n".join([align_columns(rows), "", *notes])

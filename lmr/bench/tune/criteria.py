@@ -99,7 +99,8 @@ def measure_overlap(first: Tensor, second: Tensor) -> Tensor:
 
 def _entropy(probabilities: Tensor) -> Tensor:
     """Entropy along the last dimension, in float64."""
-    return torch.special.entr(probabilities.double()).sum(-1)
+    entropy: Tensor = torch.special.entr(probabilities.double()).sum(-1)
+    return entropy
 
 
 def _spread(total: int, count: int) -> Tensor:

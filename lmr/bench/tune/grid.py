@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmr.core.errors import LmrError
-from lmr.core.spec import format_spec, parse_spec
 from lmr.core.registry import split_address
+from lmr.core.spec import format_spec, parse_spec
 
 
 def read_values(text: str) -> tuple[str, tuple[Any, ...]]:

@@ -19,7 +19,7 @@ DEFAULT_CHOICE, RULE_CHOICE = "the default", "the rule"
 
 
 @dataclass(frozen=True)
-class Judgement:
+class StreamJudgement:
     """One stream: the accuracy of each candidate in %, and of each chooser the candidate it would take.
 
     A chooser is a criterion, which takes its largest score, the rule, or the default. ``spearman`` and ``kendall`` are
@@ -60,10 +60,10 @@ class ChooserLine:
 
 def judge(
     scores: Sequence[Mapping[str, float]], accuracies: Sequence[float], recommended: int, default: int = 0
-) -> Judgement:
+) -> StreamJudgement:
     """Compare the scores of all candidates, by criterion, with their accuracies in %."""
     columns = {name: [score[name] for score in scores] for name in scores[0]}
-    return Judgement(
+    return StreamJudgement(
         tuple(accuracies),
         {name: choose_best(values, default) for name, values in columns.items()}
         | {RULE_CHOICE: recommended, DEFAULT_CHOICE: default},
@@ -72,7 +72,7 @@ def judge(
     )
 
 
-def summarise_choosers(judgements: Sequence[Judgement]) -> list[ChooserLine]:
+def summarise_choosers(judgements: Sequence[StreamJudgement]) -> list[ChooserLine]:
     """One line for every chooser."""
     return [_summarise(name, judgements) for name in judgements[0].choices]
 
@@ -88,7 +88,7 @@ def check_aims(lines: Sequence[ChooserLine]) -> dict[str, bool]:
     return aims
 
 
-def _summarise(chooser: str, judgements: Sequence[Judgement]) -> ChooserLine:
+def _summarise(chooser: str, judgements: Sequence[StreamJudgement]) -> ChooserLine:
     regrets = [judgement.measure_regret(chooser) for judgement in judgements]
     poor = [regret for regret, one in zip(regrets, judgements, strict=True) if one.is_poor]
     lost = [
