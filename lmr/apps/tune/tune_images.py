@@ -90,7 +90,8 @@ def _find_result(source: TuneSource, folder: Path, bar: tqdm[Never], save_second
         CandidateResult(trial.method.spec, scores, evidence.probabilities.argmax(1).tolist())
         for trial, scores, evidence in zip(trials.trials, trials.score(), trials.collect(), strict=True)
     ]
-    result = TuneResult(source.name, candidates, trials.places.tolist(), source.count - len(trials.places))
+    places, classes = trials.places.tolist(), trials.classifier.classes
+    result = TuneResult(source.name, candidates, places, source.count - len(places), classes)
     write_result(kept, result)
     trials.delete_checkpoint()
     return result

@@ -31,6 +31,7 @@ class TuneResult:
     candidates: list[CandidateResult]
     places: list[int]
     unreadable: int
+    classes: int
 
     @cached_property
     def scores(self) -> list[dict[str, float]]:
@@ -40,7 +41,7 @@ class TuneResult:
     @cached_property
     def recommended(self) -> int:
         """The number of the candidate that the rule recommends."""
-        return recommend(self.scores)
+        return recommend(self.scores, self.classes)
 
 
 def write_result(path: Path, result: TuneResult) -> None:
@@ -60,7 +61,8 @@ def read_result(path: Path) -> TuneResult:
             )
             for one in content["candidates"]
         ]
-        return TuneResult(content["source"], candidates, content["places"], content["unreadable"])
+        numbers = (content[key] for key in ("places", "unreadable", "classes"))
+        return TuneResult(content["source"], candidates, *numbers)
     except (ValueError, KeyError, TypeError) as error:
         raise LmrError(f"{str(path)!r} is damaged ({error}); remove it to measure that stream again.") from error
 
