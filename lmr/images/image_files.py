@@ -34,7 +34,16 @@ _UPRIGHT = {
 
 
 class UnreadableImage(LmrError):
-    """The file cannot be read as an image; the message says why."""
+    """The file cannot be read as an image; the message says why.
+
+    Examples:
+        >>> import lmr
+        >>> try:
+        ...     image = lmr.open_image("missing.jpg")
+        ... except lmr.UnreadableImage as error:
+        ...     print(error)
+        Cannot read 'missing.jpg': there is no such file.
+    """
 
 
 def list_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -92,6 +101,14 @@ def open_image(path: str | os.PathLike[str], *, upright: bool = True) -> Image.I
 
     ``upright=False`` leaves the image as it was stored, which is how all published results on ImageNet were obtained.
     Raises UnreadableImage, and nothing else, if the file cannot be read; never warns.
+
+    Examples:
+        >>> import lmr
+        >>> from PIL import Image
+        >>> Image.new("RGBA", (4, 3), (0, 0, 0, 0)).save("clear.png")
+        >>> image = lmr.open_image("clear.png")
+        >>> image.mode, image.size, image.getpixel((0, 0))
+        ('RGB', (4, 3), (255, 255, 255))
     """
     if not os.path.isfile(path):
         raise UnreadableImage(f"Cannot read {str(path)!r}: there is no such file.")

@@ -227,4 +227,4 @@ def test_defaults_stay_and_are_questioned_once(caplog: pytest.LogCaptureFixture)
         assert lmr.create("choosy", make_classes(4)).spec == "choosy(rate=0.1, count=3)"
     (message,) = caplog.messages
     assert "for 4 classes, preset='auto' uses rate=0.7" in message
-    assert caplog.records[0].name.startswith("lmr.")
+    assert caplog.records[0].name == "lmr"
