@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
 from lmr.models.formats.to_transformers import Norms
+from lmr.models.image_preprocess import ImagePreprocess, Images
 from lmr.models.model_facts import ModelFacts, describe_facts
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
@@ -27,9 +27,6 @@ from lmr.models.prototypes import (
     name_prototypes,
     read_prototypes,
 )
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 __all__ = ["DEFAULT_TEMPLATES", "Backbone"]
 
@@ -66,16 +63,17 @@ class Backbone(ABC):
         """``model_facts`` in words, for people; code asks ``model_facts``."""
         return describe_facts(self.model_facts)
 
-    def preprocess(self, image: Image) -> Tensor:
-        """A PIL image of any size and mode to an input of the encoder: [*input_shape], on the CPU.
+    @property
+    def preprocess(self) -> Callable[[Images], Tensor]:
+        """The function from an image to an input of the encoder: [*input_shape], on the CPU.
 
-        Transparency is dropped and an EXIF rotation is not applied. ``lmr predict`` and the benchmarks open files with
-        ``lmr.open_image``, which handles both.
+        It takes a PIL image, the path of a file, the content of one (bytes), or a uint8 array; or a list of them, for
+        a batch [N, *input_shape]. It can be pickled, for the workers of a DataLoader; see ``ImagePreprocess``.
         """
-        return self.preprocessing.prepare_image(image).to(self.dtype)
+        return ImagePreprocess(self.preprocessing, self.dtype)
 
     def preprocess_pixels(self, pixels: Tensor) -> Tensor:
-        """uint8 images [N, h, w, 3] of one size to inputs of the encoder: [N, *input_shape]."""
+        """uint8 images [N, h, w, 3] of one size to inputs of the encoder: [N, *input_shape], on the same device."""
         return self.preprocessing.prepare_pixels(pixels).to(self.dtype)
 
     @abstractmethod

@@ -68,11 +68,7 @@ class Preprocessing:
         from PIL.Image import Image, Resampling
 
         if not isinstance(image, Image):
-            raise LmrError(
-                f"Expected a PIL image, got {type(image).__name__}; open a file with "
-                "lmr.open_image, and give uint8 tensors ['N', 'h', 'w', 3] to "
-                "backbone.preprocess_pixels."
-            )
+            raise LmrError(f"Expected a PIL image, got {type(image).__name__}.")
         if min(image.size) == 0:
             raise LmrError(f"Expected an image with pixels, got one of size {image.size}.")
         x, y = self._trim(image.width, image.height)

@@ -27,7 +27,8 @@ class Dataset(ABC):
 
     ``classes`` are the candidates, in the order of the labels. ``domains`` are those a benchmark runs; ``others`` may
     be requested too. ``severities`` is (0,) for clean sets. ``digest`` changes when the images, the
-    labels or their order do; ``protocol`` says in words where the images come from.
+    labels or their order do; ``protocol`` says in words where the images come from. ``reads_files`` is set where
+    images are decoded from files whenever they are read.
 
     Examples:
         >>> import lmr
@@ -45,6 +46,7 @@ class Dataset(ABC):
     others: tuple[str, ...] = ()
     severities: tuple[int, ...] = (0,)
     protocol: dict[str, str]
+    reads_files: bool = False
 
     @property
     @abstractmethod
@@ -138,6 +140,7 @@ class CorruptedOnTheFly(Dataset):
         self.name, self.clean, self.classes = name, clean, clean.classes
         self.constants, self.seed, self.workers = constants, seed, workers
         self._numbers, self._finish = numbers, finish
+        self.reads_files = clean.reads_files
         self.protocol = {**clean.protocol, "corruptions": describe_made(constants, seed)}
 
     @property
