@@ -10,12 +10,13 @@ from typing import Any
 
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
-from lmr.core.registry import find_method, list_methods, sort_methods
+from lmr.core.registry import AUTO, find_method, list_methods, sort_methods
 from lmr.core.spec import format_spec
 from lmr.models import list_models
 from lmr.models.known_models import DEFAULT_MODEL
 
 WIDTH = 100  # columns
+FEW = 2  # the smallest number of classes
 
 
 def describe_everything() -> str:
@@ -95,6 +96,10 @@ def _list_presets(method: type[Method]) -> list[tuple[str, str, str, str]]:
     for name, preset in method.presets.items():
         values = ", ".join(f"{key}={value!r}" for key, value in preset.values.items()) or "the defaults"
         found.append((name, str(preset.batch_size), values, preset.source))
+    if chosen := method.choose_values(FEW):
+        values = ", ".join(f"{key}={value!r}" for key, value in chosen.items())
+        size = str(method.presets["default"].batch_size)
+        found.append((AUTO, size, f"{values} with few classes, else the defaults", "docs/tune.md"))
     return found
 
 

@@ -13,6 +13,9 @@ import torch
 
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.method import Method
+from lmr.core.registry import AUTO, create, split_address
+from lmr.core.spec import parse_spec
 from lmr.data.sets.labelled import read_class_names
 from lmr.models import Backbone, load
 
@@ -99,3 +102,24 @@ def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> 
 def make_classifier(backbone: Backbone, names: Sequence[str], prompts: Prompts | None) -> ZeroShot:
     """A classifier of these names with these prompts, or with the model's default if there are none."""
     return backbone.classifier(names) if prompts is None else backbone.classifier(names, prompts)
+
+
+def find_preset(spec: str) -> str | None:
+    """The preset that a spec names, None if it names none."""
+    preset: str | None = parse_spec(split_address(spec)[1])[1].get("preset")
+    return preset
+
+
+def create_suited(spec: str, classifier: ZeroShot) -> Method:
+    """A method with what it chooses for the number of classes, unless the spec names a preset."""
+    return create(spec, classifier, preset=find_preset(spec) or AUTO)
+
+
+def describe_suited(spec: str, method: Method) -> str:
+    """What was chosen for the number of classes when ``method`` was created from ``spec``; empty if nothing was."""
+    given = parse_spec(split_address(spec)[1])[1]
+    if "preset" in given:
+        return ""
+    chosen = method.choose_values(method.classifier.classes)
+    words = [f"{key}={value!r}" for key, value in chosen.items() if key not in given and getattr(method, key) == value]
+    return f"{', '.join(words)} as chosen for {method.classifier.classes} classes" if words else ""

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lmr.cli.interrupts import INTERRUPTED, Interrupts
+from lmr.cli.signals.interrupts import INTERRUPTED, Interrupts
 
 
 def main(argv: Sequence[str] | None = None) -> int:

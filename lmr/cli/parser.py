@@ -26,6 +26,7 @@ COMMANDS = {
     "predict": Command("label a folder of images while adapting to it", "predict"),
     "export": Command("write an adapted model for transformers, to run without lmr", "export"),
     "doctor": Command("describe a model and check that it works", "doctor"),
+    "tune": Command("choose the values of a method on unlabelled images", "tune"),
     "cost": Command("measure what a step of each method costs on this machine", "cost"),
     "cost-text": Command("measure what encoding all prompts at every batch costs", "measuring.cost_text"),
     "watch-trials": Command("try the watch on streams that go wrong and on healthy ones", "measuring.watch_trials"),

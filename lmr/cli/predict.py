@@ -79,7 +79,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--method",
         default="lmr",
         metavar="SPEC",
-        help='a method from "lmr list", as in "lmr(lr=5e-4)" (default: %(default)s)',
+        help='a method from "lmr list", as in "lmr(lr=5e-4)"; it has its values for the number of classes unless a '
+        "preset is named (default: %(default)s)",
     )
     add_prompt_options(parser)
     add("--batch-size", type=int, default=64, metavar="N", help="images per adaptation step (default: %(default)s)")

@@ -25,7 +25,9 @@ from lmr.core.method import Method, list_arguments
 from lmr.core.spec import parse_spec, suggest
 
 ENTRY_POINTS = "lmr.methods"
+AUTO = "auto"  # the preset that every method has: what it chooses for the number of classes
 _METHODS: dict[str, type[Method]] = {}
+_ADVISED: set[str] = set()  # methods whose defaults were questioned in this process
 _M = TypeVar("_M", bound=type[Method])
 _ADDRESS = re.compile(r"(?P<file>.+\.py):(?P<spec>[A-Za-z_]\w*\s*(?:\(.*\))?)\s*", re.DOTALL)
 
@@ -123,7 +125,8 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
     """Create a method from its spec string, for example ``create("lmr(lr=1e-3)", clip)``.
 
     Arguments of the call override the string, the string overrides the preset, the preset the defaults. A preset may
-    also be in the string: ``lmr(preset="cifar10-c")``. A method in your own file is ``./mine.py:mine``.
+    also be in the string: ``lmr(preset="cifar10-c")``. The preset "auto" is what the method chooses for the number of
+    classes. A method in your own file is ``./mine.py:mine``.
 
     Examples:
         >>> import lmr, torch
@@ -143,16 +146,33 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
     values |= arguments
     named = values.pop("preset", None)
     preset = named if preset is None else preset
-    if preset is not None:
-        if not isinstance(preset, str) or preset not in method.presets:
-            near = suggest(str(preset), method.presets)
-            raise LmrError(f"{name} has no preset {preset!r}.{near} It has: {', '.join(method.presets)}.")
+    suited = method.choose_values(clip.classes)
+    if preset == AUTO:
+        values = suited | values
+    elif preset is not None:
+        known_presets = [*method.presets, AUTO]
+        if not isinstance(preset, str) or preset not in known_presets:
+            near = suggest(str(preset), known_presets)
+            raise LmrError(f"{name} has no preset {preset!r}.{near} It has: {', '.join(known_presets)}.")
         values = method.presets[preset].values | values
+    elif suited and not suited.keys() & values.keys():
+        _advise(name, clip.classes, suited)
     known = list_arguments(method)
     for key in values:
         if key not in known:
             raise LmrError(f"{name} has no argument {key!r}.{suggest(key, known)} It has: {', '.join(known)}.")
     return method(clip, streams=streams, **values)
+
+
+def _advise(name: str, classes: int, suited: dict[str, Any]) -> None:
+    """Tell once per method that its defaults were chosen for more classes."""
+    if name not in _ADVISED:
+        _ADVISED.add(name)
+        LOGGER.warning(
+            "%s has its published defaults, which were chosen for many classes; for %d classes, preset=%r uses %s "
+            "(preset='default' keeps the defaults without this message).",
+            name, classes, AUTO, ", ".join(f"{key}={value!r}" for key, value in suited.items()),
+        )  # fmt: skip
 
 
 def load_method_file(path: str) -> str:

@@ -11,7 +11,7 @@ The state is one row per stream; a batch may mix streams and every stream gets w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from lmr.core.registry import register
 from lmr.core.traits import Passes, Role
 
 UNIT = 64  # images in a step of the paper's experiments, for which lr, eta and mu were chosen
+FEW_CLASSES = 30  # below, the values for ten classes suit better than those for 100; see docs/tune.md
 
 
 class _Look(NamedTuple):
@@ -76,6 +77,11 @@ class LMR(NormMethod):
     positives: Literal["gap", "top1"] = "gap"
     emit: Literal["after", "before"] = "after"
     pace: Literal["batch", "image"] = "batch"  # what lr, eta and mu are counted by; "image": they hold for 64 images
+
+    @classmethod
+    def choose_values(cls, classes: int) -> dict[str, Any]:
+        """The published values for ten classes where there are few; docs/tune.md shows what the limit rests on."""
+        return dict(cls.presets["cifar10-c"].values) if classes < FEW_CLASSES else {}
 
     def prepare(self) -> None:
         self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmr.core.batch import FrozenAnswer
 from lmr.core.classifier import leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
-from lmr.core.frozen import FrozenAnswer
 from lmr.core.functional.losses import entropy
 from lmr.core.method import Method, Mix, Prediction, Streams
 from lmr.core.traits import Passes

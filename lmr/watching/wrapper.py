@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import Tensor
 
-from lmr.core.frozen import FrozenAnswer
+from lmr.core.batch import FrozenAnswer
 from lmr.core.method import Method
 from lmr.core.traits import Emission, Passes
 
@@ -60,6 +61,8 @@ class MethodWrapper(Method):
         """As the method."""
         return self.method.settle(stream)
 
-    def _hold(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
         """As the method."""
-        return self.method._hold()
+        with self.method._hold():
+            yield

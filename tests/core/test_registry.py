@@ -181,3 +181,50 @@ def test_wrong_classifier_gets_a_sentence(clip: lmr.ZeroShot) -> None:
 def test_name_that_is_no_text_gets_a_sentence(name: Any, clip: lmr.ZeroShot) -> None:
     with pytest.raises(lmr.LmrError):
         lmr.create(name, clip)
+
+
+# The preset "auto": what a method chooses for the number of classes.
+
+
+@pytest.fixture
+def _choosy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method with other values below five classes."""
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    monkeypatch.setattr(registry, "_ADVISED", set())
+
+    @lmr.register("choosy")
+    class Choosy(lmr.Method):
+        """Its only purpose is to choose."""
+
+        rate: float = 0.1
+        count: int = 3
+
+        @classmethod
+        def choose_values(cls, classes: int) -> dict[str, Any]:
+            return {"rate": 0.7} if classes < 5 else {}
+
+
+def make_classes(count: int) -> lmr.ZeroShot:
+    return lmr.ZeroShot(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), torch.eye(8)[:count])
+
+
+@pytest.mark.usefixtures("_choosy")
+def test_auto_is_what_the_method_chooses() -> None:
+    assert lmr.create("choosy", make_classes(4), preset="auto").spec == "choosy(rate=0.7, count=3)"
+    assert lmr.create("choosy(preset='auto', count=2)", make_classes(4)).spec == "choosy(rate=0.7, count=2)"
+    assert lmr.create("choosy(preset='auto', rate=0.2)", make_classes(4)).spec == "choosy(rate=0.2, count=3)"
+    assert lmr.create("choosy", make_classes(5), preset="auto").spec == "choosy(rate=0.1, count=3)"
+    assert lmr.create("zeroshot", make_classes(4), preset="auto").spec == "zeroshot()"
+
+
+@pytest.mark.usefixtures("_choosy")
+def test_defaults_stay_and_are_questioned_once(caplog: pytest.LogCaptureFixture) -> None:
+    for spec in ("choosy(preset='default')", "choosy(preset='auto')", "choosy(rate=0.2)"):
+        lmr.create(spec, make_classes(4))
+    lmr.create("choosy", make_classes(5))
+    assert caplog.messages == []
+    for _ in range(2):
+        assert lmr.create("choosy", make_classes(4)).spec == "choosy(rate=0.1, count=3)"
+    (message,) = caplog.messages
+    assert "for 4 classes, preset='auto' uses rate=0.7" in message
+    assert caplog.records[0].name == "lmr"

@@ -17,13 +17,24 @@ from typing import Literal
 
 import torch
 
-from lmr.apps.model_options import ModelOptions, choose_prompts, make_classifier, read_names
+from lmr.apps.model_options import (
+    ModelOptions,
+    choose_prompts,
+    create_suited,
+    describe_suited,
+    find_preset,
+    make_classifier,
+    read_names,
+)
 from lmr.apps.predict.folder_run import FolderRun
 from lmr.apps.predict.predict_summary import PredictSummary
 from lmr.apps.predict.result_file import ResultFile
 from lmr.apps.predict.state_lock import hold_state
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.method import Method
 from lmr.core.registry import create
+from lmr.core.state import read_state
 from lmr.images.image_places import ImagePlace, PlaceKey, iterate_images, list_sources
 from lmr.images.video_files import is_video
 from lmr.models.known_models import DEFAULT_MODEL
@@ -98,10 +109,11 @@ def predict_images(
             output.frames = videos
         backbone = options.load(model)
         classifier = make_classifier(backbone, names, wording)
-        adapting = create(method, classifier)
+        chosen = _create_method(method, classifier, progress)
+        suited = describe_suited(method, chosen)
         if guard is not None:
-            adapting, settings["watch"] = Watched(adapting, guard), guard.spec
-        run = FolderRun(adapting, backbone.preprocess, output, progress, batch_size, top, settings)
+            chosen, settings["watch"] = Watched(chosen, guard), guard.spec
+        run = FolderRun(chosen, backbone.preprocess, output, progress, batch_size, top, settings)
         finished: set[PlaceKey] = set()
         if resume and progress is not None and progress.exists():
             finished = run.recover()
@@ -128,8 +140,19 @@ def predict_images(
         progress,
         dict(run.causes),
         run.first_error,
-        adapting.describe_events() if isinstance(adapting, Watched) else None,
+        chosen.describe_events() if isinstance(chosen, Watched) else None,
+        suited,
     )
+
+
+def _create_method(spec: str, classifier: ZeroShot, progress: Path | None) -> Method:
+    """The method with its values for the number of classes; with its defaults where the state was saved with them."""
+    plain, suited = create(spec, classifier, preset=find_preset(spec) or "default"), create_suited(spec, classifier)
+    if plain.spec == suited.spec or progress is None or not progress.exists():
+        return suited
+    with contextlib.suppress(LmrError):  # a file that is no state is refused where it is loaded
+        return plain if read_state(progress)[1].get("spec") == plain.spec else suited
+    return suited
 
 
 def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ class PredictSummary:
     causes: Mapping[ErrorCause, int] = field(default_factory=dict)  # of the errors of this run
     first_error: str | None = None  # of this run
     watch: str | None = None  # what a watch has seen
+    suited: str = ""  # which values were chosen for the number of classes, in words
 
     @property
     def speed(self) -> float:
@@ -70,6 +71,7 @@ class PredictSummary:
         if self.most_predicted is not None:
             label, share = self.most_predicted
             parts.append(f"most predicted {label!r} ({share:.1%})")
+        parts += [self.suited] if self.suited else []
         parts.append(f"results in {self.out}" if self.out else "results on standard output")
         parts += [f"state in {self.state}"] if self.state else []
         return ", ".join(parts) + (f". {self.watch}" if self.watch else "")

@@ -24,6 +24,7 @@ from lmr.bench.plans.prompt_sets import PromptSet, read_prompt_set
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.registry import (
+    AUTO,
     create,
     find_method,
     find_method_file,
@@ -54,11 +55,21 @@ class Contender:
     """
 
     label: str
-    spec: str  # canonical
+    spec: str  # canonical, unless it has the preset "auto": then ``suit`` completes it
     batch_size: int
     file: str | None = None
     file_digest: str | None = None
     watch: str = ""  # the canonical spec of the watch around it, if there is one
+
+    def suit(self, classes: int) -> Contender:
+        """The same with the values that the preset "auto" stands for with so many classes."""
+        name, values = parse_spec(self.spec)
+        if values.get("preset") != AUTO:
+            return self
+        method = find_method(name if self.file is None else f"{self.file}:{name}")
+        del values["preset"]
+        suited = format_spec(name, {"preset": "default"} | method.choose_values(classes) | values)
+        return replace(self, spec=create(suited, _make_small_classifier()).spec)
 
     @property
     def address(self) -> str:
@@ -226,7 +237,7 @@ def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) ->
         pairs = [("", spec) for entry in _wrap(given) for spec in (_list_installed() if entry == "all" else [entry])]
     found = [(label, *_find_file(spec, near)) for label, spec in pairs]
     for preset in presets:
-        known = sorted({name for method in list_methods() for name in find_method(method).presets})
+        known = sorted({AUTO, *(name for method in list_methods() for name in find_method(method).presets)})
         if preset not in known:
             raise LmrError(
                 f"No method has a preset {preset!r}.{suggest(str(preset), known)} There are: {', '.join(known)}."
@@ -270,10 +281,13 @@ def _complete(label: str, spec: str, file: str | None, presets: Iterable[str]) -
     """The canonical spec, with the first of the presets that the method has unless it names one."""
     name, values = parse_spec(spec)
     method = find_method(name if file is None else f"{file}:{name}")
-    preset = values.get("preset", next((preset for preset in presets if preset in method.presets), "default"))
-    made = create(format_spec(name, {"preset": preset} | values), _make_small_classifier())
+    known = {*method.presets, AUTO}
+    preset = values.get("preset", next((preset for preset in presets if preset in known), "default"))
+    completed = format_spec(name, {"preset": preset} | values)
+    made = create(completed, _make_small_classifier())  # checks the values
     digest = None if file is None else load_method_file(file)
-    return Contender(label or name_contender(spec), made.spec, method.presets[preset].batch_size, file, digest)
+    size = method.presets["default" if preset == AUTO else preset].batch_size
+    return Contender(label or name_contender(spec), completed if preset == AUTO else made.spec, size, file, digest)
 
 
 def name_contender(spec: str) -> str:

@@ -176,7 +176,7 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
             )
             stream = make_task_stream(first, opened)
             first = dataclasses.replace(first, images=stream.count, order_hash=stream.hash)
-            for contender in part.methods:
+            for contender in (one.suit(len(opened.classes)) for one in part.methods):
                 for batch_size in part.batch_sizes or (contender.batch_size,):
                     task = dataclasses.replace(first, contender=contender, batch_size=batch_size)
                     yield dataclasses.replace(task, run=_hash(task))

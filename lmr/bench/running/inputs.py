@@ -87,8 +87,9 @@ def find_dataset(name: str, root: str | None = None) -> KeptImages:
 
 
 def name_clean_set(name: str) -> str:
-    """The name of the clean set that a corrupted one was made from."""
-    return CLEAN_SETS.get(name, name.removesuffix("-c"))
+    """The name of the clean set that a corrupted one was made from, with the same classes."""
+    whole, at, subset = name.partition("@")
+    return CLEAN_SETS.get(whole, whole.removesuffix("-c")) + at + subset
 
 
 def find_clean_dataset(name: str, root: str | None) -> Dataset:

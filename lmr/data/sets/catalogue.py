@@ -10,6 +10,7 @@ from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
 from lmr.data.photographs import Photographs
 from lmr.data.sets.cifar import open_cifar, open_cifar_c
+from lmr.data.sets.class_subset import ClassSubset, split_subset
 from lmr.data.sets.dataset import CLEAN, CorruptedOnTheFly, Dataset, find_root
 from lmr.data.sets.image_file_set import open_labelled
 from lmr.data.sets.imagenet import open_imagenet, open_imagenet_c
@@ -28,6 +29,7 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, worke
     """Open a set by name (one of ``NAMES``), or your own images as "folder:PATH" or "csv:PATH".
 
     "pocket-c-2000" is the first 2,000 images of the pocket world instead of 10,000; any number will do.
+    A name followed by @10 is ten classes of the set, @10.2 another ten (2 is a seed).
     ``root`` is the folder that contains the sets (default: $LMR_DATA, or ~/.cache/lmr/data). ``workers`` processes
     corrupt images where this is done on the fly. Raises LmrError with the command that gets a missing set.
     """
@@ -36,6 +38,9 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, worke
         return _open_own(name, kind, Path(path).expanduser())
     if first := _FIRST_OF_POCKET.fullmatch(str(name)):
         return _open_pocket(name, int(first[2]), workers, corrupted=first[1] is not None)
+    if (subset := split_subset(name)) is not None:
+        whole, count, seed = subset
+        return ClassSubset(name, open_dataset(whole, root, workers=workers), count, seed)
     if name not in NAMES:
         raise LmrError(
             f"There is no dataset {name!r}.{suggest(name, NAMES)} Choose one of: {', '.join(NAMES)}, or give "

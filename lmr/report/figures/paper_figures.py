@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lmr.report.figures import figure_data as data
+from lmr.report.figures.class_counts import ClassCounts, collect_class_counts
 from lmr.report.figures.drawing import (
     DASHES,
     MARKERS,
@@ -28,6 +29,7 @@ from lmr.report.figures.drawing import (
 from lmr.report.noted import join_notes
 from lmr.report.paper.panels import DELTA, NEEDS, SWEEPS, SWEPT_PANELS, VALUE_WORDS, Panel
 from lmr.report.paper.paper_tables import describe_paper
+from lmr.report.row_traits import LineKind
 from lmr.report.runs import Runs
 from lmr.report.series import Series, Setting
 from lmr.report.tables.sweeps import Sweep
@@ -74,10 +76,13 @@ def draw_figures(runs: Runs, settings: dict[Setting, list[Series]]) -> FigureSet
         else:
             words = SWEEPS[name]
             ready += [_Ready(panel, s.setting.dataset, _draw_sweep(s, words.axis, words.caption)) for s in sweeps]
+    ready += [
+        _Ready(Panel.CLASSES, counts.dataset, _draw_class_counts(counts)) for counts in collect_class_counts(settings)
+    ]
     names = _name_figures(ready)
     drawings = [render(name, one.panel.value, _cite(one)) for one, name in zip(ready, names, strict=True)]
     drawn = {one.panel for one in ready}
-    missing = tuple(_explain_missing(panel) for panel in Panel if panel not in drawn)
+    missing = tuple(_explain_missing(panel) for panel in NEEDS if panel not in drawn)
     return FigureSet(tuple(sorted(drawings, key=lambda drawing: drawing.name)), missing, join_notes(*notes))
 
 
@@ -245,6 +250,32 @@ def _draw_deltas(sweeps: Sequence[Sweep]) -> Draw:
         label_ends(axes, ends)
         where = "; ".join(sweep.describe() + mark for sweep, mark in zip(sweeps, marks, strict=True))
         return f"Accuracy against δ on {where}. The dotted line is the paper's choice."
+
+    return draw
+
+
+def _draw_class_counts(counts: ClassCounts) -> Draw:
+    def draw(axes: Axes) -> str:
+        ends = []
+        for name, style in style_lines(dict.fromkeys(counts.gains, LineKind.OTHER)).items():
+            gains = counts.gains[name]
+            axes.plot(list(gains), list(gains.values()), **style)
+            ends.append((name, list(gains)[-1], list(gains.values())[-1], str(style["color"])))
+        axes.axhline(0, color="#999999", linewidth=0.7)
+        if counts.limit is not None:
+            axes.axvline(counts.limit, color=OURS["color"], linewidth=0.9, linestyle=":")
+        values = sorted({classes for gains in counts.gains.values() for classes in gains})
+        axes.set_xscale("log")
+        axes.set_xticks(values, [str(value) for value in values])
+        axes.minorticks_off()
+        axes.set(xlabel="classes", ylabel="gain over zero-shot, points")
+        _widen(axes)
+        label_ends(axes, ends)
+        return (
+            f"Gain over zero-shot against the number of classes, on subsets of {counts.dataset} in batches of "
+            f"{counts.batch_size}, means over {counts.domains} domains. Left of the dotted line the preset 'auto' "
+            "leaves the defaults."
+        )
 
     return draw
 

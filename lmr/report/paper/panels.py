@@ -23,6 +23,7 @@ class Panel(enum.Enum):
     NEGATIVES = "3b"
     DELTA = "3c"
     RECOVERY = "3d"
+    CLASSES = "classes"  # not in the paper, so that no report misses it
 
 
 @dataclass(frozen=True)

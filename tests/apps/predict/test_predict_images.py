@@ -32,6 +32,7 @@ from lmr.apps.predict.predict_summary import PredictSummary
 from lmr.apps.predict.result_file import ErrorCause, ImageAnswer, ResultFile, StandardOutput, format_csv
 from lmr.apps.predict.state_lock import hold_state
 from lmr.cli import main
+from lmr.core.spec import parse_spec
 from lmr.core.state import read_state
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
@@ -179,7 +180,8 @@ def make_zoo(folder: Path, model: str = "pocket") -> list[str]:
 def expect_lines(model: str, names: list[str], broken: set[str], batch_size: int, top: int) -> list[dict[str, Any]]:
     """The same by hand: one step per chunk on what is readable."""
     backbone, labels = lmr.load(model), CLASS_NAMES[model]
-    method = lmr.create("lmr(lr=2e-3)", backbone.classifier(labels, ["a photo of a {}.", "a blurry picture of a {}."]))
+    clip = backbone.classifier(labels, ["a photo of a {}.", "a blurry picture of a {}."])
+    method = lmr.create("lmr(lr=2e-3)", clip, preset="auto")
     lines: dict[str, dict[str, Any]] = {}
     for first in range(0, len(names), batch_size):
         good = [name for name in names[first : first + batch_size] if name not in broken]
@@ -724,13 +726,13 @@ def edit(path: Path) -> None:
 
 
 def forget_notes(path: Path) -> None:
-    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS))
+    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="auto")
     method.load(path)
     method.save(path)
 
 
 def spoil_notes(path: Path) -> None:
-    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS))
+    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="auto")
     notes = method.load(path)
     method.save(path, notes=notes | {"offset": "many"})
 
@@ -1178,3 +1180,31 @@ def test_empty_names_get_a_sentence(words: list[str], here: Path, capsys: pytest
     code, out, said = run_here(capsys, *words, "--labels", TEXT)
     assert (code, out) == (2, "")
     assert "empty" in said
+
+
+# The values for the number of classes.
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    return parse_spec(read_state(path)[1]["spec"])[1]
+
+
+def test_few_classes_get_the_values_for_few(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "a", range(3))
+    assert main(["predict", "a", "--labels", TEXT, "--model", "pocket", "--state", "s", "--out", "o.jsonl"]) == 0
+    assert "gamma0=0.3, beta=3.0 as chosen for 12 classes" in capsys.readouterr().err
+    assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (0.3, 3.0)
+    for method, gamma0, beta in (("lmr(gamma0=2)", 2.0, 3.0), ('lmr(preset="default")', 4.0, 1.0)):
+        Path("s").unlink()
+        summary = predict_images("a", LABELS, model="pocket", method=method, state="s", out="o.jsonl", overwrite=True)
+        assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (gamma0, beta)
+        assert ("chosen for" in str(summary)) == (method == "lmr(gamma0=2)")
+
+
+def test_a_state_of_the_published_values_is_continued_with_them(here: Path) -> None:
+    """As saved by a version that had no others."""
+    draw_pictures(here / "a", range(3))
+    lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="default").save("s")
+    summary = predict_images("a", LABELS, model="pocket", state="s", out="o.jsonl")
+    assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (4.0, 1.0)
+    assert "chosen for" not in str(summary)

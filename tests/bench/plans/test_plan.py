@@ -59,7 +59,7 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
     assert plan.parts
     others = {"imagenet-c-vitl14": "ViT-L-14", "cifar10-c-quick": "ViT-B-32"}
     others |= dict.fromkeys(("life", "life-quick", "life-haul", "haul-quick"), "pocket")
-    embedded = next((model for model in EMBEDDED_MODELS if name.startswith(model)), "ViT-B-16")
+    embedded = next((model for model in EMBEDDED_MODELS if model in name.split("-")), "ViT-B-16")
     for part in plan.parts:
         if name != "demo":
             assert part.backbones == (others.get(name, embedded),)

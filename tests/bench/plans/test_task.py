@@ -237,3 +237,17 @@ def test_quick_photographs_are_a_part_of_the_plan_photo(tmp_path: Path) -> None:
 def test_missing_data_names_the_command_that_gets_it(tmp_path: Path) -> None:
     with pytest.raises(lmr.LmrError, match="lmr fetch cifar10-c"):
         list_tasks([read_plan("cifar10-c", {"backbones": "pocket"})], str(tmp_path))
+
+
+def test_auto_takes_the_values_for_the_classes_of_each_dataset() -> None:
+    """The row of a run shows the values that were used, and the run is that of these values."""
+    given = {"datasets": ["pocket-c", "pocket-c@10"], "corruptions": "fog", "backbones": "pocket", "images": 8}
+    few, many = (
+        list_tasks([parse_plan("p", "", Path(), given | {"methods": f"lmr(preset={preset!r})"})])
+        for preset in ("cifar10-c", "cifar100-c")
+    )
+    chosen = list_tasks([parse_plan("p", "", Path(), given | {"methods": 'lmr(preset="auto")'})])
+    by_preset = list_tasks([parse_plan("p", "", Path(), given | {"methods": "lmr", "preset": "auto"})])
+    assert [task.run for task in chosen] == [task.run for task in by_preset] == [many[0].run, few[1].run]
+    assert [task.contender.spec for task in chosen] == [many[0].contender.spec, few[1].contender.spec]
+    assert chosen[0].command == many[0].command

@@ -12,7 +12,7 @@ import signal
 from types import FrameType, TracebackType
 
 INTERRUPTED = "Interrupted."
-_HERE = os.path.dirname(__file__) + os.sep
+_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the command line
 
 
 class Interrupts:

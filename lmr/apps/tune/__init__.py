@@ -1,0 +1,1 @@
+"""``lmr tune``: choosing a method's arguments on unlabelled images."""

@@ -1,0 +1,231 @@
+"""What ``lmr tune`` runs on: a folder of images, or the streams of a plan, each with its candidates."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, create_suited, make_classifier
+from lmr.apps.predict.predict_images import read_labels
+from lmr.bench.plans.plan import Contender, choose_plans, list_plans
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running.inputs import find_dataset, load_backbone, load_classifier, make_task_stream, preprocess
+from lmr.bench.running.run import create_method
+from lmr.bench.tune.grid import list_candidates
+from lmr.bench.tune.trials import TrialBatch
+from lmr.core.errors import LmrError
+from lmr.core.method import Method
+from lmr.data.sets.labelled import list_labelled
+from lmr.data.streams import shuffle_places
+from lmr.images.image_files import UnreadableImage, list_images, open_image
+from lmr.models.known_models import DEFAULT_MODEL
+
+BATCH_SIZE, FOLDER_IMAGES = 64, 2000  # by default
+TUNE_VERSION = 1  # of what scores mean; finished scores of another one are measured again
+
+
+@dataclass(frozen=True)
+class TuneSource:
+    """Unlabelled images and the candidates to try on them, the default first.
+
+    ``key`` is a hash of everything that decides the scores. ``find_labels`` gives the class of every place, for judging
+    afterwards; it raises LmrError where there are none.
+    """
+
+    name: str
+    key: str
+    count: int
+    create_methods: Callable[[], list[Method]]
+    read: Callable[[int], Iterator[TrialBatch]]
+    find_labels: Callable[[], NDArray[np.int64]]
+
+
+def open_sources(
+    sources: Sequence[AnyPath],
+    *,
+    labels: AnyPath | Sequence[str] | None = None,
+    method: str = "lmr",
+    over: Sequence[str] = (),
+    model: str | None = None,
+    templates: Sequence[str] | None = None,
+    prompts: AnyPath | None = None,
+    batch_size: int | None = None,
+    images: int | None = None,
+    in_order: bool = False,
+    root: str | None = None,
+    **loading: Any,
+) -> list[TuneSource]:
+    """Folders and image files with class names ``labels``; or one plan, whose streams are sources of their own.
+
+    The candidates are the method as it is and with all values ``over``, such as "lr=3e-4,1e-3"; for a plan without
+    ``over``, its methods. ``loading`` are the arguments of ModelOptions.
+    """
+    for word, number in (("batch size", batch_size), ("number of images", images)):
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
+    plan = find_plan(sources)
+    if plan is not None:
+        if any(given is not None for given in (labels, model, templates, prompts)) or in_order:
+            raise LmrError(
+                f"The plan {plan!r} has its own classes, model, prompts and order: leave out --labels, --model, "
+                "--template, --prompts and --in-order."
+            )
+        changes = {"images": images, "batch_sizes": batch_size}
+        return open_plan(plan, changes | ({"methods": list_candidates(method, over)} if over else {}), root)
+    if labels is None:
+        raise LmrError("Give the class names: --labels a,b,c, or a file with one per line.")
+    if not over:
+        raise LmrError('Give the values to try: --over "lr=3e-4,1e-3,3e-3".')
+    return [
+        open_folder(
+            sources,
+            read_labels(labels),
+            method,
+            over,
+            model=model or DEFAULT_MODEL,
+            prompts=choose_prompts(templates, prompts),
+            options=ModelOptions(**loading),
+            batch_size=batch_size or BATCH_SIZE,
+            images=images or FOLDER_IMAGES,
+            in_order=in_order,
+        )
+    ]
+
+
+def find_plan(sources: Sequence[AnyPath]) -> str | None:
+    """The plan that is named: a .toml file, or a plan of the package where no folder or file has that name."""
+    name = os.fspath(sources[0])
+    found = name.endswith(".toml") or (not os.path.exists(name) and name in list_plans())
+    if found and len(sources) > 1:
+        raise LmrError(f"Give one plan, {name!r}, or folders and image files, not both.")
+    return name if found else None
+
+
+def open_plan(name: str, overrides: Mapping[str, Any], root: str | None = None) -> list[TuneSource]:
+    """The streams of a plan; its methods are the candidates, the first one the default."""
+    groups: dict[str, list[Task]] = {}
+    plans = choose_plans([name], overrides)
+    for task in list_tasks(plans, root, lambda words: print(f"lmr: {words}", file=sys.stderr)):
+        blank = dataclasses.replace(task, run="", contender=Contender("", "", 0))
+        groups.setdefault(repr(blank), []).append(task)
+    for first, *others in groups.values():
+        if not others:
+            raise LmrError(
+                f"There is nothing to choose from: the plan {name!r} has only {first.contender.label!r} in batches of "
+                f'{first.batch_size}; give the values to try: --over "lr=3e-4,1e-3,3e-3".'
+            )
+    return [_open_stream(tasks) for tasks in groups.values()]
+
+
+def _open_stream(tasks: Sequence[Task]) -> TuneSource:
+    first = tasks[0]
+    dataset = find_dataset(first.dataset, first.root)
+    stream = make_task_stream(first, dataset)
+
+    def create_methods() -> list[Method]:
+        classifier = load_classifier(first.backbone, first.dtype, first.device, dataset.classes, first.prompts)
+        return [create_method(task.contender, classifier) for task in tasks]
+
+    def read(start: int) -> Iterator[TrialBatch]:
+        backbone = load_backbone(first.backbone, first.dtype, first.device)
+        place = stream.ends[start - 1] if start else 0
+        for batch in stream.batches(start):
+            images = preprocess(backbone, batch.images, torch.device(first.device))
+            yield TrialBatch(images, list(range(place, place + len(images))))
+            place += len(images)
+
+    words = [first.dataset, first.domain, *([f"severity {first.severity}"] if first.severity else [])]
+    words += [f"batches of {first.batch_size}", f"seed {first.seed}"]
+    key = make_key([task.run for task in tasks])
+    return TuneSource(", ".join(words), key, stream.count, create_methods, read, lambda: stream.labels)
+
+
+def open_folder(
+    sources: Sequence[AnyPath],
+    names: Sequence[str],
+    method: str,
+    over: Sequence[str],
+    *,
+    model: str,
+    prompts: Prompts | None,
+    options: ModelOptions,
+    batch_size: int,
+    images: int,
+    in_order: bool = False,
+) -> TuneSource:
+    """Image files and folders, of which at most ``images`` are used.
+
+    The order is shuffled, always in the same way, because class sub-folders would otherwise come one after the other;
+    ``in_order`` keeps the order of the names.
+    """
+    paths = list_images(sources)
+    if not paths:
+        raise LmrError("There is no image to choose by; give at least one image or one folder of images.")
+    if not in_order:
+        paths = [paths[place] for place in shuffle_places(len(paths))]
+    paths = paths[:images]
+    backbone = options.load(model)
+    classifier = make_classifier(backbone, names, prompts)
+    made = [create_suited(one, classifier) for one in list_candidates(method, over)]
+    methods = list({one.spec: one for one in reversed(made)}.values())[::-1]  # of equal ones the first
+    if len(methods) < 2:
+        raise LmrError(f"There is nothing to choose from: all values in --over give {methods[0].spec}.")
+
+    def read(start: int) -> Iterator[TrialBatch]:
+        for first in range(start * batch_size, len(paths), batch_size):
+            found = {place: image for place in range(first, min(first + batch_size, len(paths)))
+                     if (image := _open_pixels(paths[place], backbone.preprocess)) is not None}  # fmt: skip
+            stacked = torch.stack(list(found.values())) if found else torch.empty(0)
+            yield TrialBatch(stacked.to(classifier.device, classifier.dtype), list(found))
+
+    facts = [list(map(_describe_file, paths)), [one.spec for one in methods], batch_size, classifier.fingerprint]
+    name = os.fspath(sources[0]) if len(sources) == 1 else f"{len(sources)} sources"
+    key = make_key([json.dumps(facts), json.dumps(options.note())])
+    return TuneSource(name, key, len(paths), lambda: methods, read, lambda: _find_labels(sources, names, paths))
+
+
+def make_key(parts: Sequence[str]) -> str:
+    """16 hexadecimal digits of what decides the scores."""
+    return hashlib.sha256("\n".join([f"tune {TUNE_VERSION}", *parts]).encode()).hexdigest()[:16]
+
+
+def _open_pixels(path: Path, prepare: Callable[[Any], torch.Tensor]) -> torch.Tensor | None:
+    """A preprocessed image, None for one that cannot be read."""
+    try:
+        return prepare(open_image(path))
+    except (UnreadableImage, ValueError, OSError, MemoryError):
+        return None
+
+
+def _describe_file(path: Path) -> list[str]:
+    """What tells whether a file is the same as in an earlier run."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return [os.path.abspath(path)]
+    return [os.path.abspath(path), str(facts.st_size), str(facts.st_mtime_ns)]
+
+
+def _find_labels(sources: Sequence[AnyPath], names: Sequence[str], paths: Sequence[Path]) -> NDArray[np.int64]:
+    """The classes of the images, from the sub-folders they are in."""
+    known: dict[str, int] = {}
+    for source in sources:
+        labelled = list_labelled(source, names)
+        known |= {os.path.abspath(path): label for path, label in zip(labelled.paths, labelled.labels, strict=True)}
+    if missing := [path for path in paths if os.path.abspath(path) not in known]:
+        raise LmrError(
+            f"Cannot judge: {str(missing[0])!r} is in no sub-folder that is named after a class; put the images of "
+            "each class into a sub-folder, or leave --judge out."
+        )
+    return np.array([known[os.path.abspath(path)] for path in paths], np.int64)

@@ -1,0 +1,1 @@
+"""What Ctrl-C and SIGTERM do. Apart from the commands, whose folder is full."""

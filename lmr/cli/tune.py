@@ -1,0 +1,66 @@
+"""``lmr tune``: choose a method's arguments on unlabelled images."""
+
+from __future__ import annotations
+
+import argparse
+
+from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_model_options, add_prompt_options, collect_options
+
+DESCRIPTION = """\
+Choose a method's arguments without labels. Every candidate adapts to the same unlabelled images, in one pass; several
+label-free criteria score what it answers (entropy, diversity, mutual information, consistency under a mild change,
+soft neighbourhood density, agreement with the frozen model), and a stated rule recommends one candidate.
+
+Labels are never looked at. If there are some, --judge reads them afterwards and shows how well each criterion ranks
+the candidates, and how far the recommended one is below the best. To resume a run that was stopped, give the same
+command again."""
+
+EXAMPLES = """\
+examples:
+  which learning rate and width for my camera?
+    lmr tune photos --labels "cat,dog,ship,truck" --over "lr=3e-4,1e-3,3e-3" "delta=0.02,0.03,0.05"
+  another method, with CLIP:
+    lmr tune photos --labels names.txt --model openai/clip-vit-base-patch16 --method tent --over "lr=1e-4,1e-3"
+  the photographs are in one sub-folder per class: how good was the choice?
+    lmr tune photos --labels "cat,dog,ship,truck" --over "lr=3e-4,1e-3,3e-3" --judge
+  how good the rule is, on the drawings that come with lmr: a few corruptions, or all 15
+    lmr tune tune-pocket-quick --judge
+    lmr tune tune-pocket --judge
+  your own values on the streams of a plan:
+    lmr tune photo-quick --method lmr --over "lr=3e-4,1e-3,3e-3" --judge
+
+The order of a folder's images is shuffled, because class sub-folders would otherwise come one after the other;
+--in-order keeps the order of their names, for the frames of a camera.
+
+files in --out:
+  scores.json, scores.csv   every score of every candidate, and the recommended one
+  streams/                  what is kept to resume"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``lmr tune``."""
+    add = parser.add_argument
+    add("sources", nargs="+", metavar="FOLDER|PLAN", help="folders and image files, or one plan of 'lmr bench'")
+    add("--labels", metavar="FILE|A,B,C", help="for a folder: the class names, as for lmr predict")
+    add("--method", default="lmr", metavar="SPEC", help="the method whose values are tried (default: %(default)s)")
+    add("--over", nargs="+", default=[], metavar="KEY=A,B", help='the values to try, such as "lr=3e-4,1e-3,3e-3": all '
+        "combinations, and the method as it is (default for a plan: its methods)")  # fmt: skip
+    add("--judge", action="store_true", help="afterwards, compare with the labels: the class sub-folders of a folder, "
+        "or those of the plan's dataset")  # fmt: skip
+    add("--model", metavar="MODEL", help=MODEL_HELP.replace("%(default)s", DEFAULT_MODEL))
+    add_prompt_options(parser)
+    add("--batch-size", type=int, metavar="N", help="images per step (default: 64, or what the plan says)")
+    add("--images", type=int, metavar="N", help="use at most N images (default: 2000, or what the plan says)")
+    add("--in-order", action="store_true", help="take a folder's images in the order of their names")
+    add("--out", default="lmr-tune", metavar="DIR", help="where scores are written (default: %(default)s)")
+    add("--root", metavar="DIR", help="for a plan: where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
+    add_model_options(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Try the candidates and print the tables."""
+    from lmr.apps.tune.tune_images import tune_images
+    from lmr.apps.tune.tune_sources import open_sources
+
+    sources = open_sources(options.sources, **collect_options(options, "sources", "judge", "out"))
+    print(tune_images(sources, options.out, judged=options.judge).describe())

@@ -1,0 +1,131 @@
+"""Trials keep what each candidate would answer alone, and a resumed one equals one that was never stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import lmr
+from lmr.bench.tune.criteria import copy_mildly, measure_overlap
+from lmr.bench.tune.trials import TrialBatch, Trials
+
+SPECS = ("lmr(lr=1e-3, gamma0=4.0)", "lmr(lr=1e-2, gamma0=4.0)", "zeroshot")
+
+
+@pytest.fixture(scope="module")
+def clip() -> lmr.ZeroShot:
+    return lmr.load("pocket").classifier(["red star", "blue ring", "green cross", "purple heart"])
+
+
+@pytest.fixture(scope="module")
+def batches() -> list[TrialBatch]:
+    images = torch.randn(20, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    places = [[0, 1, 2, 3, 4, 5, 6, 7], [], [9, 10, 11, 12], [13, 15, 16, 17, 18, 19, 20, 21]]
+    parts = images.split([len(part) for part in places])
+    return [TrialBatch(part, place) for part, place in zip(parts, places, strict=True)]
+
+
+def make_trials(clip: lmr.ZeroShot, path: Path | None = None, key: str = "k") -> Trials:
+    return Trials([lmr.create(spec, clip) for spec in SPECS], key, path)
+
+
+def test_every_candidate_answers_as_if_alone(clip: lmr.ZeroShot, batches: list[TrialBatch]) -> None:
+    seen: list[int] = []
+    trials = make_trials(clip)
+    trials.run(lambda start: iter(batches[start:]), seen.append)
+    assert seen == [0, 8, 0, 4, 8]
+    assert trials.places.tolist() == [place for batch in batches for place in batch.places]
+    for spec, evidence in zip(SPECS, trials.collect(), strict=True):
+        method = lmr.create(spec, clip)
+        answers, overlaps = [], []
+        for images, places in batches:
+            if places:
+                answers.append(method.step(images).probabilities)
+                overlaps.append(measure_overlap(answers[-1], method.predict(copy_mildly(images)).probabilities))
+        torch.testing.assert_close(evidence.probabilities, torch.cat(answers))
+        torch.testing.assert_close(evidence.overlaps, torch.cat(overlaps))
+    frozen = trials.collect()[-1]
+    torch.testing.assert_close(frozen.frozen, frozen.probabilities)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_a_run_that_was_stopped_is_resumed(
+    clip: lmr.ZeroShot, batches: list[TrialBatch], tmp_path: Path, stop: type[BaseException]
+) -> None:
+    whole = make_trials(clip)
+    whole.run(lambda start: iter(batches[start:]))
+
+    def read_some(start: int) -> Iterator[TrialBatch]:
+        yield from batches[:3]
+        raise stop
+
+    with pytest.raises(stop):
+        make_trials(clip, tmp_path / "s").run(read_some, save_seconds=0)
+    asked: list[int] = []
+    again = make_trials(clip, tmp_path / "s")
+    again.run(lambda start: asked.append(start) or iter(batches[start:]))  # type: ignore[func-returns-value]
+    assert asked == [3]
+    assert again.places.equal(whole.places)
+    for one, other in zip(again.collect(), whole.collect(), strict=True):
+        assert one.probabilities.equal(other.probabilities)
+        assert one.overlaps.equal(other.overlaps)
+        assert one.frozen.equal(other.frozen)
+    again.delete_checkpoint()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_within_a_batch_keeps_the_last_checkpoint(
+    clip: lmr.ZeroShot, batches: list[TrialBatch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = make_trials(clip, tmp_path / "s")
+    calls = 0
+
+    def step(*arguments: object) -> lmr.Prediction:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return type(last).step(last, *arguments)  # type: ignore[arg-type]
+
+    last = trials.trials[-1].method
+    monkeypatch.setattr(last, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        trials.run(lambda start: iter(batches[start:]), save_seconds=0)
+    again = make_trials(clip, tmp_path / "s")
+    again.run(lambda start: iter(batches[start:]))
+    whole = make_trials(clip)
+    whole.run(lambda start: iter(batches[start:]))
+    assert all(a.probabilities.equal(b.probabilities) for a, b in zip(again.collect(), whole.collect(), strict=True))
+
+
+@pytest.mark.parametrize("damage", ["bytes", "key"])
+def test_a_checkpoint_that_does_not_fit_is_ignored(
+    clip: lmr.ZeroShot, batches: list[TrialBatch], tmp_path: Path, damage: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        make_trials(clip, tmp_path / "s").run(_interrupt_after(batches[:1]))
+    if damage == "bytes":
+        content = bytearray((tmp_path / "s").read_bytes())
+        content[-1] ^= 1
+        (tmp_path / "s").write_bytes(content)
+    asked: list[int] = []
+    again = make_trials(clip, tmp_path / "s", "other" if damage == "key" else "k")
+    again.run(lambda start: asked.append(start) or iter(batches[start:]))  # type: ignore[func-returns-value]
+    assert asked == [0]
+    assert len(again.places) == 20
+
+
+def _interrupt_after(batches: list[TrialBatch]):  # type: ignore[no-untyped-def]
+    def read(start: int) -> Iterator[TrialBatch]:
+        yield from batches
+        raise KeyboardInterrupt
+
+    return read
+
+
+def test_nothing_readable_is_an_error(clip: lmr.ZeroShot) -> None:
+    with pytest.raises(lmr.LmrError, match="None of the images can be read"):
+        make_trials(clip).run(lambda start: iter([TrialBatch(torch.empty(0), [])]))

@@ -1,0 +1,35 @@
+"""The figure of gains against the number of classes, from rows made by hand."""
+
+from __future__ import annotations
+
+import pytest
+from row_maker import complete, make_row
+
+from lmr.bench.running.row import Row
+from lmr.report.figures.class_counts import collect_class_counts
+from lmr.report.series import gather
+
+FEW, MANY = "lmr(gamma0=0.3, beta=3.0)", "lmr(gamma0=4.0, beta=1.0)"
+
+
+def make_rows(dataset: str, classes: int, few: float, many: float) -> list[Row]:
+    values = {"zeroshot()": 0.5, FEW: few, MANY: many, "lmr(gamma0=4.0, beta=1.0, lr=0.5)": 0.1}
+    return [
+        make_row(spec, complete(spec), domain, accuracy, dataset=dataset, protocol={"classes": str(classes)})
+        for spec, accuracy in values.items()
+        for domain in ("fog", "frost")
+    ]
+
+
+def test_gains_are_means_over_subsets() -> None:
+    rows = make_rows("pocket-c@5", 5, 0.6, 0.4) + make_rows("pocket-c@5.1", 5, 0.8, 0.5)
+    rows += make_rows("pocket-c", 100, 0.55, 0.6)
+    (counts,) = collect_class_counts(gather(rows))
+    assert (counts.dataset, counts.batch_size, counts.domains, counts.limit) == ("pocket-c", 64, 2, 30)
+    assert set(counts.gains) == {"gamma0=0.3, beta=3", "gamma0=4, beta=1"}
+    assert counts.gains["gamma0=0.3, beta=3"] == pytest.approx({5: 20.0, 100: 5.0})
+    assert counts.gains["gamma0=4, beta=1"] == pytest.approx({5: -5.0, 100: 10.0})
+
+
+def test_one_number_of_classes_is_no_figure() -> None:
+    assert collect_class_counts(gather(make_rows("pocket-c", 100, 0.55, 0.6))) == []
