@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,24 @@ def test_images_that_are_not_packed_are_refused(
 
 def test_facts_say_what_was_loaded(loaded: tuple[lmr.Backbone, maker.Siglip2Model, maker.Siglip2Processor]) -> None:
     assert loaded[0].facts["preprocessing"] == "at most 20 patches of 4 pixels, bilinear"
+
+
+def test_it_cannot_be_written(
+    loaded: tuple[lmr.Backbone, maker.Siglip2Model, maker.Siglip2Processor], tmp_path: Path
+) -> None:
+    with pytest.raises(lmr.LmrError, match="cannot be written as a Hugging Face folder"):
+        loaded[0].write_huggingface(tmp_path, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_preprocess_takes_a_list_and_can_be_pickled(
+    loaded: tuple[lmr.Backbone, maker.Siglip2Model, maker.Siglip2Processor],
+) -> None:
+    """Images of several shapes in one call, as a worker of a DataLoader makes it."""
+    preprocess = loaded[0].preprocess
+    expected = torch.stack([preprocess(picture) for picture in draw()])
+    assert torch.equal(pickle.loads(pickle.dumps(preprocess))(draw()), expected)
+    assert torch.equal(preprocess([np.asarray(picture) for picture in draw()]), expected)
 
 
 def test_settings_of_another_model_are_refused(tmp_path: Path) -> None:

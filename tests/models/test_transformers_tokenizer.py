@@ -11,7 +11,7 @@ import processor_maker as maker
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, CLIPModel
 
 import lmr
 from lmr.models.model_facts import TokenizerKind
@@ -64,6 +64,18 @@ def test_features_are_those_of_transformers(end: int | None, config: dict[str, A
     torch.testing.assert_close(side.all_prototypes(2), backbone.encode_text(TEXTS), rtol=0, atol=1e-6)
     images = torch.randn(2, *backbone.input_shape)
     assert compare_with_transformers(backbone, images, TEXTS).holds(1e-5)
+
+
+def test_folder_is_written_with_its_tokenizer(tmp_path: Path) -> None:
+    """transformers and lmr read the written folder as the first one."""
+    save(tmp_path / "one", 5)
+    backbone = lmr.load(tmp_path / "one")
+    (tmp_path / "two").mkdir()
+    backbone.write_huggingface(tmp_path / "two", {})
+    again = CLIPModel.from_pretrained(tmp_path / "two")
+    torch.testing.assert_close(expect(again, tmp_path / "two"), backbone.encode_text(TEXTS), rtol=0, atol=1e-5)
+    twin = lmr.load(tmp_path / "two")
+    torch.testing.assert_close(twin.encode_text(TEXTS), backbone.encode_text(TEXTS), rtol=0, atol=1e-5)
 
 
 def test_tokenizer_decides_the_digest(tmp_path: Path) -> None:
