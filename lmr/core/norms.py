@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lmr.core.blocks import list_last_modules
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 
@@ -55,15 +56,19 @@ class NormBank:
     never changed. Inside :meth:`serve` its norms use the rows, outside their own, so several methods can share one
     tower. With one row each norm runs its own forward on a view of the row, at no extra cost. With several rows every
     sample is scaled and shifted by its own row. Norms with tied parameters are adapted separately.
+
+    With ``blocks`` only the norms of the last so many blocks and of what comes after them are in a row; the others
+    always use their own parameters.
     """
 
-    def __init__(self, tower: nn.Module) -> None:
+    def __init__(self, tower: nn.Module, blocks: int | None = None) -> None:
         self.tower = tower
+        wanted = None if blocks is None else list_last_modules(tower, blocks)
         self.norms: list[_Norm] = []
         values: list[Tensor] = []
         size = 0
         for name, module in tower.named_modules():
-            if not isinstance(module, nn.LayerNorm):
+            if not isinstance(module, nn.LayerNorm) or (wanted is not None and name not in wanted):
                 continue
             own = [_find_own(module, key) for key in ("weight", "bias")]
             if not isinstance(own[0], Tensor):

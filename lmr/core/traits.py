@@ -33,9 +33,14 @@ class Scores(enum.Enum):
 
 @dataclass(frozen=True)
 class Passes:
-    """How often one step sends each image, and each class prompt, through its tower; averages over the batch."""
+    """How often one step sends each image, and each class prompt, through its tower; averages over the batch.
+
+    With ``blocks`` only the first forward is through the whole tower. Every further one, and every backward, is
+    through the last so many blocks.
+    """
 
     forwards: float
     backwards: float = 0.0
     text_forwards: float = 0.0
     text_backwards: float = 0.0
+    blocks: int | None = None

@@ -5,6 +5,10 @@ classes outside it, take one Adam step on the LayerNorm parameters towards a tar
 for classes that have had much of the stream's mass (adaptive margin, AM), answer with the updated tower, and subtract
 the stream's persistent class preference from the answer (bias correction, BC).
 
+Two switches do less than the published method. With ``share`` a part of each stream's images teach: margin, gate, mass,
+loss and step are theirs alone; all images are answered, and all answers count in the bias correction. With ``blocks``
+only the norms of the last blocks, and those after them, adapt; what comes before is computed once.
+
 The state is one row per stream; a batch may mix streams and every stream gets what it would get alone.
 """
 
@@ -20,6 +24,7 @@ from lmr.core.errors import LmrError
 from lmr.core.functional.bias import correct_bias
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.functional.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss
+from lmr.core.functional.teachers import choose_teachers
 from lmr.core.gradient import NormMethod
 from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
 from lmr.core.optim import Optimizer
@@ -48,6 +53,7 @@ class LMR(NormMethod):
     gated = True
     parts = ("pmr", "am", "bc")
     swept: ClassVar[dict[str, tuple[str, ...]]] = {"delta": ("delta",), "negatives": ("negatives", "positives")}
+    added = ("share", "blocks")
     many_streams = True
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, "paper, Implementation details: CIFAR-100-C and ImageNet-C"),
@@ -72,6 +78,8 @@ class LMR(NormMethod):
     bc: bool = True
     positives: Literal["gap", "top1"] = "gap"
     emit: Literal["after", "before"] = "after"
+    share: float = 1.0  # of each stream's images in a batch that teach, evenly spaced
+    blocks: int | None = None  # how many of the last blocks adapt; None: the whole tower
 
     def prepare(self) -> None:
         self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")
@@ -81,6 +89,10 @@ class LMR(NormMethod):
         smallest = torch.finfo(self.classifier.prototypes.dtype).tiny
         if self.negatives < 1 or self.eps < smallest:
             raise LmrError(f"Expected at least one negative and an eps of at least {smallest:.0e} for lmr.")
+        if not 0 < self.share <= 1:
+            raise LmrError(f"Expected 'share' of lmr above 0 and at most 1, got {self.share}.")
+        if self.blocks is not None and self.blocks < 1:
+            raise LmrError(f"Expected at least one block in 'blocks' of lmr, got {self.blocks}.")
         self.optim = Optimizer("adam", self.lr)
         if self.pmr:
             super().prepare()
@@ -90,12 +102,17 @@ class LMR(NormMethod):
         return super().trainable if self.pmr else 0
 
     @property
+    def last_blocks(self) -> int | None:
+        return self.blocks
+
+    @property
     def margin_width(self) -> float:
         return self.delta
 
     def count_passes(self, learning: float = 1.0) -> Passes:
-        learning = learning if self.pmr else 0.0
-        return Passes(forwards=2 if learning > 0 and self.emit == "after" else 1, backwards=learning)
+        learning = min(learning, self.share) if self.pmr else 0.0
+        again = self.share if learning > 0 and self.emit == "after" else 0.0  # teachers come twice
+        return Passes(forwards=1 + again, backwards=learning, blocks=self.blocks)
 
     def logit_offset(self) -> Tensor:
         return self.state["bias"]
@@ -137,7 +154,7 @@ class LMR(NormMethod):
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
         rows = self.take(mix)
         if self.pmr:
-            cosines = self.image_cosines(images, rows["norms"], mix.index)
+            cosines = self.image_cosines(self.approach(images), rows["norms"], mix.index)
         else:
             cosines = self.classifier.cosines(self.classifier.features(images))
         return self.classifier.logits(cosines) + rows["bias"][mix.index]
@@ -146,23 +163,35 @@ class LMR(NormMethod):
         self, images: Tensor, mix: Mix, old: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], Tensor]:
         """One step on the norms: logits to emit without bias, the new state, a report, which streams are sound [A]."""
-        traced = self.trace(images, mix, old["norms"], self._look)
+        images = self.approach(images)
+        teach = choose_teachers(mix.index, mix.count, self.share)
+        lesson, lent = (images, mix) if self.share == 1 else (images[teach], Mix(mix.active, mix.index[teach]))
+        traced = self.trace(lesson, lent, old["norms"], self._look)
         look = _Look(*traced.values)
-        mass, loss, slope = self._weigh(look, mix, old["mass"])
-        new, logits, sound = {"mass": mass}, look.logits, loss.isfinite()
-        wanted = sound & (mix.sum(look.weight) > 0)
+        mass, loss, slope = self._weigh(look, lent, old["mass"])
+        new, sound = {"mass": mass}, loss.isfinite()
+        wanted = sound & (lent.sum(look.weight) > 0)
         stepped = torch.zeros_like(wanted)
         if bool(look.passes.any()):
             moved, stepped = self.propose(old, traced.pull_back(slope), wanted)
-            del traced  # the memory of the first forward serves the second
             new |= moved
             sound &= stepped | ~wanted
-            if self.emit == "after" and bool(stepped.any()):
-                logits, steady = self._forward_again(images, new["norms"], logits, stepped, mix)
-                sound &= steady
+        del traced, lesson  # the memory of the first forward serves the second
+        logits = torch.empty(len(images), self.classifier.classes).to(look.logits)
+        logits[teach] = look.logits
+        if self.emit == "before":
+            logits = self._ask(images, ~teach, old["norms"], logits, mix)
+        else:
+            known, now = logits, new.get("norms", old["norms"])
+            logits = self._ask(images, ~teach | stepped[mix.index], now, known, mix)
+            lost = stepped & ~mix.all(logits.isfinite().all(1))  # these are answered as they were before the step
+            if bool(lost.any()):
+                known = self._ask(images, ~teach & lost[mix.index], old["norms"], known, mix)
+                logits = torch.where(lost[mix.index].unsqueeze(1), known, logits)
+                sound &= ~lost
         report = {
-            "gate_share": mix.mean(look.passes),
-            "protected_size": mix.mean(look.protected),
+            "gate_share": lent.mean(look.passes),
+            "protected_size": lent.mean(look.protected),
             "loss": loss,
             "stepped": stepped,
         }
@@ -188,13 +217,10 @@ class LMR(NormMethod):
             (slope,) = torch.autograd.grad(loss.sum(), margin)
         return mass, loss.detach(), slope
 
-    def _forward_again(
-        self, images: Tensor, norms: Tensor, logits: Tensor, stepped: Tensor, mix: Mix
-    ) -> tuple[Tensor, Tensor]:
-        """Logits with the new norms of the streams that stepped; where they are not finite, the first ones stay."""
-        chosen = stepped[mix.index]
-        with torch.no_grad():
-            again = logits.clone()
-            again[chosen] = self.classifier.logits(self.image_cosines(images[chosen], norms, mix.index[chosen]))
-        steady = mix.all(again.isfinite().all(1))
-        return torch.where(steady[mix.index].unsqueeze(1), again, logits), steady
+    @torch.no_grad()
+    def _ask(self, images: Tensor, asked: Tensor, norms: Tensor, logits: Tensor, mix: Mix) -> Tensor:
+        """The logits [B, C], of the images that are ``asked`` [B] with these norms [A, P]."""
+        if bool(asked.any()):
+            logits = logits.clone()
+            logits[asked] = self.classifier.logits(self.image_cosines(images[asked], norms, mix.index[asked]))
+        return logits
