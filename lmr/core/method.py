@@ -62,6 +62,18 @@ class Preset:
 
 
 @dataclass(frozen=True)
+class Switch:
+    """A configuration that costs less, and the share of the method's gain over zero-shot that it was measured to keep.
+
+    ``depth`` is the share of the tower's blocks that adapt, for methods with an argument ``blocks``.
+    """
+
+    values: dict[str, Any]
+    kept: float
+    depth: float | None = None
+
+
+@dataclass(frozen=True)
 class Mix:
     """The streams of a batch: ``active`` [A] sorted stream ids, ``index`` [B] which of them each sample is of."""
 
@@ -108,6 +120,8 @@ class Method:
     parts: ClassVar[tuple[str, ...]] = ()  # boolean arguments that switch parts of the method off, for ablations
     swept: ClassVar[dict[str, tuple[str, ...]]] = {}  # name of a sweep -> the arguments that vary in it
     added: ClassVar[tuple[str, ...]] = ()  # arguments newer than saved states and rows, whose specs do not have them
+    switches: ClassVar[tuple[Switch, ...]] = ()  # what a budget chooses from, measured by ``switches_plan``
+    switches_plan: ClassVar[str] = ""
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n changes with the stream

@@ -133,7 +133,7 @@ class EmbeddedModel(Backbone):
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts, cut to the longest one, as the tower is causal."""
         tokens, end = self.tokenizer(texts, self._context)
-        return TextSide(self._text, _WordPrompts(tokens, end), len(texts))
+        return TextSide(self._text, _WordPrompts(tokens, end), len(texts), tokens.shape[1])
 
 
 @dataclass(frozen=True)

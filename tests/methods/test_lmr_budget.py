@@ -39,7 +39,7 @@ def copy_state(method: lmr.Method) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.6])
-@pytest.mark.parametrize("rest", [{}, {"emit": "before"}, {"am": False, "positives": "top1"}, {"tau": 0.95}])
+@pytest.mark.parametrize("rest", [{}, {"emit": "before"}, {"am": False, "positives": "top1"}, {"tau": 0.6}])
 def test_share_follows_the_reference(share: float, rest: dict[str, Any]) -> None:
     tower, prototypes, anchors = make_problem()
     method = lmr.create("lmr", lmr.ZeroShot(tower, prototypes, 100.0), share=share, **rest)

@@ -93,7 +93,7 @@ class Clip(Backbone):
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts, tokenised once."""
         prompts = self._tokenize(texts)
-        return TextSide(self._text, prompts, len(prompts.end))
+        return TextSide(self._text, prompts, len(prompts.end), max(prompts.ends) + 1)
 
     def _tokenize(self, texts: Sequence[str]) -> _ClipPrompts:
         from lmr.models.clip.tokenizer import ClipTokenizer

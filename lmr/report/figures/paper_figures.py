@@ -1,4 +1,4 @@
-"""The paper's figures 1 (a-d) and 3 (a-d), each as PNG and SVG from the same runs as the tables.
+"""The paper's figures 1 (a-d) and 3 (a-d), and the frontier, each as PNG and SVG from the same runs as the tables.
 
 Made for print: one column wide, text of 8 points, Okabe and Ito's colours (safe for colour-blind readers), a different
 line style for each line, names at the lines rather than in a legend.
@@ -6,6 +6,7 @@ line style for each line, names at the lines rather than in a legend.
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lmr.report.figures import figure_data as data
+from lmr.report.figures.frontier import collect_frontier, draw_frontier
 from lmr.report.noted import join_notes
 from lmr.report.paper.panels import DELTA, NEEDS, SWEEPS, SWEPT_PANELS, VALUE_WORDS, Panel
 from lmr.report.paper.paper_tables import describe_paper
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = (3.4, 2.6)  # inches; a column of a two-column page
+WIDE = (6.8, 3.8)  # both columns
 DPI = 300
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito, without ours
 OURS: dict[str, Any] = {"color": "#D55E00", "linestyle": "-", "linewidth": 2.0, "marker": "o"}
@@ -108,6 +111,10 @@ def draw_figures(runs: Runs, settings: dict[Setting, list[Series]]) -> FigureSet
         else:
             words = SWEEPS[name]
             ready += [_Ready(panel, s.setting.dataset, _draw_sweep(s, words.axis, words.caption)) for s in sweeps]
+    for setting, series in settings.items():
+        if frontier := collect_frontier(setting, series):
+            draw = functools.partial(draw_frontier, frontier=frontier)
+            ready.append(_Ready(Panel.FRONTIER, setting.dataset, draw))
     drawings = [_render(one.panel, name, one.draw) for one, name in zip(ready, _name_figures(ready), strict=True)]
     drawn = {one.panel for one in ready}
     missing = tuple(_explain_missing(panel) for panel in Panel if panel not in drawn)
@@ -333,7 +340,7 @@ def _render(panel: Panel, name: str, draw: Draw) -> Drawing:
     from matplotlib import pyplot
 
     with matplotlib.rc_context(STYLE):
-        figure, axes = pyplot.subplots(figsize=SIZE)
+        figure, axes = pyplot.subplots(figsize=WIDE if panel is Panel.FRONTIER else SIZE)
         caption = draw(axes)
         svg, png = _save(figure, "svg"), _save(figure, "png")
         pyplot.close(figure)

@@ -1,4 +1,4 @@
-"""The panels of the paper's figures 1 and 3: what each shows, what it needs, and which plan runs that."""
+"""The panels of the paper's figures 1 and 3, and one of our own: what each needs, and which plan runs that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WITHOUT_MARGIN, WITH_MARGIN = ("PMR only", "lmr(am=False, bc=False)"), ("PMR + A
 
 
 class Panel(enum.Enum):
-    """A panel; its value is its number in the paper."""
+    """A panel; its value is its number in the paper, or a word for one that is not in the paper."""
 
     GAPS = "1a"
     MARGINS = "1b"
@@ -23,6 +23,7 @@ class Panel(enum.Enum):
     NEGATIVES = "3b"
     DELTA = "3c"
     RECOVERY = "3d"
+    FRONTIER = "frontier"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ NEEDS = {
     Panel.NEGATIVES: Need("LMR with several numbers of negatives", "ablation-negatives"),
     Panel.DELTA: Need("LMR with several values of delta", "ablation-delta"),
     Panel.RECOVERY: Need("at least two methods with recovery measured", "margin-recovery"),
+    Panel.FRONTIER: Need("a method with some of its switches, whose cost was counted", "frontier"),
 }
 
 
