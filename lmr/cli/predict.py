@@ -35,6 +35,8 @@ examples:
   a new folder every day, each run starting from what the last one learnt:
     lmr predict monday  --labels names.txt --state camera.state --out monday.jsonl
     lmr predict tuesday --labels names.txt --state camera.state --out tuesday.jsonl
+  half the work of a step, for most of the gain:
+    lmr predict photos --labels names.txt --budget 1.5 --out photos.jsonl
   the same model without adaptation, to compare:
     lmr predict photos --labels names.txt --method zeroshot --out plain.jsonl
 
@@ -65,6 +67,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="lmr",
         metavar="SPEC",
         help='a method from "lmr list", as in "lmr(lr=5e-4)" (default: %(default)s)',
+    )
+    add(
+        "--budget",
+        type=float,
+        metavar="X",
+        help="spend at most X plain forwards per image: use the switch of the method that was measured to keep most "
+        "of its gain (1 is the model without adaptation, 3 the whole method)",
     )
     add_prompt_options(parser)
     add("--batch-size", type=int, default=64, metavar="N", help="images per adaptation step (default: %(default)s)")

@@ -120,8 +120,8 @@ class Method:
     parts: ClassVar[tuple[str, ...]] = ()  # boolean arguments that switch parts of the method off, for ablations
     swept: ClassVar[dict[str, tuple[str, ...]]] = {}  # name of a sweep -> the arguments that vary in it
     added: ClassVar[tuple[str, ...]] = ()  # arguments newer than saved states and rows, whose specs do not have them
-    switches: ClassVar[tuple[Switch, ...]] = ()  # what a budget chooses from, measured by ``switches_plan``
-    switches_plan: ClassVar[str] = ""
+    switches: ClassVar[tuple[Switch, ...]] = ()  # what a budget chooses from
+    switches_source: ClassVar[str] = ""  # what measured them, in a few words
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n changes with the stream

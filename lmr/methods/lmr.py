@@ -26,7 +26,7 @@ from lmr.core.functional.by_stream import choose_rows
 from lmr.core.functional.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss
 from lmr.core.functional.teachers import choose_teachers
 from lmr.core.gradient import NormMethod
-from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
+from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges, Switch
 from lmr.core.optim import Optimizer
 from lmr.core.registry import register
 from lmr.core.traits import Passes, Role
@@ -54,6 +54,15 @@ class LMR(NormMethod):
     parts = ("pmr", "am", "bc")
     swept: ClassVar[dict[str, tuple[str, ...]]] = {"delta": ("delta",), "negatives": ("negatives", "positives")}
     added = ("share", "blocks")
+    # To be replaced by the numbers of the plan pocket-frontier; until then those of two short trials.
+    switches = (
+        Switch({}, 1.0),
+        Switch({"emit": "before"}, 1.0),
+        Switch({"share": 0.25}, 0.92),
+        Switch({}, 0.89, depth=0.5),
+        Switch({"pmr": False}, 0.61),
+    )
+    switches_source = "a first trial on six corruptions of CIFAR images, and the demonstration for the last"
     many_streams = True
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, "paper, Implementation details: CIFAR-100-C and ImageNet-C"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Literal
 import torch
 
 from lmr.apps.model_options import ModelOptions, choose_prompts, make_classifier, read_names
+from lmr.apps.predict.budget import choose_switch
 from lmr.apps.predict.folder_run import FolderRun
 from lmr.apps.predict.predict_summary import PredictSummary
 from lmr.apps.predict.result_file import ResultFile
@@ -36,6 +38,7 @@ def predict_images(
     *,
     model: str = DEFAULT_MODEL,
     method: str = "lmr",
+    budget: float | None = None,
     templates: Sequence[str] | None = None,
     prompts: AnyPath | None = None,
     batch_size: int = 64,
@@ -53,10 +56,11 @@ def predict_images(
     """Label image files and folders, adapting batch by batch; one line per image is written to ``out``.
 
     ``labels`` are class names, the path of a file of them, or a text "a,b,c"; ``templates`` or the JSON file
-    ``prompts`` are the texts around them. ``state`` is a file that carries the adaptation from one run to the next.
-    ``resume`` continues an interrupted run; ``overwrite`` replaces an existing ``out``. Without ``out``, JSON lines go
-    to standard output. ``model`` and the last five arguments are those of ``lmr.load``. Arguments that do not fit
-    together raise LmrError before any file is changed; an image that cannot be read gets a line with an error.
+    ``prompts`` are the texts around them. With ``budget`` the method runs with the switch that keeps most of its gain
+    at no more than so many plain forwards per image. ``state`` is a file that carries the adaptation from one run to
+    the next. ``resume`` continues an interrupted run; ``overwrite`` replaces an existing ``out``. Without ``out``, JSON
+    lines go to standard output. ``model`` and the last five arguments are those of ``lmr.load``. Arguments that do not
+    fit together raise LmrError before any file is changed; an image that cannot be read gets a line with an error.
     """
     names = read_labels(labels)
     for word, number in (("batch size", batch_size), ("number of top classes", top)):
@@ -84,9 +88,13 @@ def predict_images(
             raise LmrError("There is nothing to label; give at least one image or one folder of images.")
         backbone = options.load(model)
         classifier = make_classifier(backbone, names, wording)
-        run = FolderRun(
-            create(method, classifier), backbone.preprocess, output, progress, batch_size, top, options.note()
-        )
+        if budget is None:
+            chosen = create(method, classifier)
+        else:
+            switch = choose_switch(method, classifier, budget, batch_size)
+            print(f"lmr: {switch.describe()}", file=sys.stderr)
+            chosen = switch.method
+        run = FolderRun(chosen, backbone.preprocess, output, progress, batch_size, top, options.note())
         if resume and progress is not None and progress.exists():
             paths = run.recover(paths)
         else:

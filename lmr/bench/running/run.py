@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmr.bench.cost.forwards import count_forwards
+from lmr.bench.cost.flops import count_forwards
 from lmr.bench.plans.plan import Contender
 from lmr.bench.plans.task import Task
 from lmr.bench.running import answers

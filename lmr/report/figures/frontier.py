@@ -6,7 +6,7 @@ A point is on the frontier if nothing that costs as much or less is more accurat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,8 +54,10 @@ def collect_frontier(setting: Setting, series: Sequence[Series]) -> Frontier | N
     """The largest group of series under one protocol whose costs were counted; None without a switch among them."""
     groups: dict[tuple[Any, ...], list[Series]] = {}
     for one in series:
-        if all(row.metrics.get("forwards") is not None for row in one.rows):
-            groups.setdefault((one.first.images, one.first.batch_size, *one.ground), []).append(one)
+        counted = tuple(row for row in one.rows if row.metrics.get("forwards") is not None)
+        if counted:
+            key = one.first.images, one.first.batch_size, *one.ground
+            groups.setdefault(key, []).append(replace(one, rows=counted))
     group = max(groups.values(), key=len, default=[])
     domains = find_common(group)
     points = [_measure(one, domains) for one in share_seeds(group, domains).value] if domains else []

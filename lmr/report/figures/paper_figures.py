@@ -117,7 +117,7 @@ def draw_figures(runs: Runs, settings: dict[Setting, list[Series]]) -> FigureSet
             ready.append(_Ready(Panel.FRONTIER, setting.dataset, draw))
     drawings = [_render(one.panel, name, one.draw) for one, name in zip(ready, _name_figures(ready), strict=True)]
     drawn = {one.panel for one in ready}
-    missing = tuple(_explain_missing(panel) for panel in Panel if panel not in drawn)
+    missing = tuple(_explain_missing(panel) for panel in NEEDS if panel not in drawn)
     return FigureSet(tuple(sorted(drawings, key=lambda drawing: drawing.name)), missing, join_notes(*notes))
 
 
