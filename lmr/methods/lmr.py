@@ -121,7 +121,7 @@ class LMR(NormMethod):
     def count_passes(self, learning: float = 1.0) -> Passes:
         learning = min(learning, self.share) if self.pmr else 0.0
         again = self.share if learning > 0 and self.emit == "after" else 0.0  # teachers come twice
-        return Passes(forwards=1 + again, backwards=learning, blocks=self.blocks)
+        return Passes(forwards=1 + again, backwards=learning, blocks=self.blocks if self.pmr else None)
 
     def logit_offset(self) -> Tensor:
         return self.state["bias"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from lmr.bench.cost.flops import count_forwards
 from lmr.core.blocks import find_blocks
@@ -21,7 +22,7 @@ class ChosenSwitch:
     """A method with a switch, what a step of it costs with every image past its gate, and what it keeps."""
 
     method: Method
-    values: dict[str, object]
+    values: dict[str, Any]
     forwards: float
     kept: float
 
@@ -51,7 +52,7 @@ def choose_switch(spec: str, classifier: ZeroShot, budget: float, batch_size: in
 
 def _try_switch(spec: str, classifier: ZeroShot, switch: Switch, batch_size: int) -> ChosenSwitch | None:
     """The method with a switch; None where this model does not have it, or its cost is not known."""
-    values: dict[str, object] = dict(switch.values)
+    values: dict[str, Any] = dict(switch.values)
     if switch.depth is not None:
         try:
             values["blocks"] = max(1, round(switch.depth * find_blocks(classifier.encoder)[1]))
