@@ -11,43 +11,88 @@ from lmr.version import __version__
 
 TYPE_CHECKING = False  # for type checkers as in typing, whose import takes longer than all the rest here
 if TYPE_CHECKING:
+    from lmr.apps.export_folder import export
+    from lmr.core.batch import Mix, Prediction
+    from lmr.core.bimodal import BimodalMethod
     from lmr.core.classifier import ZeroShot
     from lmr.core.errors import LmrError
-    from lmr.core.method import Method, Prediction, Preset
+    from lmr.core.frozen import FrozenAnswer
+    from lmr.core.gradient import GradientMethod, NormMethod
+    from lmr.core.method import Method
     from lmr.core.norms import NormBank
+    from lmr.core.optim import Optimizer
     from lmr.core.registry import create, find_method, list_methods, register
+    from lmr.core.text import TextSide
+    from lmr.core.traits import Passes, Preset, Role, Scores, Tower
+    from lmr.data.sets.dataset import Dataset, MissingData
+    from lmr.images.image_files import UnreadableImage, open_image
     from lmr.models import Backbone, list_models, load
+    from lmr.models.preprocessing import Preprocessing
 
 _PLACES = {
     "Backbone": "lmr.models",
+    "BimodalMethod": "lmr.core.bimodal",
+    "Dataset": "lmr.data.sets.dataset",
+    "FrozenAnswer": "lmr.core.frozen",
+    "GradientMethod": "lmr.core.gradient",
     "LmrError": "lmr.core.errors",
     "Method": "lmr.core.method",
+    "MissingData": "lmr.data.sets.dataset",
+    "Mix": "lmr.core.batch",
     "NormBank": "lmr.core.norms",
-    "Prediction": "lmr.core.method",
-    "Preset": "lmr.core.method",
+    "NormMethod": "lmr.core.gradient",
+    "Optimizer": "lmr.core.optim",
+    "Passes": "lmr.core.traits",
+    "Prediction": "lmr.core.batch",
+    "Preprocessing": "lmr.models.preprocessing",
+    "Preset": "lmr.core.traits",
+    "Role": "lmr.core.traits",
+    "Scores": "lmr.core.traits",
+    "TextSide": "lmr.core.text",
+    "Tower": "lmr.core.traits",
+    "UnreadableImage": "lmr.images.image_files",
     "ZeroShot": "lmr.core.classifier",
     "create": "lmr.core.registry",
+    "export": "lmr.apps.export_folder",
     "find_method": "lmr.core.registry",
     "list_methods": "lmr.core.registry",
     "list_models": "lmr.models",
     "load": "lmr.models",
+    "open_image": "lmr.images.image_files",
     "register": "lmr.core.registry",
 }
 
 __all__ = [
     "Backbone",
+    "BimodalMethod",
+    "Dataset",
+    "FrozenAnswer",
+    "GradientMethod",
     "LmrError",
     "Method",
+    "MissingData",
+    "Mix",
     "NormBank",
+    "NormMethod",
+    "Optimizer",
+    "Passes",
     "Prediction",
+    "Preprocessing",
     "Preset",
+    "Role",
+    "Scores",
+    "TextSide",
+    "Tower",
+    "UnreadableImage",
     "ZeroShot",
     "__version__",
     "create",
+    "export",
     "find_method",
     "list_methods",
     "list_models",
     "load",
+    "open_image",
     "register",
 ]
 

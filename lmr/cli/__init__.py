@@ -37,10 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> tuple[str, int]:
     from lmr.cli.parser import parse
     from lmr.core.errors import LmrError
+    from lmr.core.log import show_warnings
 
     options = parse(words)
     try:
-        complaint: str | None = options.run(options)
+        with show_warnings():
+            complaint: str | None = options.run(options)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
         return "", 141
     except (LmrError, OSError) as error:

@@ -10,7 +10,9 @@ taking turns after a warm-up), peak memory above the loaded model (each in a sep
 are trained, the time in plain forward passes, and the share of the machine's arithmetic that is reached. For
 comparison, straightforward loops on transformers, with autograd and torch.optim, are measured too.
 
-The cost does not depend on the values of the weights, so --random needs no download. Run nothing else meanwhile."""
+The cost does not depend on the values of the weights, so --random needs no download. Run nothing else meanwhile.
+
+With --predict, a run of 'lmr predict' over a folder of generated photographs is compared with its steps alone."""
 
 EXAMPLES = """\
 examples:
@@ -19,8 +21,10 @@ examples:
   lmr cost --random ViT-B-16 --batch-size 16 64 --methods zeroshot lmr --switches --no-plain
   lmr cost --random ViT-L-14 --batch-size 64 --lean --methods zeroshot lmr
   lmr cost openai/clip-vit-base-patch16 --batch-size 16 64 --methods lmr "lmr(bc=False)" tent --out my-cost
+  lmr cost --predict --random ViT-B-16                          what reading 512 image files adds to the steps
+  lmr cost --predict --images 64 --batch-size 32 --rounds 1 --random ViT-B-16
 
-The table is printed and, with every number behind it, written to the folder --out."""
+The table is printed and, with every number behind it, written to the folder --out; that of --predict only printed."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +64,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--no-plain", dest="plain", action="store_false", help="leave out the loops on transformers, which for large "
         "models and batches need tens of gigabytes")  # fmt: skip
     add("--no-memory", dest="memory", action="store_false", help="leave out peak memory and its separate processes")
+    add(
+        "--predict",
+        action="store_true",
+        help="measure 'lmr predict' over image files instead; takes the model, --images, one --batch-size (default: "
+        "64), one of --methods (default: lmr), --rounds (default: 3) and --threads",
+    )
+    add("--images", type=int, metavar="N", help="image files for --predict (default: 512)")
     add("--out", default="lmr-cost", metavar="FOLDER", help="where cost.txt, .md and .json are written "
         "(default: %(default)s)")  # fmt: skip
 
@@ -72,6 +83,11 @@ def run(options: argparse.Namespace) -> None:
 
     if options.small and (options.model or options.random):
         raise LmrError("--small includes its own model; leave out the model and --random.")
+    if options.predict:
+        _measure_predict(options)
+        return
+    if options.images is not None:
+        raise LmrError("--images is for --predict; the number of images of a step is --batch-size.")
     report = measure_cost(
         model=options.model,
         random=SMALL if options.small else options.random,
@@ -91,3 +107,26 @@ def run(options: argparse.Namespace) -> None:
     )
     print(report.to_text())
     print(f"Written to {options.out}: cost.txt, cost.md, cost.json")
+
+
+def _measure_predict(options: argparse.Namespace) -> None:
+    from lmr.apps.predict.predict_cost import measure_predict_cost
+    from lmr.bench.cost.settings import METHODS
+    from lmr.core.errors import LmrError
+
+    flags = [("--lean", options.lean), ("--full-context", options.full_context), ("--streams", options.streams)]
+    if wrong := [flag for flag, given in [*flags, ("--classes", options.classes)] if given]:
+        raise LmrError(f"--predict does not take {', '.join(wrong)}.")
+    methods = [] if options.methods == list(METHODS) else options.methods
+    sizes = options.batch_size or []
+    if len(methods) > 1 or len(sizes) > 1:
+        raise LmrError("--predict takes one method and one batch size; measure others one after the other.")
+    given = {"method": methods, "batch_size": sizes}
+    numbers = {"images": options.images, "rounds": options.rounds, "threads": options.threads}
+    cost = measure_predict_cost(
+        model="photo" if options.small else options.model,
+        random=options.random,
+        **{name: values[0] for name, values in given.items() if values},
+        **{name: number for name, number in numbers.items() if number is not None},
+    )
+    print(cost)

@@ -24,6 +24,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "demo": Command("see a small model lose accuracy and regain it by adapting", "demo"),
     "predict": Command("label a folder of images while adapting to it", "predict"),
+    "export": Command("write an adapted model for transformers, to run without lmr", "export"),
     "doctor": Command("describe a model and check that it works", "doctor"),
     "cost": Command("measure what a step of each method costs on this machine", "cost"),
     "cost-text": Command("measure what encoding all prompts at every batch costs", "cost_text"),

@@ -17,7 +17,11 @@ names, such as cat, ship and pickup truck; 'lmr doctor photo' lists them. For ot
 
 One line per image is written to --out as soon as its batch is done. To resume a run that was interrupted or killed,
 give the same command with --resume; the result is the same as without the interruption. An image that cannot be read
-gets a line with an "error" and changes nothing else."""
+gets a line with an "error" and changes nothing else.
+
+A video file is labelled frame by frame, and every line has the number of the frame and its time in seconds. Folders
+are searched for images only: name videos one by one. A .csv or .parquet file is a list of paths, relative to its own
+folder; a .csv file has a line of column names, or one path per line and nothing else."""
 
 EXAMPLES = """\
 examples:
@@ -37,13 +41,19 @@ examples:
     lmr predict tuesday --labels names.txt --state camera.state --out tuesday.jsonl
   half the work of a step, for most of the gain:
     lmr predict photos --labels names.txt --budget 1.5 --out photos.jsonl
+  a video, one frame per second of 25 frames:
+    lmr predict street.mp4 --every 25 --labels names.txt --out street.jsonl
+  the images that a table lists in its column "photo":
+    lmr predict survey.csv --column photo --labels names.txt --out survey.jsonl
   the same model without adaptation, to compare:
     lmr predict photos --labels names.txt --method zeroshot --out plain.jsonl
 
 lines:
   .jsonl  {"path": ..., "label": ..., "probability": ..., "top": [[label, probability], ...]}
           {"path": ..., "error": ...}
+          {"path": ..., "frame": 50, "time": 2.0, ...}   for the frames of a video, counted from 0
   .csv    path,label,probability,top1,...,topN,error   where top1 is label:probability
+          path,frame,time,label,...   if a video is among the sources
           Cells are written as they are. A spreadsheet may read one that begins with = + - or @ as a formula; where
           file names or labels come from others, import the columns as text, or write .jsonl.
 
@@ -54,7 +64,12 @@ exit codes: 0 done, 1 every image failed, 2 the command cannot run (an error mes
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr predict``."""
     add = parser.add_argument
-    add("sources", nargs="+", metavar="FOLDER|FILE", help="folders, with all their sub-folders, and image files")
+    add(
+        "sources",
+        nargs="+",
+        metavar="FOLDER|FILE",
+        help="folders, with all their sub-folders; image and video files; .csv and .parquet lists of such files",
+    )
     add(
         "--labels",
         required=True,
@@ -78,6 +93,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_prompt_options(parser)
     add("--batch-size", type=int, default=64, metavar="N", help="images per adaptation step (default: %(default)s)")
     add("--top", type=int, default=5, metavar="N", help="classes to list for each image (default: %(default)s)")
+    add("--every", type=int, default=1, metavar="N", help="label every N-th frame of a video (default: %(default)s)")
+    add(
+        "--column",
+        metavar="NAME",
+        help="the column of a list that has the paths (default: path, file_name, filename, file, image or image_path)",
+    )
     add(
         "--out",
         metavar="FILE",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
+from lmr.core.frozen import FrozenAnswer
 from lmr.core.gradient import GradientMethod
 from lmr.core.method import Mix
 from lmr.core.optim import OptimizerName
@@ -25,6 +26,21 @@ class BimodalMethod(GradientMethod):
     """A GradientMethod whose row holds the norms of the image tower and of the text tower.
 
     All class prompts are encoded again at every batch. Subclasses write ``adapt`` with :meth:`differentiate_objective`.
+
+    Examples:
+        >>> import lmr, torch
+        >>> @lmr.register("aligned")
+        ... class Aligned(lmr.BimodalMethod):
+        ...     'Pull images and the prototypes of their classes together.'
+        ...
+        ...     def adapt(self, images, mix):
+        ...         def objective(features, prototypes, logits):
+        ...             return -logits.amax(1).mean(), None
+        ...         value, logits, _, gradient = self.differentiate_objective(images, objective)
+        ...         return lmr.Prediction(logits, {"stepped": bool(self.descend(gradient, logits, mix))})
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> lmr.create("aligned", clip).step(torch.randn(4, 3, 32, 32)).info["stepped"]
+        True
     """
 
     towers = (Tower.IMAGE, Tower.TEXT)
@@ -90,3 +106,17 @@ class BimodalMethod(GradientMethod):
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
         """Logits with the adapted norms of both towers."""
         return self.logits(images, self.state["norms"])
+
+    def settle(self, stream: int) -> FrozenAnswer:
+        """The norms of both towers, and the prototypes that the adapted text tower gives."""
+        with self.bank.serve(self.state["norms"]):
+            prototypes = self.text.all_prototypes(self.chunk)
+        return FrozenAnswer(prototypes, None, self.name_norms(self.state["norms"][stream]))
+
+    def name_norms(self, row: Tensor) -> dict[Tower, dict[str, Tensor]]:
+        """The same for both towers; the bank's names begin with the number of the tower."""
+        named = self.bank.name_parameters(row.clone())
+        return {
+            tower: {key.removeprefix(begin): value for key, value in named.items() if key.startswith(begin)}
+            for tower, begin in ((Tower.IMAGE, "0."), (Tower.TEXT, "1."))
+        }

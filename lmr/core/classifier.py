@@ -26,7 +26,16 @@ class ZeroShot:
     image) are optional; they give answers their names and a wrong image a clearer error message. ``text`` is needed
     only by methods that adapt the text tower too. ``identity`` says what the prototypes were made from (model, prompts)
     where that is known: a saved state is then recognised by it, and not by values whose last digits depend on the
-    machine that computed them.
+    machine that computed them. ``prompts`` are the texts of each class, where they are known.
+
+    Examples:
+        >>> import lmr, torch
+        >>> from torch import nn
+        >>> encoder = nn.Sequential(nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 8))
+        >>> clip = lmr.ZeroShot(encoder, torch.randn(3, 8), logit_scale=100.0, names=["cat", "dog", "ship"])
+        >>> images = torch.randn(5, 3, 2, 2)
+        >>> lmr.create("lmr", clip).step(images).logits.shape
+        torch.Size([5, 3])
     """
 
     def __init__(
@@ -40,6 +49,7 @@ class ZeroShot:
         input_shape: Sequence[int] | None = None,
         text: TextSide | None = None,
         identity: str | None = None,
+        prompts: Sequence[Sequence[str]] | None = None,
     ) -> None:
         if not isinstance(encoder, nn.Module):
             raise LmrError(f"Expected an nn.Module that maps images to features, got {type(encoder).__name__}.")
@@ -63,7 +73,7 @@ class ZeroShot:
         self.logit_scale, self.logit_bias = scale, bias
         self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
         self.input_shape = tuple(input_shape) if input_shape is not None else None
-        self.text, self.identity = text, identity
+        self.text, self.identity, self.prompts = text, identity, prompts
 
     @property
     def classes(self) -> int:

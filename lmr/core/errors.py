@@ -4,4 +4,12 @@ from __future__ import annotations
 
 
 class LmrError(ValueError):
-    """An input cannot be used; the message says what was expected, what was found and what to do next."""
+    """An input cannot be used; the message says what was expected, what was found and what to do next.
+
+    Examples:
+        >>> import lmr
+        >>> lmr.load("VIT-B-16")
+        Traceback (most recent call last):
+        ...
+        lmr.core.errors.LmrError: There is no model 'VIT-B-16'. Did you mean 'ViT-B-16'? ...
+    """

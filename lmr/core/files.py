@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -41,10 +42,53 @@ def write_atomically(path: AnyPath, content: bytes) -> None:
 
 def replace_durably(finished: AnyPath, target: AnyPath) -> None:
     """Flush the finished file to the disk, rename it to ``target`` and flush the folder. Raises OSError."""
-    with open(finished, "rb") as file:
-        os.fsync(file.fileno())
+    _flush(finished)
     os.replace(finished, target)
     sync_folder(Path(target).parent)
+
+
+@contextlib.contextmanager
+def make_folder(path: AnyPath, replace: bool = False) -> Iterator[Path]:
+    """An empty folder to fill within this context; at its end it is renamed to ``path``. Raises OSError.
+
+    A folder with content at ``path`` is replaced if ``replace`` says so, and otherwise an OSError.
+    The files are written to a folder beside ``path`` with a name of its own and flushed to the disk before it is
+    renamed. So ``path`` never holds some of the files; a kill can leave the other folder, ``.NAME.*.part``.
+    """
+    target = Path(os.path.realpath(path))  # a link stays
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    try:
+        yield aside
+        for file in aside.rglob("*"):
+            if file.is_file():
+                _flush(file)
+        aside.chmod(0o777 & ~_read_mask())
+        (replace_folder if replace else os.rename)(aside, target)
+        sync_folder(target.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def replace_folder(new: Path, old: Path) -> None:
+    """Rename a folder to ``old``; a folder that is there is replaced. Raises OSError, and then ``old`` is as it was."""
+    if not old.is_dir():
+        os.rename(new, old)
+        return
+    trash = old.with_name(f".replaced-{old.name}")
+    shutil.rmtree(trash, ignore_errors=True)
+    os.rename(old, trash)
+    try:
+        os.rename(new, old)
+    except OSError:
+        os.rename(trash, old)
+        raise
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def _flush(file: AnyPath) -> None:
+    """Flush a finished file to the disk."""
+    with open(file, "rb") as content:
+        os.fsync(content.fileno())
 
 
 def sync_folder(folder: AnyPath) -> None:
@@ -115,6 +159,11 @@ def _choose_mode(target: Path) -> int:
     """The permissions of the file that is replaced, or those any new file would get."""
     if target.exists():
         return target.stat().st_mode & 0o777
+    return 0o666 & ~_read_mask()
+
+
+def _read_mask() -> int:
+    """The permissions that new files do not get; reading them means setting them."""
     mask = os.umask(0)
     os.umask(mask)
-    return 0o666 & ~mask
+    return mask

@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from lmr.core.frozen import FrozenAnswer
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.method import COUNTS, Method, Mix, Ranges
 from lmr.core.norms import NormBank
@@ -38,6 +39,13 @@ class NormMethod(Method):
     Rows that adapt step by step are ``self.state["norms"]``, with the moments of ``self.optim``. Nothing in a step
     couples two streams: a batch may mix them, and each gets the gradient and the step it would get alone. A batch of
     one stream runs on a view of its row; only in mixed batches every sample gets a copy of its row.
+
+    Examples:
+        >>> import lmr, torch
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> method = lmr.create("lmr", clip, streams=2)
+        >>> isinstance(method, lmr.NormMethod), method.state["norms"].shape == (2, method.bank.size)
+        (True, True)
     """
 
     towers: ClassVar[tuple[Tower, ...]] = (Tower.IMAGE,)
@@ -96,6 +104,19 @@ class NormMethod(Method):
         """Logits with the adapted norms and the frozen prototypes."""
         images = self.approach(images)
         return self.classifier.logits(self.image_cosines(images, self.take(mix, "norms")["norms"], mix.index))
+
+    def settle(self, stream: int) -> FrozenAnswer:
+        """The norms of the stream, if it has its own, and its offset."""
+        offset = self.logit_offset()
+        return FrozenAnswer(
+            self.classifier.prototypes,
+            None if offset is None else offset[stream].clone(),
+            self.name_norms(self.state["norms"][stream]) if "norms" in self.state else {},
+        )
+
+    def name_norms(self, row: Tensor) -> dict[Tower, dict[str, Tensor]]:
+        """A row [P] of norms as parameters of the tower, copied, under their names."""
+        return {Tower.IMAGE: self.bank.name_parameters(row.clone())}
 
     # Gradients. A batch that is best encoded in parts is differentiated in parts, so that what autograd keeps of one
     # part is freed before the next one is encoded.
@@ -186,7 +207,26 @@ class NormMethod(Method):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GradientMethod(NormMethod):
-    """A NormMethod with an optimiser to choose. Subclasses change the defaults and write ``adapt``."""
+    """A NormMethod with an optimiser to choose. Subclasses change the defaults and write ``adapt``.
+
+    Examples:
+        >>> import lmr, torch
+        >>> @lmr.register("certain")
+        ... class Certain(lmr.GradientMethod):
+        ...     'Raise the largest logit of every image.'
+        ...
+        ...     lr: float = 1e-4
+        ...
+        ...     def adapt(self, images, mix):
+        ...         norms = self.take(mix, "norms")["norms"]
+        ...         judge = lambda logits, index: (-logits.amax(1),)
+        ...         gradient, logits, loss = self.sum_gradients(images, mix, norms, judge)
+        ...         return lmr.Prediction(logits, {"stepped": bool(self.descend(gradient, logits, mix).any())})
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> method = lmr.create("certain(optimizer='sgd')", clip, streams=2)
+        >>> method.step(torch.randn(4, 3, 32, 32), streams=[0, 0, 1, 1]).info["stepped"]
+        True
+    """
 
     many_streams = True
 

@@ -13,19 +13,22 @@ import typing
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from lmr.core.batch import Mix as Mix
+from lmr.core.batch import Prediction as Prediction
 from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
-from lmr.core.functional.by_stream import all_by_stream, mean_by_stream, sum_by_stream
+from lmr.core.frozen import FrozenAnswer
 from lmr.core.locks import hold
+from lmr.core.log import LOGGER
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
-from lmr.core.traits import Emission, Passes, Role, Scores, Tower
+from lmr.core.traits import Emission, Passes, Role, Scores, Switch, Tower
+from lmr.core.traits import Preset as Preset
 
 Streams = Sequence[int] | Tensor | int | None
 Ranges = dict[str, tuple[float | None, float | None]]  # smallest and largest value of state tensors; None: any finite
@@ -34,78 +37,41 @@ SHARES: tuple[float, float] = (0, 1.001)  # of one that holds shares or probabil
 UNIT: tuple[float, float] = (-1.001, 1.001)  # of one that holds unit vectors, their means or cosines
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """The answer to a batch: logits [B, C], and ``info``, what happened, in plain Python values."""
-
-    logits: Tensor
-    info: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    @cached_property
-    def probabilities(self) -> Tensor:
-        """Softmax of the logits: [B, C]."""
-        return self.logits.softmax(1)
-
-    @cached_property
-    def labels(self) -> Tensor:
-        """The most probable class of each image: int64 [B]."""
-        return self.logits.argmax(1)
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A named configuration, the source of its values, and the batch size they were chosen for."""
-
-    values: dict[str, Any]
-    source: str
-    batch_size: int = 64
-
-
-@dataclass(frozen=True)
-class Switch:
-    """A configuration that costs less, and the share of the method's gain over zero-shot that it was measured to keep.
-
-    ``depth`` is the share of the tower's blocks that adapt, for methods with an argument ``blocks``.
-    """
-
-    values: dict[str, Any]
-    kept: float
-    depth: float | None = None
-
-
-@dataclass(frozen=True)
-class Mix:
-    """The streams of a batch: ``active`` [A] sorted stream ids, ``index`` [B] which of them each sample is of."""
-
-    active: Tensor
-    index: Tensor
-
-    @property
-    def count(self) -> int:
-        """A, the number of streams in the batch."""
-        return len(self.active)
-
-    @property
-    def sizes(self) -> Tensor:
-        """The number of samples of each stream: [A]."""
-        return torch.bincount(self.index, minlength=self.count)
-
-    def sum(self, values: Tensor) -> Tensor:
-        """The sum of ``values`` [B, ...] over the samples of each stream: [A, ...]."""
-        return sum_by_stream(values, self.index, self.count)
-
-    def mean(self, values: Tensor) -> Tensor:
-        """The mean of ``values`` [B, ...] over the samples of each stream: [A, ...]."""
-        return mean_by_stream(values, self.index, self.count)
-
-    def all(self, values: Tensor) -> Tensor:
-        """Whether ``values`` [B] holds for every sample of a stream: bool [A]."""
-        return all_by_stream(values, self.index, self.count)
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class Method:
-    """Base of all methods. It never sees labels, and it adapts only in :meth:`step`."""
+    """Base of all methods. It never sees labels, and it adapts only in :meth:`step`.
+
+    A subclass is one file with one decorated class. Its annotated fields are its arguments; ``begin``, ``adapt`` and
+    ``answer`` are its state, its step and its answer.
+
+    Examples:
+        >>> import lmr, torch
+        >>> @lmr.register("centred")
+        ... class Centred(lmr.Method):
+        ...     'Subtract the running mean of the logits of each stream.'
+        ...
+        ...     memory: float = 0.9
+        ...
+        ...     def begin(self, streams):
+        ...         return {"mean": torch.zeros(streams, self.classifier.classes)}
+        ...
+        ...     def adapt(self, images, mix):
+        ...         logits = self.answer(images, mix)
+        ...         mean = self.take(mix, "mean")["mean"]
+        ...         self.put({"mean": mean + (1 - self.memory) * mix.mean(logits)}, mix)
+        ...         return lmr.Prediction(logits)
+        ...
+        ...     def answer(self, images, mix):
+        ...         logits = self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
+        ...         return logits - self.take(mix, "mean")["mean"][mix.index]
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star", "green heart"])
+        >>> method = lmr.create("centred(memory=0.5)", clip)
+        >>> images = torch.randn(8, 3, 32, 32)
+        >>> method.step(images).logits.shape
+        torch.Size([8, 3])
+        >>> method
+        centred(memory=0.5)
+    """
 
     # Traits: what a method declares about itself. All have defaults; ``register`` fills in name and label.
     name: ClassVar[str]
@@ -124,6 +90,7 @@ class Method:
     switches_source: ClassVar[str] = ""  # what measured them, in a few words
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
+    not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported
     grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n changes with the stream
     presets: ClassVar[dict[str, Preset]] = {"default": Preset({}, "the method's own defaults")}
 
@@ -200,6 +167,10 @@ class Method:
         """Logits [B, C] of a checked batch with the present state; changes nothing."""
         raise NotImplementedError
 
+    def settle(self, stream: int) -> FrozenAnswer:
+        """What :meth:`answer` computes for one stream in the present state, as copies. Optional."""
+        raise LmrError(f"{self.name} cannot be exported: {self.not_frozen_because}.")
+
     # The interface for users. Threads may share a method: each call holds the towers it uses.
 
     def step(self, images: Tensor, streams: Streams = None) -> Prediction:
@@ -208,6 +179,8 @@ class Method:
             images, mix = self._check(images, streams)
             prediction = self.adapt(images, mix)
             sound = prediction.logits.isfinite().all(1)
+            if not bool(sound.all()):
+                LOGGER.info("%s: %d of %d answers are not finite", self.name, int((~sound).sum()), len(sound))
             rows = mix.active[mix.index[sound]]
             ones = torch.ones_like(rows)
             self.state["predicted"].index_put_((rows, prediction.labels[sound]), ones, accumulate=True)
@@ -217,6 +190,12 @@ class Method:
         """Answer with the present state and change nothing."""
         with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
             return Prediction(self.answer(*self._check(images, streams)))
+
+    def freeze(self, stream: int = 0) -> FrozenAnswer:
+        """What :meth:`predict` answers in the present state of one stream, as constants that need no method to run."""
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
+            (row,) = self._rows(stream).tolist()
+            return self.settle(row)
 
     def reset(self, streams: Streams = None) -> None:
         """Return all streams, or the named ones, to their start."""

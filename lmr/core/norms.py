@@ -59,6 +59,18 @@ class NormBank:
 
     With ``blocks`` only the norms of the last so many blocks and of what comes after them are in a row; the others
     always use their own parameters.
+
+    Examples:
+        >>> import lmr, torch
+        >>> tower = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.LayerNorm(6))
+        >>> bank = lmr.NormBank(tower)
+        >>> bank.size  # six weights and six biases
+        12
+        >>> x = torch.randn(2, 4)
+        >>> with bank.serve(bank.start.unsqueeze(0) * 2):
+        ...     doubled = tower(x)
+        >>> torch.allclose(doubled, 2 * tower(x))
+        True
     """
 
     def __init__(self, tower: nn.Module, blocks: int | None = None) -> None:
@@ -95,6 +107,16 @@ class NormBank:
     def size(self) -> int:
         """P, the number of parameters in a row."""
         return len(self.start)
+
+    def name_parameters(self, row: Tensor) -> dict[str, Tensor]:
+        """The values of a row [P] as parameters of the norms, under their names in the tower's ``state_dict()``."""
+        named: dict[str, Tensor] = {}
+        for norm in self.norms:
+            begin, shape = f"{norm.name}." if norm.name else "", norm.module.normalized_shape
+            named[f"{begin}weight"] = row[norm.weight].view(shape)
+            if norm.bias is not None:
+                named[f"{begin}bias"] = row[norm.bias].view(shape)
+        return named
 
     def close(self) -> None:
         """Refuse to serve from now on."""

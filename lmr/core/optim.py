@@ -18,6 +18,16 @@ class Optimizer:
 
     ``begin`` gives the moments before the first step, ``step`` the rows and moments after one; nothing is changed in
     place.
+
+    Examples:
+        >>> import lmr, torch
+        >>> optim = lmr.Optimizer("adam", lr=0.1)
+        >>> rows = torch.zeros(2, 3)  # two streams
+        >>> moved, moments = optim.step(rows, torch.ones(2, 3), optim.begin(rows))
+        >>> moved[0]
+        tensor([-0.1000, -0.1000, -0.1000])
+        >>> moments["steps"]
+        tensor([1, 1])
     """
 
     name: OptimizerName

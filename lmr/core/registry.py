@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import re
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import metadata
@@ -21,6 +20,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.log import LOGGER
 from lmr.core.method import Method, list_arguments
 from lmr.core.spec import parse_spec, suggest
 
@@ -32,7 +32,22 @@ _ADDRESS = re.compile(r"(?P<file>.+\.py):(?P<spec>[A-Za-z_]\w*\s*(?:\(.*\))?)\s*
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(dataclasses.field,))
 def register(name: str) -> Callable[[_M], _M]:
-    """Make a subclass of Method a dataclass whose fields are its arguments, and let ``create`` find it by ``name``."""
+    """Make a subclass of Method a dataclass whose fields are its arguments, and let ``create`` find it by ``name``.
+
+    Examples:
+        >>> import lmr
+        >>> @lmr.register("sharper")
+        ... class Sharper(lmr.find_method("zeroshot")):
+        ...     'The frozen classifier with other probabilities.'
+        ...
+        ...     factor: float = 2.0
+        ...
+        ...     def answer(self, images, mix):
+        ...         return self.factor * super().answer(images, mix)
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> lmr.create("sharper", clip, factor=3)
+        sharper(factor=3.0)
+    """
 
     def enter(method: _M) -> _M:
         if name in _METHODS:
@@ -54,7 +69,13 @@ def split_address(spec: str) -> tuple[str | None, str]:
 
 
 def list_methods() -> list[str]:
-    """The names of all methods, in alphabetical order."""
+    """The names of all methods, in alphabetical order.
+
+    Examples:
+        >>> import lmr
+        >>> "lmr" in lmr.list_methods()
+        True
+    """
     _fill()
     return sorted(_METHODS)
 
@@ -70,7 +91,14 @@ def sort_methods(names: Sequence[str]) -> list[str]:
 
 
 def find_method(name: str) -> type[Method]:
-    """The class of a method by its name or by ``FILE.py:name``; an unknown name is answered with the nearest one."""
+    """The class of a method by its name or by ``FILE.py:name``; an unknown name is answered with the nearest one.
+
+    Examples:
+        >>> import lmr
+        >>> method = lmr.find_method("lmr")
+        >>> method.source, method.many_streams, sorted(method.presets)[:2]
+        ('Huang et al. 2026', True, ['cifar10-c', 'cifar100-c'])
+    """
     file, name = split_address(name)
     if file is not None:
         load_method_file(file)
@@ -96,6 +124,16 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
 
     Arguments of the call override the string, the string overrides the preset, the preset the defaults. A preset may
     also be in the string: ``lmr(preset="cifar10-c")``. A method in your own file is ``./mine.py:mine``.
+
+    Examples:
+        >>> import lmr, torch
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> method = lmr.create("lmr(lr=5e-4)", clip)
+        >>> answer = method.step(torch.randn(8, 3, 32, 32))  # adapt on this batch and answer it
+        >>> answer.labels.shape, answer.logits.shape
+        (torch.Size([8]), torch.Size([8, 2]))
+        >>> method.save("camera.state")  # and later, with the same model and classes:
+        >>> notes = lmr.create("lmr(lr=5e-4)", clip).load("camera.state")
     """
     file, spec = split_address(spec)
     name, values = parse_spec(spec)
@@ -161,6 +199,4 @@ def _fill() -> None:
         try:
             point.load()
         except Exception as error:  # a broken package must not disable the others
-            warnings.warn(
-                f"The methods of {point.value!r} (entry point {point.name!r}) cannot be imported: {error}", stacklevel=2
-            )
+            LOGGER.warning("The methods of %r (entry point %r) cannot be imported: %s", point.value, point.name, error)

@@ -23,6 +23,17 @@ class TextSide:
     ``encode`` maps the tower and a slice of the classes to their raw features [n, D]; gradient flows to the norms of
     ``tower`` while a NormBank serves them. The tower is set to evaluation mode and frozen. If it is causal, cut
     the prompts to the longest of the set: padding after the end of a text has no influence and costs as much as words.
+
+    Examples:
+        >>> import lmr, torch
+        >>> from torch import nn
+        >>> image = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 8))
+        >>> text = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8))
+        >>> prompts = torch.randn(3, 4)  # what the text tower reads for each of three classes
+        >>> side = lmr.TextSide(text, lambda tower, part: tower(prompts[part]), classes=3)
+        >>> clip = lmr.ZeroShot(image, side.all_prototypes(chunk=3), text=side)
+        >>> lmr.create("bitta", clip).step(torch.randn(4, 6)).info["stepped"]
+        True
     """
 
     tower: nn.Module

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Emission = Literal["before", "after"]
 
 
 class Role(enum.IntEnum):
-    """The role of a method in a comparison; tables list methods in this order."""
+    """The role of a method in a comparison; tables list methods in this order.
+
+    Examples:
+        >>> import lmr
+        >>> lmr.find_method("zeroshot").role is lmr.Role.BASELINE
+        True
+    """
 
     BASELINE = 0  # the frozen classifier, to which every method is compared
     OTHER = 1
@@ -18,14 +24,26 @@ class Role(enum.IntEnum):
 
 
 class Tower(enum.Enum):
-    """A part of the model whose norms a method adapts."""
+    """A part of the model whose norms a method adapts.
+
+    Examples:
+        >>> import lmr
+        >>> [tower.value for tower in lmr.find_method("bitta").towers]
+        ['image', 'text']
+    """
 
     IMAGE = "image"
     TEXT = "text"
 
 
 class Scores(enum.Enum):
-    """The meaning of a method's logits."""
+    """The meaning of a method's logits.
+
+    Examples:
+        >>> import lmr
+        >>> lmr.find_method("tent").scores.value
+        'cosines'
+    """
 
     COSINES = "cosines"  # logit_scale * similarity + logit_bias, plus an offset the method can name
     LABELS = "labels"  # the logarithm of a distribution over labels
@@ -37,6 +55,12 @@ class Passes:
 
     With ``blocks`` only the first forward is through the whole tower. Every further one, and every backward, is
     through the last so many blocks.
+
+    Examples:
+        >>> import lmr
+        >>> method = lmr.create("tent", lmr.load("pocket").classifier(["red ring", "blue star"]))
+        >>> method.count_passes()
+        Passes(forwards=1, backwards=1, text_forwards=0.0, text_backwards=0.0, blocks=None)
     """
 
     forwards: float
@@ -44,3 +68,31 @@ class Passes:
     text_forwards: float = 0.0
     text_backwards: float = 0.0
     blocks: int | None = None
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named configuration, the source of its values, and the batch size they were chosen for.
+
+    Examples:
+        >>> import lmr
+        >>> preset = lmr.find_method("tent").presets["imagenet"]
+        >>> preset.values, preset.batch_size
+        ({'optimizer': 'sgd', 'lr': 0.00025}, 64)
+    """
+
+    values: dict[str, Any]
+    source: str
+    batch_size: int = 64
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A configuration that costs less, and the share of the method's gain over zero-shot that it was measured to keep.
+
+    ``depth`` is the share of the tower's blocks that adapt, for methods with an argument ``blocks``.
+    """
+
+    values: dict[str, Any]
+    kept: float
+    depth: float | None = None

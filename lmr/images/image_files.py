@@ -6,6 +6,7 @@ transparency, bit depth and colour model are all handled here.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import threading
@@ -34,7 +35,16 @@ _UPRIGHT = {
 
 
 class UnreadableImage(LmrError):
-    """The file cannot be read as an image; the message says why."""
+    """The file cannot be read as an image; the message says why.
+
+    Examples:
+        >>> import lmr
+        >>> try:
+        ...     image = lmr.open_image("missing.jpg")
+        ... except lmr.UnreadableImage as error:
+        ...     print(error)
+        Cannot read 'missing.jpg': there is no such file.
+    """
 
 
 def list_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -92,19 +102,37 @@ def open_image(path: str | os.PathLike[str], *, upright: bool = True) -> Image.I
 
     ``upright=False`` leaves the image as it was stored, which is how all published results on ImageNet were obtained.
     Raises UnreadableImage, and nothing else, if the file cannot be read; never warns.
+
+    Examples:
+        >>> import lmr
+        >>> from PIL import Image
+        >>> Image.new("RGBA", (4, 3), (0, 0, 0, 0)).save("clear.png")
+        >>> image = lmr.open_image("clear.png")
+        >>> image.mode, image.size, image.getpixel((0, 0))
+        ('RGB', (4, 3), (255, 255, 255))
     """
     if not os.path.isfile(path):
         raise UnreadableImage(f"Cannot read {str(path)!r}: there is no such file.")
+    return _open(path, repr(str(path)), upright)
+
+
+def decode_image(content: bytes) -> Image.Image:
+    """Open the content of an image file as ``open_image`` opens the file."""
+    return _open(io.BytesIO(content), f"the image in {len(content)} bytes", upright=True)
+
+
+def _open(file: str | os.PathLike[str] | io.BytesIO, name: str, upright: bool) -> Image.Image:
     try:
-        if os.path.getsize(path) == 0:
+        size = len(file.getbuffer()) if isinstance(file, io.BytesIO) else os.path.getsize(file)
+        if size == 0:
             raise UnreadableImage("the file is empty")
-        with _muted_pillow(), Image.open(path) as image:
+        with muted_pillow(), Image.open(file) as image:
             _refuse_bomb(image)
             image.load()
             converted = _convert_to_rgb(image)
             turn = _UPRIGHT.get(_read_orientation(image)) if upright else None
     except Exception as error:  # decoders raise almost any exception on damaged data
-        raise UnreadableImage(f"Cannot read {str(path)!r}: {_explain(error)}.") from error
+        raise UnreadableImage(f"Cannot read {name}: {_explain(error)}.") from error
     converted = converted if turn is None else converted.transpose(turn)
     converted.info.clear()  # the stored orientation has been applied: it must not be applied again
     return converted
@@ -163,7 +191,7 @@ _muting_users = 0
 
 
 @contextmanager
-def _muted_pillow() -> Iterator[None]:
+def muted_pillow() -> Iterator[None]:
     """Hide Pillow's warnings while any thread is decoding.
 
     The filters are one list per process. If every thread saved and restored it, the last one to leave could restore

@@ -41,6 +41,7 @@ class ECALP(Method):
     year = 2025
     emission = "after"
     scores = Scores.LABELS
+    not_frozen_because = "its answer depends on a graph of images, not on norms, prototypes and a bias alone"
     one_stream_because = "the graph of a stream grows with it, so the tensors of two streams would differ in length"
     grows: ClassVar[tuple[str, ...]] = ("features", "images", "similarity", "classes", "cosines", "label", "value")
     presets: ClassVar[dict[str, Preset]] = {

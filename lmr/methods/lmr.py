@@ -26,10 +26,10 @@ from lmr.core.functional.by_stream import choose_rows
 from lmr.core.functional.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss
 from lmr.core.functional.teachers import choose_teachers
 from lmr.core.gradient import NormMethod
-from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges, Switch
+from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Role
+from lmr.core.traits import Passes, Role, Switch
 
 
 class _Look(NamedTuple):

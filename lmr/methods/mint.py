@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
+from lmr.core.frozen import FrozenAnswer
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.gradient import NormMethod
 from lmr.core.method import COUNTS, UNIT, Mix, Prediction, Preset, Ranges
@@ -111,6 +112,11 @@ class MINT(NormMethod):
         features = self.image_features(images, self._move(rows["gradient"]), mix.index)
         return self._score(features, rows["post_means"], rows["post_counts"], mix)
 
+    def settle(self, stream: int) -> FrozenAnswer:
+        norms = self.name_norms(self._move(self.state["gradient"][stream]))
+        mixed = self._mix(self.state["post_means"][stream], self.state["post_counts"][stream].sum())
+        return FrozenAnswer(mixed, None, norms, from_prompts=False)
+
     def _label(self, features: Tensor) -> Tensor:
         return self.classifier.cosines(features).argmax(1)
 
@@ -119,9 +125,8 @@ class MINT(NormMethod):
         return self.bank.start - self.lr * gradient / (gradient.abs() + 1e-8)
 
     def _score(self, features: Tensor, means: Tensor, counts: Tensor, mix: Mix) -> Tensor:
-        """Logits by the mixed prototypes; as only their direction counts, both parts are divided by 1 - rho."""
-        share = counts.sum(1).view(-1, 1, 1).to(means.dtype) / self.prior
-        mixed = F.normalize(self.classifier.prototypes + share * means, dim=-1)
+        """Logits by the mixed prototypes."""
+        mixed = self._mix(means, counts.sum(1).view(-1, 1, 1))
         if mix.count == 1:
             return self.classifier.logits(features @ mixed[0].T)
         cosines = features.new_empty(len(features), len(self.classifier.prototypes))
@@ -129,6 +134,10 @@ class MINT(NormMethod):
             own = mix.index == k
             cosines[own] = features[own] @ mixed[k].T
         return self.classifier.logits(cosines)
+
+    def _mix(self, means: Tensor, count: Tensor) -> Tensor:
+        """Text and means [..., C, D] mixed; as only the direction counts, both parts are divided by 1 - rho."""
+        return F.normalize(self.classifier.prototypes + count.to(means.dtype) / self.prior * means, dim=-1)
 
 
 def _join(means: Tensor, counts: Tensor, features: Tensor, labels: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:

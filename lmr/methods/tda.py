@@ -39,6 +39,7 @@ class TDA(Method):
     year = 2024
     emission = "after"
     many_streams = True
+    not_frozen_because = "its answer depends on caches of image features, not on norms, prototypes and a bias alone"
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE, batch_size=1),
         "cifar10-c": Preset({}, _SOURCE, batch_size=1),

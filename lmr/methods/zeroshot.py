@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmr.core.frozen import FrozenAnswer
 from lmr.core.method import Method, Mix, Prediction
 from lmr.core.registry import register
 from lmr.core.traits import Passes, Role
@@ -29,3 +30,6 @@ class ZeroShotMethod(Method):
 
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
         return self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
+
+    def settle(self, stream: int) -> FrozenAnswer:
+        return FrozenAnswer(self.classifier.prototypes)

@@ -8,6 +8,7 @@ import torch
 
 from lmr.core.classifier import leave_inference_mode
 from lmr.core.errors import LmrError
+from lmr.core.log import LOGGER
 from lmr.core.spec import suggest
 from lmr.models.backbone import Backbone
 from lmr.models.clip.image_tower import Memory, check_memory
@@ -18,7 +19,13 @@ __all__ = ["Backbone", "list_models", "load"]
 
 
 def list_models() -> dict[str, str]:
-    """Names that ``load`` knows, each with a line of description."""
+    """Names that ``load`` knows, each with a line of description.
+
+    Examples:
+        >>> import lmr
+        >>> lmr.list_models()["ViT-B-16"]
+        'OpenAI CLIP ViT-B/16, the same as openai/clip-vit-base-patch16'
+    """
     return dict(KNOWN_MODELS)
 
 
@@ -40,6 +47,12 @@ def load(
     ``dtype`` is that of the frozen weights; norms are never below float32. ``memory`` and ``compile`` choose how a step
     is computed, see ``VisionTower.set_mode``; only CLIP's towers use them. A path object is never read as a short name.
     A short name is refused where a folder of the same name holds a model, as it is ambiguous.
+
+    Examples:
+        >>> import lmr
+        >>> backbone = lmr.load("photo")  # "openai/clip-vit-base-patch16" for CLIP
+        >>> backbone.classifier(["cat", "dog", "ship"]).names
+        ('cat', 'dog', 'ship')
     """
     if not isinstance(name_or_path, str | os.PathLike):
         raise LmrError(f"Expected the name or the path of a model, got {name_or_path!r}.")
@@ -60,6 +73,7 @@ def load(
                 f"There is no model {name!r}.{suggest(name, KNOWN_MODELS)} There are: {', '.join(KNOWN_MODELS)}; and "
                 "any folder or weights file of a CLIP model, and other hub ids."
             )
+        LOGGER.info("Loading %r from %s", name, files.weights)
         if files.model_type in SIGLIP:
             from lmr.models.siglip import load_siglip
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
+from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
+from lmr.models.formats.to_transformers import Norms
+from lmr.models.image_preprocess import ImagePreprocess, Images
 from lmr.models.model_facts import ModelFacts, describe_facts
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
@@ -25,14 +28,23 @@ from lmr.models.prototypes import (
     read_prototypes,
 )
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 __all__ = ["DEFAULT_TEMPLATES", "Backbone"]
 
 
 class Backbone(ABC):
-    """An image encoder, its text encoder, its preprocessing and its logit scale, which belong together."""
+    """An image encoder, its text encoder, its preprocessing and its logit scale, which belong together.
+
+    Examples:
+        >>> import lmr, torch
+        >>> from PIL import Image
+        >>> backbone = lmr.load("photo")
+        >>> isinstance(backbone, lmr.Backbone), backbone.input_shape
+        (True, (3, 32, 32))
+        >>> clip = backbone.classifier(["cat", "ship"], ["a photo of a {}.", "a blurry photo of a {}."])
+        >>> images = torch.stack([backbone.preprocess(Image.new("RGB", (640, 480), "navy"))])
+        >>> lmr.create("zeroshot", clip).predict(images).probabilities.shape
+        torch.Size([1, 2])
+    """
 
     name: str
     encoder: nn.Module  # images [B, *input_shape] to features [B, D]
@@ -43,6 +55,7 @@ class Backbone(ABC):
     dtype: torch.dtype = torch.float32  # of the images the encoder takes
     model_facts: ModelFacts = ModelFacts()  # what was loaded: format, files, architecture, activation, tokenizer
     keeps_prototypes: bool = True  # False where computing prototypes is cheaper than looking them up
+    no_folder_because: str = "its class does not define 'write_huggingface'"
     _text: nn.Module  # the text tower
 
     @cached_property
@@ -50,16 +63,17 @@ class Backbone(ABC):
         """``model_facts`` in words, for people; code asks ``model_facts``."""
         return describe_facts(self.model_facts)
 
-    def preprocess(self, image: Image) -> Tensor:
-        """A PIL image of any size and mode to an input of the encoder: [*input_shape], on the CPU.
+    @property
+    def preprocess(self) -> Callable[[Images], Tensor]:
+        """The function from an image to an input of the encoder: [*input_shape], on the CPU.
 
-        Transparency is dropped and an EXIF rotation is not applied. ``lmr predict`` and the benchmarks open files with
-        ``lmr.images.image_files.open_image``, which handles both.
+        It takes a PIL image, the path of a file, the content of one (bytes), or a uint8 array; or a list of them, for
+        a batch [N, *input_shape]. It can be pickled, for the workers of a DataLoader; see ``ImagePreprocess``.
         """
-        return self.preprocessing.prepare_image(image).to(self.dtype)
+        return ImagePreprocess(self.preprocessing, self.dtype)
 
     def preprocess_pixels(self, pixels: Tensor) -> Tensor:
-        """uint8 images [N, h, w, 3] of one size to inputs of the encoder: [N, *input_shape]."""
+        """uint8 images [N, h, w, 3] of one size to inputs of the encoder: [N, *input_shape], on the same device."""
         return self.preprocessing.prepare_pixels(pixels).to(self.dtype)
 
     @abstractmethod
@@ -73,6 +87,10 @@ class Backbone(ABC):
     def text_digest(self) -> str:
         """A digest of everything but the text itself that decides the output of ``encode_text``."""
         return digest_tower(self._text)
+
+    def write_huggingface(self, folder: Path, norms: Norms) -> None:
+        """Write the model into a folder that transformers opens, in float32, with ``norms`` in place of its own."""
+        raise LmrError(f"The model {self.name!r} cannot be written as a Hugging Face folder: {self.no_folder_because}.")
 
     def classifier(
         self, names: Sequence[str], templates: Templates = DEFAULT_TEMPLATES, *, cache: Cache = True
@@ -102,6 +120,7 @@ class Backbone(ABC):
             input_shape=self.input_shape,
             text=text,
             identity=identity,
+            prompts=prompts,
         )
 
     def _find_prototypes(self, identity: str, prompts: list[list[str]], cache: Cache) -> Tensor:

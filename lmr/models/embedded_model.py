@@ -75,6 +75,10 @@ class EmbeddedModel(Backbone):
     weights: ClassVar[Path]
     format: ClassVar[ModelFormat]
     keeps_prototypes = False
+    no_folder_because = (
+        "transformers has no tokenizer of whole words like its own, and no image tower with a convolutional stem; CLIP "
+        "and SigLIP models can be exported"
+    )
     encoder: VisionTower
 
     def __init__(self, path: Path | None = None) -> None:

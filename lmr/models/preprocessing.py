@@ -36,6 +36,14 @@ class Preprocessing:
     ``resize="short"`` scales the short side to the resolution and crops the centre (CLIP); ``"squash"`` scales both
     sides, whatever the image's shape (SigLIP). Sizes and offsets are rounded as torchvision's Resize and CenterCrop do,
     and pixels are computed as PIL does, filtered when an image shrinks. Every image is converted to RGB first.
+
+    Examples:
+        >>> import lmr
+        >>> from PIL import Image
+        >>> half = (0.5, 0.5, 0.5)
+        >>> preprocessing = lmr.Preprocessing(224, mean=half, std=half, resize="squash")
+        >>> preprocessing.prepare_image(Image.new("RGB", (640, 480), "white")).unique()
+        tensor([1.])
     """
 
     resolution: int
@@ -60,11 +68,7 @@ class Preprocessing:
         from PIL.Image import Image, Resampling
 
         if not isinstance(image, Image):
-            raise LmrError(
-                f"Expected a PIL image, got {type(image).__name__}; open a file with "
-                "lmr.images.image_files.open_image, and give uint8 tensors ['N', 'h', 'w', 3] to "
-                "backbone.preprocess_pixels."
-            )
+            raise LmrError(f"Expected a PIL image, got {type(image).__name__}.")
         if min(image.size) == 0:
             raise LmrError(f"Expected an image with pixels, got one of size {image.size}.")
         x, y = self._trim(image.width, image.height)

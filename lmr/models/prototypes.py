@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
+from lmr.core.log import LOGGER
 
 VERSION = "1"  # of how prompts become prototypes; a change of the computation or of the cleaning of texts changes it
 CHUNK = 256
@@ -85,9 +85,11 @@ def keep_prototypes(path: Path, prototypes: Tensor) -> None:
     from safetensors.torch import save
 
     content = {"prototypes": prototypes.detach().cpu().contiguous()}
-    with contextlib.suppress(OSError, LmrError):
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, save(content, metadata={"digest": digest_tensors(content)}))
+    except (OSError, LmrError) as error:
+        LOGGER.info("Prototypes cannot be cached and are computed again next time: %s", error)
 
 
 def digest_tower(tower: nn.Module) -> str:

@@ -17,9 +17,12 @@ from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.norms import RowNorm
 from lmr.core.text import TextSide
+from lmr.core.traits import Tower
 from lmr.models.backbone import Backbone
 from lmr.models.clip.tokenizer import check_texts
+from lmr.models.formats.huggingface_folder import write_model, write_preprocessing
 from lmr.models.formats.preprocessing_configs import read_preprocessing
+from lmr.models.formats.to_transformers import Norms
 from lmr.models.formats.tower_configs import HF_CONFIG
 from lmr.models.formats.tower_weights import check_depth
 from lmr.models.formats.weights_files import read_weights
@@ -51,6 +54,9 @@ class Siglip(Backbone):
 
     Frozen weights are in ``dtype`` (float32 if none is named), the norms never below float32.
     """
+
+    encoder: Pooled
+    _text: Pooled
 
     def __init__(
         self,
@@ -90,6 +96,20 @@ class Siglip(Backbone):
     def text_digest(self) -> str:
         """The tower's digest together with that of the tokenizer's files."""
         return f"{super().text_digest()} {self._tokenizer_digest}"
+
+    def write_huggingface(self, folder: Path, norms: Norms) -> None:
+        """Write the model, its preprocessing and its tokenizer, for SiglipModel and SiglipProcessor of transformers."""
+        numbers = {"logit_scale": math.log(self.logit_scale), "logit_bias": self.logit_bias}
+        weights = {key: torch.tensor([number]) for key, number in numbers.items()}
+        for begin, tower, kind in (
+            ("vision_model.", self.encoder, Tower.IMAGE),
+            ("text_model.", self._text, Tower.TEXT),
+        ):
+            own = tower.state_dict() | dict(norms.get(kind, {}))
+            weights |= {begin + key.removeprefix("model."): value.float().cpu() for key, value in own.items()}
+        write_model(_fill_model(self.encoder.config, self._text.config, weights), folder)
+        write_preprocessing(self.preprocessing, "Siglip", folder)
+        self._tokenizer.save_pretrained(str(folder))
 
     def _tokenize(self, texts: Sequence[str]) -> Tensor:
         """Token ids [N, context], padded to the full context: SigLIP reads its feature from the last position."""
@@ -247,6 +267,17 @@ def _build_model(config: Any, tensors: Mapping[str, Tensor], path: Path) -> Any:
     parts: list[Any] = [model.vision_model.embeddings, model.text_model.embeddings]
     for part in parts:  # the only buffer that is computed and not read from the file
         part.position_ids = torch.arange(part.position_ids.shape[-1]).expand(1, -1)
+    return model
+
+
+def _fill_model(vision: Any, text: Any, weights: dict[str, Tensor]) -> Any:
+    """A plain SiglipModel with these weights and the configurations of its towers."""
+    from transformers import SiglipConfig, SiglipModel
+
+    config = SiglipConfig(vision_config=vision.to_dict(), text_config=text.to_dict())
+    with torch.device("meta"):
+        model: Any = SiglipModel(config)
+    model.load_state_dict(weights, assign=True)
     return model
 
 

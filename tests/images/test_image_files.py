@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lmr.images.image_files import UnreadableImage, _muted_pillow, list_images, open_image
+from lmr.images.image_files import UnreadableImage, list_images, muted_pillow, open_image
 
 BLOCKS = np.array([[[200, 30, 40], [20, 180, 60]], [[30, 40, 190], [220, 210, 50]]], dtype=np.uint8)
 DAMAGED_EXIF = b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01"  # announces 65535 entries and ends in the first
@@ -382,7 +382,7 @@ def test_nothing_ever_warns(tmp_path: Path) -> None:
 def test_overlapping_readers_stay_muted_and_leave_the_filters_as_they_were() -> None:
     """Two threads in the order that breaks a plain save and restore: the first to enter is the first to leave."""
     before = list(warnings.filters)
-    one, other = _muted_pillow(), _muted_pillow()
+    one, other = muted_pillow(), muted_pillow()
     one.__enter__()
     other.__enter__()
     one.__exit__(None, None, None)

@@ -10,9 +10,10 @@ from lmr.bench.cost.flops import count_forwards
 from lmr.core.blocks import find_blocks
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.method import Method, Switch
+from lmr.core.method import Method
 from lmr.core.registry import create, split_address
 from lmr.core.spec import format_spec, parse_spec
+from lmr.core.traits import Switch
 
 NEAR = 0.02  # forwards that a switch may be above the budget: a backward is a few per cent more than a forward
 

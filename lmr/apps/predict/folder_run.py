@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,10 +20,17 @@ from lmr.apps.predict.result_file import ErrorCause, ImageAnswer, ResultFile, St
 from lmr.core.errors import LmrError
 from lmr.core.files import sync_folder
 from lmr.core.method import Method
-from lmr.images.image_files import UnreadableImage, open_image
+from lmr.images.ahead import ReadAhead
+from lmr.images.image_files import UnreadableImage
+from lmr.images.image_places import ImageItem, ImagePlace, PlaceKey
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+Prepared = tuple[ImagePlace, Tensor | ImageAnswer]  # an input of the model, or why there is none
+
+BATCHES_AHEAD = 2
+WORKERS = min(4, os.cpu_count() or 1)  # threads that decode
 
 
 class FolderRun:
@@ -36,12 +44,12 @@ class FolderRun:
         progress: Path | None,
         batch_size: int,
         top: int,
-        model: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.method, self.preprocess = method, preprocess
         self.output, self.progress = output, progress
         self.batch_size, self.top = batch_size, top
-        self.model = dict(model or {})  # how the model runs, which may change the last bits of a result
+        self.settings = dict(settings or {})  # others that change results, or their last bits
         self.images = self.errors = 0
         self.earlier = self.saved = 0  # of the images: finished by an earlier run, saved on the disk
         self.counts: Counter[str] = Counter()
@@ -69,8 +77,8 @@ class FolderRun:
             self.method.save(self.progress, notes=self._note_progress() | self._note_settings())
             self.saved = self.images
 
-    def recover(self, paths: Sequence[Path]) -> list[Path]:
-        """Return to the last saved progress; gives the images that are not finished yet, in order."""
+    def recover(self) -> set[PlaceKey]:
+        """Return to the last saved progress; gives the images that are finished."""
         assert self.output is not None
         assert self.progress is not None
         notes = self.method.load(self.progress)
@@ -81,8 +89,9 @@ class FolderRun:
                 f"{str(self.progress)!r} holds the progress of {about}, not of {own!r}; to start that, omit --resume."
             )
         for key, now in self._note_settings().items():
-            if notes.get(key) != now and key != "folder":
-                was = _describe_setting(key, notes.get(key))
+            noted = notes.get(key, now if key == "every" else None)  # a run without videos does not note it
+            if noted != now and key != "folder":
+                was = _describe_setting(key, noted)
                 raise LmrError(f"The run {was}; resume with the same, or start again with --overwrite.")
         try:
             offset, digest, folder = int(notes["offset"]), notes["digest"], notes["folder"]
@@ -90,29 +99,32 @@ class FolderRun:
             lost = f"{str(self.progress)!r} does not say how much of the output is finished"
             raise LmrError(f"{lost}; start again with --overwrite.") from error
         finished = self.output.recover(offset, digest)
-        names = [path for path, _ in finished]
-        if folder != os.getcwd() and not all(map(os.path.isabs, names)):
+        if folder != os.getcwd() and not all(os.path.isabs(line.path) for line in finished):
             raise LmrError(f"The run was started in {folder!r} and its paths are relative to it; resume it there.")
         self.output.open()
         self.output.cut()
-        self.count(label for _, label in finished)
+        self.count(line.label for line in finished)
         self.earlier = self.saved = self.images
-        known = set(map(os.path.abspath, names))
-        return [path for path in paths if os.path.abspath(path) not in known]
+        return {(os.path.abspath(line.path), line.frame) for line in finished}
 
-    def label(self, paths: Sequence[Path], flag: str) -> None:
-        """Label all images, batch by batch; if this ends early, the message says how to resume it with ``flag``."""
+    def label(self, items: Iterable[ImageItem], count: int | None, flag: str) -> None:
+        """Label all images, batch by batch, while threads decode those of the next batches.
+
+        ``count`` is their number where it is known. If this ends early, the message says how to resume with ``flag``.
+        """
         results = self.output or StandardOutput()
         hidden = not _is_terminal(sys.stderr) or (self.output is None and _is_terminal(sys.stdout))
         self.finished = False
+        ahead = ReadAhead(items, self.prepare, ahead=BATCHES_AHEAD * self.batch_size, workers=WORKERS)
+        total = None if count is None else self.images + count
         try:
-            with tqdm(total=self.images + len(paths), initial=self.images, unit="image", disable=hidden) as bar:
-                for first in range(0, len(paths), self.batch_size):
-                    answers = self.answer(paths[first : first + self.batch_size])
+            with tqdm(total=total, initial=self.images, unit="image", disable=hidden) as bar, ahead as prepared:
+                while batch := list(islice(prepared, self.batch_size)):
+                    answers = self.answer(batch)
                     results.append(answers)
                     self.count(answer.label for answer in answers)
                     self.note_errors(answers)
-                    self.finished = first + self.batch_size >= len(paths)
+                    self.finished = not prepared.has_more()
                     self.save()
                     bar.update(len(answers))
         except KeyboardInterrupt:
@@ -125,31 +137,43 @@ class FolderRun:
                 f"{self.method.classifier.device}; start again with a smaller --batch-size or with --memory lean."
             ) from error
 
-    def answer(self, chunk: Sequence[Path]) -> list[ImageAnswer]:
-        """One step on the readable images of the chunk; the others get an error."""
-        inputs: dict[Path, Tensor] = {}
-        answers: dict[Path, ImageAnswer] = {}
-        for path in chunk:
-            try:
-                inputs[path] = self.preprocess(open_image(path))
-            except UnreadableImage as error:
-                answers[path] = ImageAnswer(str(path), error=str(error), cause=ErrorCause.UNREADABLE)
-            except (ValueError, OSError, MemoryError) as error:
-                problem = f"Cannot prepare {str(path)!r} for the model: {error}"
-                answers[path] = ImageAnswer(str(path), error=problem, cause=ErrorCause.UNSUITABLE)
-        if inputs:
-            classifier = self.method.classifier
-            prediction = self.method.step(torch.stack(list(inputs.values())).to(classifier.device, classifier.dtype))
-            order = prediction.logits.sort(dim=1, descending=True, stable=True).indices[:, : self.top]
-            shares = prediction.probabilities.gather(1, order)
-            for path, row, values in zip(inputs, order.tolist(), shares.tolist(), strict=True):
-                if all(map(math.isfinite, values)):
-                    best = [(classifier.names[c], round(p, 6)) for c, p in zip(row, values, strict=True)]
-                    answers[path] = ImageAnswer(str(path), best)
-                else:
-                    problem = f"The model's answer to {str(path)!r} is not a finite number."
-                    answers[path] = ImageAnswer(str(path), error=problem, cause=ErrorCause.NOT_FINITE)
-        return [answers[path] for path in chunk]
+    def prepare(self, item: ImageItem) -> Prepared:
+        """Open one image and turn it into an input of the model; runs in several threads at a time."""
+        try:
+            return item.place, self.preprocess(item.open())
+        except UnreadableImage as error:
+            return item.place, _make_error(item.place, str(error), ErrorCause.UNREADABLE)
+        except (ValueError, OSError, MemoryError) as error:
+            problem = f"Cannot prepare {item.place} for the model: {error}"
+            return item.place, _make_error(item.place, problem, ErrorCause.UNSUITABLE)
+
+    def answer(self, batch: Sequence[Prepared]) -> list[ImageAnswer]:
+        """One step on the readable images of the batch; the others have an error."""
+        inputs = [found for _, found in batch if isinstance(found, Tensor)]
+        best = iter(self._step(torch.stack(inputs)) if inputs else ())
+        answers = []
+        for place, found in batch:
+            if isinstance(found, ImageAnswer):
+                answers.append(found)
+                continue
+            top = next(best)
+            if all(math.isfinite(share) for _, share in top):
+                answers.append(ImageAnswer(str(place.path), top, frame=place.frame, time=place.time))
+            else:
+                problem = f"The model's answer to {place} is not a finite number."
+                answers.append(_make_error(place, problem, ErrorCause.NOT_FINITE))
+        return answers
+
+    def _step(self, images: Tensor) -> list[list[tuple[str, float]]]:
+        """Adapt on a batch; the most probable classes of each image, with their probabilities."""
+        classifier = self.method.classifier
+        prediction = self.method.step(images.to(classifier.device, classifier.dtype))
+        order = prediction.logits.sort(dim=1, descending=True, stable=True).indices[:, : self.top]
+        shares = prediction.probabilities.gather(1, order)
+        return [
+            [(classifier.names[c], round(p, 6)) for c, p in zip(row, values, strict=True)]
+            for row, values in zip(order.tolist(), shares.tolist(), strict=True)
+        ]
 
     def count(self, labels: Iterable[str | None]) -> None:
         """Add answers to the summary; a label of None is an error."""
@@ -182,12 +206,16 @@ class FolderRun:
             "top": str(self.top),
             "labels": names,
             "folder": os.getcwd(),
-        } | self.model
+        } | self.settings
 
     def _explain_resuming(self, flag: str) -> str:
         if self.output is None:
             return ""
         return f" To continue after the {self.saved} finished images, run the same command with {flag}."
+
+
+def _make_error(place: ImagePlace, message: str, cause: ErrorCause) -> ImageAnswer:
+    return ImageAnswer(str(place.path), error=message, cause=cause, frame=place.frame, time=place.time)
 
 
 def _describe_setting(key: str, value: str | None) -> str:

@@ -26,7 +26,8 @@ from lmr.apps.predict.result_file import ResultFile
 from lmr.apps.predict.state_lock import hold_state
 from lmr.core.errors import LmrError
 from lmr.core.registry import create
-from lmr.images.image_files import list_images
+from lmr.images.image_places import ImagePlace, PlaceKey, iterate_images, list_sources
+from lmr.images.video_files import is_video
 from lmr.models.known_models import DEFAULT_MODEL
 
 AnyPath = str | os.PathLike[str]
@@ -47,14 +48,18 @@ def predict_images(
     resume: bool = False,
     overwrite: bool = False,
     top: int = 5,
+    every: int = 1,
+    column: str | None = None,
     architecture: str | None = None,
     device: str | None = None,
     dtype: str | torch.dtype | None = None,
     memory: Literal["fast", "lean"] = "fast",
     compile: bool = False,
 ) -> PredictSummary:
-    """Label image files and folders, adapting batch by batch; one line per image is written to ``out``.
+    """Label image files, folders and videos, adapting batch by batch; one line per image is written to ``out``.
 
+    ``sources`` may also be .csv or .parquet lists of paths, which are in ``column`` if that is not clear. Of a video
+    every ``every``-th frame is labelled.
     ``labels`` are class names, the path of a file of them, or a text "a,b,c"; ``templates`` or the JSON file
     ``prompts`` are the texts around them. With ``budget`` the method runs with the switch that keeps most of its gain
     at no more than so many plain forwards per image. ``state`` is a file that carries the adaptation from one run to
@@ -63,7 +68,7 @@ def predict_images(
     fit together raise LmrError before any file is changed; an image that cannot be read gets a line with an error.
     """
     names = read_labels(labels)
-    for word, number in (("batch size", batch_size), ("number of top classes", top)):
+    for word, number in (("batch size", batch_size), ("number of top classes", top), ("step between frames", every)):
         if not isinstance(number, int) or number < 1:
             raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
     top = min(top, len(names))
@@ -83,9 +88,13 @@ def predict_images(
             _check_path("--state", progress)
             held.enter_context(hold_state(progress, _explain_lock(output, state)))
         _check_files(output, progress, resume, overwrite)
-        paths = list_images([sources] if isinstance(sources, (str, os.PathLike)) else sources)
+        paths = list_sources([sources] if isinstance(sources, (str, os.PathLike)) else sources, column)
         if not paths:
             raise LmrError("There is nothing to label; give at least one image or one folder of images.")
+        videos = any(map(is_video, paths))
+        settings = options.note() | ({"every": str(every)} if videos else {})
+        if output is not None:
+            output.frames = videos
         backbone = options.load(model)
         classifier = make_classifier(backbone, names, wording)
         if budget is None:
@@ -94,15 +103,18 @@ def predict_images(
             switch = choose_switch(method, classifier, budget, batch_size)
             print(f"lmr: {switch.describe()}", file=sys.stderr)
             chosen = switch.method
-        run = FolderRun(chosen, backbone.preprocess, output, progress, batch_size, top, options.note())
+        run = FolderRun(chosen, backbone.preprocess, output, progress, batch_size, top, settings)
+        finished: set[PlaceKey] = set()
         if resume and progress is not None and progress.exists():
-            paths = run.recover(paths)
+            finished = run.recover()
         else:
             if state is not None and os.path.exists(state):
                 _check_unfinished(run.method.load(state), output)
             run.begin()
         start = time.perf_counter()
-        run.label(paths, "--resume instead of --overwrite" if overwrite else "--resume")
+        count = None if videos else sum(ImagePlace(path).key not in finished for path in paths)
+        flag = "--resume instead of --overwrite" if overwrite else "--resume"
+        run.label(iterate_images(paths, every, finished), count, flag)
         seconds = time.perf_counter() - start
         if progress is not None and state is None:
             progress.unlink(missing_ok=True)

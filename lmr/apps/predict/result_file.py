@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from lmr.core.errors import LmrError
 from lmr.core.files import acquire_lock
@@ -30,17 +30,30 @@ class ErrorCause(enum.Enum):
 
 @dataclass(frozen=True)
 class ImageAnswer:
-    """The result of one image: its best classes with their probabilities, or an error message and its cause."""
+    """The result of one image: its best classes with their probabilities, or an error message and its cause.
+
+    ``frame`` and ``time`` are those of a frame of a video.
+    """
 
     path: str
     top: Sequence[tuple[str, float]] = ()
     error: str | None = None
     cause: ErrorCause | None = None
+    frame: int | None = None
+    time: float | None = None
 
     @property
     def label(self) -> str | None:
         """The most probable class."""
         return self.top[0][0] if self.top else None
+
+
+class FinishedLine(NamedTuple):
+    """What a resumed run needs to know of a line; a label of None is an error."""
+
+    path: str
+    frame: int | None
+    label: str | None
 
 
 class StandardOutput:
@@ -65,11 +78,15 @@ class StandardOutput:
 
 
 class ResultFile:
-    """A .jsonl or .csv file of which the first ``offset`` bytes, with the digest ``digest``, are finished."""
+    """A .jsonl or .csv file of which the first ``offset`` bytes, with the digest ``digest``, are finished.
+
+    A .csv file has columns for the number and the time of a frame if ``frames``.
+    """
 
     def __init__(self, path: str | os.PathLike[str], columns: int) -> None:
         self.path = Path(path)
         self.columns = columns
+        self.frames = False
         self.is_csv = self.path.suffix.lower() == ".csv"
         if not self.is_csv and self.path.suffix.lower() != ".jsonl":
             raise LmrError(f"Expected an output file that ends in .jsonl or .csv, got {str(path)!r}; rename it.")
@@ -101,8 +118,8 @@ class ResultFile:
             self.close()
             raise LmrError(f"Another run is writing {str(self.path)!r}; wait for it, or give another --out.")
 
-    def recover(self, offset: int, digest: str) -> list[tuple[str, str | None]]:
-        """Take the first ``offset`` bytes as finished: the path and label (None: error) of each of their images."""
+    def recover(self, offset: int, digest: str) -> list[FinishedLine]:
+        """Take the first ``offset`` bytes as finished; gives their lines."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < offset:
             raise LmrError(
@@ -120,11 +137,30 @@ class ResultFile:
         self.offset, self._hash = offset, read
         texts = (line.decode("utf-8", _FILE_NAME_ERRORS) for line in self._read_lines(offset))
         if not self.is_csv:
-            return [(record["path"], record.get("label")) for record in map(json.loads, texts)]
+            records = map(json.loads, texts)
+            return [FinishedLine(record["path"], record.get("frame"), record.get("label")) for record in records]
         try:
-            return [(row["path"], None if row["error"] else row["label"]) for row in csv.DictReader(texts)]
+            return self._recover_rows(csv.DictReader(texts))
         except csv.Error as error:  # lmr 0.2 did not quote a carriage return
             raise LmrError(f"Cannot read {str(self.path)!r} back ({error}); start again with --overwrite.") from error
+
+    def _recover_rows(self, rows: csv.DictReader[str]) -> list[FinishedLine]:
+        names = rows.fieldnames
+        if names is not None:  # there is a header: it decides for the lines that follow
+            if self.frames and "frame" not in names:
+                raise LmrError(
+                    f"{str(self.path)!r} was begun without videos and has no columns for frames; give the videos "
+                    "another --out, or start again with --overwrite."
+                )
+            self.frames = "frame" in names
+        return [
+            FinishedLine(
+                row["path"],
+                int(row["frame"]) if row.get("frame") else None,
+                None if row["error"] else row["label"],
+            )
+            for row in rows
+        ]
 
     def cut(self) -> None:
         """Drop everything after the finished part."""
@@ -137,9 +173,11 @@ class ResultFile:
     def append(self, answers: Sequence[ImageAnswer]) -> None:
         """Write the answers and flush them to the disk; only then they count as finished."""
         assert self._file is not None
-        content = b"".join(format_csv(a, self.columns) if self.is_csv else format_json(a) for a in answers)
+        content = b"".join(format_csv(a, self.columns, self.frames) if self.is_csv else format_json(a) for a in answers)
         if self.is_csv and self.offset == 0:
-            content = _join_row(["path", "label", "probability", *_name_columns(self.columns), "error"]) + content
+            frames = ["frame", "time"] * self.frames
+            names = ["path", *frames, "label", "probability", *_name_columns(self.columns), "error"]
+            content = _join_row(names) + content
         try:
             _write_all(self._file, content)
             os.fsync(self._file.fileno())
@@ -172,6 +210,8 @@ class ResultFile:
 def format_json(answer: ImageAnswer) -> bytes:
     """One line of JSON. Names stay readable; only a file name that is not valid text is escaped."""
     record: dict[str, object] = {"path": answer.path}
+    if answer.frame is not None:
+        record |= {"frame": answer.frame, "time": answer.time}
     if answer.error is not None:
         record["error"] = answer.error
     else:
@@ -182,16 +222,19 @@ def format_json(answer: ImageAnswer) -> bytes:
         return json.dumps(record).encode() + b"\n"
 
 
-def format_csv(answer: ImageAnswer, columns: int) -> bytes:
-    """One row: path, label, probability, ``columns`` times label:probability, error.
+def format_csv(answer: ImageAnswer, columns: int, frames: bool = False) -> bytes:
+    """One row: path, frame and time if ``frames``, label, probability, ``columns`` times label:probability, error.
 
     Cells are written as they are. A spreadsheet may read a file name or class name that begins with ``=``, ``+``,
     ``-`` or ``@`` as a formula; import the file with these columns set to text if its names come from strangers.
     """
+    place = [answer.path]
+    if frames:
+        place += ["" if value is None else str(value) for value in (answer.frame, answer.time)]
     if answer.error is not None:
-        return _join_row([answer.path, *[""] * (columns + 2), answer.error])
+        return _join_row([*place, *[""] * (columns + 2), answer.error])
     best = [f"{label}:{probability:.6f}" for label, probability in answer.top]
-    return _join_row([answer.path, answer.top[0][0], f"{answer.top[0][1]:.6f}", *best, ""])
+    return _join_row([*place, answer.top[0][0], f"{answer.top[0][1]:.6f}", *best, ""])
 
 
 def _join_row(cells: Sequence[str]) -> bytes:

@@ -202,10 +202,10 @@ def _fill_table(request: CostRequest, model: MeasuredModel, batch_size: int) -> 
         )
         rows.append(dataclasses.replace(row, forward_ms=(rows or [row])[0].median_ms))
     check_limits(rows)
-    return CostTable(batch_size, rows, rate, notes, aimed=tower is not None and _has_aimed_sizes(tower.config))
+    return CostTable(batch_size, rows, rate, notes, aimed=tower is not None and has_aimed_sizes(tower.config))
 
 
-def _has_aimed_sizes(config: VisionConfig) -> bool:
+def has_aimed_sizes(config: VisionConfig) -> bool:
     """Whether the aims were set for a tower of this size; every activation costs the same."""
     return dataclasses.replace(config, activation="quick_gelu", eps=1e-5) == VisionConfig()
 

@@ -15,7 +15,7 @@ from lmr.models import Backbone, load
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig, TextTower
-from lmr.models.verify.to_transformers import build_transformers_vision
+from lmr.models.formats.to_transformers import build_transformers_vision
 
 SMALL = "small"  # a tower that takes seconds, not minutes, to see the table and to test it
 _SMALL_IMAGE = VisionConfig(resolution=32, patch=8, width=64, depth=3, heads=4, features=48, hidden=128)

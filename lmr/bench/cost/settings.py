@@ -30,3 +30,5 @@ STREAMS_METHOD: str = _READ["streams"]
 AIMED_MODEL: str = _READ["aims"]["model"]
 AIMED_SETTING: str = _READ["aims"]["setting"]
 AIMS = tuple(Aim(**ratio) for ratio in _READ["aims"]["ratios"])
+PREDICT_IMAGES: int = _READ["predict"]["images"]
+PREDICT_AIM = Aim(**_READ["predict"]["aim"])

@@ -15,7 +15,8 @@ from lmr.core.errors import LmrError
 from lmr.data.provenance import DataOrigin
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN, Dataset, ImageArray, Labels
-from lmr.data.streams import Stream, make_stream
+from lmr.data.streams import Batch, Stream, make_stream
+from lmr.images.ahead import ReadAhead
 from lmr.models import Backbone, load
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class KeptImages(Dataset):
         self.source = dataset
         self.name, self.classes, self.protocol = dataset.name, dataset.classes, dataset.protocol
         self.domains, self.others, self.severities = dataset.domains, dataset.others, dataset.severities
+        self.reads_files = dataset.reads_files
 
     @property
     def digest(self) -> str:
@@ -157,3 +159,10 @@ def preprocess(backbone: Backbone, arrays: list[ImageArray], device: torch.devic
     if len({array.shape for array in arrays}) == 1:
         return convert(torch.stack([torch.from_numpy(array) for array in arrays])).to(device)
     return torch.cat([convert(torch.from_numpy(array).unsqueeze(0)) for array in arrays]).to(device)
+
+
+def read_inputs(
+    backbone: Backbone, stream: Stream, start: int, device: torch.device
+) -> ReadAhead[Batch, tuple[Batch, Tensor]]:
+    """The batches of a stream from number ``start`` on, each with its images preprocessed, one batch ahead."""
+    return ReadAhead(stream.batches(start), lambda batch: (batch, preprocess(backbone, batch.images, device)), ahead=1)

@@ -6,6 +6,7 @@ import datetime
 import platform
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from lmr.bench.running.inputs import (
     load_classifier,
     make_task_stream,
     preprocess,
+    read_inputs,
 )
 from lmr.bench.running.metrics import accuracy, running_accuracy, thin_curve
 from lmr.bench.running.row import SAMPLES, Row, write_samples
@@ -49,7 +51,9 @@ def run_task(
 ) -> Row:
     """Run a task, or what is left of it, and return its row. Samples are written; the checkpoint is not deleted.
 
-    ``report`` is called after every batch with the number of images so far, ``say`` with messages for the user.
+    ``report`` is called after every batch with the number of images so far, ``say`` with messages for the user. Image
+    files are read while the step before runs, but not where its memory is measured. Other sets are read between the
+    steps, so that the time of a step stays comparable.
     """
     dataset = find_dataset(task.dataset, task.root)
     classifier = load_classifier(task.backbone, task.dtype, task.device, dataset.classes, task.prompts)
@@ -59,16 +63,21 @@ def run_task(
         kept.restore(method, say)
         report(kept.images)
         saved = time.monotonic()
-        for batch in stream.batches(kept.batches):
-            kept.add(*_answer(task, method, batch, answers.is_measured(kept.batches, len(stream))))
-            try:
-                report(kept.images)
-            except Stop:
-                kept.save(method)
-                raise
-            if time.monotonic() - saved >= save_seconds:
-                kept.save(method)
-                saved = time.monotonic()
+        with read_inputs(
+            load_backbone(task.backbone, task.dtype, task.device), stream, kept.batches, classifier.device
+        ) as ahead:
+            for batch, images in ahead:
+                measure = answers.is_measured(kept.batches, len(stream))
+                with ahead.hold() if measure or not dataset.reads_files else nullcontext():
+                    kept.add(*_answer(task, method, batch, images, measure))
+                try:
+                    report(kept.images)
+                except Stop:
+                    kept.save(method)
+                    raise
+                if time.monotonic() - saved >= save_seconds:
+                    kept.save(method)
+                    saved = time.monotonic()
         records, peak = kept.read(), kept.peak
     write_samples(folder, task.run, {name: records[name] for name in SAMPLES} | {"domain": records["domain"]})
     return _make_row(task, method, stream, records, peak)
@@ -81,10 +90,10 @@ def create_method(contender: Contender, classifier: ZeroShot) -> Method:
     return create(contender.address, classifier)
 
 
-def _answer(task: Task, method: Method, batch: Batch, measure: bool) -> tuple[answers.Records, int]:
+def _answer(
+    task: Task, method: Method, batch: Batch, images: torch.Tensor, measure: bool
+) -> tuple[answers.Records, int]:
     """The records of a batch and the peak memory of its step."""
-    backbone = load_backbone(task.backbone, task.dtype, task.device)
-    images = preprocess(backbone, batch.images, method.classifier.device)
     step = answers.take_step(method, images, measure)
     plain = answer_plainly(method.classifier, images) if task.recovery else None
     records = answers.record(method, step, batch.labels, batch.index, plain)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmr.core.errors import LmrError
-from lmr.core.files import replace_durably, sync_folder
+from lmr.core.files import replace_durably, replace_folder, sync_folder
 
 
 def unpack_archive(
@@ -84,11 +84,7 @@ def _count_files(archive: Path, show: bool) -> Any:
 def _replace(new: Path, old: Path) -> None:
     """Move a folder or file; what has the same name is replaced."""
     if old.is_dir() and not old.is_symlink():
-        trash = old.with_name(f".replaced-{old.name}")
-        shutil.rmtree(trash, ignore_errors=True)
-        os.rename(old, trash)
-        os.rename(new, old)
-        shutil.rmtree(trash, ignore_errors=True)
+        replace_folder(new, old)
     elif new.is_dir():
         os.replace(new, old)
     else:

@@ -27,7 +27,17 @@ class Dataset(ABC):
 
     ``classes`` are the candidates, in the order of the labels. ``domains`` are those a benchmark runs; ``others`` may
     be requested too. ``severities`` is (0,) for clean sets. ``digest`` changes when the images, the
-    labels or their order do; ``protocol`` says in words where the images come from.
+    labels or their order do; ``protocol`` says in words where the images come from. ``reads_files`` is set where
+    images are decoded from files whenever they are read.
+
+    Examples:
+        >>> import lmr
+        >>> from lmr.data.sets.catalogue import open_dataset
+        >>> dataset = open_dataset("photo")
+        >>> isinstance(dataset, lmr.Dataset), dataset.classes[:2], dataset.count("clean")
+        (True, ('airplane', 'automobile'), 2000)
+        >>> dataset.read("clean", 0, [0, 1])[0].shape
+        (32, 32, 3)
     """
 
     name: str
@@ -36,6 +46,7 @@ class Dataset(ABC):
     others: tuple[str, ...] = ()
     severities: tuple[int, ...] = (0,)
     protocol: dict[str, str]
+    reads_files: bool = False
 
     @property
     @abstractmethod
@@ -129,6 +140,7 @@ class CorruptedOnTheFly(Dataset):
         self.name, self.clean, self.classes = name, clean, clean.classes
         self.constants, self.seed, self.workers = constants, seed, workers
         self._numbers, self._finish = numbers, finish
+        self.reads_files = clean.reads_files
         self.protocol = {**clean.protocol, "corruptions": describe_made(constants, seed)}
 
     @property
@@ -184,7 +196,17 @@ def find_first(root: Path, places: Iterable[str]) -> Path | None:
 
 
 class MissingData(LmrError):
-    """A set is not under the root, so that another one may be used instead. A damaged set is another error."""
+    """A set is not under the root, so that another one may be used instead. A damaged set is another error.
+
+    Examples:
+        >>> import lmr
+        >>> from lmr.data.sets.catalogue import open_dataset
+        >>> try:
+        ...     dataset = open_dataset("cifar10", root=".")
+        ... except lmr.MissingData as error:
+        ...     print(error.advice)
+        `lmr fetch cifar10` gets it.
+    """
 
     def __init__(self, message: str, root: Path = Path(), advice: str = "") -> None:
         super().__init__(message)

@@ -26,6 +26,8 @@ class ImageFileSet(CleanSet):
     ``upright`` applies the orientation a camera stored, and ``advice`` ends the message about a missing file.
     """
 
+    reads_files = True
+
     def __init__(
         self,
         name: str,

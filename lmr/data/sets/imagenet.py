@@ -176,6 +176,7 @@ class ImageNetC(Dataset):
 
     domains = CORRUPTIONS
     severities = SEVERITIES
+    reads_files = True
 
     def __init__(self, name: str, folder: Path, open_clean: Callable[[], Dataset] | None = None) -> None:
         self.name, self.folder, self._small, self._open_clean = name, folder, name == SMALL, open_clean

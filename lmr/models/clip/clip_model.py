@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,9 @@ from lmr.models.clip.architectures import find_architecture, name_architecture
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import Memory, VisionTower
 from lmr.models.clip.text_tower import TextTower
+from lmr.models.formats.huggingface_folder import write_clip_tokenizer, write_model, write_preprocessing
 from lmr.models.formats.preprocessing_configs import openai_preprocessing, read_preprocessing
+from lmr.models.formats.to_transformers import Norms, build_transformers_clip
 from lmr.models.formats.tokenizer_files import find_foreign_tokenizer
 from lmr.models.formats.tower_configs import (
     HF_CONFIG,
@@ -51,6 +54,7 @@ VOCABULARY = 49408  # of CLIP's tokenizer
 class Clip(Backbone):
     """A CLIP model. Frozen weights are in ``dtype`` (float32 if none is named), the norms never below float32."""
 
+    encoder: VisionTower
     _text: TextTower
 
     def __init__(
@@ -95,9 +99,25 @@ class Clip(Backbone):
         prompts = self._tokenize(texts)
         return TextSide(self._text, prompts, len(prompts.end), max(prompts.ends) + 1)
 
+    def write_huggingface(self, folder: Path, norms: Norms) -> None:
+        """Write the model, its preprocessing and CLIP's tokenizer, for CLIPModel and CLIPProcessor of transformers."""
+        self._check_tokenizer()
+        model = build_transformers_clip(self.encoder, self._text, norms)
+        model.logit_scale.fill_(math.log(self.logit_scale))
+        write_model(model, folder)
+        write_preprocessing(self.preprocessing, "CLIP", folder)
+        write_clip_tokenizer(self._text.config.context, folder)
+
     def _tokenize(self, texts: Sequence[str]) -> _ClipPrompts:
         from lmr.models.clip.tokenizer import ClipTokenizer
 
+        self._check_tokenizer()
+        self._tokenizer = self._tokenizer or ClipTokenizer(self._text.config.context)
+        tokens, end = self._tokenizer(texts)
+        device = self._text.positions.device
+        return _ClipPrompts(tokens.to(device), end.to(device), tuple(end.tolist()))
+
+    def _check_tokenizer(self) -> None:
         if self._text.config.vocabulary != VOCABULARY:
             raise LmrError(
                 f"The model {self.name!r} has a vocabulary of {self._text.config.vocabulary} tokens, not CLIP's "
@@ -110,10 +130,6 @@ class Clip(Backbone):
                 "CLIP's would read its texts as other words. Make a classifier of your own text features with "
                 "lmr.ZeroShot(backbone.encoder, prototypes, backbone.logit_scale)."
             )
-        self._tokenizer = self._tokenizer or ClipTokenizer(self._text.config.context)
-        tokens, end = self._tokenizer(texts)
-        device = self._text.positions.device
-        return _ClipPrompts(tokens.to(device), end.to(device), tuple(end.tolist()))
 
 
 @dataclass(frozen=True)

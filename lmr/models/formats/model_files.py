@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from lmr.core.errors import LmrError
+from lmr.core.log import LOGGER
 from lmr.models.formats.preprocessing_configs import PREPROCESSOR, PROCESSOR
 from lmr.models.formats.tokenizer_files import TOKENIZER_CONFIG, TOKENIZER_JSON
 from lmr.models.formats.tower_configs import HF_CONFIG, OPEN_CLIP_CONFIG, read_json
@@ -202,6 +203,7 @@ def _lacks_settings(found: ModelFiles, unsure: list[str]) -> bool:
 
 def _fetch(hub_id: str) -> ModelFiles:
     """Fetch the needed files from the hub; if it cannot be reached, name the missing files and where to put them."""
+    LOGGER.info("Asking the Hugging Face hub for %s", hub_id)
     hub = _import_hub()
     errors = hub.errors
 

@@ -82,6 +82,27 @@ def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tupl
     return openai_preprocessing(resolution), None
 
 
+def describe_preprocessing(preprocessing: Preprocessing, family: str) -> dict[str, Any]:
+    """The same as Hugging Face's settings, with nothing left to defaults; ``family`` is "CLIP" or "Siglip"."""
+    side = preprocessing.resolution
+    square, short = {"height": side, "width": side}, preprocessing.resize == "short"
+    return {
+        "image_processor_type": f"{family}ImageProcessor",
+        "processor_class": f"{family}Processor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": side} if short else square,
+        "resample": next(code for code, name in _RESAMPLE.items() if name == preprocessing.interpolation),
+        "do_center_crop": short,
+        "crop_size": square,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
+    }
+
+
 def _read_hf(config: Any, where: str, resolution: int, model: str) -> Preprocessing:
     """Hugging Face's image processor; missing entries have the defaults of its type."""
     config = _fill_in(_check_object(config, where), where, model)

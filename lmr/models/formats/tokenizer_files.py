@@ -9,7 +9,7 @@ from typing import Any
 from lmr.models.clip.tokenizer import START, list_words, read_merges
 
 TOKENIZER_JSON, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-_VOCABULARY, _MERGES = "vocab.json", "merges.txt"
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
 _OTHER_VOCABULARIES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.txt")
 
 
@@ -18,7 +18,7 @@ def find_foreign_tokenizer(folder: Path) -> str | None:
 
     Vocabulary and merges are compared; the tokens that begin and end a text may be stored in any of the files.
     """
-    checks = ((TOKENIZER_JSON, _is_clip_json), (_VOCABULARY, _is_clip_vocabulary), (_MERGES, _is_clip_merges))
+    checks = ((TOKENIZER_JSON, _is_clip_json), (VOCABULARY, _is_clip_vocabulary), (MERGES, _is_clip_merges))
     present = [(name, check) for name, check in checks if (folder / name).is_file()]
     for name, check in present:
         try:

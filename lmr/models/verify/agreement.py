@@ -20,9 +20,9 @@ from lmr.models.backbone import Backbone
 from lmr.models.clip.image_tower import VisionTower
 from lmr.models.clip.text_tower import TextTower
 from lmr.models.formats.model_files import HF_WEIGHTS
+from lmr.models.formats.to_transformers import build_transformers_clip
 from lmr.models.model_facts import ModelFormat
 from lmr.models.quiet_transformers import quiet_transformers
-from lmr.models.verify.to_transformers import build_transformers_clip
 
 
 class WeightsReader(Enum):

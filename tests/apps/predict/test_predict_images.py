@@ -25,7 +25,6 @@ from PIL import Image
 
 import lmr
 from lmr.apps.model_options import ModelOptions
-from lmr.apps.predict import folder_run as run_file
 from lmr.apps.predict import predict_images as predict_file
 from lmr.apps.predict import state_lock
 from lmr.apps.predict.predict_images import read_labels
@@ -38,6 +37,8 @@ from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
 from lmr.data.sets.dataset import CLEAN
 from lmr.data.sets.pocket_world import CLASSES, draw
+from lmr.images import image_places as places_file
+from lmr.images.ahead import THREAD_NAME
 from lmr.images.image_files import open_image
 
 LABELS = list(CLASSES[:12])
@@ -274,7 +275,7 @@ def test_a_picture_the_model_cannot_take_and_an_answer_that_is_no_number_are_lin
         return answer
 
     monkeypatch.setattr(lmr.Method, "step", spoil)
-    monkeypatch.setattr(run_file, "open_image", lambda path: None if "img2" in str(path) else open_image(path))
+    monkeypatch.setattr(places_file, "open_image", lambda path: None if "img2" in str(path) else open_image(path))
     monkeypatch.setattr("lmr.models.pocket.Pocket.preprocess", refuse_nothing(lmr.load("pocket").preprocess))
     summary = predict_images("a", LABELS, out="o.jsonl")
     lines = read_lines(here / "o.jsonl")
@@ -343,18 +344,27 @@ def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.M
     assert sys.stdout.getvalue() == expected  # type: ignore[attr-defined]
 
 
-def test_memory_holds_one_batch(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw_pictures(here / "a", range(9))
+def test_memory_holds_three_batches(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one of the step and two that threads have read ahead; a slow step shows how far they get."""
+    draw_pictures(here / "a", range(40))
     opened: list[int] = []
+    real = lmr.Method.step
 
     def watch(path: Path) -> Image.Image:
         written = (here / "o.jsonl").read_bytes().count(b"\n")
         opened.append(len(opened) - written)
         return open_image(path)
 
-    monkeypatch.setattr(run_file, "open_image", watch)
+    def take_long(self: lmr.Method, images: torch.Tensor) -> lmr.Prediction:
+        time.sleep(0.03)
+        return real(self, images)
+
+    monkeypatch.setattr(places_file, "open_image", watch)
+    monkeypatch.setattr(lmr.Method, "step", take_long)
     predict_images("a", LABELS, out="o.jsonl", batch_size=4)
-    assert opened == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    assert len(opened) == 40
+    assert 8 <= max(opened) < 12
+    assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_terminal_gets_a_bar(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -464,7 +474,7 @@ def test_without_a_state_of_its_own_the_progress_lies_beside_the_output_and_goes
 def test_a_run_that_died_before_its_first_answer_resumes(here: Path, straight: Callable[..., Any]) -> None:
     out = here / "o.jsonl"
     pictures, content, _ = straight(out)
-    with crash_at(run_file, "open_image", 1, "before"), pytest.raises(Crash):
+    with crash_at(places_file, "open_image", 1, "before"), pytest.raises(Crash):
         predict_images(pictures, LABELS, batch_size=2, out=out)
     assert out.read_bytes() == b""
     assert (here / "o.jsonl.state").exists()
@@ -1064,7 +1074,7 @@ def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
         first.append(answers[1:])
         first.close()
         second = ResultFile(tmp_path / name, 2)
-        assert second.recover(first.offset, first.digest) == [("a.png", "x:y"), ("b\n.png", None)]
+        assert second.recover(first.offset, first.digest) == [("a.png", None, "x:y"), ("b\n.png", None, None)]
         assert (second.offset, second.digest) == (first.offset, first.digest)
     assert format_csv(answers[0], 2) == b'a.png,x:y,0.750000,x:y:0.750000,"q,"":0.250000",\n'
 
@@ -1114,7 +1124,7 @@ def test_unknown_class_name_is_refused_before_an_image_is_read(
 ) -> None:
     draw_pictures(here / "a", range(2), "photo")
     opened: list[Path] = []
-    monkeypatch.setattr(run_file, "open_image", opened.append)
+    monkeypatch.setattr(places_file, "open_image", opened.append)
     words = ["a", "--model", "photo", "--labels", labels, "--out", "o.jsonl", "--state", "camera.state"]
     refuse(capsys, here, sentence, *words)
     assert opened == []

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,15 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import lmr
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running import answers
+from lmr.bench.running.inputs import KeptImages, find_dataset
 from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import Stop, run_task
 from lmr.data.sets.catalogue import open_dataset
+from lmr.data.sets.image_file_set import ImageFileSet
+from lmr.data.sets.pocket_world import CLASSES, draw
 from lmr.data.streams import make_stream
+from lmr.images.ahead import THREAD_NAME
 
 SMALL = {
     "datasets": "pocket-c",
@@ -217,3 +224,61 @@ def test_continual_and_mixed_streams_are_one_row(tmp_path: Path) -> None:
             right = (samples["predicted"] == samples["true"])[part].mean()
             assert row.domains[domain] == pytest.approx(right)
     assert continual.order["hash"] != mixed.order["hash"]
+
+
+def make_file_task(folder: Path, **changes: Any) -> Task:
+    """A stream of 40 image files in class folders."""
+    pixels, scene = draw(range(40))
+    for number, (array, label) in enumerate(zip(pixels, scene.label, strict=True)):
+        place = folder / CLASSES[label]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(array).save(place / f"{number}.png")
+    table = {"datasets": f"folder:{folder}", "backbones": "pocket", "methods": "lmr", "batch_sizes": 8} | changes
+    (task,) = list_tasks([parse_plan("test", "", Path(), table)])
+    return task
+
+
+def test_files_are_read_while_a_step_runs_and_the_row_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_file_task(tmp_path / "images")
+    read, real_step, real_read = [0], lmr.Method.step, ImageFileSet._read
+    seen: list[int] = []  # batches that were read when a step ended
+
+    def count(self: ImageFileSet, indices: list[int]) -> Any:
+        images = real_read(self, indices)
+        read[0] += 1
+        return images
+
+    def take_long(self: lmr.Method, images: torch.Tensor) -> lmr.Prediction:
+        before = read[0]
+        time.sleep(0.05)
+        seen.append(read[0] - before)
+        return real_step(self, images)
+
+    monkeypatch.setattr(ImageFileSet, "_read", count)
+    monkeypatch.setattr(lmr.Method, "step", take_long)
+    ahead = run_task(task, tmp_path / "ahead")
+    assert len(seen) == 5
+    assert seen[1] == seen[2] == seen[4] == 0  # whose memory is measured
+    assert seen[0] + seen[3] > 0
+    find_dataset.cache_clear()
+    monkeypatch.setattr(ImageFileSet, "reads_files", False)
+    seen.clear()
+    between = run_task(task, tmp_path / "between")
+    assert seen == [0] * 5
+    assert ahead.compare() == between.compare()
+    first, second = (read_samples(tmp_path / name, ahead.run) for name in ("ahead", "between"))
+    for name, values in first.items():
+        assert np.array_equal(values, second[name], equal_nan=True), name
+
+
+def test_file_that_cannot_be_read_ends_the_run_and_its_thread(tmp_path: Path) -> None:
+    task = make_file_task(tmp_path / "images")
+    broken = next((tmp_path / "images").rglob("17.png"))
+    broken.write_bytes(broken.read_bytes()[:100])
+    find_dataset.cache_clear()
+    KeptImages._place = None
+    with pytest.raises(lmr.LmrError, match=r"Cannot read '.*17\.png'"):
+        run_task(task, tmp_path / "rows")
+    assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]

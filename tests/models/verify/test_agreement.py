@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import lmr
 from lmr.cli import main
 from lmr.models.clip.image_tower import VisionTower
+from lmr.models.formats.to_transformers import build_transformers_vision
 from lmr.models.model_facts import ModelFormat
 from lmr.models.verify.agreement import (
     Agreement,
@@ -23,7 +24,6 @@ from lmr.models.verify.agreement import (
     compare_with_transformers,
     find_folder,
 )
-from lmr.models.verify.to_transformers import build_transformers_vision
 
 TEXTS = ["cat", "a photo of a dog.", "two small birds in a tree"]
 

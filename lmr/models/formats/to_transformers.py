@@ -1,4 +1,4 @@
-"""Our towers as models of transformers: the same weights in an independent implementation, to compare with.
+"""Our towers as models of transformers: the same weights in an independent implementation, to compare with or to save.
 
 A stem of convolutions has no counterpart there. Its layers are put in the place of the patch layer as they are.
 """
@@ -6,10 +6,12 @@ A stem of convolutions has no counterpart there. Its layers are put in the place
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from lmr.core.traits import Tower
 from lmr.models.clip.block import Perceptron
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextTower
@@ -18,8 +20,11 @@ from lmr.models.formats.weight_names import HUGGINGFACE, Side
 _ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 
 
-def build_transformers_clip(image: VisionTower, text: TextTower) -> Any:
-    """A CLIPModel in float32 with the weights of both towers."""
+Norms = Mapping[Tower, Mapping[str, Tensor]]  # of the towers that adapt: parameters under their names in the tower
+
+
+def build_transformers_clip(image: VisionTower, text: TextTower, norms: Norms | None = None) -> Any:
+    """A CLIPModel in float32 with the weights of both towers, except for ``norms``."""
     from transformers import CLIPConfig, CLIPModel
 
     read = text.config
@@ -28,7 +33,9 @@ def build_transformers_clip(image: VisionTower, text: TextTower) -> Any:
         vision_config=_describe_image(image.config),
         text_config=_describe(read) | {"vocab_size": read.vocabulary, "max_position_embeddings": read.context},
     )
-    return _fill(CLIPModel(config), image, _rename(image, "image") | _rename(text, "text"))
+    adapted = norms or {}
+    weights = _rename(image, "image", adapted.get(Tower.IMAGE)) | _rename(text, "text", adapted.get(Tower.TEXT))
+    return _fill(CLIPModel(config), image, weights)
 
 
 def build_transformers_vision(image: VisionTower) -> Any:
@@ -76,9 +83,10 @@ def _describe(config: Any) -> dict[str, Any]:
     }
 
 
-def _rename(tower: nn.Module, side: Side) -> dict[str, Tensor]:
+def _rename(tower: nn.Module, side: Side, norms: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """The weights under transformers' names, with QuickGELU's constants removed from the perceptrons again."""
-    weights = {key: value.detach().float().cpu() for key, value in tower.state_dict().items()}
+    own = tower.state_dict() | dict(norms or {})
+    weights = {key: value.detach().float().cpu() for key, value in own.items()}
     for name, module in tower.named_modules():
         if isinstance(module, Perceptron) and module.activation == "silu":
             for key, factor in (("up.weight", 1 / 1.702), ("up.bias", 1 / 1.702), ("down.weight", 1.702)):

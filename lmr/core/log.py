@@ -1,0 +1,27 @@
+"""The logger "lmr": for what happens and is not an answer. Silent unless the program that uses lmr sets up logging.
+
+INFO says what is done (files read or fetched, a cache that cannot be written, answers that are not finite), WARNING
+what was left out and should be looked at. Errors are exceptions and are not logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LOGGER = logging.getLogger(__name__.partition(".")[0])  # the name of the package
+LOGGER.addHandler(logging.NullHandler())
+
+
+@contextmanager
+def show_warnings() -> Iterator[None]:
+    """Print warnings on standard error within this context, as the commands do."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter(f"{LOGGER.name}: %(message)s"))
+    LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)

@@ -1,0 +1,118 @@
+"""Video files: their frames one after the other, as 8-bit RGB, with the time of each."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmr.images.image_files import UnreadableImage
+
+if TYPE_CHECKING:
+    import cv2
+
+VIDEO_EXTENSIONS: tuple[str, ...] = (
+    ".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".mjpeg", ".wmv", ".flv", ".ts", ".3gp", ".ogv",
+)  # fmt: skip
+
+# Where a container does not count its frames, their number is estimated from its length, which may differ a little.
+_FEWER_FRAMES, _FEWER_SHARE = 2, 0.05
+
+
+@dataclass(frozen=True)
+class VideoFrame:
+    """One frame: its number from 0, its time in seconds (None if the file has none), and RGB [h, w, 3].
+
+    ``pixels`` is None where this frame cannot be decoded.
+    """
+
+    number: int
+    time: float | None
+    pixels: NDArray[np.uint8] | None
+
+
+def is_video(path: str | os.PathLike[str]) -> bool:
+    """Whether the name is that of a video."""
+    return os.fspath(path).lower().endswith(VIDEO_EXTENSIONS)
+
+
+def read_frames(
+    path: Path, every: int = 1, is_wanted: Callable[[int], bool] = lambda number: True
+) -> Iterator[VideoFrame]:
+    """Frames 0, ``every``, 2 · ``every`` … that are wanted; one of them is in memory at a time.
+
+    Frames in between are passed over one by one, because seeking is not exact in many formats. Raises UnreadableImage,
+    after the frames that could be read, for a video that cannot be opened, has no frames, or ends early.
+    """
+    import cv2
+
+    capture = _open_capture(path)
+    number, promised = 0, 0.0
+    try:
+        promised, rate = capture.get(cv2.CAP_PROP_FRAME_COUNT), capture.get(cv2.CAP_PROP_FPS)
+        while capture.grab():
+            if number % every == 0 and is_wanted(number):
+                time = _read_time(capture.get(cv2.CAP_PROP_POS_MSEC), number, rate)
+                yield VideoFrame(number, time, _retrieve(capture))
+            number += 1
+    except cv2.error as error:
+        raise UnreadableImage(f"Cannot read {str(path)!r} after {number} frames: {_say(error)}.") from error
+    finally:
+        capture.release()
+    if number == 0:
+        raise UnreadableImage(
+            f"Cannot read {str(path)!r}: it has no frames that can be decoded; it is damaged, or its codec is missing."
+        )
+    if promised - number > max(_FEWER_FRAMES, _FEWER_SHARE * promised):
+        raise UnreadableImage(
+            f"{str(path)!r} ends after {number} of its {promised:.0f} frames: the video is damaged or incomplete."
+        )
+
+
+def _open_capture(path: Path) -> cv2.VideoCapture:
+    import cv2
+
+    if not os.path.isfile(path):
+        raise UnreadableImage(f"Cannot read {str(path)!r}: there is no such file.")
+    if os.path.getsize(path) == 0:
+        raise UnreadableImage(f"Cannot read {str(path)!r}: the file is empty.")
+    # Both print what they meet to standard error; the error messages here say what a user can do.
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+    logging: Any = cv2.utils.logging
+    logging.setLogLevel(logging.LOG_LEVEL_SILENT)
+    has_ffmpeg = cv2.videoio_registry.hasBackend(cv2.CAP_FFMPEG)  # others are tried where it is missing
+    try:
+        capture = cv2.VideoCapture(os.fspath(path), cv2.CAP_FFMPEG if has_ffmpeg else cv2.CAP_ANY)
+    except cv2.error as error:
+        raise UnreadableImage(f"Cannot read {str(path)!r}: {_say(error)}.") from error
+    if not capture.isOpened():
+        raise UnreadableImage(
+            f"Cannot read {str(path)!r}: it is not a video, it is damaged or incomplete, or its codec is missing; "
+            "convert it to .mp4 with another program."
+        )
+    return capture
+
+
+def _read_time(milliseconds: float, number: int, rate: float) -> float | None:
+    """Seconds from the file's time stamp, otherwise from the number of frames per second."""
+    if math.isfinite(milliseconds) and (milliseconds > 0 or number == 0):
+        return round(max(milliseconds, 0.0) / 1000, 6)
+    return round(number / rate, 6) if math.isfinite(rate) and rate > 0 else None
+
+
+def _retrieve(capture: cv2.VideoCapture) -> NDArray[np.uint8] | None:
+    """The frame that was grabbed; OpenCV has blue first."""
+    found, pixels = capture.retrieve()
+    if not found or pixels is None or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
+        return None
+    return np.ascontiguousarray(pixels[:, :, ::-1])
+
+
+def _say(error: cv2.error) -> str:
+    return f"OpenCV reports {str(error).strip()!r}"

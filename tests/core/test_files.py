@@ -1,0 +1,82 @@
+"""A folder appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lmr.core.files import make_folder, replace_folder
+
+
+def list_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_folder_appears_when_it_is_finished(tmp_path: Path) -> None:
+    with make_folder(tmp_path / "out") as aside:
+        (aside / "a").write_text("1")
+        assert not (tmp_path / "out").exists()
+    assert list_names(tmp_path) == ["out"]
+    assert (tmp_path / "out" / "a").read_text() == "1"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_failure_leaves_what_was_there(there: bool, tmp_path: Path) -> None:
+    if there:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "old").write_text("")
+
+    def fail() -> None:
+        with make_folder(tmp_path / "out", replace=True) as aside:
+            (aside / "a").write_text("1")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert list_names(tmp_path) == ["out"] * there
+    if there:
+        assert list_names(tmp_path / "out") == ["old"]
+
+
+def test_a_folder_that_came_in_between_is_replaced_only_on_request(tmp_path: Path) -> None:
+    def fill(replace: bool) -> None:
+        with make_folder(tmp_path / "out", replace) as aside:
+            (aside / "new").write_text("")
+            (tmp_path / "out").mkdir(exist_ok=True)
+            (tmp_path / "out" / "old").write_text("")
+
+    with pytest.raises(OSError):
+        fill(replace=False)
+    assert list_names(tmp_path / "out") == ["old"]
+    fill(replace=True)
+    assert list_names(tmp_path / "out") == ["new"]
+    assert list_names(tmp_path) == ["out"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "out")
+    for number in range(2):
+        with make_folder(tmp_path / "out", replace=True) as aside:
+            (aside / str(number)).write_text("")
+    assert (tmp_path / "out").is_symlink()
+    assert list_names(tmp_path / "disk" / "out") == ["1"]
+
+
+def test_a_failed_replacement_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("")
+    rename = os.rename
+
+    def refuse(one: Path, other: Path) -> None:
+        if one == tmp_path / "new":
+            raise PermissionError(13, "Permission denied")
+        rename(one, other)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(PermissionError):
+        replace_folder(tmp_path / "new", tmp_path / "old")
+    assert list_names(tmp_path / "old") == ["old"]

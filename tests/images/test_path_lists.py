@@ -1,0 +1,105 @@
+"""Lists of paths: which column, relative to what, and a message for every list that cannot be used."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from lmr.core.errors import LmrError
+from lmr.images.path_lists import is_list, read_path_list
+
+
+def write_list(path: Path, columns: dict[str, list[Any]]) -> Path:
+    """The same columns in either format."""
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    else:
+        rows = [
+            ",".join(columns),
+            *(",".join("" if c is None else str(c) for c in row) for row in zip(*columns.values(), strict=True)),
+        ]
+        path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+both = pytest.mark.parametrize("name", ["list.csv", "list.parquet"])
+
+
+@both
+@pytest.mark.parametrize("column", ["path", "file_name", "filename", "file", "image", "image_path"])
+def test_the_usual_columns_are_found(name: str, column: str, tmp_path: Path) -> None:
+    source = write_list(tmp_path / name, {"id": [1, 2], column: ["a.png", "deep/b c.png"], "label": ["x", "y"]})
+    assert read_path_list(source) == [tmp_path / "a.png", tmp_path / "deep/b c.png"]
+
+
+@both
+def test_a_column_by_its_name(name: str, tmp_path: Path) -> None:
+    source = write_list(tmp_path / name, {"path": ["a.png"], "other": ["/b.png"]})
+    assert read_path_list(source, "other") == [Path("/b.png")]
+    assert read_path_list(source) == [tmp_path / "a.png"]
+    with pytest.raises(LmrError, match=r"has no column 'thing'; its columns are: path, other\."):
+        read_path_list(source, "thing")
+
+
+@both
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"a": ["x"], "b": ["y"]}, r"no column that is known to hold paths; choose one with --column .*: a, b\)"),
+        ({"path": ["x"], "image": ["y"]}, r"several columns that may hold the paths; choose .*: path, image\)"),
+        ({"id": [1, 2], "path": ["a.png", None]}, r"(Line 3|Row 2) of the list .* has no path"),
+        ({"id": [1, 2], "path": ["a.png", " "]}, r"(Line 3|Row 2) of the list .* has no path"),
+        ({"id": [], "path": []}, "contains no paths"),
+    ],
+)
+def test_what_is_not_clear_gets_a_message(name: str, columns: Any, words: str, tmp_path: Path) -> None:
+    source = write_list(tmp_path / name, columns)
+    with pytest.raises(LmrError, match=words):
+        read_path_list(source)
+
+
+@both
+def test_damaged_and_empty_files_get_a_message(name: str, tmp_path: Path) -> None:
+    source = tmp_path / name
+    for content in (b"", b"\xff\xfe\x00 no list", b'path\n"never closed\n'):
+        source.write_bytes(content)
+        with pytest.raises(LmrError, match=r"is empty|Cannot read the list|is not a complete parquet file"):
+            read_path_list(source)
+
+
+def test_csv_details(tmp_path: Path) -> None:
+    source = tmp_path / "LIST.CSV"
+    source.write_bytes('\ufeffid,path\r\n1,"a, b.png"\r\n\r\n2,"größe ""1"".png"\r\n'.encode())
+    assert read_path_list(source) == [tmp_path / "a, b.png", tmp_path / 'größe "1".png']
+    source.write_text("one.png\ntwo.jpg\nclip.mp4\nsomething\n")  # without a header: one path per line
+    assert [path.name for path in read_path_list(source)] == ["one.png", "two.jpg", "clip.mp4", "something"]
+    source.write_text("one\ntwo\n")
+    with pytest.raises(LmrError, match=r"no column that is known to hold paths; .*its columns are: one\)"):
+        read_path_list(source)
+    source.write_text("id,path\n1\n")
+    with pytest.raises(LmrError, match="Line 2 of the list"):
+        read_path_list(source)
+
+
+def test_parquet_of_other_values_gets_a_message(tmp_path: Path) -> None:
+    source = write_list(tmp_path / "list.parquet", {"image": [{"bytes": b"x"}]})
+    with pytest.raises(LmrError, match=r"Expected paths as texts in the column 'image' .*got dict in row 1"):
+        read_path_list(source)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_list(tmp_path / "list.parquet", {"path": ["a.png"]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(LmrError, match=r"needs the package pyarrow \(pip install 'lmr\[parquet\]'\)"):
+        read_path_list(source)
+
+
+def test_lists_are_recognised_by_their_names() -> None:
+    assert is_list("a.csv")
+    assert is_list(Path("b.PARQUET"))
+    assert not is_list("a.tsv")

@@ -1,0 +1,50 @@
+"""Every public name has an example in its docstring, and the examples run."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmr
+
+NAMES = [name for name in lmr.__all__ if callable(getattr(lmr, name))]
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+API = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+def find_examples(name: str) -> doctest.DocTest:
+    """The examples of a public name's own docstring."""
+    value: Any = getattr(lmr, name)
+    text = inspect.cleandoc(value.__doc__ or "")
+    return doctest.DocTestParser().get_doctest(text, {}, f"lmr.{name}", inspect.getsourcefile(value), 0)
+
+
+def test_only_the_version_cannot_be_called() -> None:
+    assert set(lmr.__all__) - set(NAMES) == {"__version__"}
+
+
+@pytest.mark.usefixtures("own_methods")
+@pytest.mark.parametrize("name", NAMES)
+def test_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    test = find_examples(name)
+    assert test.examples, f"lmr.{name} has no example in its docstring"
+    assert "\nExamples:\n" in test.docstring, "the section is called Examples:, so that the reference shows it"
+    told: list[str] = []
+    doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=told.append)
+    assert not told, "".join(told)
+
+
+def test_wrong_examples_are_found() -> None:
+    test = doctest.DocTestParser().get_doctest("Examples:\n    >>> 1 + 1\n    3\n", {}, "wrong", None, 0)
+    assert doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=lambda _: None).failed == 1
+
+
+def test_the_reference_lists_every_name_once() -> None:
+    listed = re.findall(r"^::: lmr\.(\w+)$", API, re.MULTILINE)
+    assert sorted(listed) == sorted(NAMES)
