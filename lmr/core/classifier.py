@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.core.blocks import find_blocks
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
+from lmr.core.norms import find_blocks
 from lmr.core.text import TextSide
 
 

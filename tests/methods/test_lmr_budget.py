@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import lmr
-from lmr.core.blocks import find_blocks
-from lmr.core.norms import NormBank
+from lmr.core.norms import NormBank, find_blocks
 from lmr.core.traits import Passes
 
 SEED = 36

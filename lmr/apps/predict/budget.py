@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmr.bench.cost.flops import count_forwards
-from lmr.core.blocks import find_blocks
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
+from lmr.core.norms import find_blocks
 from lmr.core.registry import create, split_address
 from lmr.core.spec import format_spec, parse_spec
 from lmr.core.traits import Switch

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmr.core.blocks import find_blocks
 from lmr.core.method import Method
+from lmr.core.norms import find_blocks
 from lmr.core.traits import Passes
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig, TextTower
