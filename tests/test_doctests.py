@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoint_maker import SIDE, make_model
+from processor_maker import make_clip_processor
 
 import lmr
 
@@ -17,22 +19,32 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 API = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
 
 
-def find_examples(name: str) -> doctest.DocTest:
-    """The examples of a public name's own docstring."""
+def find_examples(name: str, **given: Any) -> doctest.DocTest:
+    """The examples of a public name's own docstring; ``given`` are the names they may use."""
     value: Any = getattr(lmr, name)
     text = inspect.cleandoc(value.__doc__ or "")
-    return doctest.DocTestParser().get_doctest(text, {}, f"lmr.{name}", inspect.getsourcefile(value), 0)
+    return doctest.DocTestParser().get_doctest(text, given, f"lmr.{name}", inspect.getsourcefile(value), 0)
 
 
 def test_only_the_version_cannot_be_called() -> None:
     assert set(lmr.__all__) - set(NAMES) == {"__version__"}
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small CLIP model with its processor, as a hub has it."""
+    folder = tmp_path_factory.mktemp("clip")
+    processor = make_clip_processor(SIDE)
+    make_model(words=len(processor.tokenizer)).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
 @pytest.mark.usefixtures("own_methods")
 @pytest.mark.parametrize("name", NAMES)
-def test_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_runs(name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    test = find_examples(name)
+    test = find_examples(name, folder=folder)
     assert test.examples, f"lmr.{name} has no example in its docstring"
     assert "\nExamples:\n" in test.docstring, "the section is called Examples:, so that the reference shows it"
     told: list[str] = []

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from lmr.apps.model_options import AnyPath, ModelOptions, choose_prompts, make_classifier
 from lmr.apps.predict.predict_images import read_labels
+from lmr.core.batch import FrozenAnswer
 from lmr.core.errors import LmrError
 from lmr.core.files import make_folder
-from lmr.core.frozen import FrozenAnswer
 from lmr.core.method import Method
 from lmr.core.registry import create
 from lmr.core.state import read_state

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lmr.core.batch import FrozenAnswer
 from lmr.core.errors import LmrError
-from lmr.core.frozen import FrozenAnswer
 from lmr.core.gradient import GradientMethod
 from lmr.core.method import Mix
 from lmr.core.optim import OptimizerName
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class BimodalMethod(GradientMethod):
     """A GradientMethod whose row holds the norms of the image tower and of the text tower.
 
-    All class prompts are encoded again at every batch. Subclasses write ``adapt`` with :meth:`differentiate_objective`.
+    All class prompts are encoded again at every batch. Subclasses write ``adapt`` with ``differentiate_objective``.
 
     Examples:
         >>> import lmr, torch

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.norms import find_blocks
+from lmr.core.placement import Device, find_placement, place_tower, read_target, widen
 from lmr.core.text import TextSide
 
 
@@ -67,39 +67,78 @@ class ZeroShot:
         if any(parameter.is_meta for parameter in encoder.parameters()):
             raise LmrError("The encoder has parameters without values (on the device 'meta'); load its weights first.")
         self.encoder = encoder.eval().requires_grad_(False)
-        wide = torch.promote_types(prototypes.dtype, torch.float32)
         with leave_inference_mode():
-            self.prototypes = F.normalize(prototypes.detach().clone().to(wide), dim=-1)
+            self._prototypes = F.normalize(prototypes.detach().clone().to(widen(prototypes.dtype)), dim=-1)
+        self._placement = find_placement(encoder)  # when the prototypes were last placed
+        self._fingerprint: dict[str, str] | None = None
         self.logit_scale, self.logit_bias = scale, bias
         self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
         self.input_shape = tuple(input_shape) if input_shape is not None else None
         self.text, self.identity, self.prompts = text, identity, prompts
 
     @property
+    def prototypes(self) -> Tensor:
+        """Unit text features [C, D], never below float32. Where the encoder was moved, they follow it."""
+        placement = find_placement(self.encoder)
+        if placement is not None and placement != self._placement:
+            before = self._placement[1] if self._placement else None
+            self._place(placement[0], None if placement[1] == before else placement[1])
+            self._placement = placement
+        return self._prototypes
+
+    def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Move encoder, text tower and prototypes, in place: ``to("cuda")``, ``to(torch.bfloat16)``, or both.
+
+        ``dtype`` is that of the frozen weights and of the images; prototypes, the state of methods and the norms of
+        lmr's own towers are never below float32. All that share the towers (the backbone, other classifiers, methods)
+        follow. As with ``nn.Module.to``, digits that a type cannot hold are lost: a model that was in half precision is
+        another model, which refuses states saved before. Load it again instead.
+        """
+        place, kind = read_target(device, dtype)
+        towers = [self.encoder] if self.text is None else [self.encoder, self.text.tower]
+        with hold(*towers), leave_inference_mode():
+            for tower in towers:
+                place_tower(tower, place, kind)
+            self._place(place, kind)
+            self._placement = find_placement(self.encoder)
+        return self
+
+    def _place(self, device: torch.device | None, dtype: torch.dtype | None) -> None:
+        with leave_inference_mode():
+            self._prototypes = self._prototypes.to(device, None if dtype is None else widen(dtype))
+        self._fingerprint = None
+
+    @property
     def classes(self) -> int:
         """C, the number of classes."""
-        return len(self.prototypes)
+        return len(self._prototypes)
 
     @property
     def device(self) -> torch.device:
         """The device images are expected on."""
         return self.prototypes.device
 
-    @cached_property
+    @property
     def dtype(self) -> torch.dtype:
         """The type images are expected in: the floating type of the encoder."""
-        own = (t.dtype for t in self.encoder.parameters() if t.is_floating_point())
-        return next(own, self.prototypes.dtype)
+        placement = find_placement(self.encoder)
+        return self._prototypes.dtype if placement is None else placement[1]
 
-    @cached_property
+    @property
     def fingerprint(self) -> dict[str, str]:
         """Digests of the frozen encoder and of the classes: a saved state fits only where both are equal."""
+        prototypes = self.prototypes  # first, as a move of the encoder makes an earlier fingerprint invalid
+        if self._fingerprint is None:
+            self._fingerprint = self._digest(prototypes)
+        return self._fingerprint
+
+    def _digest(self, prototypes: Tensor) -> dict[str, str]:
         encoder = digest_tensors(self.encoder.state_dict())
         if self.identity is not None:
             facts = f"{self.identity} {self.logit_scale:.6g} {self.logit_bias:.6g}"
             return {"backbone": encoder, "classes": hashlib.sha256(facts.encode()).hexdigest()}
         scale = torch.tensor([self.logit_scale, self.logit_bias], dtype=torch.float64)
-        return {"backbone": encoder, "classes": digest_tensors({"prototypes": self.prototypes, "scale": scale})}
+        return {"backbone": encoder, "classes": digest_tensors({"prototypes": prototypes, "scale": scale})}
 
     def find_start(self, blocks: int | None) -> int | None:
         """The block that passes can start from where only the last ``blocks`` of them adapt.

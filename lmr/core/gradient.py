@@ -1,7 +1,7 @@
 """The gradient machine: what methods share that adapt the parameters of norms, for one stream or for many.
 
-:class:`NormMethod` runs the tower with a row of norm parameters per stream, differentiates a batch in parts, and takes
-one optimiser step per stream. :class:`GradientMethod` adds the arguments of an optimiser to it.
+``NormMethod`` runs the tower with a row of norm parameters per stream, differentiates a batch in parts, and takes
+one optimiser step per stream. ``GradientMethod`` adds the arguments of an optimiser to it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmr.core.frozen import FrozenAnswer
+from lmr.core.batch import FrozenAnswer
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.method import COUNTS, Method, Mix, Ranges
 from lmr.core.norms import NormBank
@@ -191,7 +191,7 @@ class NormMethod(Method):
     def descend(self, gradient: Tensor, logits: Tensor, mix: Mix) -> Tensor:
         """Take one step along ``gradient`` [A, P] in every stream whose ``logits`` [B, C] are finite.
 
-        For methods that answer before the step. Gives the streams that stepped, as :meth:`propose` does.
+        For methods that answer before the step. Gives the streams that stepped, as ``propose`` does.
         """
         new, stepped = self.propose(self.take(mix), gradient, mix.all(logits.isfinite().all(1)))
         self.put(new, mix)

@@ -10,21 +10,22 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from lmr.core.batch import FrozenAnswer
 from lmr.core.batch import Mix as Mix
 from lmr.core.batch import Prediction as Prediction
 from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
-from lmr.core.frozen import FrozenAnswer
 from lmr.core.locks import hold
 from lmr.core.log import LOGGER
+from lmr.core.placement import Device
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
 from lmr.core.traits import Emission, Passes, Role, Scores, Switch, Tower
@@ -39,7 +40,7 @@ UNIT: tuple[float, float] = (-1.001, 1.001)  # of one that holds unit vectors, t
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Method:
-    """Base of all methods. It never sees labels, and it adapts only in :meth:`step`.
+    """Base of all methods. It never sees labels, and it adapts only in ``step``.
 
     A subclass is one file with one decorated class. Its annotated fields are its arguments; ``begin``, ``adapt`` and
     ``answer`` are its state, its step and its answer.
@@ -113,6 +114,7 @@ class Method:
                 self.prepare()
                 self.state: dict[str, Tensor] = self.begin(self.streams)
                 self.state["predicted"] = self._no_predictions(self.streams)
+                self._placement = self.classifier.device, self.classifier.prototypes.dtype
         except (RuntimeError, OverflowError, MemoryError) as error:
             raise LmrError(
                 f"The state of {self!r} does not fit in memory; use fewer streams or a smaller capacity. ({error})"
@@ -149,7 +151,7 @@ class Method:
         return None
 
     def prepare(self) -> None:
-        """Check the configuration and build what the method works with; called once."""
+        """Check the configuration and build what the method works with; called again if the classifier was moved."""
 
     def begin(self, streams: int) -> dict[str, Tensor]:
         """The state of ``streams`` streams before their first image: tensors [streams, ...]."""
@@ -168,7 +170,7 @@ class Method:
         raise NotImplementedError
 
     def settle(self, stream: int) -> FrozenAnswer:
-        """What :meth:`answer` computes for one stream in the present state, as copies. Optional."""
+        """What ``answer`` computes for one stream in the present state, as copies. Optional."""
         raise LmrError(f"{self.name} cannot be exported: {self.not_frozen_because}.")
 
     # The interface for users. Threads may share a method: each call holds the towers it uses.
@@ -192,48 +194,43 @@ class Method:
             return Prediction(self.answer(*self._check(images, streams)))
 
     def freeze(self, stream: int = 0) -> FrozenAnswer:
-        """What :meth:`predict` answers in the present state of one stream, as constants that need no method to run."""
+        """What ``predict`` answers in the present state of one stream, as constants that need no method to run."""
         with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
             (row,) = self._rows(stream).tolist()
             return self.settle(row)
 
     def reset(self, streams: Streams = None) -> None:
         """Return all streams, or the named ones, to their start."""
-        rows = self._rows(streams)
         with self._hold(), leave_inference_mode():
+            rows = self._rows(streams)
             self._replace(self.begin(len(rows)) | {"predicted": self._no_predictions(len(rows))}, rows)
+
+    def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Move the classifier as ``ZeroShot.to`` does, and the state with it, in place.
+
+        The state is never below float32. Other methods on the same classifier follow at their next call.
+        """
+        self.classifier.to(device, dtype)
+        with self._hold():
+            return self
 
     def state_dict(self, streams: Streams = None) -> dict[str, Any]:
         """A copy of the state of all streams, or of the named ones, with what it belongs to."""
-        rows = self._rows(streams)
         with self._hold():
+            rows = self._rows(streams)
             tensors = {key: value[rows].clone() for key, value in self.state.items()}
-        return {"spec": self.spec, **self.classifier.fingerprint, "tensors": tensors}
+            return {"spec": self.spec, **self.classifier.fingerprint, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any], streams: Streams = None) -> None:
         """Load a state into all streams, or into the named ones. A state that does not fit changes nothing."""
-        rows = self._rows(streams)
-        if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
-            raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
-        if state.get("spec") != self.spec:
-            raise LmrError(f"The state belongs to {state.get('spec')}, not to {self.spec}; create that one.")
-        for part, word in (("backbone", "weights"), ("classes", "classes or prompts")):
-            if state.get(part) != self.classifier.fingerprint[part]:
-                raise LmrError(
-                    f"The state was made with other {word} than this method has; load those, or start without it."
-                )
-        tensors: Mapping[str, Tensor] = state["tensors"]
-        if set(tensors) != set(self.state):
-            wrong = ", ".join(sorted(set(tensors) ^ set(self.state)))
-            raise LmrError(f"The state does not have the tensors of {self.name}: {wrong} is missing or unexpected.")
-        self._check_fit(tensors, len(rows))
         with self._hold(), leave_inference_mode():
-            self._replace(tensors, rows)
+            rows = self._rows(streams)
+            self._replace(self._check_state(state, len(rows)), rows)
 
     def save(
         self, path: str | os.PathLike[str], streams: Streams = None, notes: Mapping[str, str] | None = None
     ) -> None:
-        """Write the state to one safetensors file, atomically, with ``notes`` that :meth:`load` returns."""
+        """Write the state to one safetensors file, atomically, with ``notes`` that ``load`` returns."""
         if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
             raise LmrError(f"Expected notes as a mapping of strings to strings, got {notes!r}.")
         state = self.state_dict(streams)
@@ -241,7 +238,7 @@ class Method:
         write_state(path, state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
 
     def load(self, path: str | os.PathLike[str], streams: Streams = None) -> dict[str, str]:
-        """Load a state written by :meth:`save` and return its notes. A file that does not fit changes nothing."""
+        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing."""
         tensors, facts = read_state(path)
         try:
             self.load_state_dict({**facts, "tensors": tensors}, streams)
@@ -320,14 +317,26 @@ class Method:
             if isinstance(part, int | float) and limit < abs(part) < math.inf:
                 raise LmrError(f"Expected {key!r} of {self.name} from {-limit:.0e} to {limit:.0e}, got a value beyond.")
 
-    def _hold(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
         """Keep other threads off the towers and, as every call holds them, off the state.
 
         Always both towers: a method that acquired the text tower only when it needs it could wait for another method
-        that waits for it.
+        that waits for it. Where the classifier was moved since the last call, the state follows.
         """
         text = self.classifier.text
-        return hold(self.classifier.encoder, *([] if text is None else [text.tower]))
+        with hold(self.classifier.encoder, *([] if text is None else [text.tower])):
+            if self._placement != (self.classifier.device, self.classifier.prototypes.dtype):
+                self._follow()
+            yield
+
+    def _follow(self) -> None:
+        """Bring the state to where the classifier is now, in the types it would begin with there."""
+        with leave_inference_mode():
+            self.prepare()
+            like = self.begin(1) | {"predicted": self._no_predictions(1)}
+            self.state = {key: _convert(value, like[key]) for key, value in self.state.items()}
+        self._placement = self.classifier.device, self.classifier.prototypes.dtype
 
     def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
         self.classifier.check(images)
@@ -365,6 +374,24 @@ class Method:
             raise LmrError(f"Expected every stream once, got {streams!r}.")
         return rows
 
+    def _check_state(self, state: Mapping[str, Any], rows: int) -> Mapping[str, Tensor]:
+        """The tensors of a state of so many streams; refused if it does not fit."""
+        if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
+            raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
+        if state.get("spec") != self.spec:
+            raise LmrError(f"The state belongs to {state.get('spec')}, not to {self.spec}; create that one.")
+        for part, word in (("backbone", "weights"), ("classes", "classes or prompts")):
+            if state.get(part) != self.classifier.fingerprint[part]:
+                raise LmrError(
+                    f"The state was made with other {word} than this method has; load those, or start without it."
+                )
+        tensors: Mapping[str, Tensor] = state["tensors"]
+        if set(tensors) != set(self.state):
+            wrong = ", ".join(sorted(set(tensors) ^ set(self.state)))
+            raise LmrError(f"The state does not have the tensors of {self.name}: {wrong} is missing or unexpected.")
+        self._check_fit(tensors, rows)
+        return tensors
+
     def _check_fit(self, tensors: Mapping[str, Tensor], rows: int) -> None:
         """Refuse tensors that this method could not continue with."""
         for key, own in self.state.items():
@@ -401,6 +428,15 @@ class Method:
         counts = self.state["predicted"][mix.active].cpu().double()
         shares = counts.amax(1) / counts.sum(1).clamp(min=1)
         return {"top_class_share": shares.mean().item()}
+
+
+def _convert(value: Tensor, like: Tensor) -> Tensor:
+    """A tensor of a state on another device and in another type. What is the largest number of its type stays so."""
+    moved = value.to(like.device, like.dtype)
+    if value.dtype == like.dtype or not value.is_floating_point():
+        return moved
+    before, after = torch.finfo(value.dtype).max, torch.finfo(like.dtype).max
+    return moved.clamp_(-after, after).masked_fill_((value >= before).to(like.device), after)
 
 
 def _find_within(value: Tensor, low: float | None, high: float | None) -> Tensor:

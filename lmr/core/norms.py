@@ -51,8 +51,8 @@ class _Norm:
 class NormBank:
     """Finds every affine ``nn.LayerNorm`` of a tower and lets it run with parameters from given rows [A, size].
 
-    The bank holds no adapted parameters: rows belong to the caller of :meth:`serve`. The tower's own parameters are
-    never changed. Inside :meth:`serve` its norms use the rows, outside their own, so several methods can share one
+    The bank holds no adapted parameters: rows belong to the caller of ``serve``. The tower's own parameters are
+    never changed. Inside ``serve`` its norms use the rows, outside their own, so several methods can share one
     tower. With one row each norm runs its own forward on a view of the row, at no extra cost. With several rows every
     sample is scaled and shifted by its own row. Norms with tied parameters are adapted separately.
 

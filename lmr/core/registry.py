@@ -114,7 +114,7 @@ def find_method(name: str) -> type[Method]:
 
 
 def find_method_file(method: type[Method]) -> str | None:
-    """The file that :func:`load_method_file` took a method from; None for methods of packages."""
+    """The file that ``load_method_file`` took a method from; None for methods of packages."""
     module = sys.modules.get(method.__module__)
     return module.__file__ if module is not None and hasattr(module, "__lmr_digest__") else None
 

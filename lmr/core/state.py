@@ -45,7 +45,7 @@ def _sort_facts(content: bytes) -> bytes:
 
 
 def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what :func:`write_state` wrote; a missing, truncated, damaged or foreign file is an LmrError."""
+    """Read what ``write_state`` wrote; a missing, truncated, damaged or foreign file is an LmrError."""
     from safetensors import SafetensorError, safe_open
 
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for

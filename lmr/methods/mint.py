@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.batch import FrozenAnswer
 from lmr.core.errors import LmrError
-from lmr.core.frozen import FrozenAnswer
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.gradient import NormMethod
 from lmr.core.method import COUNTS, UNIT, Mix, Prediction, Preset, Ranges

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmr.core.frozen import FrozenAnswer
+from lmr.core.batch import FrozenAnswer
 from lmr.core.method import Method, Mix, Prediction
 from lmr.core.registry import register
 from lmr.core.traits import Passes, Role

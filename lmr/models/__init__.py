@@ -9,11 +9,11 @@ import torch
 from lmr.core.classifier import leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
+from lmr.core.placement import check_device, choose_dtype
 from lmr.core.spec import suggest
 from lmr.models.backbone import Backbone
 from lmr.models.clip.image_tower import Memory, check_memory
 from lmr.models.known_models import DEFAULT_MODEL, EMBEDDED_MODELS, KNOWN_MODELS
-from lmr.models.placement import check_device, choose_dtype, read_device
 
 __all__ = ["Backbone", "list_models", "load"]
 
@@ -64,8 +64,10 @@ def load(
     with leave_inference_mode():
         if name_or_path in EMBEDDED_MODELS:
             refuse_twin(name)
-            _refuse_options(name, architecture, read_device(device), dtype)
-            return load_embedded(name, memory, compile)
+            if architecture is not None:
+                raise LmrError(f"The model {name!r} has its own architecture; omit architecture.")
+            check_device(device)
+            return load_embedded(name, memory, compile).to(device, dtype)
         check_device(device)
         files = find_model(name_or_path)
         if files is None:
@@ -102,12 +104,3 @@ def load_embedded(name: str, memory: Memory = "fast", compile: bool = False) -> 
     from lmr.models.pocket import Pocket
 
     return Pocket.load(memory, compile)
-
-
-def _refuse_options(name: str, architecture: str | None, device: torch.device, dtype: torch.dtype | None) -> None:
-    """An embedded model has one form only; an option that it cannot follow is an error."""
-    if architecture is not None or device.type != "cpu" or dtype not in (None, torch.float32):
-        raise LmrError(
-            f"The model {name!r} has its own architecture and runs in float32 on the CPU; omit architecture, device "
-            "and dtype."
-        )

@@ -6,12 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
+from lmr.core.locks import hold
+from lmr.core.placement import Device, find_placement, place_tower, read_target
 from lmr.core.text import TextSide
 from lmr.models.formats.to_transformers import Norms
 from lmr.models.image_preprocess import ImagePreprocess, Images
@@ -52,11 +55,24 @@ class Backbone(ABC):
     input_shape: tuple[int, ...]
     logit_scale: float
     logit_bias: float = 0.0
-    dtype: torch.dtype = torch.float32  # of the images the encoder takes
     model_facts: ModelFacts = ModelFacts()  # what was loaded: format, files, architecture, activation, tokenizer
     keeps_prototypes: bool = True  # False where computing prototypes is cheaper than looking them up
     no_folder_because: str = "its class does not define 'write_huggingface'"
     _text: nn.Module  # the text tower
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the frozen weights, and of the images the encoder takes."""
+        placement = find_placement(self.encoder)
+        return torch.float32 if placement is None else placement[1]
+
+    def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Move both towers, in place, as ``ZeroShot.to`` does; classifiers made of them and their methods follow."""
+        place, kind = read_target(device, dtype)
+        with hold(self.encoder, self._text), leave_inference_mode():
+            for tower in (self.encoder, self._text):
+                place_tower(tower, place, kind)
+        return self
 
     @cached_property
     def facts(self) -> dict[str, str]:

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
@@ -21,6 +19,7 @@ from lmr.models.clip.image_tower import Memory, VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig, TextTower
 from lmr.models.model_facts import ModelFacts, ModelFormat, TokenizerKind
 from lmr.models.preprocessing import Preprocessing
+from lmr.models.token_prompts import CausalPrompts
 from lmr.models.word_tokenizer import WordTokenizer
 
 _REMARKS = {"clean_accuracy": "clean accuracy", "training": "training"}  # what a file says of itself
@@ -130,26 +129,12 @@ class EmbeddedModel(Backbone):
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Unit features [N, D]; an unknown word is an error that says which are known."""
-        tokens, end = self.tokenizer(texts, self._context)
-        with torch.no_grad():
-            return F.normalize(self._text(tokens, end), dim=-1)
+        return CausalPrompts(*self.tokenizer(texts, self._context)).encode(self._text)
 
     def text_side(self, texts: Sequence[str]) -> TextSide:
-        """The text tower with these prompts, cut to the longest one, as the tower is causal."""
-        tokens, end = self.tokenizer(texts, self._context)
-        return TextSide(self._text, _WordPrompts(tokens, end), len(texts), tokens.shape[1])
-
-
-@dataclass(frozen=True)
-class _WordPrompts:
-    """Tokenised prompts, encoded by the tower they are given to; unlike a closure it can be copied and pickled."""
-
-    tokens: Tensor
-    end: Tensor
-
-    def __call__(self, tower: nn.Module, part: slice) -> Tensor:
-        features: Tensor = tower(self.tokens[part], self.end[part])
-        return features
+        """The text tower with these prompts."""
+        prompts = CausalPrompts(*self.tokenizer(texts, self._context))
+        return TextSide(self._text, prompts, len(texts), prompts.longest)
 
 
 def _read_channels(words: str) -> tuple[float, float, float]:

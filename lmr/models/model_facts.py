@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import TypedDict
 
 from lmr.models.known_models import OPENAI_MODELS
 from lmr.models.preprocessing import Preprocessing
@@ -20,6 +21,7 @@ class ModelFormat(Enum):
     OPEN_CLIP = "open_clip"
     HUGGINGFACE = "Hugging Face"
     SIGLIP = "Hugging Face, through transformers"
+    MEMORY = "transformers, in memory"
     RANDOM = "random weights"
     OTHER = "other"  # a model that is not loaded by lmr.load
 
@@ -40,8 +42,14 @@ class TokenizerKind(Enum):
     TRANSFORMERS = "a tokenizer of transformers"
     WORDS = "the words of the embedded model"
     NONE = "none (own vocabulary)"  # texts cannot be read
-    FOREIGN = "none (its own is not CLIP's)"  # texts cannot be read: the files beside the weights are of another kind
     UNKNOWN = "unknown"
+
+
+class TokenizerFacts(TypedDict):
+    """The two facts about a tokenizer."""
+
+    tokenizer: TokenizerKind
+    tokenizer_name: str
 
 
 @dataclass(frozen=True)
@@ -61,14 +69,13 @@ class ModelFacts:
     preprocessing_file: str | None = None  # None where the constants of the model's family are used
     tokenizer: TokenizerKind = TokenizerKind.UNKNOWN
     tokenizer_name: str = ""  # of a tokenizer of transformers: its class and the size of its vocabulary
-    tokenizer_file: str | None = None  # the file that shows that a tokenizer is foreign
     context: int | None = None  # tokens of the longest text
     remarks: Mapping[str, str] = field(default_factory=dict)  # what else the file says of itself, for the screen
 
     @property
     def reads_texts(self) -> bool:
         """Whether the model can read texts, as far as is known."""
-        return self.tokenizer not in (TokenizerKind.NONE, TokenizerKind.FOREIGN)
+        return self.tokenizer is not TokenizerKind.NONE
 
     @property
     def is_huggingface(self) -> bool:

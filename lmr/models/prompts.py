@@ -44,6 +44,17 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
     return [[_fill(template, name) for template in templates] for name in names]
 
 
+def list_names(names: Sequence[str]) -> list[str]:
+    """The class names as a list, each of them once; what else can be wrong is found by :func:`write_prompts`."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise LmrError(f"Expected a list of class names, got {names!r}.")
+    names = list(names)
+    doubles = [name for number, name in enumerate(names) if name in names[:number]]
+    if doubles:
+        raise LmrError(f"The class name {doubles[0]!r} occurs twice; every class needs a name of its own.")
+    return names
+
+
 def read_sentences(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The object class -> sentences in a JSON file."""
     try:

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.norms import RowNorm
+from lmr.core.placement import Device, check_device, choose_dtype, place_tower
 from lmr.core.text import TextSide
 from lmr.core.traits import Tower
 from lmr.models.backbone import Backbone
 from lmr.models.clip.tokenizer import check_texts
-from lmr.models.formats.huggingface_folder import write_model, write_preprocessing
-from lmr.models.formats.preprocessing_configs import read_preprocessing
+from lmr.models.formats.huggingface_folder import write_model, write_preprocessing, write_tokenizer
+from lmr.models.formats.preprocessing_configs import PREPROCESSOR, read_preprocessing
 from lmr.models.formats.to_transformers import Norms
-from lmr.models.formats.tower_configs import HF_CONFIG
+from lmr.models.formats.tower_configs import HF_CONFIG, read_json
 from lmr.models.formats.tower_weights import check_depth
 from lmr.models.formats.weights_files import read_weights
 from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
-from lmr.models.placement import choose_dtype, place_tower
+from lmr.models.naflex import PatchPreprocessing, PatchTower, parse_patch_preprocessing
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.quiet_transformers import quiet_transformers
+from lmr.models.token_prompts import TokenPrompts
+from lmr.models.transformers_tokenizer import read_tokenizer
 
 _TOKENIZER_FILES = ("spiece.model", "tokenizer.model", "tokenizer.json", "tokenizer_config.json")
 
@@ -55,8 +57,9 @@ class Siglip(Backbone):
     Frozen weights are in ``dtype`` (float32 if none is named), the norms never below float32.
     """
 
-    encoder: Pooled
+    encoder: Pooled | PatchTower
     _text: Pooled
+    no_folder_because = "its preprocessing, which keeps the shape of an image, is not written yet"
 
     def __init__(
         self,
@@ -69,29 +72,30 @@ class Siglip(Backbone):
         model_facts: ModelFacts,
         tokenizer_digest: str,
         *,
-        device: str | torch.device = "cpu",
+        device: Device = "cpu",
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.dtype = choose_dtype(dtype)
-        vision, text = (Pooled(part) for part in (model.vision_model, model.text_model))
-        for tower in (vision, text):
-            place_tower(tower, device, self.dtype)
-        self.name, self.encoder, self._text = name, vision, text
+        self.name, self._text = name, Pooled(model.text_model)
         self.preprocessing = preprocessing
-        self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
+        if isinstance(preprocessing, PatchPreprocessing):
+            self.encoder = PatchTower(model.vision_model)
+            self.input_shape = preprocessing.input_shape
+        else:
+            self.encoder = Pooled(model.vision_model)
+            self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
+        for tower in (self.encoder, self._text):
+            place_tower(tower, check_device(device), choose_dtype(dtype))
         self.logit_scale, self.logit_bias = logit_scale, logit_bias
         self.model_facts = model_facts
         self._tokenizer, self._tokenizer_digest = tokenizer, tokenizer_digest
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Unit features [N, D] of N texts, without gradient and never below float32."""
-        with torch.no_grad():
-            raw: Tensor = self._text(self._tokenize(texts))
-            return F.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=-1)
+        return TokenPrompts(self._tokenize(texts)).encode(self._text)
 
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts."""
-        return TextSide(self._text, _SiglipPrompts(self._tokenize(texts)), len(texts))
+        return TextSide(self._text, TokenPrompts(self._tokenize(texts)), len(texts))
 
     def text_digest(self) -> str:
         """The tower's digest together with that of the tokenizer's files."""
@@ -99,6 +103,8 @@ class Siglip(Backbone):
 
     def write_huggingface(self, folder: Path, norms: Norms) -> None:
         """Write the model, its preprocessing and its tokenizer, for SiglipModel and SiglipProcessor of transformers."""
+        if isinstance(self.encoder, PatchTower):
+            return super().write_huggingface(folder, norms)
         numbers = {"logit_scale": math.log(self.logit_scale), "logit_bias": self.logit_bias}
         weights = {key: torch.tensor([number]) for key, number in numbers.items()}
         for begin, tower, kind in (
@@ -109,7 +115,8 @@ class Siglip(Backbone):
             weights |= {begin + key.removeprefix("model."): value.float().cpu() for key, value in own.items()}
         write_model(_fill_model(self.encoder.config, self._text.config, weights), folder)
         write_preprocessing(self.preprocessing, "Siglip", folder)
-        self._tokenizer.save_pretrained(str(folder))
+        write_tokenizer(self._tokenizer, folder)
+        return None
 
     def _tokenize(self, texts: Sequence[str]) -> Tensor:
         """Token ids [N, context], padded to the full context: SigLIP reads its feature from the last position."""
@@ -132,24 +139,11 @@ class Siglip(Backbone):
                 f"The tokenizer of {self.name!r} gives the token {int(tokens.max())}, but the model knows only "
                 f"{config.vocab_size} tokens; the tokenizer belongs to another model."
             )
-        return tokens.to(next(self._text.parameters()).device)
+        return tokens
 
 
-@dataclass(frozen=True)
-class _SiglipPrompts:
-    """Tokenised prompts, encoded by the tower they are given to; unlike a closure it can be copied and pickled."""
-
-    tokens: Tensor
-
-    def __call__(self, tower: nn.Module, part: slice) -> Tensor:
-        features: Tensor = tower(self.tokens[part])
-        return features
-
-
-def load_siglip(
-    path: Path, name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
-) -> Siglip:
-    """SigLIP, or SigLIP 2 of a fixed resolution, from its weights file and the config and tokenizer beside it."""
+def load_siglip(path: Path, name: str, *, device: Device = "cpu", dtype: torch.dtype | None = None) -> Siglip:
+    """SigLIP or SigLIP 2 from its weights file and the config and tokenizer beside it."""
     folder = path.parent
     try:
         import transformers  # noqa: F401
@@ -157,14 +151,9 @@ def load_siglip(
         raise LmrError("SigLIP models need the package transformers (pip install transformers).") from error
     with quiet_transformers():
         config = _read_config(folder)
-        tokenizer = _read_tokenizer(folder)
-        weights = read_weights(path)
-        model = _build_model(config, weights.tensors, path)
-    scale, bias = (float(weights.tensors[key].double()) for key in ("logit_scale", "logit_bias"))
-    if not all(map(math.isfinite, (scale, bias))) or abs(scale) > 20:
-        raise LmrError(f"{str(path)!r} has the logit scale exp({scale}) and the logit bias {bias}; it is damaged.")
-    vision, text = config.vision_config, config.text_config
-    preprocessing, preprocessing_file = read_preprocessing(folder, ModelFormat.SIGLIP, vision.image_size)
+    tokenizer = _read_tokenizer(folder)
+    weights = read_weights(path)
+    preprocessing, preprocessing_file = _find_preprocessing(folder, config)
     files = {
         file.name: torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8) for file in _list_files(folder)
     }
@@ -173,13 +162,51 @@ def load_siglip(
         weights=path,
         container=weights.container,
         unwrapped=weights.unwrapped,
-        sizes=f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
-        f"{vision.patch_size} pixels; text {text.num_hidden_layers} blocks of width {text.hidden_size}",
         sizes_source=SizesSource.CONFIG,
         config=HF_CONFIG,
-        activations=(vision.hidden_act, text.hidden_act),
-        preprocessing=preprocessing,
         preprocessing_file=preprocessing_file,
+    )
+    return build_siglip(
+        name,
+        config,
+        weights.tensors,
+        tokenizer,
+        digest_tensors(files),
+        preprocessing,
+        facts,
+        origin=str(path),
+        device=device,
+        dtype=dtype,
+    )
+
+
+def build_siglip(
+    name: str,
+    config: Any,
+    tensors: Mapping[str, Tensor],
+    tokenizer: Any,
+    tokenizer_digest: str,
+    preprocessing: Preprocessing,
+    facts: ModelFacts,
+    *,
+    origin: str,
+    device: Device = "cpu",
+    dtype: torch.dtype | None = None,
+) -> Siglip:
+    """A backbone of its own from the configuration and the weights of a SigLIP model, which are copied."""
+    with quiet_transformers():
+        model = _build_model(config, tensors, origin)
+    scale, bias = (float(tensors[key].double()) for key in ("logit_scale", "logit_bias"))
+    if not all(map(math.isfinite, (scale, bias))) or abs(scale) > 20:
+        raise LmrError(f"{origin!r} has the logit scale exp({scale}) and the logit bias {bias}; it is damaged.")
+    vision, text = config.vision_config, config.text_config
+    facts = replace(
+        facts,
+        sizes=f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
+        f"{vision.patch_size} pixels; text {text.num_hidden_layers} blocks of width {text.hidden_size}",
+        activations=(vision.hidden_act, text.hidden_act),
+        preprocessing=None if isinstance(preprocessing, PatchPreprocessing) else preprocessing,
+        remarks={"preprocessing": str(preprocessing)} if isinstance(preprocessing, PatchPreprocessing) else {},
         tokenizer=TokenizerKind.TRANSFORMERS,
         tokenizer_name=f"{type(tokenizer).__name__}, {text.vocab_size} tokens",
         context=text.max_position_embeddings,
@@ -192,10 +219,17 @@ def load_siglip(
         math.exp(scale),
         bias,
         facts,
-        digest_tensors(files),
+        tokenizer_digest,
         device=device,
         dtype=dtype,
     )
+
+
+def is_naflex(config: Any) -> bool:
+    """Whether this is the configuration of a model for images of any shape."""
+    from transformers import Siglip2Config
+
+    return isinstance(config, Siglip2Config)
 
 
 def _read_config(folder: Path) -> Any:
@@ -207,30 +241,26 @@ def _read_config(folder: Path) -> Any:
         raise LmrError(
             f"{str(folder / 'config.json')!r} is not a configuration of SigLIP: {_shorten(error)}"
         ) from error
-    if not isinstance(config, SiglipConfig):
-        raise LmrError(
-            f"{str(folder)!r} holds a model of type {config.model_type!r}. SigLIP and SigLIP 2 of a fixed resolution "
-            "can be loaded; a model for images of any shape (NaFlex) cannot."
-        )
-    if not getattr(config.vision_config, "vision_use_head", True):
-        raise LmrError(f"The model in {str(folder)!r} has no pooling head, so it gives no image features.")
+    if not isinstance(config, SiglipConfig) and not is_naflex(config):
+        raise LmrError(f"{str(folder)!r} holds a model of type {config.model_type!r}, not a SigLIP model.")
     return config
 
 
-def _read_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
+def _find_preprocessing(folder: Path, config: Any) -> tuple[Preprocessing, str | None]:
+    """The preprocessing, and the file that names it."""
+    if not is_naflex(config):
+        return read_preprocessing(folder, ModelFormat.SIGLIP, config.vision_config.image_size)
+    file = folder / PREPROCESSOR
+    settings = read_json(file) if file.is_file() else {}
+    where, patch = repr(str(file)), config.vision_config.patch_size
+    return parse_patch_preprocessing(settings, where, patch), PREPROCESSOR if settings else None
 
+
+def _read_tokenizer(folder: Path) -> Any:
     expected = f"{_TOKENIZER_FILES[0]} or {_TOKENIZER_FILES[2]} with {_TOKENIZER_FILES[3]}"
     if not _list_files(folder):
         raise LmrError(f"There is no tokenizer in {str(folder)!r}; put {expected} there.")
-    try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except ImportError as error:
-        raise LmrError("SigLIP's tokenizer needs two more packages: pip install sentencepiece protobuf.") from error
-    except Exception as error:  # the tokenizers library raises bare exceptions
-        raise LmrError(
-            f"Cannot read the tokenizer in {str(folder)!r} ({_shorten(error)}); expected {expected}."
-        ) from error
+    return read_tokenizer(folder, expected)
 
 
 def _list_files(folder: Path) -> list[Path]:
@@ -238,19 +268,19 @@ def _list_files(folder: Path) -> list[Path]:
     return [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
 
 
-def _build_model(config: Any, tensors: Mapping[str, Tensor], path: Path) -> Any:
+def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any:
     """The model with exactly these weights; transformers itself would initialise missing ones at random."""
-    from transformers import SiglipModel
+    from transformers import Siglip2Model, SiglipModel
 
-    check_depth(tensors, max(part.num_hidden_layers for part in (config.vision_config, config.text_config)), str(path))
+    if not getattr(config.vision_config, "vision_use_head", True):
+        raise LmrError(f"The model in {origin!r} has no pooling head, so it gives no image features.")
+    check_depth(tensors, max(part.num_hidden_layers for part in (config.vision_config, config.text_config)), origin)
     try:
         with torch.device("meta"):  # no memory and no random initialisation, as all weights are replaced
-            model: Any = SiglipModel(config)
+            model: Any = Siglip2Model(config) if is_naflex(config) else SiglipModel(config)
             _replace_norms(model)
     except Exception as error:  # inconsistent sizes
-        raise LmrError(
-            f"The configuration beside {str(path)!r} does not describe a model: {_shorten(error)}"
-        ) from error
+        raise LmrError(f"The configuration beside {origin!r} does not describe a model: {_shorten(error)}") from error
     expected = model.state_dict()
     given = {key: value for key, value in tensors.items() if not key.endswith(".position_ids")}
     faults = {
@@ -261,12 +291,13 @@ def _build_model(config: Any, tensors: Mapping[str, Tensor], path: Path) -> Any:
     }
     found = [f"{len(keys)} {what} ({', '.join(keys[:3])})" for what, keys in faults.items() if keys]
     if found:
-        raise LmrError(f"The weights in {str(path)!r} do not match the model: {'; '.join(found)}. Nothing was loaded.")
+        raise LmrError(f"The weights in {origin!r} do not match the model: {'; '.join(found)}. Nothing was loaded.")
     # Copied: the tensors may be memory-mapped, and the file could change.
     model.load_state_dict({key: value.clone() for key, value in given.items()}, assign=True)
     parts: list[Any] = [model.vision_model.embeddings, model.text_model.embeddings]
     for part in parts:  # the only buffer that is computed and not read from the file
-        part.position_ids = torch.arange(part.position_ids.shape[-1]).expand(1, -1)
+        if hasattr(part, "position_ids"):
+            part.position_ids = torch.arange(part.position_ids.shape[-1]).expand(1, -1)
     return model
 
 

@@ -116,7 +116,7 @@ def test_backbone_gives_it_without_the_model(name: str) -> None:
     assert again == backbone.preprocess
     array = draw_noise(50, 40, 3)
     assert torch.equal(again(array), backbone.preprocessing.prepare_image(Image.fromarray(array)))
-    backbone.dtype = torch.bfloat16
+    backbone.to(torch.bfloat16)
     assert backbone.preprocess(array).dtype == torch.bfloat16
     assert torch.equal(backbone.preprocess(array), again(array).to(torch.bfloat16))
 

@@ -44,11 +44,12 @@ def test_what_is_no_name_gets_a_sentence(name: Any) -> None:
         lmr.load(name)
 
 
-def test_embedded_model_takes_no_options() -> None:
-    assert lmr.load("pocket", device="cpu", dtype=torch.float32).name == "pocket"
-    for options in ({"architecture": "ViT-B-32"}, {"dtype": torch.float16}, {"device": "meta"}):
-        with pytest.raises(lmr.LmrError, match="has its own architecture and runs in float32 on the CPU"):
-            lmr.load("pocket", **options)  # type: ignore[arg-type]
+def test_embedded_model_has_its_own_architecture_and_follows_device_and_type() -> None:
+    assert lmr.load("pocket", device="cpu", dtype=torch.bfloat16).dtype == torch.bfloat16
+    with pytest.raises(lmr.LmrError, match="has its own architecture; omit"):
+        lmr.load("pocket", architecture="ViT-B-32")
+    with pytest.raises(lmr.LmrError, match="'meta' cannot be used here"):
+        lmr.load("pocket", device="meta")
 
 
 @pytest.mark.parametrize("memory", ["fast", "lean"])

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from lmr.core.errors import LmrError
+from lmr.core.placement import Device, check_device, choose_dtype, place_tower
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
 from lmr.models.clip.architectures import find_architecture, name_architecture
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import Memory, VisionTower
 from lmr.models.clip.text_tower import TextTower
-from lmr.models.formats.huggingface_folder import write_clip_tokenizer, write_model, write_preprocessing
+from lmr.models.clip.tokenizer import ClipTokenizer
+from lmr.models.formats.huggingface_folder import (
+    write_clip_tokenizer,
+    write_model,
+    write_preprocessing,
+    write_tokenizer,
+)
 from lmr.models.formats.preprocessing_configs import openai_preprocessing, read_preprocessing
 from lmr.models.formats.to_transformers import Norms, build_transformers_clip
-from lmr.models.formats.tokenizer_files import find_foreign_tokenizer
+from lmr.models.formats.tokenizer_files import find_foreign_tokenizer, has_tokenizer
 from lmr.models.formats.tower_configs import (
+    END_TOKEN,
     HF_CONFIG,
     OPEN_CLIP_CONFIG,
     compare_sizes,
+    read_end_token,
     read_hf_sizes,
+    read_json,
     read_open_clip_sizes,
 )
 from lmr.models.formats.tower_weights import (
@@ -38,21 +46,22 @@ from lmr.models.formats.tower_weights import (
     is_openai,
     make_towers,
 )
-from lmr.models.formats.weight_names import HUGGINGFACE, OPENAI, Naming, detect_naming
+from lmr.models.formats.weight_names import ANYTHING, HUGGINGFACE, OPENAI, Naming, detect_naming
 from lmr.models.formats.weights_files import Weights, read_weights
 from lmr.models.known_models import OPENAI_MODELS
-from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
-from lmr.models.placement import check_device, choose_dtype, place_tower
+from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerFacts, TokenizerKind
 from lmr.models.preprocessing import Preprocessing
-
-if TYPE_CHECKING:
-    from lmr.models.clip.tokenizer import ClipTokenizer
+from lmr.models.token_prompts import CausalPrompts
+from lmr.models.transformers_tokenizer import HIGHEST, TransformersTokenizer, name_tokenizer, read_tokenizer
 
 VOCABULARY = 49408  # of CLIP's tokenizer
 
 
 class Clip(Backbone):
-    """A CLIP model. Frozen weights are in ``dtype`` (float32 if none is named), the norms never below float32."""
+    """A CLIP model. Frozen weights are in ``dtype`` (float32 if none is named), the norms never below float32.
+
+    Without a ``tokenizer`` of its own it reads texts with CLIP's, if it has CLIP's vocabulary.
+    """
 
     encoder: VisionTower
     _text: TextTower
@@ -67,20 +76,20 @@ class Clip(Backbone):
         logit_bias: float = 0.0,
         model_facts: ModelFacts | None = None,
         *,
-        device: str | torch.device = "cpu",
+        tokenizer: TransformersTokenizer | None = None,
+        device: Device = "cpu",
         dtype: torch.dtype | None = None,
     ) -> None:
         dtype = choose_dtype(dtype)
         for tower in (image, text):
             fold_activations(tower)  # before the weights lose precision
-            place_tower(tower, device, dtype)
+            place_tower(tower, check_device(device), dtype)
         self.name, self.encoder, self._text = name, image, text
         self.preprocessing = preprocessing
         self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
         self.logit_scale, self.logit_bias = logit_scale, logit_bias
         self.model_facts = model_facts or ModelFacts()
-        self.dtype = dtype
-        self._tokenizer: ClipTokenizer | None = None
+        self._own_tokenizer = tokenizer
 
     @property
     def text(self) -> TextTower:
@@ -89,64 +98,46 @@ class Clip(Backbone):
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Unit features [N, D] of N texts, without gradient and never below float32."""
-        prompts = self._tokenize(texts)
-        with torch.no_grad():
-            raw = prompts(self._text, slice(0, len(prompts.end)))
-            return F.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=-1)
+        return self._tokenize(texts).encode(self._text)
 
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts, tokenised once."""
         prompts = self._tokenize(texts)
-        return TextSide(self._text, prompts, len(prompts.end), max(prompts.ends) + 1)
+        return TextSide(self._text, prompts, len(prompts.end), prompts.longest)
+
+    def text_digest(self) -> str:
+        """The tower's digest, together with that of a tokenizer of its own."""
+        own = self._own_tokenizer
+        return super().text_digest() if own is None else f"{super().text_digest()} {own.digest}"
 
     def write_huggingface(self, folder: Path, norms: Norms) -> None:
-        """Write the model, its preprocessing and CLIP's tokenizer, for CLIPModel and CLIPProcessor of transformers."""
+        """Write the model, its preprocessing and its tokenizer, for CLIPModel and CLIPProcessor of transformers."""
         self._check_tokenizer()
         model = build_transformers_clip(self.encoder, self._text, norms)
         model.logit_scale.fill_(math.log(self.logit_scale))
+        own = self._own_tokenizer
+        if own is not None:
+            model.config.text_config.eos_token_id = own.end
         write_model(model, folder)
         write_preprocessing(self.preprocessing, "CLIP", folder)
-        write_clip_tokenizer(self._text.config.context, folder)
+        if own is None:
+            write_clip_tokenizer(self._text.config.context, folder)
+        else:
+            write_tokenizer(own.tokenizer, folder)
 
-    def _tokenize(self, texts: Sequence[str]) -> _ClipPrompts:
-        from lmr.models.clip.tokenizer import ClipTokenizer
-
+    def _tokenize(self, texts: Sequence[str]) -> CausalPrompts:
         self._check_tokenizer()
-        self._tokenizer = self._tokenizer or ClipTokenizer(self._text.config.context)
-        tokens, end = self._tokenizer(texts)
-        device = self._text.positions.device
-        return _ClipPrompts(tokens.to(device), end.to(device), tuple(end.tolist()))
+        return CausalPrompts(*(self._own_tokenizer or ClipTokenizer(self._text.config.context))(texts))
 
     def _check_tokenizer(self) -> None:
-        if self._text.config.vocabulary != VOCABULARY:
+        config = self._text.config
+        if self._own_tokenizer is None and config.vocabulary != VOCABULARY:
             raise LmrError(
-                f"The model {self.name!r} has a vocabulary of {self._text.config.vocabulary} tokens, not CLIP's "
-                f"{VOCABULARY}, so its texts cannot be read. Make a classifier of your own text features with "
-                "lmr.ZeroShot(backbone.encoder, prototypes, backbone.logit_scale)."
+                f"The model {self.name!r} has a vocabulary of {config.vocabulary} tokens, not CLIP's {VOCABULARY}, and "
+                "no tokenizer beside its weights, so its texts cannot be read. Put its tokenizer there, or make a "
+                "classifier of your own text features with lmr.ZeroShot(backbone.encoder, prototypes, "
+                "backbone.logit_scale)."
             )
-        if self.model_facts.tokenizer is TokenizerKind.FOREIGN:
-            raise LmrError(
-                f"{self.model_facts.tokenizer_file!r} beside the weights of {self.name!r} is not CLIP's tokenizer, and "
-                "CLIP's would read its texts as other words. Make a classifier of your own text features with "
-                "lmr.ZeroShot(backbone.encoder, prototypes, backbone.logit_scale)."
-            )
-
-
-@dataclass(frozen=True)
-class _ClipPrompts:
-    """Tokenised prompts, encoded by the tower they are given to; unlike a closure it can be copied and pickled.
-
-    The tower is causal, so every part is cut to its own longest prompt; the features stay the same.
-    """
-
-    tokens: Tensor
-    end: Tensor
-    ends: tuple[int, ...]  # the same values on the host, so that cutting does not wait for the device
-
-    def __call__(self, tower: nn.Module, part: slice) -> Tensor:
-        longest = max(self.ends[part]) + 1
-        features: Tensor = tower(self.tokens[part, :longest], self.end[part])
-        return features
 
 
 def load_clip(
@@ -154,12 +145,12 @@ def load_clip(
     name: str,
     *,
     architecture: str | None = None,
-    device: str | torch.device = "cpu",
+    device: Device = "cpu",
     dtype: torch.dtype | None = None,
     memory: Memory = "fast",
     compile: bool = False,
 ) -> Clip:
-    """A CLIP model from its weights file; configuration and preprocessing are read from the same folder."""
+    """A CLIP model from its weights file; configuration, preprocessing and tokenizer are read from the same folder."""
     named = find_architecture(architecture) if architecture is not None else None
     weights = read_weights(path)
     naming = detect_naming(weights.tensors, str(path))
@@ -168,7 +159,7 @@ def load_clip(
     checkpoint = convert_weights(weights.tensors, naming, sizes, str(path), wide)
     weights.tensors.clear()  # they are copied: do not hold a large model twice
     preprocessing, preprocessing_file = read_preprocessing(path.parent, form, sizes[0].resolution)
-    tokenizer, tokenizer_file = _find_tokenizer(form, sizes, path.parent)
+    tokenizer = _find_tokenizer(form, sizes, path.parent, name)
     image, text = make_towers(sizes)
     fill_tower(image, checkpoint.image)
     fill_tower(text, checkpoint.text)
@@ -184,8 +175,7 @@ def load_clip(
         activations=(sizes[0].activation, sizes[1].activation),
         preprocessing=preprocessing,
         preprocessing_file=preprocessing_file,
-        tokenizer=tokenizer,
-        tokenizer_file=tokenizer_file,
+        **describe_tokenizer(tokenizer, sizes),
         context=sizes[1].context,
     )
     return Clip(
@@ -196,6 +186,7 @@ def load_clip(
         checkpoint.logit_scale,
         checkpoint.logit_bias,
         facts,
+        tokenizer=tokenizer,
         device=device,
         dtype=dtype,
     )
@@ -205,7 +196,7 @@ def random_clip(
     name: str = "ViT-B-16",
     seed: int = 0,
     *,
-    device: str | torch.device = "cpu",
+    device: Device = "cpu",
     dtype: torch.dtype | None = None,
     memory: Memory = "fast",
     compile: bool = False,
@@ -262,15 +253,29 @@ def _find_sizes(
     )
 
 
-def _find_tokenizer(form: ModelFormat, sizes: Sizes, folder: Path) -> tuple[TokenizerKind, str | None]:
-    """How the model reads texts, and the file that shows it where its tokenizer is foreign.
+def _find_tokenizer(form: ModelFormat, sizes: Sizes, folder: Path, name: str) -> TransformersTokenizer | None:
+    """The tokenizer beside the weights; None where it is CLIP's own, or where there is none.
 
     Only in Hugging Face's form does a tokenizer belong to the folder; open_clip's configuration names its own.
     """
-    if sizes[1].vocabulary != VOCABULARY:
-        return TokenizerKind.NONE, None
-    foreign = find_foreign_tokenizer(folder) if form is ModelFormat.HUGGINGFACE else None
-    return (TokenizerKind.CLIP, None) if foreign is None else (TokenizerKind.FOREIGN, foreign)
+    if form is not ModelFormat.HUGGINGFACE:
+        return None
+    text, config = sizes[1], folder / HF_CONFIG
+    end = read_end_token(read_json(config), str(config)) if config.is_file() else END_TOKEN
+    if find_foreign_tokenizer(folder) or (text.vocabulary != VOCABULARY and has_tokenizer(folder)):
+        own = {"context": text.context, "vocabulary": text.vocabulary, "end": end}
+        return TransformersTokenizer(read_tokenizer(folder), name, **own)
+    if text.vocabulary == VOCABULARY and end not in (HIGHEST, END_TOKEN):
+        raise LmrError(f"{str(config)!r} ends texts with the token {end}, which is not CLIP's tokenizer. {ANYTHING}")
+    return None
+
+
+def describe_tokenizer(tokenizer: TransformersTokenizer | None, sizes: Sizes) -> TokenizerFacts:
+    """How the model reads texts, for its facts."""
+    if tokenizer is not None:
+        return {"tokenizer": TokenizerKind.TRANSFORMERS, "tokenizer_name": name_tokenizer(tokenizer.tokenizer)}
+    known = sizes[1].vocabulary == VOCABULARY
+    return {"tokenizer": TokenizerKind.CLIP if known else TokenizerKind.NONE, "tokenizer_name": ""}
 
 
 def _name_config(naming: Naming) -> str:

@@ -35,5 +35,11 @@ def write_clip_tokenizer(context: int, folder: Path) -> None:
     _write_json(folder / TOKENIZER_CONFIG, settings | tokens)
 
 
+def write_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """The files of a tokenizer of transformers."""
+    with quiet_transformers():
+        tokenizer.save_pretrained(str(folder))
+
+
 def _write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

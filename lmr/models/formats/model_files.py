@@ -15,7 +15,7 @@ from types import ModuleType
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
 from lmr.models.formats.preprocessing_configs import PREPROCESSOR, PROCESSOR
-from lmr.models.formats.tokenizer_files import TOKENIZER_CONFIG, TOKENIZER_JSON
+from lmr.models.formats.tokenizer_files import TOKENIZER_JSON
 from lmr.models.formats.tower_configs import HF_CONFIG, OPEN_CLIP_CONFIG, read_json
 from lmr.models.formats.weight_names import ANYTHING
 from lmr.models.formats.weights_files import SUFFIXES, list_shards
@@ -37,6 +37,7 @@ _OPEN_CLIP_WEIGHTS = (
 )
 _VOCABULARIES = ("tokenizer.json", "spiece.model", "tokenizer.model")
 _TOKENIZER = (*_VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json")
+_EARLY_TOKENIZER = ("vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
 _HUB_ID = re.compile(r"(?:hf-hub:)?([\w.-]+/[\w.-]+)")
 
 
@@ -125,7 +126,8 @@ def _pick(get: Get, origin: str) -> ModelFiles | None:
                 for name in _TOKENIZER:
                     get(name)
             elif not _has_known_preprocessing(origin):
-                _get_first(get, (TOKENIZER_JSON, TOKENIZER_CONFIG))  # to see whether it is CLIP's
+                for name in _TOKENIZER if get(TOKENIZER_JSON) else _EARLY_TOKENIZER:
+                    get(name)
             return _get_shards(get, ModelFiles(weights, model_type))
     if get(OPEN_CLIP_CONFIG):
         weights = _get_first(get, _OPEN_CLIP_WEIGHTS)

@@ -64,14 +64,13 @@ def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tupl
     Without a file (None) the constants of the model's family are used.
     """
     if form in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP):
-        model = "Siglip" if form is ModelFormat.SIGLIP else "CLIP"
         for name in (PREPROCESSOR, PROCESSOR):
             if (folder / name).is_file():
                 config = read_json(folder / name)
                 if name == PROCESSOR and "image_processor" not in config:
                     continue
                 part = config["image_processor"] if name == PROCESSOR else config
-                return _read_hf(part, repr(str(folder / name)), resolution, model), name
+                return parse_preprocessing(part, repr(str(folder / name)), form, resolution), name
     if form is ModelFormat.OPEN_CLIP and (folder / OPEN_CLIP_CONFIG).is_file():
         path = folder / OPEN_CLIP_CONFIG
         config = read_json(path)
@@ -103,8 +102,9 @@ def describe_preprocessing(preprocessing: Preprocessing, family: str) -> dict[st
     }
 
 
-def _read_hf(config: Any, where: str, resolution: int, model: str) -> Preprocessing:
-    """Hugging Face's image processor; missing entries have the defaults of its type."""
+def parse_preprocessing(config: Any, where: str, form: ModelFormat, resolution: int) -> Preprocessing:
+    """The preprocessing in the settings of Hugging Face's image processor; missing ones have its type's defaults."""
+    model = "Siglip" if form is ModelFormat.SIGLIP else "CLIP"
     config = _fill_in(_check_object(config, where), where, model)
     known = {"do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor"}
     known |= {"do_normalize", "image_mean", "image_std"}

@@ -13,12 +13,18 @@ VOCABULARY, MERGES = "vocab.json", "merges.txt"
 _OTHER_VOCABULARIES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.txt")
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether there is a file with a vocabulary."""
+    names = (TOKENIZER_JSON, VOCABULARY, MERGES, *_OTHER_VOCABULARIES)
+    return any((folder / name).is_file() for name in names)
+
+
 def find_foreign_tokenizer(folder: Path) -> str | None:
     """The name of the file that shows that this folder's tokenizer is not CLIP's; None where it is, or has no files.
 
     Vocabulary and merges are compared; the tokens that begin and end a text may be stored in any of the files.
     """
-    checks = ((TOKENIZER_JSON, _is_clip_json), (VOCABULARY, _is_clip_vocabulary), (MERGES, _is_clip_merges))
+    checks = ((TOKENIZER_JSON, is_clip_json), (VOCABULARY, _is_clip_vocabulary), (MERGES, _is_clip_merges))
     present = [(name, check) for name, check in checks if (folder / name).is_file()]
     for name, check in present:
         try:
@@ -33,7 +39,7 @@ def find_foreign_tokenizer(folder: Path) -> str | None:
     return other or (TOKENIZER_CONFIG if _names_other_class(folder / TOKENIZER_CONFIG) else None)
 
 
-def _is_clip_json(text: str) -> bool:
+def is_clip_json(text: str) -> bool:
     """The file of the tokenizers library; its merges are pairs, in early files texts with a space."""
     content = json.loads(text)
     model = content.get("model") if isinstance(content, dict) else None

@@ -60,17 +60,18 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_hf_sizes(path: Path) -> Sizes:
     """The sizes in Hugging Face's config.json; missing entries have the defaults of transformers' CLIPConfig."""
-    config = read_json(path)
+    return parse_hf_sizes(read_json(path), str(path))
+
+
+def parse_hf_sizes(config: Mapping[str, Any], origin: str) -> Sizes:
+    """The sizes in the content of a config.json."""
     if config.get("model_type", "clip") != "clip" or not config.keys() & {"model_type", "vision_config"}:
-        raise LmrError(f"Expected the configuration of a CLIP model in {str(path)!r}, but it describes another model.")
-    features = _Part(config, str(path)).whole("projection_dim", 512)
-    image = _Part(_merge(config, "vision_config", path), f"vision_config of {str(path)!r}")
-    words = _Part(_merge(config, "text_config", path), f"text_config of {str(path)!r}")
+        raise LmrError(f"Expected the configuration of a CLIP model in {origin!r}, but it describes another model.")
+    features = _Part(config, origin).whole("projection_dim", 512)
+    image = _Part(_merge(config, "vision_config", origin), f"vision_config of {origin!r}")
+    words = _Part(_merge(config, "text_config", origin), f"text_config of {origin!r}")
     if image.whole("num_channels", 3) != 3:
-        raise LmrError(f"{str(path)!r} describes images of {image.whole('num_channels', 3)} channels, not of 3.")
-    end = words.values.get("eos_token_id", END_TOKEN)
-    if end not in (2, END_TOKEN, words.whole("vocab_size", 49408) - 1):  # 2 means "the highest id" in early files
-        raise LmrError(f"{str(path)!r} ends texts with the token {end!r}, which is not CLIP's tokenizer. {ANYTHING}")
+        raise LmrError(f"{origin!r} describes images of {image.whole('num_channels', 3)} channels, not of 3.")
     vision = VisionConfig(
         resolution=image.whole("image_size", 224),
         patch=image.whole("patch_size", 32),
@@ -94,6 +95,14 @@ def read_hf_sizes(path: Path) -> Sizes:
         eps=words.number("layer_norm_eps", 1e-5),
     )
     return vision, text
+
+
+def read_end_token(config: Mapping[str, Any], origin: str) -> int:
+    """The id of the token that ends a text, in the content of a config.json."""
+    end = _merge(config, "text_config", origin).get("eos_token_id", END_TOKEN)
+    if not isinstance(end, int) or isinstance(end, bool) or end < 0:
+        raise LmrError(f"Expected the id of a token as eos_token_id in text_config of {origin!r}, got {end!r}.")
+    return end
 
 
 def read_open_clip_sizes(path: Path) -> Sizes:
@@ -161,13 +170,13 @@ def compare_sizes(one: Sizes, one_name: str, other: Sizes, other_name: str) -> N
                 )
 
 
-def _merge(config: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
+def _merge(config: Mapping[str, Any], key: str, origin: str) -> dict[str, Any]:
     """One tower's settings; early files hold them twice, and transformers prefers the second, ``..._dict``."""
     merged: dict[str, Any] = {}
     for name in (key, f"{key}_dict"):
         values = config.get(name) or {}
         if not isinstance(values, dict):
-            raise LmrError(f"Expected an object as {name} in {str(path)!r}, found {values!r}.")
+            raise LmrError(f"Expected an object as {name} in {origin!r}, found {values!r}.")
         merged |= values
     return merged
 

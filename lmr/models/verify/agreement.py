@@ -22,7 +22,9 @@ from lmr.models.clip.text_tower import TextTower
 from lmr.models.formats.model_files import HF_WEIGHTS
 from lmr.models.formats.to_transformers import build_transformers_clip
 from lmr.models.model_facts import ModelFormat
+from lmr.models.naflex import PatchTower, unpack
 from lmr.models.quiet_transformers import quiet_transformers
+from lmr.models.transformers_tokenizer import read_tokenizer
 
 
 class WeightsReader(Enum):
@@ -81,10 +83,10 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
         seen = backbone.encoder(images)
         if folder is not None:
             model, reader = _read_folder(folder), WeightsReader.TRANSFORMERS
-            ids = _tokenize(texts, folder) if _has_tokenizer(folder) else tokens
-            if ids is None:
+            parts = _tokenize(texts, folder, tower) if _has_tokenizer(folder) else [tokens]
+            if any(ids is None for ids in parts):
                 return Agreement(reason=NotCompared.NO_TOKENIZER)
-            text = _take_features(model.get_text_features(ids))
+            text = torch.cat([_take_features(model.get_text_features(ids)) for ids in parts])
         elif isinstance(backbone.encoder, VisionTower) and isinstance(tower, TextTower):
             model = build_transformers_clip(backbone.encoder, tower)
             reader = WeightsReader.LMR if backbone.encoder.is_clip else WeightsReader.LMR_AND_STEM
@@ -94,7 +96,9 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
             return Agreement(reason=NotCompared.OWN_TOWERS)
         else:
             return Agreement(reason=NotCompared.NO_MODEL)
-        image = _take_features(model.get_image_features(images.float().cpu()))
+        plain = images.float().cpu()
+        given = unpack(plain) if isinstance(backbone.encoder, PatchTower) else {"pixel_values": plain}
+        image = _take_features(model.get_image_features(**given))
     return Agreement(_measure_gap(seen, image), _measure_gap(read, text), reader)
 
 
@@ -135,18 +139,18 @@ def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "spiece.model"))
 
 
-def _tokenize(texts: Sequence[str], folder: Path) -> Tensor:
-    """Token ids from the folder's own tokenizer.
+def _tokenize(texts: Sequence[str], folder: Path, tower: nn.Module | None) -> list[Tensor]:
+    """Token ids from the folder's own tokenizer, of one text after the other.
 
-    Padded to the full length, as in SigLIP's training; a causal tower ignores tokens after the end.
+    Padded to the full length as in SigLIP's training; without padding for a causal tower, which would not see it.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig
 
     length = AutoConfig.from_pretrained(str(folder), local_files_only=True).text_config.max_position_embeddings
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    given = tokenizer(list(texts), padding="max_length", truncation=True, max_length=length, return_tensors="pt")
-    ids: Tensor = given["input_ids"]
-    return ids
+    tokenizer = read_tokenizer(folder)
+    padding = False if isinstance(tower, TextTower) else "max_length"
+    options = {"padding": padding, "truncation": True, "max_length": length, "return_tensors": "pt"}
+    return [tokenizer([text], **options)["input_ids"] for text in texts]
 
 
 def _take_features(answer: Any) -> Tensor:

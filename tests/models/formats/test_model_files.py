@@ -187,8 +187,9 @@ def test_fetch_takes_only_what_is_needed(hub: Hub, folders: dict[str, Path]) -> 
     (hub.folder / "pytorch_model.bin").write_bytes(b"x")
     (hub.folder / "flax_model.msgpack").write_bytes(b"x")
     assert find_model(ID) == ModelFiles(hub.snapshot(ID) / "model.safetensors")
-    settings = ["preprocessor_config.json", "tokenizer.json", "tokenizer_config.json"]
-    assert hub.asked == ["config.json", "model.safetensors", *settings]
+    settings = ["preprocessor_config.json", "tokenizer.json"]
+    early = ["vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json"]
+    assert hub.asked == ["config.json", "model.safetensors", *settings, *early]
     hub.asked.clear()
     assert find_model(ID) == ModelFiles(hub.snapshot(ID) / "model.safetensors")
     assert hub.asked == []

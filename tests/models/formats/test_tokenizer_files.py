@@ -10,6 +10,7 @@ from typing import Any
 
 import checkpoint_maker as maker
 import pytest
+import torch
 
 import lmr
 from lmr.models.clip.tokenizer import SPECIAL, list_words, read_merges
@@ -116,19 +117,23 @@ def test_another_tokenizer_is_found(kind: str, tmp_path: Path) -> None:
     assert find_foreign_tokenizer(tmp_path) == name
 
 
-def test_model_with_another_tokenizer_reads_no_texts(folder: Path, tmp_path: Path) -> None:
+def test_model_with_another_tokenizer_reads_texts_with_it(folder: Path, tmp_path: Path) -> None:
+    """Two words of CLIP's vocabulary change places, so each reads as the other."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     maker.write_json(make_vocabulary(), copy / "vocab.json")
     backbone = lmr.load(copy)
     assert backbone.model_facts.tokenizer is TokenizerKind.CLIP
-    assert backbone.encode_text(["a dog"]).isfinite().all()
+    own = backbone.encode_text(["a dog", "a cat"])
     maker.write_json(make_vocabulary(swap=True), copy / "vocab.json")
-    backbone = lmr.load(copy)
-    assert backbone.model_facts.tokenizer is TokenizerKind.FOREIGN
-    assert not backbone.model_facts.reads_texts
-    for ask in (backbone.encode_text, backbone.text_side, backbone.classifier):
-        with pytest.raises(lmr.LmrError, match=r"'vocab\.json' beside the weights .* is not CLIP's tokenizer"):
-            ask(["a dog", "a cat"])
+    (copy / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in read_merges()))
+    swapped = lmr.load(copy)
+    assert swapped.model_facts.tokenizer is TokenizerKind.TRANSFORMERS
+    assert swapped.facts["tokenizer"] == "CLIPTokenizer, 49408 tokens"
+    torch.testing.assert_close(swapped.encode_text(["a cat", "a dog"]), own, rtol=0, atol=1e-6)
+    assert swapped.text_digest() != backbone.text_digest()
+    (copy / "merges.txt").unlink()
+    with pytest.raises(lmr.LmrError, match=r"tokenizer in .*copy"):
+        lmr.load(copy)
 
 
 def test_open_clip_names_its_own_tokenizer(tmp_path: Path) -> None:

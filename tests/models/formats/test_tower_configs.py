@@ -11,7 +11,7 @@ import pytest
 import lmr
 from lmr.models.clip.image_tower import VisionConfig
 from lmr.models.clip.text_tower import TextConfig
-from lmr.models.formats.tower_configs import read_hf_sizes, read_json, read_open_clip_sizes
+from lmr.models.formats.tower_configs import read_end_token, read_hf_sizes, read_json, read_open_clip_sizes
 
 
 @pytest.fixture
@@ -73,7 +73,6 @@ def test_early_huggingface_config_is_read_as_transformers_reads_it(path: Path) -
         ({"text_config": {"hidden_act": "relu"}}, "as hidden_act in text_config.*got 'relu'"),
         ({"text_config": {"layer_norm_eps": -1}}, "a number above 0 as layer_norm_eps"),
         ({"text_config": {"layer_norm_eps": "tiny"}}, "a number above 0 as layer_norm_eps"),
-        ({"text_config": {"eos_token_id": 102}}, "ends texts with the token 102, which is not CLIP's tokenizer"),
         ({"model_type": "bert"}, "the configuration of a CLIP model in .* but it describes another model"),
         ({"projection_dim": None}, "a whole number above 0 as projection_dim"),
     ],
@@ -85,6 +84,15 @@ def test_odd_huggingface_config_gets_a_sentence(change: dict[str, Any], words: s
         return
     with pytest.raises(lmr.LmrError, match=words):
         read_hf_sizes(path)
+
+
+def test_end_token_is_that_of_the_text_tower() -> None:
+    assert read_end_token({"text_config": {"eos_token_id": 102}}, "config.json") == 102
+    assert read_end_token({"text_config_dict": {"eos_token_id": 2}, "text_config": {"eos_token_id": 7}}, "") == 2
+    assert read_end_token({}, "config.json") == 49407
+    for wrong in (None, [1, 2], "2", -1, True):
+        with pytest.raises(lmr.LmrError, match="Expected the id of a token as eos_token_id"):
+            read_end_token({"text_config": {"eos_token_id": wrong}}, "config.json")
 
 
 def test_config_of_timm_is_not_taken_for_one_of_clip(path: Path) -> None:

@@ -9,7 +9,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 import lmr
-from lmr.core.frozen import FrozenAnswer
+from lmr.core.batch import FrozenAnswer
 from lmr.core.norms import NormBank
 from lmr.core.traits import Tower
 from lmr.data.sets.pocket_world import CLASSES

@@ -1,0 +1,87 @@
+"""Build the package, check what is in it, install it into an empty environment and run it there: `make wheel-test`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*words: str | Path, cwd: Path = ROOT, **options: str) -> str:
+    """What a command prints on standard output; raises if it fails."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(list(map(str, words)), cwd=cwd, env=environment | options, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, words))} ended with {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def build(kind: str, source: Path, folder: Path) -> Path:
+    """Build a wheel or an sdist from a tree."""
+    run(sys.executable, "-m", "build", f"--{kind}", "--outdir", folder, source)
+    (built,) = folder.iterdir()
+    return built
+
+
+def read_wheel(path: Path) -> dict[str, bytes]:
+    """The files of a wheel, without the list of their digests."""
+    with zipfile.ZipFile(path) as wheel:
+        return {name: wheel.read(name) for name in wheel.namelist() if not name.endswith("/RECORD")}
+
+
+def list_package() -> set[str]:
+    """Every file of the package that git does not ignore, as a wheel names it."""
+    return set(run("git", "ls-files", "--cached", "--others", "--exclude-standard", "lmr").splitlines())
+
+
+def check_contents(files: dict[str, bytes]) -> None:
+    """The wheel has the whole package, and nothing but it."""
+    inside = {name for name in files if ".dist-info/" not in name}
+    if missing := list_package() - inside:
+        raise SystemExit(f"The wheel lacks {sorted(missing)}; add their endings to package-data in pyproject.toml.")
+    if foreign := inside - list_package():
+        raise SystemExit(f"The wheel has files that do not belong to the package: {sorted(foreign)}.")
+
+
+def main() -> None:
+    """Build, compare, install, run."""
+    with tempfile.TemporaryDirectory(prefix="lmr-wheel-") as name:
+        folder = Path(name)
+        print("Building the wheel and the sdist ...", flush=True)
+        shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools would take files of an earlier build
+        wheel = build("wheel", ROOT, folder / "wheel")
+        files = read_wheel(wheel)
+        check_contents(files)
+        with tarfile.open(build("sdist", ROOT, folder / "sdist")) as sdist:
+            sdist.extractall(folder / "unpacked", filter="data")
+        (source,) = (folder / "unpacked").iterdir()
+        if read_wheel(build("wheel", source, folder / "again")) != files:
+            raise SystemExit("The sdist builds another wheel than the tree.")
+
+        print("Installing the wheel into an empty environment ...", flush=True)
+        venv.create(folder / "venv", with_pip=True)
+        python, lmr = folder / "venv/bin/python", folder / "venv/bin/lmr"
+        install = ("install", "-qq", "--disable-pip-version-check", "--constraint", ROOT / "constraints.txt")
+        run(python, "-m", "pip", *install, wheel)
+
+        home = folder / "elsewhere"  # not the tree, so that only what was installed can be imported
+        home.mkdir()
+        print("Running lmr doctor pocket and lmr demo ...", flush=True)
+        if "SELF-CHECK" not in run(lmr, "doctor", "pocket", cwd=home, LMR_CACHE=str(home / "cache")):
+            raise SystemExit("lmr doctor pocket did not check the model.")
+        run(lmr, "demo", "--images", "100", "--out", "demo", cwd=home, LMR_CACHE=str(home / "cache"))
+        if not list((home / "demo").glob("*.png")):
+            raise SystemExit("lmr demo drew no figure.")
+    print(f"{wheel.name}: {len(files)} files, {sum(map(len, files.values())) / 1e6:.1f} MB; it installs and runs.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""SigLIP 2 for images of any shape (NaFlex): an image becomes as many patches as its shape asks for.
+
+transformers passes three tensors to the tower: patches, a mask and the shape of the grid. Methods pass one tensor per
+batch, so the patches carry two more columns of zeros and ones, which every type holds exactly: whether there is a patch
+at all, and whether it is in the first row of the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.errors import LmrError
+from lmr.core.locks import hold
+from lmr.models.preprocessing import Preprocessing, _convert_to_rgb
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_COLUMNS = 2  # beside the pixels of a patch
+_STEP = 1e-5  # to which transformers finds the scale of an image
+
+
+@dataclass(frozen=True)
+class PatchPreprocessing(Preprocessing):
+    """Scale an image to at most ``patches`` patches of ``patch`` pixels, about in its own shape, and cut it into these.
+
+    The resolution is that of a square image.
+    """
+
+    patch: int = 16
+    patches: int = 256
+
+    def __str__(self) -> str:
+        return f"at most {self.patches} patches of {self.patch} pixels, {self.interpolation}"
+
+    @property
+    def input_shape(self) -> tuple[int, int]:
+        """Of one prepared image: patches, and the pixels of a patch with two more columns."""
+        return self.patches, 3 * self.patch**2 + _COLUMNS
+
+    def prepare_image(self, image: Image) -> Tensor:
+        """A PIL image of any size and mode: float32 [patches, 3 * patch * patch + 2]."""
+        from PIL.Image import Image, Resampling
+
+        if not isinstance(image, Image) or min(image.size) == 0:
+            came = f"one of size {image.size}" if isinstance(image, Image) else type(image).__name__
+            raise LmrError(f"Expected a PIL image with pixels, got {came}.")
+        rows, columns = fit_grid(image.height, image.width, self.patch, self.patches)
+        size = (columns * self.patch, rows * self.patch)
+        scaled = _convert_to_rgb(image).resize(size, Resampling[self.interpolation.upper()])
+        pixels = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8).view(1, size[1], size[0], 3)
+        cut = self._normalise(pixels)[0].reshape(3, rows, self.patch, columns, self.patch)
+        flat = cut.permute(1, 3, 2, 4, 0).reshape(rows * columns, -1)
+        there, first = torch.ones(len(flat), 1), torch.zeros(len(flat), 1)
+        first[:columns] = 1
+        return F.pad(torch.cat([flat, there, first], 1), (0, 0, 0, self.patches - len(flat)))
+
+    def prepare_pixels(self, pixels: Tensor) -> Tensor:
+        """uint8 images [N, h, w, 3] of one size: float32 [N, patches, 3 * patch * patch + 2], where the images are."""
+        from PIL import Image
+
+        if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
+            came = f"{list(pixels.shape)} of {pixels.dtype}" if isinstance(pixels, Tensor) else type(pixels).__name__
+            raise LmrError(f"Expected images as a uint8 tensor ['N', 'h', 'w', 3], got {came}.")
+        images = [self.prepare_image(Image.fromarray(one)) for one in pixels.cpu().numpy()]
+        stacked = torch.stack(images) if images else torch.empty(0, *self.input_shape)
+        return stacked.to(pixels.device)
+
+
+def fit_grid(height: int, width: int, patch: int, most: int) -> tuple[int, int]:
+    """Rows and columns of patches for an image of this size, by the same bisection as transformers."""
+
+    def count(scale: float) -> tuple[int, int]:
+        rows, columns = (max(1, math.ceil(side * scale / patch)) for side in (height, width))
+        return rows, columns
+
+    low, high = _STEP / 10, 100.0
+    while high - low >= _STEP:
+        middle = (low + high) / 2
+        low, high = (middle, high) if math.prod(count(middle)) <= most else (low, middle)
+    return count(low)
+
+
+class PatchTower(nn.Module):
+    """The image tower of transformers' Siglip2Model on packed patches [B, patches, pixels + 2]: features [B, D]."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.config: Any = model.config
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features as the tower's head gives them, not normalised."""
+        with hold(self):  # its norms serve one thread at a time
+            features: Tensor = self.model(**unpack(images)).pooler_output
+        return features
+
+
+def unpack(images: Tensor) -> dict[str, Tensor]:
+    """Packed patches as the three tensors that transformers' tower takes."""
+    patches, there, first = images[..., :-_COLUMNS], images[..., -2] > 0.5, images[..., -1] > 0.5
+    count, columns = there.sum(1), first.sum(1)
+    rows = count // columns.clamp(min=1)
+    places = torch.arange(there.shape[1], device=images.device)
+    packed = (there == (places < count[:, None])) & (first == (places < columns[:, None]))
+    if not bool((packed.all(1) & (rows * columns == count) & (rows > 0)).all()):
+        raise LmrError("Expected images as this model's preprocess packs them, got patches without a grid.")
+    shapes = torch.stack([rows, columns], 1)
+    return {"pixel_values": patches, "pixel_attention_mask": there.int(), "spatial_shapes": shapes}
+
+
+def parse_patch_preprocessing(settings: dict[str, Any], where: str, patch: int) -> PatchPreprocessing:
+    """The preprocessing in the settings of transformers' Siglip2ImageProcessor; missing ones have its defaults."""
+    if settings.get("patch_size", 16) != patch:
+        raise LmrError(
+            f"Expected patches of the model's {patch} pixels in {where}, got {settings.get('patch_size')!r}."
+        )
+    patches, resample = settings.get("max_num_patches", 256), settings.get("resample", 2)
+    steps = [settings.get(step, True) for step in ("do_resize", "do_rescale", "do_normalize")]
+    if not isinstance(patches, int) or patches < 1 or resample not in (2, 3) or not all(steps):
+        raise LmrError(
+            f"Expected {where} to resize (bilinear or bicubic), rescale and normalise images to a number of patches; "
+            f"got max_num_patches {patches!r}, resample {resample!r} and the steps {steps}."
+        )
+    (r, g, b), (x, y, z) = (settings.get(key) or (0.5, 0.5, 0.5) for key in ("image_mean", "image_std"))
+    return PatchPreprocessing(
+        patch * math.isqrt(patches),
+        (r, g, b),
+        (x, y, z),
+        resize="squash",
+        interpolation="bilinear" if resample == 2 else "bicubic",
+        patch=patch,
+        patches=patches,
+    )

@@ -1,0 +1,193 @@
+"""``to``: towers, prototypes and states move together, whoever is asked; precision is lost only where it must be."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lmr
+from lmr.core.norms import RowNorm
+
+NAMES = ["red star", "blue ring", "green square"]
+SPECS = [(name, 1) for name in sorted(lmr.list_methods())]
+SPECS += [(name, 3) for name, _ in SPECS if lmr.find_method(name).many_streams]
+
+
+@pytest.fixture
+def backbone() -> lmr.Backbone:
+    return lmr.load("pocket")
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def list_norms(*towers: nn.Module) -> list[nn.LayerNorm]:
+    return [module for tower in towers for module in tower.modules() if isinstance(module, nn.LayerNorm)]
+
+
+@pytest.mark.parametrize("who", ["backbone", "classifier", "other classifier", "method", "module"])
+def test_all_that_share_a_tower_follow(who: str, backbone: lmr.Backbone, images: Tensor) -> None:
+    one, other = backbone.classifier(NAMES), backbone.classifier(NAMES)
+    method = lmr.create("tent(lr=0.01)", one)
+    method.step(images)
+    before = method.state["norms"].clone()
+    movers: dict[str, Any] = {"backbone": backbone, "classifier": one, "other classifier": other, "method": method}
+    mover = movers.get(who, backbone.encoder)
+    assert mover.to(torch.float64) is mover
+    assert backbone.dtype == one.dtype == other.dtype == one.prototypes.dtype == other.prototypes.dtype == torch.float64
+    answer = method.step(images.double())
+    assert answer.logits.dtype == method.state["norms"].dtype == method.state["first"].dtype == torch.float64
+    assert not torch.equal(method.state["norms"].float(), before)
+    mover.to(torch.float32)
+    assert one.prototypes.dtype == method.predict(images).logits.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("spec", "streams"), SPECS)
+def test_stream_goes_on_after_a_move(spec: str, streams: int, backbone: lmr.Backbone, images: Tensor) -> None:
+    """In float64 and back, every method gives what it gives without the journey, up to the rounding of its steps."""
+    clip = backbone.classifier(NAMES)
+    stays = lmr.create(spec, copy.deepcopy(clip), streams=streams)
+    goes = lmr.create(spec, clip, streams=streams)
+    ids = None if streams == 1 else [0, 1, 2, 0, 1, 2]
+    for k in range(3):
+        given = images.roll(k, 2)
+        expected = stays.step(given, streams=ids).logits
+        goes.to(torch.float64 if k == 1 else torch.float32)
+        found = goes.step(given.to(clip.dtype), streams=ids).logits
+        torch.testing.assert_close(found.float(), expected, rtol=0, atol=2e-3)
+    assert {key: value.dtype for key, value in goes.state.items()} == {
+        key: value.dtype for key, value in stays.state.items()
+    }
+    fresh = lmr.create(spec, clip, streams=streams)
+    fresh.load_state_dict(goes.state_dict())  # in float64 all digits are kept, so it is the same model
+    goes.reset()
+    start = lmr.create(spec, clip, streams=streams).state
+    assert all(torch.equal(goes.state[key], value) for key, value in start.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_keeps_norms_prototypes_and_states(
+    dtype: torch.dtype, backbone: lmr.Backbone, images: Tensor
+) -> None:
+    clip = backbone.classifier(NAMES)
+    method = lmr.create("tent(lr=0.01)", clip)
+    full = method.step(images).logits
+    kept = copy.deepcopy(method.state)
+    norms = [norm.weight.clone() for norm in list_norms(clip.encoder)]
+    method.to(dtype)
+    assert clip.dtype == backbone.dtype == dtype
+    assert backbone.preprocess_pixels(torch.zeros(1, 32, 32, 3, dtype=torch.uint8)).dtype == dtype
+    assert clip.prototypes.dtype == torch.float32
+    assert all(torch.equal(norm.weight, old) for norm, old in zip(list_norms(clip.encoder), norms, strict=True))
+    assert all(torch.equal(method.state[key], value) for key, value in kept.items())
+    half = lmr.create("tent(lr=0.01)", clip).step(images.to(dtype)).logits
+    torch.testing.assert_close(half.float(), full, rtol=0, atol=1.5)
+    assert not torch.equal(half, full)
+    with pytest.raises(lmr.LmrError, match=r"Expected torch.* images"):
+        method.step(images)
+
+
+def test_moving_equals_loading(images: Tensor) -> None:
+    """A model in bfloat16 is the same whether it was loaded so or moved there."""
+    moved, loaded = lmr.load("pocket").to("cpu", torch.bfloat16), lmr.load("pocket", dtype=torch.bfloat16)
+    one, other = moved.encoder.state_dict(), loaded.encoder.state_dict()
+    assert all(torch.equal(one[key], other[key]) and one[key].dtype == other[key].dtype for key in one)
+    assert moved.classifier(NAMES).fingerprint == loaded.classifier(NAMES).fingerprint
+
+
+def test_state_of_a_model_that_lost_digits_is_refused(backbone: lmr.Backbone, images: Tensor, tmp_path: Path) -> None:
+    method = lmr.create("tent", backbone.classifier(NAMES))
+    method.step(images)
+    method.save(tmp_path / "full")
+    method.to(torch.float64).to(torch.float32).load(tmp_path / "full")
+    method.to(torch.bfloat16)
+    with pytest.raises(lmr.LmrError, match="other weights"):
+        method.load(tmp_path / "full")
+    method.save(tmp_path / "half")
+    method.to(torch.float32)
+    with pytest.raises(lmr.LmrError, match="other weights"):
+        method.load(tmp_path / "full")
+    method.to(torch.bfloat16).load(tmp_path / "half")  # rounding twice changes nothing more
+
+
+def test_both_towers_and_their_prompts_move(backbone: lmr.Backbone, images: Tensor) -> None:
+    clip = backbone.classifier(NAMES)
+    method = lmr.create("batclip(lr=0.01)", clip).to("cpu", torch.float64)
+    assert clip.text is not None
+    assert {p.dtype for p in (*clip.encoder.parameters(), *clip.text.tower.parameters())} == {torch.float64}
+    assert method.step(images.double()).logits.dtype == torch.float64
+    assert backbone.encode_text(["a red star"]).dtype == torch.float64
+
+
+def test_own_module_moves_as_torch_moves_it(images: Tensor) -> None:
+    torch.manual_seed(0)
+    tower = nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), nn.LayerNorm(8), nn.BatchNorm1d(8), nn.Linear(8, 5))
+    clip = lmr.ZeroShot(tower, torch.randn(3, 5))
+    method = lmr.create("tent(lr=0.01)", clip)
+    clip.to(dtype=torch.bfloat16)
+    assert {t.dtype for t in (*tower.parameters(), *tower.buffers())} == {torch.bfloat16, torch.int64}
+    assert method.step(images.bfloat16()).logits.isfinite().all()
+    assert method.state["norms"].dtype == clip.prototypes.dtype == torch.float32
+
+
+def test_encoder_without_parameters_moves_its_prototypes() -> None:
+    clip = lmr.ZeroShot(nn.Flatten(), torch.randn(3, 12)).to(torch.float64)
+    assert clip.prototypes.dtype == clip.dtype == torch.float64
+    assert clip.to(torch.bfloat16).prototypes.dtype == torch.float32
+
+
+def test_wide_prototypes_stay_wide_until_the_type_changes() -> None:
+    tower = nn.Linear(4, 5)
+    clip = lmr.ZeroShot(tower, torch.randn(3, 5, dtype=torch.float64))
+    assert clip.to("cpu").prototypes.dtype == torch.float64
+    assert clip.to(torch.float32).prototypes.dtype == torch.float32
+
+
+def test_memory_of_the_tower_follows(images: Tensor) -> None:
+    for memory in ("fast", "lean"):
+        clip = lmr.load("pocket", memory=memory).classifier(NAMES)  # type: ignore[arg-type]
+        method = lmr.create("tent", clip)
+        method.step(images)
+        wide = method.to(torch.float64).step(images.double()).logits
+        torch.testing.assert_close(method.to(torch.float32).predict(images).logits.double(), wide, rtol=0, atol=2.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("meta",), "'meta' cannot be used here"),
+        (("nonsense",), "'nonsense' cannot be used here"),
+        (("cuda:99",), "'cuda:99' cannot be used here"),
+        ((torch.int8,), "Expected one of torch.float32"),
+        (("cpu", "float32"), "Expected one of torch.float32"),
+        ((torch.float32, torch.float64), "Expected a device and a type"),
+    ],
+    ids=str,
+)
+def test_what_is_no_place_changes_nothing(
+    given: tuple[Any, ...], words: str, backbone: lmr.Backbone, images: Tensor
+) -> None:
+    clip = backbone.classifier(NAMES)
+    method = lmr.create("tent", clip)
+    before = clip.fingerprint
+    for mover in (backbone, clip, method):
+        with pytest.raises(lmr.LmrError, match=words):
+            mover.to(*given)  # type: ignore[attr-defined]
+    assert clip.fingerprint == before
+    method.to("cpu").to(torch.device("cpu")).to().step(images)
+
+
+def test_norms_of_lmr_stay_wide(backbone: lmr.Backbone) -> None:
+    clip = backbone.to(torch.float16).classifier(NAMES)
+    assert clip.text is not None
+    norms = list_norms(clip.encoder, clip.text.tower)
+    assert norms
+    assert {type(norm) for norm in norms} == {RowNorm}
+    assert {p.dtype for norm in norms for p in norm.parameters()} == {torch.float32}

@@ -1,0 +1,242 @@
+"""Modules of open_clip's form, written here: logits, both towers adapted, and what is refused with nothing changed."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lmr
+from lmr.core.norms import NormBank
+
+WORDS, WIDTH, CONTEXT = 60, 16, 8
+NAMES = ["cat", "dog", "bird", "ship"]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attn = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 24), nn.GELU(), nn.Dropout(0.5), nn.Linear(24, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = self.ln_1(x)
+        x = x + self.attn(seen, seen, seen, need_weights=False)[0]
+        return x + self.mlp(self.ln_2(x))
+
+
+class Vision(nn.Module):
+    def __init__(self, norm: bool = True) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, WIDTH, 4, 4)
+        self.block = Block() if norm else nn.Identity()
+        self.ln_post = nn.LayerNorm(WIDTH) if norm else nn.Identity()
+        self.proj = nn.Parameter(torch.randn(WIDTH, 12))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.ln_post(self.block(self.conv1(images).flatten(2).mT)).mean(1) @ self.proj
+
+
+class Model(nn.Module):
+    """As open_clip's CLIP: the image tower is ``visual``, the text tower lies in the model itself."""
+
+    def __init__(self, norm: bool = True) -> None:
+        super().__init__()
+        self.visual = Vision(norm)
+        self.token_embedding = nn.Embedding(WORDS, WIDTH)
+        self.positional_embedding = nn.Parameter(torch.randn(CONTEXT, WIDTH))
+        self.transformer = Block()
+        self.ln_final = nn.LayerNorm(WIDTH)
+        self.text_projection = nn.Parameter(torch.randn(WIDTH, 12))
+        self.logit_scale = nn.Parameter(torch.tensor(math.log(30.0)))
+        self.register_buffer("attn_mask", torch.zeros(CONTEXT, CONTEXT), persistent=False)
+
+    def encode_image(self, image: Tensor, normalize: bool = False) -> Tensor:
+        features: Tensor = self.visual(image)
+        return F.normalize(features, dim=-1) if normalize else features
+
+    def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
+        x = self.token_embedding(text) + self.positional_embedding + self.attn_mask.sum()
+        x = self.ln_final(self.transformer(x))
+        features = x[torch.arange(len(x)), text.argmax(-1)] @ self.text_projection
+        return F.normalize(features, dim=-1) if normalize else features
+
+
+class Custom(nn.Module):
+    """The same with other names for the towers, a scale [1] and a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = Model()
+        self.eyes = inner.visual
+        self.reader = inner
+        del inner.visual
+        self.logit_scale = nn.Parameter(inner.logit_scale.detach().view(1))
+        self.logit_bias = nn.Parameter(torch.tensor(-4.0))
+
+    def encode_image(self, image: Tensor) -> Tensor:
+        return self.eyes(image)
+
+    def encode_text(self, text: Tensor) -> Tensor:
+        return self.reader.encode_text(text)
+
+
+def tokenize(texts: list[str], words: int = WORDS) -> Tensor:
+    """One id per word, from its letters; the highest id ends a text."""
+    rows = [[1 + sum(map(ord, word)) % (words - 3) for word in text.split()][: CONTEXT - 1] for text in texts]
+    return torch.tensor([row + [words - 1] + [0] * (CONTEXT - 1 - len(row)) for row in rows])
+
+
+def make(kind: type[nn.Module] = Model) -> Any:
+    torch.manual_seed(0)
+    model = kind()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 0 and parameter.numel() > 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("kind", [Model, Custom])
+def test_logits_are_those_of_the_model(kind: type[nn.Module], images: Tensor) -> None:
+    model = make(kind)
+    clip = lmr.from_open_clip(model, tokenize, NAMES, ["a photo of a {}", "one {}"])
+    model = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        seen = F.normalize(model.encode_image(images), dim=-1)
+        texts = [[f"a photo of a {name}", f"one {name}"] for name in NAMES]
+        read = torch.stack([F.normalize(model.encode_text(tokenize(own)), dim=-1).mean(0) for own in texts])
+        bias = float(getattr(model, "logit_bias", torch.zeros(())))
+        expected = model.logit_scale.exp() * seen @ F.normalize(read, dim=-1).T + bias
+    torch.testing.assert_close(lmr.create("zeroshot", clip).step(images).logits, expected, rtol=0, atol=1e-4)
+    assert clip.logit_scale == pytest.approx(30)
+    assert clip.text is None  # it needs one prompt per class
+
+
+@pytest.mark.parametrize("kind", [Model, Custom])
+def test_image_methods_find_the_image_norms_alone(kind: type[nn.Module], images: Tensor) -> None:
+    model = make(kind)
+    clip = lmr.from_open_clip(model, tokenize, NAMES)
+    method = lmr.create("tent(lr=0.05)", clip)
+    assert method.trainable == 3 * 2 * WIDTH
+    before, start = {key: value.clone() for key, value in model.state_dict().items()}, method.predict(images).logits
+    method.step(images)
+    assert (method.predict(images).logits - start).abs().max() > 1e-3
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in before.items())
+
+
+@pytest.mark.parametrize("kind", [Model, Custom])
+def test_both_towers_adapt_as_with_plain_autograd(kind: type[nn.Module], images: Tensor) -> None:
+    """The gradient of a loss of both towers along all norms, against torch's own on a copy of the model."""
+    model = make(kind)
+    clip = lmr.from_open_clip(model, tokenize, NAMES)
+    assert clip.text is not None
+    method: Any = lmr.create("batclip(lr=0.01,chunk=3)", clip)
+    assert method.trainable == 6 * 2 * WIDTH
+    plain = copy.deepcopy(model)
+    norms = [module for module in (*clip.encoder.modules(), *model.modules()) if isinstance(module, nn.LayerNorm)]
+    places = {id(module): name for name, module in model.named_modules()}
+    ordered = [plain.get_submodule(places[id(norm)]) for norm in dict.fromkeys(norms)]
+    parameters = [p.requires_grad_() for norm in ordered for p in (norm.weight, norm.bias)]
+    seen = F.normalize(plain.encode_image(images), dim=-1)
+    read = F.normalize(plain.encode_text(tokenize([f"a photo of a {name}." for name in NAMES])), dim=-1)
+    weights = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad((seen @ read.T * weights).sum(), parameters)])
+
+    def objective(raw: Tensor, prototypes: Tensor, logits: Tensor) -> tuple[Tensor, None]:
+        return (F.normalize(raw, dim=-1) @ prototypes.T * weights).sum(), None
+
+    gradient = method.differentiate_objective(images, objective)[3]
+    torch.testing.assert_close(gradient[0], expected, rtol=0, atol=1e-5)
+    first = method.step(images).logits
+    assert (method.step(images).logits - first).abs().max() > 1e-3
+
+
+def test_many_streams_and_copies(images: Tensor) -> None:
+    clip = lmr.from_open_clip(make(), tokenize, NAMES)
+    both, alone = lmr.create("tent(lr=0.05)", clip, streams=2), lmr.create("tent(lr=0.05)", clip)
+    twin = pickle.loads(pickle.dumps(copy.deepcopy(lmr.create("tent(lr=0.05)", clip))))
+    for _ in range(2):
+        expected = alone.step(images[:3]).logits
+        mixed = both.step(images, streams=[0, 0, 0, 1, 1, 1]).logits
+        torch.testing.assert_close(mixed[:3], expected, rtol=0, atol=1e-5)
+        assert torch.equal(twin.step(images[:3]).logits, expected)
+
+
+def test_classifier_moves_with_all_its_parts(images: Tensor) -> None:
+    model = make()
+    clip = lmr.from_open_clip(model, tokenize, NAMES)
+    method = lmr.create("batclip(lr=0.01)", clip)
+    expected = lmr.create("batclip(lr=0.01)", copy.deepcopy(clip)).step(images).logits
+    method.to(torch.float64)
+    assert {t.dtype for t in (*model.parameters(), *model.buffers())} == {torch.float64}
+    assert method.state["norms"].dtype == torch.float64
+    torch.testing.assert_close(method.step(images.double()).logits.float(), expected, rtol=0, atol=1e-4)
+
+
+def test_states_fit_the_same_model(images: Tensor) -> None:
+    one, other = (lmr.create("tent", lmr.from_open_clip(make(), tokenize, NAMES)) for _ in range(2))
+    one.step(images)
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(other.predict(images).logits, one.predict(images).logits)
+    changed = lmr.create("tent", lmr.from_open_clip(make(), lambda texts: tokenize(texts, WORDS - 1), NAMES))
+    with pytest.raises(lmr.LmrError, match="other classes or prompts"):
+        changed.load_state_dict(one.state_dict())
+
+
+def set_scale(value: Any) -> Any:
+    model = make()
+    del model.logit_scale
+    model.logit_scale = value
+    return model
+
+
+REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
+    "nothing": (None, tokenize, NAMES, "Expected an nn.Module with encode_image"),
+    "linear": (nn.Linear(2, 2), tokenize, NAMES, "It has no encode_image, encode_text, logit_scale"),
+    "no norms": (make(lambda: Model(norm=False)), tokenize, NAMES, "no nn.LayerNorm with weights"),  # type: ignore
+    "scale": (set_scale(100.0), tokenize, NAMES, "logarithm of the scale"),
+    "odd scale": (set_scale("high"), tokenize, NAMES, "logarithm of the scale"),
+    "no tokenizer": (make(), None, NAMES, "Expected a tokenizer"),
+    "lists": (make(), lambda texts: [[1]] * len(texts), NAMES, "to map 4 texts to ids"),
+    "floats": (make(), lambda texts: tokenize(texts).float(), NAMES, "to map 4 texts to ids"),
+    "broken": (make(), lambda texts: 1 / 0, NAMES, "The tokenizer cannot read 'a photo of a cat.': ZeroDivisionError"),
+    "large ids": (make(), lambda texts: tokenize(texts, 90), NAMES, "the token 89, but the model knows only 60"),
+    "negative ids": (make(), lambda texts: -tokenize(texts), NAMES, "belongs to another model"),
+    "long": (make(), lambda texts: F.pad(tokenize(texts), (0, 3)), NAMES, "encode_text cannot take the tokens"),
+    "no names": (make(), tokenize, [], "at least two class names"),
+    "empty name": (make(), tokenize, ["cat", ""], "none of them empty"),
+    "double": (make(), tokenize, ["cat", "dog", "cat"], "'cat' occurs twice"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_does_not_fit_is_refused_and_nothing_changes(kind: str) -> None:
+    model, tokenizer, names, words = REFUSED[kind]
+    if isinstance(model, nn.Module):
+        model.train().requires_grad_(True)
+    with pytest.raises(lmr.LmrError, match=words):
+        lmr.from_open_clip(model, tokenizer, names)
+    if isinstance(model, nn.Module):
+        assert all(module.training for module in model.modules())
+        assert all(parameter.requires_grad for parameter in model.parameters())
+        assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_bank_finds_no_norm_twice() -> None:
+    clip = lmr.from_open_clip(make(), tokenize, NAMES)
+    assert clip.text is not None
+    bank = NormBank(nn.ModuleList([clip.encoder, clip.text.tower]))
+    assert len({id(norm.module) for norm in bank.norms}) == len(bank.norms) == 6

@@ -1,0 +1,75 @@
+"""The files that describe the repository to others: well formed, and of one mind about versions, names and commands."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import lmr
+
+ROOT = Path(__file__).parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def read_yaml(path: Path) -> dict[Any, Any]:
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(content, dict)
+    return content
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflow_runs_targets_of_the_makefile_with_pinned_actions(path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for job in read_yaml(path)["jobs"].values():
+        for entry in job["strategy"]["matrix"]["include"]:
+            assert re.search(rf"^{entry['target']}:", makefile, re.MULTILINE), entry
+        for step in job["steps"]:
+            assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"]) if "uses" in step else "make" in step["run"]
+
+
+def test_workflow_has_the_oldest_python_and_what_has_to_pass() -> None:
+    (workflow,) = map(read_yaml, WORKFLOWS)
+    entries = workflow["jobs"]["check"]["strategy"]["matrix"]["include"]
+    assert PROJECT["requires-python"].removeprefix(">=") in {entry["python"] for entry in entries}
+    needed = set(re.findall(r"^make ([\w-]+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
+    assert needed == {entry["target"] for entry in entries} == {"test", "docs", "wheel-test"}
+
+
+def test_hooks_have_the_versions_that_make_installs() -> None:
+    hooks = read_yaml(ROOT / ".pre-commit-config.yaml")["repos"]
+    versions = {repo["repo"].rsplit("/")[-1]: repo.get("rev") for repo in hooks}
+    assert versions == {"ruff-pre-commit": f"v{PINS['ruff']}", "local": None}
+    assert [hook["id"] for repo in hooks for hook in repo["hooks"]] == ["ruff-check", "ruff-format", "mypy"]
+
+
+def test_every_dependency_is_pinned() -> None:
+    extras = PROJECT["optional-dependencies"]
+    wanted = [*PROJECT["dependencies"], *(line for lines in extras.values() for line in lines)]
+    names = {re.split(r"[\[><=,]", line)[0] for line in wanted} - {"lmr"}
+    assert names <= set(PINS), names - set(PINS)
+
+
+def test_citation_agrees_with_readme_and_version() -> None:
+    citation = read_yaml(ROOT / "CITATION.cff")
+    assert {"cff-version", "message", "title", "authors", "type"} <= set(citation)
+    assert citation["version"] == lmr.__version__
+    assert citation["license"] == PROJECT["license"]
+    paper = citation["preferred-citation"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert paper["title"] in readme
+    assert paper["doi"] in readme
+    authors = ", ".join(f"{author['given-names'][0]}. {author['family-names']}" for author in paper["authors"])
+    assert authors in readme
+
+
+def test_security_page_names_what_exists() -> None:
+    page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    for words in ("Report", "Supported versions", "never executes code", "safetensors"):
+        assert words in page

@@ -1,0 +1,123 @@
+"""The pages of docs/tutorials: every block runs, in order, in an empty folder, and prints what the page shows.
+
+A ``python`` block runs in the names of the page. A ``bash`` block is commands of ``lmr``. A block with a title is a
+file that the reader writes. A ``text`` block is what the block before it printed: ``...`` stands for anything, and
+numbers with a decimal point may differ by 3 % or by 0.5, because on another machine an image more or less is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import re
+import shlex
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from lmr.cli import main
+
+FOLDER = Path(__file__).parent.parent / "docs" / "tutorials"
+PAGES = sorted(path.stem for path in FOLDER.glob("*.md") if path.stem != "index")
+BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.DOTALL | re.MULTILINE)
+DECIMAL = r"-?\d+\.\d+"
+
+
+class Block(NamedTuple):
+    place: str
+    language: str
+    title: str | None
+    text: str
+
+
+def find_blocks(name: str) -> list[Block]:
+    page = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    return [
+        Block(f"{name}.md, line {page.count(chr(10), 0, match.start()) + 1}", *match.group("language", "title", "text"))
+        for match in BLOCK.finditer(page)
+    ]
+
+
+def run_block(block: Block, names: dict[str, Any]) -> str:
+    """What a block prints."""
+    screen = io.BytesIO()
+    out = io.TextIOWrapper(screen, encoding="utf-8", write_through=True)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        if block.title:
+            Path(block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile(block.text, block.place, "exec"), names)
+        elif block.language == "bash":
+            for line in block.text.replace("\\\n", " ").splitlines():
+                program, *words = shlex.split(line, comments=True)
+                assert program == "lmr", f"{block.place}: {line}"
+                code = main(words)
+                assert code == 0, f"{block.place}: {line} ended with {code}\n{screen.getvalue().decode()}"
+        else:
+            raise AssertionError(f"{block.place}: a block of {block.language!r} has no title to write it to")
+    return screen.getvalue().decode()
+
+
+def agree(shown: str, printed: str) -> bool:
+    """Whether a page may show this for what was printed."""
+    pattern, numbers = "", []
+    for part in re.split(rf"(\.\.\.|{DECIMAL})", squeeze(shown)):
+        if part == "...":
+            pattern += ".*?"
+        elif re.fullmatch(DECIMAL, part):
+            pattern += f"({DECIMAL})"
+            numbers.append(float(part))
+        else:
+            pattern += re.escape(part)
+    match = re.fullmatch(pattern, squeeze(printed), re.DOTALL)
+    return match is not None and all(map(is_near, numbers, map(float, match.groups())))
+
+
+def squeeze(text: str) -> str:
+    """Without the width of columns."""
+    return re.sub(" +", " ", text).strip()
+
+
+def is_near(shown: float, printed: float) -> bool:
+    return math.isclose(shown, printed, rel_tol=0.03, abs_tol=0.5)
+
+
+@pytest.mark.usefixtures("own_methods")
+@pytest.mark.parametrize("name", PAGES)
+def test_page_runs_and_prints_what_it_shows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    printed = None
+    for block in find_blocks(name):
+        if block.language == "text":
+            assert printed is not None, f"{block.place}: nothing was run before this output"
+            assert agree(block.text, printed), f"{block.place} shows\n\n{block.text}\nbut it is\n\n{printed}"
+            printed = None
+        else:
+            printed = run_block(block, names)
+
+
+def test_pages_are_there_and_have_code_commands_and_outputs() -> None:
+    assert PAGES == ["benchmark", "method", "photographs"]
+    for name in PAGES:
+        assert {"python", "bash", "text"} <= {block.language for block in find_blocks(name)}, name
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a 60.0  b", "a   61.0 b\n", True),
+        ("a 60.0 b", "a 62.0 b", False),
+        ("a 0.20 b", "a -0.20 b", True),
+        ("a 0.20 b", "a 0.80 b", False),
+        ("a 12 b", "a 13 b", False),
+        ("a ... b", "a 1\n2 b", True),
+        ("a ... b", "a 1 c", False),
+        ("a.b", "acb", False),
+        ("", "something", False),
+    ],
+)
+def test_comparison_of_outputs(shown: str, printed: str, same: bool) -> None:
+    assert agree(shown, printed) is same
