@@ -51,6 +51,7 @@ def describe_method(method: type[Method]) -> str:
     """What a method does, its arguments with types and defaults, and its presets."""
     defaults = {key: getattr(method, key) for key in list_arguments(method)}
     hints = typing.get_type_hints(method)
+    spec = format_spec(method.name, {key: value for key, value in defaults.items() if key not in method.added})
     arguments = [(key, repr(value), _name_type(hints[key])) for key, value in defaults.items()]
     return "\n".join(
         [
@@ -64,9 +65,7 @@ def describe_method(method: type[Method]) -> str:
             *_write_columns([("name", "batch size", "values", "source"), *_list_presets(method)]),
             "",
             "WITH ALL DEFAULTS",
-            textwrap.fill(
-                format_spec(method.name, defaults), WIDTH, initial_indent="  ", subsequent_indent="      "
-            ),
+            textwrap.fill(spec, WIDTH, initial_indent="  ", subsequent_indent="      "),
         ]
     )  # fmt: skip
 

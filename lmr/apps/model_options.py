@@ -110,9 +110,9 @@ def find_preset(spec: str) -> str | None:
     return preset
 
 
-def create_suited(spec: str, classifier: ZeroShot) -> Method:
-    """A method with what it chooses for the number of classes, unless the spec names a preset."""
-    return create(spec, classifier, preset=find_preset(spec) or AUTO)
+def create_suited(spec: str, classifier: ZeroShot, **values: Any) -> Method:
+    """A method with what it chooses for the number of classes, unless the spec names a preset; ``values`` are first."""
+    return create(spec, classifier, preset=find_preset(spec) or AUTO, **values)
 
 
 def describe_suited(spec: str, method: Method) -> str:

@@ -18,6 +18,7 @@ EXAMPLES = """\
 examples:
   lmr cost --small                                              see what the table looks like, in about a minute
   lmr cost --random ViT-B-16 --batch-size 16
+  lmr cost --random ViT-B-16 --batch-size 16 64 --methods zeroshot lmr --switches --no-plain
   lmr cost --random ViT-L-14 --batch-size 64 --lean --methods zeroshot lmr
   lmr cost openai/clip-vit-base-patch16 --batch-size 16 64 --methods lmr "lmr(bc=False)" tent --out my-cost
   lmr cost --predict --random ViT-B-16                          what reading 512 image files adds to the steps
@@ -52,6 +53,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--minutes", type=float, default=8.0, metavar="M", help="time to spend on each batch size; at least three "
         "rounds are measured (default: %(default)g)")  # fmt: skip
     add("--threads", type=int, metavar="N", help="threads of torch (default: all cores)")
+    add("--switches", action="store_true", help="also the switches that do less: a share of the images teaches, the "
+        "last blocks adapt")  # fmt: skip
     add("--lean", action="store_true", help="also the methods in their lean mode, which recomputes instead of keeping")
     add(
         "--full-context",
@@ -95,6 +98,7 @@ def run(options: argparse.Namespace) -> None:
         rounds=options.rounds,
         threads=options.threads,
         streams=options.streams,
+        switches=options.switches,
         lean=options.lean,
         full_context=options.full_context,
         plain=options.plain,

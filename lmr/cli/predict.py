@@ -39,6 +39,8 @@ examples:
   a new folder every day, each run starting from what the last one learnt:
     lmr predict monday  --labels names.txt --state camera.state --out monday.jsonl
     lmr predict tuesday --labels names.txt --state camera.state --out tuesday.jsonl
+  half the work of a step, for most of the gain:
+    lmr predict photos --labels names.txt --budget 1.5 --out photos.jsonl
   a video, one frame per second of 25 frames:
     lmr predict street.mp4 --every 25 --labels names.txt --out street.jsonl
   the images that a table lists in its column "photo":
@@ -81,6 +83,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SPEC",
         help='a method from "lmr list", as in "lmr(lr=5e-4)"; it has its values for the number of classes unless a '
         "preset is named (default: %(default)s)",
+    )
+    add(
+        "--budget",
+        type=float,
+        metavar="X",
+        help="spend at most X plain forwards per image: use the switch of the method that was measured to keep most "
+        "of its gain (1 is the model without adaptation, 3 the whole method)",
     )
     add_prompt_options(parser)
     add("--batch-size", type=int, default=64, metavar="N", help="images per adaptation step (default: %(default)s)")

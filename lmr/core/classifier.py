@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
+from lmr.core.norms import find_blocks
 from lmr.core.placement import Device, find_placement, place_tower, read_target, widen
 from lmr.core.text import TextSide
 
@@ -139,19 +140,31 @@ class ZeroShot:
         scale = torch.tensor([self.logit_scale, self.logit_bias], dtype=torch.float64)
         return {"backbone": encoder, "classes": digest_tensors({"prototypes": prototypes, "scale": scale})}
 
-    def features(self, images: Tensor) -> Tensor:
-        """Unit features [B, D] in the prototypes' precision."""
-        return F.normalize(self.encode(images), dim=-1)
+    def find_start(self, blocks: int | None) -> int | None:
+        """The block that passes can start from where only the last ``blocks`` of them adapt.
 
-    def encode(self, images: Tensor) -> Tensor:
-        """Features [B, D] as the encoder gives them, in the prototypes' precision."""
-        try:
-            with hold(self.encoder):
-                raw = self.encoder(images)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, ValueError, AssertionError, IndexError) as error:
-            raise LmrError(f"The encoder cannot take images of shape {list(images.shape)}: {error}") from error
+        None if all adapt, or if the encoder has no ``embed_until(images, block)`` and cannot start in the middle.
+        """
+        if blocks is None or not callable(getattr(self.encoder, "embed_until", None)):
+            return None
+        return max(0, find_blocks(self.encoder)[1] - blocks)
+
+    def embed_until(self, images: Tensor, block: int) -> Tensor:
+        """The activations before a block, without gradient, for encoders from which :meth:`find_start` gives one."""
+        ask: Callable[[Tensor, int], Tensor] = self.encoder.embed_until  # type: ignore[assignment]
+        found: Tensor = self._ask(lambda: ask(images, block), images)
+        return found
+
+    def features(self, images: Tensor, first: int | None = None) -> Tensor:
+        """Unit features [B, D] in the prototypes' precision; with ``first``, of activations before that block."""
+        return F.normalize(self.encode(images, first), dim=-1)
+
+    def encode(self, images: Tensor, first: int | None = None) -> Tensor:
+        """Features [B, D] as the encoder gives them, in the prototypes' precision.
+
+        With ``first``, the activations before that block are given in place of images.
+        """
+        raw = self._ask(lambda: self.encoder(images) if first is None else self.encoder(images, first), images)
         if not isinstance(raw, Tensor) or raw.shape != (len(images), self.prototypes.shape[1]):
             found = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
             raise LmrError(
@@ -159,6 +172,16 @@ class ZeroShot:
                 f"prototypes, got {found}. Wrap the module so that it returns the projected image features."
             )
         return raw.to(self.prototypes.dtype)
+
+    def _ask(self, call: Callable[[], Any], images: Tensor) -> Any:
+        """What the encoder gives; its errors name the shape that it was given."""
+        try:
+            with hold(self.encoder):
+                return call()
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+            raise LmrError(f"The encoder cannot take images of shape {list(images.shape)}: {error}") from error
 
     def split(self, count: int) -> list[slice]:
         """Parts of a batch that are best encoded one after the other, as the encoder's ``split_batch`` says."""

@@ -52,8 +52,14 @@ class NormMethod(Method):
     optim: Optimizer
 
     def prepare(self) -> None:
-        """Find the norms of the tower."""
-        self.bank = NormBank(self.tower())
+        """Find the norms of the tower, or of its last blocks."""
+        self.bank = NormBank(self.tower(), self.last_blocks)
+        self.first = self.classifier.find_start(self.last_blocks)  # block that passes start from; None: the images
+
+    @property
+    def last_blocks(self) -> int | None:
+        """How many of the last blocks adapt, with the norms after them; None for the whole tower."""
+        return None
 
     @property
     def trainable(self) -> int:
@@ -76,12 +82,19 @@ class NormMethod(Method):
             own["norms"] = (-self.bank.limit, self.bank.limit)
         return super().ranges(state) | own
 
+    def approach(self, images: Tensor) -> Tensor:
+        """What the passes of a step start from: the images, or their activations before the blocks that adapt.
+
+        The methods below take it in place of images.
+        """
+        return images if self.first is None else self.classifier.embed_until(images, self.first)
+
     def image_features(self, images: Tensor, norms: Tensor, index: Tensor) -> Tensor:
         """Unit features [B, D] with the norms [A, P] of each sample's stream."""
         if len(norms) > 1:
-            self.bank.locate_batch(images, self.classifier.encode)
+            self.bank.locate_batch(images, lambda some: self.classifier.encode(some, self.first))
         with self.bank.serve(norms, index):
-            return self.classifier.features(images)
+            return self.classifier.features(images, self.first)
 
     def image_cosines(self, images: Tensor, norms: Tensor, index: Tensor) -> Tensor:
         """Cosines [B, C] with the frozen prototypes."""
@@ -89,6 +102,7 @@ class NormMethod(Method):
 
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
         """Logits with the adapted norms and the frozen prototypes."""
+        images = self.approach(images)
         return self.classifier.logits(self.image_cosines(images, self.take(mix, "norms")["norms"], mix.index))
 
     def settle(self, stream: int) -> FrozenAnswer:

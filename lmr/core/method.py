@@ -28,7 +28,7 @@ from lmr.core.log import LOGGER
 from lmr.core.placement import Device
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
-from lmr.core.traits import Emission, Passes, Role, Scores, Tower
+from lmr.core.traits import Emission, Passes, Role, Scores, Switch, Tower
 from lmr.core.traits import Preset as Preset
 
 Streams = Sequence[int] | Tensor | int | None
@@ -87,6 +87,8 @@ class Method:
     parts: ClassVar[tuple[str, ...]] = ()  # boolean arguments that switch parts of the method off, for ablations
     swept: ClassVar[dict[str, tuple[str, ...]]] = {}  # name of a sweep -> the arguments that vary in it
     added: ClassVar[tuple[str, ...]] = ()  # arguments newer than saved states and rows, whose specs do not have them
+    switches: ClassVar[tuple[Switch, ...]] = ()  # what a budget chooses from
+    switches_source: ClassVar[str] = ""  # what measured them, in a few words
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported

@@ -56,6 +56,9 @@ class NormBank:
     tower. With one row each norm runs its own forward on a view of the row, at no extra cost. With several rows every
     sample is scaled and shifted by its own row. Norms with tied parameters are adapted separately.
 
+    With ``blocks`` only the norms of the last so many blocks and of what comes after them are in a row; the others
+    always use their own parameters.
+
     Examples:
         >>> import lmr, torch
         >>> tower = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.LayerNorm(6))
@@ -69,13 +72,14 @@ class NormBank:
         True
     """
 
-    def __init__(self, tower: nn.Module) -> None:
+    def __init__(self, tower: nn.Module, blocks: int | None = None) -> None:
         self.tower = tower
+        wanted = None if blocks is None else list_last_modules(tower, blocks)
         self.norms: list[_Norm] = []
         values: list[Tensor] = []
         size = 0
         for name, module in tower.named_modules():
-            if not isinstance(module, nn.LayerNorm):
+            if not isinstance(module, nn.LayerNorm) or (wanted is not None and name not in wanted):
                 continue
             own = [_find_own(module, key) for key in ("weight", "bias")]
             if not isinstance(own[0], Tensor):
@@ -237,6 +241,49 @@ class NormBank:
             return torch.addcmul(rows[:, norm.bias].view(spread), scaled, weight).to(x.dtype)
 
         return forward
+
+
+def find_blocks(tower: nn.Module) -> tuple[str, int]:
+    """Name and length of the tower's sequence of blocks: the longest list of modules that each hold a LayerNorm.
+
+    Our towers, transformers and most other libraries keep their blocks in one ``nn.ModuleList`` or ``nn.Sequential``.
+    """
+    found = [
+        (len(module), name)
+        for name, module in tower.named_modules()
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and all(map(_holds_norm, module))
+    ]
+    if not found:
+        raise LmrError(
+            f"{type(tower).__name__} has no nn.ModuleList or nn.Sequential of blocks with a LayerNorm each, so it is "
+            "not known which blocks are the last. Leave out 'blocks' to adapt all norms."
+        )
+    count, name = max(found, key=lambda entry: entry[0])
+    return name, count
+
+
+def list_last_modules(tower: nn.Module, blocks: int) -> set[str]:
+    """The names of all modules in the last ``blocks`` blocks (all of them if there are fewer) and registered after."""
+    sequence, count = find_blocks(tower)
+    prefix = f"{sequence}." if sequence else ""
+    names = [name for name, _ in tower.named_modules()]
+    places = [_read_place(name, prefix) for name in names]
+    last = max(k for k, place in enumerate(places) if place is not None)
+    return {
+        name
+        for k, (name, place) in enumerate(zip(names, places, strict=True))
+        if k > last or (place is not None and place >= count - blocks)
+    }
+
+
+def _holds_norm(block: nn.Module) -> bool:
+    return any(isinstance(module, nn.LayerNorm) for module in block.modules())
+
+
+def _read_place(name: str, prefix: str) -> int | None:
+    """The number of the block that a module belongs to; None outside of the blocks."""
+    head = name.removeprefix(prefix).split(".")[0]
+    return int(head) if name.startswith(prefix) and head.isdigit() else None
 
 
 _FUSED = threading.Lock()  # guards the two below

@@ -39,6 +39,7 @@ class TextSide:
     tower: nn.Module
     encode: Callable[[nn.Module, slice], Tensor]  # takes the tower, so that a copy encodes with its copy
     classes: int
+    tokens: int | None = None  # of each prompt as it is encoded, where that is known: what one prompt costs
 
     def __post_init__(self) -> None:
         self.tower.eval().requires_grad_(False)

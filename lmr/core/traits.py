@@ -53,17 +53,21 @@ class Scores(enum.Enum):
 class Passes:
     """How often one step sends each image, and each class prompt, through its tower; averages over the batch.
 
+    With ``blocks`` only the first forward is through the whole tower. Every further one, and every backward, is
+    through the last so many blocks.
+
     Examples:
         >>> import lmr
         >>> method = lmr.create("tent", lmr.load("pocket").classifier(["red ring", "blue star"]))
         >>> method.count_passes()
-        Passes(forwards=1, backwards=1, text_forwards=0.0, text_backwards=0.0)
+        Passes(forwards=1, backwards=1, text_forwards=0.0, text_backwards=0.0, blocks=None)
     """
 
     forwards: float
     backwards: float = 0.0
     text_forwards: float = 0.0
     text_backwards: float = 0.0
+    blocks: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,3 +84,15 @@ class Preset:
     values: dict[str, Any]
     source: str
     batch_size: int = 64
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A configuration that costs less, and the share of the method's gain over zero-shot that it was measured to keep.
+
+    ``depth`` is the share of the tower's blocks that adapt, for methods with an argument ``blocks``.
+    """
+
+    values: dict[str, Any]
+    kept: float
+    depth: float | None = None

@@ -5,6 +5,10 @@ classes outside it, take one Adam step on the LayerNorm parameters towards a tar
 for classes that have had much of the stream's mass (adaptive margin, AM), answer with the updated tower, and subtract
 the stream's persistent class preference from the answer (bias correction, BC).
 
+Two switches do less than the published method. With ``share`` a part of each stream's images teach: margin, gate, mass,
+loss and step are theirs alone; all images are answered, and all answers count in the bias correction. With ``blocks``
+only the norms of the last blocks, and those after them, adapt; what comes before is computed once.
+
 The state is one row per stream; a batch may mix streams and every stream gets what it would get alone.
 """
 
@@ -20,11 +24,12 @@ from lmr.core.errors import LmrError
 from lmr.core.functional.bias import correct_bias, pace_bias
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.functional.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss
+from lmr.core.functional.teachers import choose_teachers
 from lmr.core.gradient import NormMethod
 from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Role
+from lmr.core.traits import Passes, Role, Switch
 
 UNIT = 64  # images in a step of the paper's experiments, for which lr, eta and mu were chosen
 FEW_CLASSES = 30  # below, the values for ten classes suit better than those for 100; see docs/tune.md
@@ -51,7 +56,16 @@ class LMR(NormMethod):
     gated = True
     parts = ("pmr", "am", "bc")
     swept: ClassVar[dict[str, tuple[str, ...]]] = {"delta": ("delta",), "negatives": ("negatives", "positives")}
-    added = ("pace",)
+    added = ("pace", "share", "blocks")
+    # To be replaced by the numbers of the plan pocket-frontier; until then those of two short trials.
+    switches = (
+        Switch({}, 1.0),
+        Switch({"emit": "before"}, 1.0),
+        Switch({"share": 0.25}, 0.92),
+        Switch({}, 0.89, depth=0.5),
+        Switch({"pmr": False}, 0.61),
+    )
+    switches_source = "a first trial on six corruptions of CIFAR images, and the demonstration for the last"
     many_streams = True
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, "paper, Implementation details: CIFAR-100-C and ImageNet-C"),
@@ -77,6 +91,8 @@ class LMR(NormMethod):
     positives: Literal["gap", "top1"] = "gap"
     emit: Literal["after", "before"] = "after"
     pace: Literal["batch", "image"] = "batch"  # what lr, eta and mu are counted by; "image": they hold for 64 images
+    share: float = 1.0  # of each stream's images in a batch that teach, evenly spaced
+    blocks: int | None = None  # how many of the last blocks adapt; None: the whole tower
 
     @classmethod
     def choose_values(cls, classes: int) -> dict[str, Any]:
@@ -91,6 +107,10 @@ class LMR(NormMethod):
         smallest = torch.finfo(self.classifier.prototypes.dtype).tiny
         if self.negatives < 1 or self.eps < smallest:
             raise LmrError(f"Expected at least one negative and an eps of at least {smallest:.0e} for lmr.")
+        if not 0 < self.share <= 1:
+            raise LmrError(f"Expected 'share' of lmr above 0 and at most 1, got {self.share}.")
+        if self.blocks is not None and self.blocks < 1:
+            raise LmrError(f"Expected at least one block in 'blocks' of lmr, got {self.blocks}.")
         self.optim = Optimizer("adam", self.lr, unit=1 if self.pace == "batch" else UNIT)
         if self.pmr:
             super().prepare()
@@ -100,12 +120,17 @@ class LMR(NormMethod):
         return super().trainable if self.pmr else 0
 
     @property
+    def last_blocks(self) -> int | None:
+        return self.blocks
+
+    @property
     def margin_width(self) -> float:
         return self.delta
 
     def count_passes(self, learning: float = 1.0) -> Passes:
-        learning = learning if self.pmr else 0.0
-        return Passes(forwards=2 if learning > 0 and self.emit == "after" else 1, backwards=learning)
+        learning = min(learning, self.share) if self.pmr else 0.0
+        again = self.share if learning > 0 and self.emit == "after" else 0.0  # teachers come twice
+        return Passes(forwards=1 + again, backwards=learning, blocks=self.blocks if self.pmr else None)
 
     def logit_offset(self) -> Tensor:
         return self.state["bias"]
@@ -159,7 +184,7 @@ class LMR(NormMethod):
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
         rows = self.take(mix)
         if self.pmr:
-            cosines = self.image_cosines(images, rows["norms"], mix.index)
+            cosines = self.image_cosines(self.approach(images), rows["norms"], mix.index)
         else:
             cosines = self.classifier.cosines(self.classifier.features(images))
         return self.classifier.logits(cosines) + rows["bias"][mix.index]
@@ -174,24 +199,36 @@ class LMR(NormMethod):
         self, images: Tensor, mix: Mix, old: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], Tensor]:
         """One step on the norms: logits to emit without bias, the new state, a report, which streams are sound [A]."""
-        traced = self.trace(images, mix, old["norms"], self._look)
+        images = self.approach(images)
+        teach = choose_teachers(mix.index, mix.count, self.share)
+        lesson, lent = (images, mix) if self.share == 1 else (images[teach], Mix(mix.active, mix.index[teach]))
+        traced = self.trace(lesson, lent, old["norms"], self._look)
         look = _Look(*traced.values)
-        mass, loss, slope = self._weigh(look, mix, old["mass"])
-        new, logits, sound = {"mass": mass}, look.logits, loss.isfinite()
-        wanted = sound & (mix.sum(look.weight) > 0)
+        mass, loss, slope = self._weigh(look, lent, old["mass"])
+        new, sound = {"mass": mass}, loss.isfinite()
+        wanted = sound & (lent.sum(look.weight) > 0)
         stepped = torch.zeros_like(wanted)
         if bool(look.passes.any()):
-            taken = 1 if self.pace == "batch" else mix.sizes
+            taken = 1 if self.pace == "batch" else mix.sizes  # those that do not teach count too: time passes alike
             moved, stepped = self.propose(old, traced.pull_back(slope), wanted, taken)
-            del traced  # the memory of the first forward serves the second
             new |= moved
             sound &= stepped | ~wanted
-            if self.emit == "after" and bool(stepped.any()):
-                logits, steady = self._forward_again(images, new["norms"], logits, stepped, mix)
-                sound &= steady
+        del traced, lesson  # the memory of the first forward serves the second
+        logits = torch.empty(len(images), self.classifier.classes).to(look.logits)
+        logits[teach] = look.logits
+        if self.emit == "before":
+            logits = self._ask(images, ~teach, old["norms"], logits, mix)
+        else:
+            known, now = logits, new.get("norms", old["norms"])
+            logits = self._ask(images, ~teach | stepped[mix.index], now, known, mix)
+            lost = stepped & ~mix.all(logits.isfinite().all(1))  # these are answered as they were before the step
+            if bool(lost.any()):
+                known = self._ask(images, ~teach & lost[mix.index], old["norms"], known, mix)
+                logits = torch.where(lost[mix.index].unsqueeze(1), known, logits)
+                sound &= ~lost
         report = {
-            "gate_share": mix.mean(look.passes),
-            "protected_size": mix.mean(look.protected),
+            "gate_share": lent.mean(look.passes),
+            "protected_size": lent.mean(look.protected),
             "loss": loss,
             "stepped": stepped,
         }
@@ -217,13 +254,10 @@ class LMR(NormMethod):
             (slope,) = torch.autograd.grad(loss.sum(), margin)
         return mass, loss.detach(), slope
 
-    def _forward_again(
-        self, images: Tensor, norms: Tensor, logits: Tensor, stepped: Tensor, mix: Mix
-    ) -> tuple[Tensor, Tensor]:
-        """Logits with the new norms of the streams that stepped; where they are not finite, the first ones stay."""
-        chosen = stepped[mix.index]
-        with torch.no_grad():
-            again = logits.clone()
-            again[chosen] = self.classifier.logits(self.image_cosines(images[chosen], norms, mix.index[chosen]))
-        steady = mix.all(again.isfinite().all(1))
-        return torch.where(steady[mix.index].unsqueeze(1), again, logits), steady
+    @torch.no_grad()
+    def _ask(self, images: Tensor, asked: Tensor, norms: Tensor, logits: Tensor, mix: Mix) -> Tensor:
+        """The logits [B, C], of the images that are ``asked`` [B] with these norms [A, P]."""
+        if bool(asked.any()):
+            logits = logits.clone()
+            logits[asked] = self.classifier.logits(self.image_cosines(images[asked], norms, mix.index[asked]))
+        return logits

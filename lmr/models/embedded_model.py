@@ -133,7 +133,8 @@ class EmbeddedModel(Backbone):
 
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts."""
-        return TextSide(self._text, CausalPrompts(*self.tokenizer(texts, self._context)), len(texts))
+        prompts = CausalPrompts(*self.tokenizer(texts, self._context))
+        return TextSide(self._text, prompts, len(texts), prompts.longest)
 
 
 def _read_channels(words: str) -> tuple[float, float, float]:

@@ -40,6 +40,11 @@ class CausalPrompts(TokenPrompts):
         super().__init__(tokens)
         self.end = end
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return int(self.end.max()) + 1
+
     def __call__(self, tower: nn.Module, part: slice) -> Tensor:
         """Features [n, D] of some prompts, as the tower gives them."""
         end = self.end[part]

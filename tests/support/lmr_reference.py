@@ -140,6 +140,7 @@ class Reference:
     positives: str = "gap"
     emit: str = "after"
     pace: str = "batch"
+    share: float = 1.0
     step_by_autograd: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -172,6 +173,11 @@ class Reference:
         features = self.encode(images.double(), norms)
         unit = features / torch.sqrt((features**2).sum(1, keepdim=True))
         return self.scale * (unit @ self.prototypes.T)
+
+    def pick(self, count: int) -> list[int]:
+        """The images of a batch that teach: a share of them, rounded up, evenly spaced, the last one among them."""
+        wanted = math.ceil(round(self.share * count, 6))
+        return [k for k in range(count) if (k + 1) * wanted // count > k * wanted // count]
 
     def examine(self, logits: Sequence[float]) -> Sample:
         """Steps 1 to 4: protected classes, their weights, hard negatives, margin, gate."""
@@ -271,6 +277,8 @@ class Reference:
         rows = logits.tolist()
         event: dict[str, Any] = {"stepped": False, "loss": 0.0, "slack": math.inf, "gradients": []}
         if self.pmr:
+            teachers = self.pick(len(images))
+            rows = [rows[k] for k in teachers]
             samples = [self.examine(row) for row in rows]
             event["samples"] = samples
             event["slack"] = min(sample.slack for sample in samples)
@@ -278,13 +286,13 @@ class Reference:
                 targets = self.aim(samples)
                 flat = [t for norm in leaves for t in norm]
                 if self.step_by_autograd:
-                    gradients = torch.autograd.grad(self.lose(logits, samples, targets), flat)
+                    gradients = torch.autograd.grad(self.lose(logits[teachers], samples, targets), flat)
                 else:
-                    gradients = torch.autograd.grad(logits, flat, self.differentiate(rows, samples, targets))
+                    slopes = self.differentiate(rows, samples, targets)
+                    gradients = torch.autograd.grad(logits[teachers], flat, slopes)
                 self.update(gradients, len(images))
                 event |= {"stepped": True, "gradients": gradients, "loss": self.average(samples, targets)}
-        if self.emit == "after":
-            rows = self.score(images, self.norms).tolist()
+        rows = self.score(images, self.norms).tolist() if self.emit == "after" else logits.tolist()
         emitted = [[value + offset for value, offset in zip(row, self.bias, strict=True)] for row in rows]
         if self.bc:
             self.correct(emitted)

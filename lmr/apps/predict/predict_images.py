@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from lmr.apps.model_options import (
     make_classifier,
     read_names,
 )
+from lmr.apps.predict.budget import choose_switch
 from lmr.apps.predict.folder_run import FolderRun
 from lmr.apps.predict.predict_summary import PredictSummary
 from lmr.apps.predict.result_file import ResultFile
@@ -50,6 +52,7 @@ def predict_images(
     *,
     model: str = DEFAULT_MODEL,
     method: str = "lmr",
+    budget: float | None = None,
     templates: Sequence[str] | None = None,
     prompts: AnyPath | None = None,
     batch_size: int = 64,
@@ -72,11 +75,12 @@ def predict_images(
     ``sources`` may also be .csv or .parquet lists of paths, which are in ``column`` if that is not clear. Of a video
     every ``every``-th frame is labelled.
     ``labels`` are class names, the path of a file of them, or a text "a,b,c"; ``templates`` or the JSON file
-    ``prompts`` are the texts around them. ``state`` is a file that carries the adaptation from one run to the next.
-    ``resume`` continues an interrupted run; ``overwrite`` replaces an existing ``out``. Without ``out``, JSON lines go
-    to standard output. ``watch`` is "on", "report" or "off" (:func:`lmr.watch`). ``model`` and the five arguments
-    before ``watch`` are those of ``lmr.load``. Arguments that do not fit together raise LmrError before any file is
-    changed; an image that cannot be read gets a line with an error.
+    ``prompts`` are the texts around them. With ``budget`` the method runs with the switch that keeps most of its gain
+    at no more than so many plain forwards per image. ``state`` is a file that carries the adaptation from one run to
+    the next. ``resume`` continues an interrupted run; ``overwrite`` replaces an existing ``out``. Without ``out``, JSON
+    lines go to standard output. ``watch`` is "on", "report" or "off" (:func:`lmr.watch`). ``model`` and the five
+    arguments before ``watch`` are those of ``lmr.load``. Arguments that do not fit together raise LmrError before any
+    file is changed; an image that cannot be read gets a line with an error.
     """
     names = read_labels(labels)
     for word, number in (("batch size", batch_size), ("number of top classes", top), ("step between frames", every)):
@@ -109,7 +113,12 @@ def predict_images(
             output.frames = videos
         backbone = options.load(model)
         classifier = make_classifier(backbone, names, wording)
-        chosen = _create_method(method, classifier, progress)
+        if budget is None:
+            chosen = _create_method(method, classifier, progress)
+        else:
+            switch = choose_switch(method, classifier, budget, batch_size)
+            print(f"lmr: {switch.describe()}", file=sys.stderr)
+            chosen = switch.method
         suited = describe_suited(method, chosen)
         if guard is not None:
             chosen, settings["watch"] = Watched(chosen, guard), guard.spec

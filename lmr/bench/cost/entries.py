@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from lmr.bench.cost.plain.loop import list_plain_loops
-from lmr.bench.cost.settings import STREAMS_METHOD
+from lmr.bench.cost.settings import STREAMS_METHOD, SWITCHES
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.registry import find_method, split_address
-from lmr.core.spec import parse_spec
+from lmr.core.spec import format_spec, parse_spec
 from lmr.core.traits import Tower
 
 Kind = Literal["forward", "transformers", "method", "plain", "streams", "singles"]
@@ -73,14 +73,17 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """What the aims call it: the method's name without arguments, and the share past its gate."""
+        """What the aims call it: the method's name, its switches if it has any, and the share past its gate."""
         if self.method is None or self.kind in ("streams", "singles"):
             return self.kind
         if self.kind == "plain":
             return f"plain {self.method.name}"
         if self.lean or self.whole:
             return ""
-        return f"{self.method.name} {self.past}" if self.gated else self.method.name
+        given = parse_spec(split_address(self.spec)[1])[1]
+        switches = {key: value for key, value in given.items() if key in self.method.added}
+        name = format_spec(self.method.name, switches) if switches else self.method.name
+        return f"{name} {self.past}" if self.gated else name
 
     def count_past(self, batch_size: int) -> int:
         """How many samples of a batch pass the gate."""
@@ -94,6 +97,7 @@ def list_entries(
     *,
     transformers: bool,
     text: bool,
+    switches: bool = False,
     lean: bool = False,
     full_context: bool = False,
 ) -> list[Entry]:
@@ -105,6 +109,8 @@ def list_entries(
         entries.append(Entry("transformers"))
     for entry in asked:
         entries += _expand(entry, batch_size)
+    if switches:
+        entries += [Entry("method", spec) for spec in SWITCHES if spec not in methods]
     if lean:
         entries += [Entry("method", entry.spec, lean=True) for entry in asked if entry.learns]
     if full_context:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lmr.core.method import Method
+from lmr.core.norms import find_blocks
+from lmr.core.traits import Passes
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
-from lmr.models.clip.text_tower import TextConfig
+from lmr.models.clip.text_tower import TextConfig, TextTower
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,25 @@ class Flops:
         return Flops(times * self.forward, times * self.backward)
 
 
-def count_image(tower: VisionTower, *, whole: bool = False) -> Flops:
-    """One image through its tower. ``whole``: as if the last block were computed for all tokens."""
-    blocks = _count_tower(len(tower.positions), tower.config, whole)
+def count_image(tower: VisionTower, last: int | None = None, *, whole: bool = False) -> Flops:
+    """One image through its tower, or through the ``last`` blocks of it and what comes after.
+
+    ``whole``: as if the last block were computed for all tokens.
+    """
+    blocks = _count_tower(len(tower.positions), tower.config, whole, last)
+    if last is not None:
+        return blocks
     # There is no norm before the tokens, so the backward ends there.
     return Flops(2 * tower.count_embedding() + blocks.forward, blocks.backward)
+
+
+def count_passes_of_image(tower: VisionTower, passes: Passes, classes: int) -> float:
+    """The passes of one image through its tower, and its comparisons with all classes."""
+    image, last = count_image(tower), count_image(tower, passes.blocks)
+    seen = count_comparison(tower.config.features, classes)
+    first = min(1.0, passes.forwards)
+    forwards = first * image.forward + (passes.forwards - first) * last.forward + passes.forwards * seen.forward
+    return forwards + passes.backwards * (last.backward + seen.backward)
 
 
 def count_text(config: TextConfig, tokens: int, *, whole: bool = False) -> Flops:
@@ -42,9 +59,36 @@ def count_comparison(features: int, classes: int) -> Flops:
     return Flops(2 * features * classes, 2 * features * classes)
 
 
-def _count_tower(tokens: int, config: VisionConfig | TextConfig, whole: bool) -> Flops:
+def count_forwards(method: Method, batch_size: int, past: float = 1.0) -> float | None:
+    """What a step of a method costs per image, in plain forwards, whatever the machine; None where it is not known.
+
+    ``past`` is the share of the samples that could learn and pass the gate. Prompts are encoded once for a whole batch.
+    In a tower that is not ours a backward counts as a forward, and every forward as a whole one.
+    """
+    most = method.count_passes()
+    passes = None if most is None else method.count_passes(past * most.backwards if method.gated else 1.0)
+    if passes is None:
+        return None
+    clip = method.classifier
+    if not isinstance(clip.encoder, VisionTower):
+        backward = 1.0 if passes.blocks is None else min(1.0, passes.blocks / find_blocks(clip.encoder)[1])
+        texts = passes.text_forwards + passes.text_backwards
+        return None if texts else passes.forwards + passes.backwards * backward
+    one = count_passes_of_image(clip.encoder, Passes(forwards=1), clip.classes)
+    total = count_passes_of_image(clip.encoder, passes, clip.classes)
+    if passes.text_forwards or passes.text_backwards:
+        if clip.text is None or clip.text.tokens is None or not isinstance(clip.text.tower, TextTower):
+            return None
+        prompt = count_text(clip.text.tower.config, clip.text.tokens)
+        texts = passes.text_forwards * prompt.forward + passes.text_backwards * prompt.backward
+        total += clip.classes * texts / batch_size
+    return total / one
+
+
+def _count_tower(tokens: int, config: VisionConfig | TextConfig, whole: bool, last: int | None = None) -> Flops:
     blocks = [_count_block(tokens, tokens, config.width, config.hidden) for _ in range(config.depth - 1)]
     blocks.append(_count_block(tokens, tokens if whole else 1, config.width, config.hidden))
+    blocks = blocks if last is None else blocks[-last:]
     projection = 2 * config.width * config.features
     forward = sum(block.forward for block in blocks) + projection
     return Flops(forward, sum(block.backward for block in blocks) + projection)

@@ -50,6 +50,7 @@ class CostRequest:
     classes: int = 1000
     streams: int | None = None
     memory: bool = True
+    switches: bool = False
     lean: bool = False
     full_context: bool = False
     plain: bool = True
@@ -74,8 +75,8 @@ class CostRequest:
         words += ["--classes", str(self.classes), "--threads", str(self.threads)]
         words += ["--rounds", str(self.rounds)] if self.rounds else ["--minutes", f"{self.minutes:g}"]
         words += ["--streams", str(self.streams)] * (self.streams is not None)
-        flags = {"--no-memory": not self.memory, "--lean": self.lean, "--full-context": self.full_context}
-        flags["--no-plain"] = not self.plain
+        flags = {"--no-memory": not self.memory, "--switches": self.switches, "--lean": self.lean}
+        flags |= {"--full-context": self.full_context, "--no-plain": not self.plain}
         words += [flag for flag, wanted in flags.items() if wanted]
         return f"lmr cost {shlex.join(words)}"
 
@@ -92,6 +93,7 @@ def measure_cost(
     classes: int = 1000,
     streams: int | None = None,
     memory: bool = True,
+    switches: bool = False,
     lean: bool = False,
     full_context: bool = False,
     plain: bool = True,
@@ -101,16 +103,16 @@ def measure_cost(
 
     ``model`` is what ``lmr.load`` takes, ``random`` an architecture to fill with random weights ("ViT-B-16", or "small"
     to see the table in a minute). Without ``rounds`` there are as many as fit into ``minutes`` per batch size,
-    but at least 3. ``streams`` is how many streams of one image share a batch (the batch size by default). ``lean``
-    adds the methods in their lean mode, ``full_context`` those that adapt the text tower with uncut prompts in one
-    graph. ``plain=False`` leaves out the loops on transformers, which take much memory. With ``out`` the report is
-    written to that folder.
+    but at least 3. ``streams`` is how many streams of one image share a batch (the batch size by default).
+    ``switches`` adds the switches that do less than a published method, ``lean`` the methods in their lean mode,
+    ``full_context`` those that adapt the text tower with uncut prompts in one graph. ``plain=False`` leaves out the
+    loops on transformers, which take much memory. With ``out`` the report is written to that folder.
     """
     if isinstance(methods, str):
         raise LmrError(f"Expected a list of methods such as ['lmr', 'tent'], got the string {methods!r}.")
     sizes = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
     count = count_cores() if threads is None else threads
-    extras = {"memory": memory, "lean": lean, "full_context": full_context, "plain": plain}
+    extras = {"memory": memory, "switches": switches, "lean": lean, "full_context": full_context, "plain": plain}
     specs = tuple(map(make_absolute, methods))
     request = CostRequest(ModelSource(model, random), sizes, specs, rounds, minutes, count, classes, streams, **extras)
     if out is not None:
@@ -159,6 +161,7 @@ def _fill_table(request: CostRequest, model: MeasuredModel, batch_size: int) -> 
         batch_size if request.streams is None else request.streams,
         transformers=request.plain and transformers and model.tower is not None and model.tower.is_clip,
         text=text,
+        switches=request.switches,
         lean=request.lean and model.tower is not None,
         full_context=request.full_context and model.text is not None,
     )

@@ -25,6 +25,7 @@ class Aim:
 _READ: dict[str, Any] = tomllib.loads(Path(__file__).with_name("cost.toml").read_text(encoding="utf-8"))
 
 METHODS: tuple[str, ...] = tuple(_READ["methods"])
+SWITCHES: tuple[str, ...] = tuple(_READ["switches"])
 STREAMS_METHOD: str = _READ["streams"]
 AIMED_MODEL: str = _READ["aims"]["model"]
 AIMED_SETTING: str = _READ["aims"]["setting"]

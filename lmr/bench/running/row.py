@@ -26,7 +26,7 @@ from lmr.core.files import write_atomically
 
 METRICS = (
     "accuracy", "ece", "nll", "classes_predicted", "effective_classes", "top_share", "late_top_share", "gate_share",
-    "protected_size", "drift", "clean_accuracy", "ms_per_image", "peak_mb", "trainable",
+    "protected_size", "drift", "clean_accuracy", "forwards", "ms_per_image", "peak_mb", "trainable",
 )  # fmt: skip
 MEASURED = ("ms_per_image", "peak_mb")  # these depend on the machine and differ when a run is repeated
 UNCOMPARED = ("finished", "versions", "command", "method_file")  # when, where and with what a run was made

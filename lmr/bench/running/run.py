@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lmr.bench.cost.flops import count_forwards
 from lmr.bench.plans.plan import Contender
 from lmr.bench.plans.task import Task
 from lmr.bench.running import answers
@@ -126,6 +127,8 @@ def measure_forgetting(task: Task, method: Method) -> float:
 
 def _make_row(task: Task, method: Method, stream: Stream, records: answers.Records, peak: int) -> Row:
     numbers = answers.compute_metrics(records, method.classifier.classes)
+    past = numbers["gate_share"]
+    numbers["forwards"] = count_forwards(method, task.batch_size, 1.0 if past is None else past)
     numbers["peak_mb"] = peak / 1e6
     numbers["trainable"] = method.trainable
     numbers["clean_accuracy"] = measure_forgetting(task, method) if task.forgetting else None

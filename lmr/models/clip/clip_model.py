@@ -103,7 +103,7 @@ class Clip(Backbone):
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts, tokenised once."""
         prompts = self._tokenize(texts)
-        return TextSide(self._text, prompts, len(prompts.end))
+        return TextSide(self._text, prompts, len(prompts.end), prompts.longest)
 
     def text_digest(self) -> str:
         """The tower's digest, together with that of a tokenizer of its own."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = (3.4, 2.6)  # inches; a column of a two-column page
+WIDE = (6.8, 3.8)  # both columns
 DPI = 300
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito, without ours
 OURS: dict[str, Any] = {"color": "#D55E00", "linestyle": "-", "linewidth": 2.0, "marker": "o"}
@@ -98,7 +99,7 @@ def make_safe(text: str) -> str:
     return "".join(sign if sign.isalnum() else "-" for sign in text).strip("-")
 
 
-def render(name: str, number: str, draw: Draw) -> Drawing:
+def render(name: str, number: str, draw: Draw, size: tuple[float, float] = SIZE) -> Drawing:
     """Draw one figure in both formats. No date and no random ids: the same runs give the same files."""
     import matplotlib
 
@@ -106,7 +107,7 @@ def render(name: str, number: str, draw: Draw) -> Drawing:
     from matplotlib import pyplot
 
     with matplotlib.rc_context(STYLE):
-        figure, axes = pyplot.subplots(figsize=SIZE)
+        figure, axes = pyplot.subplots(figsize=size)
         caption = draw(axes)
         svg, png = _save(figure, "svg"), _save(figure, "png")
         pyplot.close(figure)

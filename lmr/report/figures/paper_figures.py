@@ -1,10 +1,11 @@
-"""The paper's figures 1 (a-d) and 3 (a-d), each as PNG and SVG from the same runs as the tables.
+"""The paper's figures 1 (a-d) and 3 (a-d), and the frontier, each as PNG and SVG from the same runs as the tables.
 
 How they look is in drawing.py.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from lmr.report.figures.drawing import (
     OURS,
     PALETTE,
     PLAIN,
+    SIZE,
+    WIDE,
     Draw,
     Drawing,
     label_ends,
@@ -26,6 +29,7 @@ from lmr.report.figures.drawing import (
     render,
     style_lines,
 )
+from lmr.report.figures.frontier import collect_frontier, draw_frontier
 from lmr.report.noted import join_notes
 from lmr.report.paper.panels import DELTA, NEEDS, SWEEPS, SWEPT_PANELS, VALUE_WORDS, Panel
 from lmr.report.paper.paper_tables import describe_paper
@@ -79,8 +83,14 @@ def draw_figures(runs: Runs, settings: dict[Setting, list[Series]]) -> FigureSet
     ready += [
         _Ready(Panel.CLASSES, counts.dataset, _draw_class_counts(counts)) for counts in collect_class_counts(settings)
     ]
-    names = _name_figures(ready)
-    drawings = [render(name, one.panel.value, _cite(one)) for one, name in zip(ready, names, strict=True)]
+    for setting, series in settings.items():
+        if frontier := collect_frontier(setting, series):
+            draw = functools.partial(draw_frontier, frontier=frontier)
+            ready.append(_Ready(Panel.FRONTIER, setting.dataset, draw))
+    drawings = [
+        render(name, one.panel.value, _cite(one), WIDE if one.panel is Panel.FRONTIER else SIZE)
+        for one, name in zip(ready, _name_figures(ready), strict=True)
+    ]
     drawn = {one.panel for one in ready}
     missing = tuple(_explain_missing(panel) for panel in NEEDS if panel not in drawn)
     return FigureSet(tuple(sorted(drawings, key=lambda drawing: drawing.name)), missing, join_notes(*notes))

@@ -1,4 +1,4 @@
-"""The panels of the paper's figures 1 and 3: what each shows, what it needs, and which plan runs that."""
+"""The panels of the paper's figures 1 and 3, and one of our own: what each needs, and which plan runs that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WITHOUT_MARGIN, WITH_MARGIN = ("PMR only", "lmr(am=False, bc=False)"), ("PMR + A
 
 
 class Panel(enum.Enum):
-    """A panel; its value is its number in the paper."""
+    """A panel; its value is its number in the paper, or a word for one that is not in the paper."""
 
     GAPS = "1a"
     MARGINS = "1b"
@@ -24,6 +24,7 @@ class Panel(enum.Enum):
     DELTA = "3c"
     RECOVERY = "3d"
     CLASSES = "classes"  # not in the paper, so that no report misses it
+    FRONTIER = "frontier"  # ours: drawn where switches of a method were run, and not missed elsewhere
 
 
 @dataclass(frozen=True)

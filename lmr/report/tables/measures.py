@@ -26,6 +26,7 @@ MEASURES: dict[str, Column] = {
         ("gate_share", "gate open %", 1, None),
         ("protected_size", "protected classes", 2, None),
         ("drift", "norm drift", 3, None),
+        ("forwards", "forwards", 2, False),
         ("ms_per_image", "ms/image", 2, False),
         ("peak_mb", "peak MB", 1, False),
         ("trainable", "trained parameters", 0, None),

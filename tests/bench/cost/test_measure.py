@@ -145,6 +145,26 @@ def test_row_derives_from_what_it_holds() -> None:
     assert make_row(Entry("forward"), (1.0,)).reached is None
 
 
+def test_switches_have_aims_of_their_own() -> None:
+    """A switch is not taken for the published method, nor the other way round."""
+    entries = list_entries(["lmr"], 16, 1, transformers=False, text=False, switches=True)
+    assert [entry.key for entry in entries[4:]] == [
+        "lmr all", "lmr(share=0.25) all", "lmr(blocks=3) all", "lmr(share=0.25, blocks=3) all"
+    ]  # fmt: skip
+    rows = [make_row(entries[0], (1.0, 1.0, 1.0)), make_row(entries[1], (3.0, 3.0, 3.0), peak_bytes=600)]
+    rows.append(make_row(entries[5], (1.5, 1.5, 1.7), peak_bytes=300))
+    rows.append(make_row(entries[6], (1.7, 1.7, 1.7), peak_bytes=150))
+    verdicts = {verdict.aim.top + " " + verdict.aim.quantity: verdict for verdict in judge_aims(rows)}
+    assert {key: verdict.value for key, verdict in verdicts.items()} == {
+        "lmr all time": 3.0,
+        "lmr(share=0.25) all time": 1.5,
+        "lmr(blocks=3) all time": 1.7,
+        "lmr(share=0.25) all memory": 0.5,
+        "lmr(blocks=3) all memory": 0.25,
+    }
+    assert [verdict.word for verdict in verdicts.values()] == ["met", "met", "missed", "for batch size 16", "met"]
+
+
 def test_aims_are_judged_by_measured_ratios() -> None:
     rows = [
         make_row(Entry("forward"), (1.0, 1.1, 1.2)),
@@ -157,7 +177,7 @@ def test_aims_are_judged_by_measured_ratios() -> None:
         make_row(Entry("singles", "lmr", streams=16), (1.0, 1.0, 1.0)),
     ]
     verdicts = {verdict.aim.what: verdict for verdict in judge_aims(rows)}
-    assert len(verdicts) == len(AIMS) - 2  # nothing with half or none past the gate was measured
+    assert len(verdicts) == len(AIMS) - 2 - 4  # nothing with half or none past the gate was measured, and no switch
     seen = [(verdict.value, verdict.word) for verdict in verdicts.values()]
     assert seen[0] == (pytest.approx(1.1 / 2.0), "met")
     assert seen[1] == (pytest.approx(4.0 / 1.1), "missed")

@@ -58,13 +58,14 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
     assert plan.title
     assert plan.parts
     others = {"imagenet-c-vitl14": "ViT-L-14", "cifar10-c-quick": "ViT-B-32"}
-    others |= dict.fromkeys(("life", "life-quick", "life-haul", "haul-quick"), "pocket")
+    others |= dict.fromkeys(("life", "life-quick", "life-haul", "haul-quick", "frontier-quick"), "pocket")
     embedded = next((model for model in EMBEDDED_MODELS if model in name.split("-")), "ViT-B-16")
     for part in plan.parts:
         if name != "demo":
             assert part.backbones == (others.get(name, embedded),)
         assert set(part.severities) <= {1, 2, 3, 4, 5}
         several = name in ("photo", "life", "life-haul", "photo-life", "photo-life-haul")
+        several = several or name in ("photo-frontier", "pocket-frontier")
         assert part.seeds == ((1, 2, 3) if several else (1,))
         if "cupl" not in name:
             assert [prompts.name for prompts in part.prompts] == ["a photo of a {}."]
@@ -123,7 +124,7 @@ def test_components_are_those_of_table_3(name: str) -> None:
 def test_every_pocket_plan_has_its_counterpart_on_photographs() -> None:
     """The same methods, corruptions and severities, with the preset of CIFAR-10-C; the embedded images suffice."""
     names = [name for name in list_plans() if name.startswith("pocket-")]
-    assert len(names) == 7
+    assert len(names) == 8
     for name in names:
         ours, theirs = read_plan(name.replace("pocket", "photo", 1)), read_plan(name)
         for part, other in zip(ours.parts, theirs.parts, strict=True):
