@@ -21,7 +21,7 @@ KINDS = ("steady", "one class", "noise", "change", "runs")
 
 
 @dataclass(frozen=True)
-class Trial:
+class WatchTrial:
     """A method on a kind of stream; a healthy one must be left alone."""
 
     name: str
@@ -31,17 +31,17 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TrialBatch:
+class WatchBatch:
     """uint8 images [B, H, W, 3] and their labels [B]; -1 where an image shows nothing."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
 
-def list_trials() -> list[Trial]:
+def list_trials() -> list[WatchTrial]:
     """The trials that come with the package."""
     text = resources.files("lmr.bench").joinpath("guarding", "trials.toml").read_text("utf-8")
-    return [Trial(**table) for table in tomllib.loads(text)["trials"]]
+    return [WatchTrial(**table) for table in tomllib.loads(text)["trials"]]
 
 
 def find_onset(kind: str, steps: int) -> int:
@@ -49,7 +49,7 @@ def find_onset(kind: str, steps: int) -> int:
     return {"steady": 0, "runs": 0, "noise": steps // 4, "one class": steps // 2, "change": steps // 2}[kind]
 
 
-def show(dataset: Dataset, kind: str, steps: int, batch_size: int, seed: int) -> Iterator[TrialBatch]:
+def show(dataset: Dataset, kind: str, steps: int, batch_size: int, seed: int) -> Iterator[WatchBatch]:
     """The batches of a stream. One class: a single class for half of the steps, then all classes."""
     if kind not in KINDS:
         raise LmrError(f"There is no kind of stream {kind!r}; choose one of: {', '.join(KINDS)}.")
@@ -70,7 +70,7 @@ def show(dataset: Dataset, kind: str, steps: int, batch_size: int, seed: int) ->
         if kind == "noise" and onset <= step < steps // 2:
             images = random.integers(0, 256, images.shape, np.uint8)
             truth = np.full_like(truth, -1)
-        yield TrialBatch(images, truth)
+        yield WatchBatch(images, truth)
 
 
 def _read(dataset: Dataset, domain: str, count: int) -> NDArray[np.uint8]:

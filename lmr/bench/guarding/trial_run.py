@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmr.bench.guarding.scenarios import Trial, find_onset, list_trials, show
+from lmr.bench.guarding.scenarios import WatchTrial, find_onset, list_trials, show
 from lmr.bench.plans.prompt_sets import PromptSet
 from lmr.bench.running.inputs import describe_backbone, find_dataset, load_backbone, load_classifier
 from lmr.core.errors import LmrError
@@ -50,7 +50,7 @@ class TrialSettings:
 class TrialResult:
     """What a watch did on a stream: accuracies in shares, times in steps; None where nothing of the kind happened."""
 
-    trial: Trial
+    trial: WatchTrial
     run: str  # hash of all that determines it
     steps: int
     zero_shot: float
@@ -86,11 +86,11 @@ def run_trials(
             say(f"{trial.name}: {settings.steps} steps")
             kept[run] = dataclasses.asdict(run_trial(trial, settings, root))
             write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept.values()).encode())
-        found[run] = TrialResult(**{**kept[run], "trial": Trial(**kept[run]["trial"])})
+        found[run] = TrialResult(**{**kept[run], "trial": WatchTrial(**kept[run]["trial"])})
     return list(found.values())
 
 
-def run_trial(trial: Trial, settings: TrialSettings, root: str | None = None) -> TrialResult:
+def run_trial(trial: WatchTrial, settings: TrialSettings, root: str | None = None) -> TrialResult:
     """One stream, answered four times."""
     dataset = find_dataset(settings.dataset, root)
     prompts = PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES)
@@ -156,7 +156,7 @@ def _note_extremes(extremes: dict[str, float], signals: dict[str, Any]) -> None:
             extremes[key] = choose(extremes.get(key, value), value)
 
 
-def _hash(trial: Trial, settings: TrialSettings) -> str:
+def _hash(trial: WatchTrial, settings: TrialSettings) -> str:
     content = [dataclasses.asdict(trial), dataclasses.asdict(settings)]
     content.append({"weights": describe_backbone(settings.model, "float32", "cpu")})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
