@@ -89,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="X",
         help="spend at most X plain forwards per image: use the switch of the method that was measured to keep most "
-        "of its gain (1 is the model without adaptation, 3 the whole method)",
+        "of its gain within that (the published method takes about 3, the model alone 1)",
     )
     add_prompt_options(parser)
     add("--batch-size", type=int, default=64, metavar="N", help="images per adaptation step (default: %(default)s)")

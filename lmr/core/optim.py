@@ -33,7 +33,7 @@ class Optimizer:
     name: OptimizerName
     lr: float
     weight_decay: float = 0.0
-    unit: int = 1  # of what ``steps`` counts make one step of the usual length; 1: steps, 64: images in batches of 64
+    unit: int = 1  # of what ``steps`` counts make a step of the usual length (Adam); 64: images in batches of 64
 
     def begin(self, rows: Tensor) -> dict[str, Tensor]:
         """Moments for rows [A, P] before their first step."""
@@ -77,7 +77,8 @@ def adam_step(
     Returns the new (rows, first, second, count); nothing is changed in place. With a ``unit`` above 1 the step counts
     as ``taken`` [A] of ``unit`` parts of a usual one: a share s = taken / unit has the rate lr sqrt(s) and the decays
     beta^s, so that moments fade, and the random part of the steps grows, with what was taken and not with the number of
-    steps (the scaling of Malladi et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022).
+    steps (the scaling of Malladi et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022; they
+    also scale eps, which is far below the gradients here).
     """
     count = count + taken
     time = count.double().unsqueeze(1)

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.core.functional.bias import correct_bias, pace_bias
+from lmr.core.functional.bias import correct_bias
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.functional.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss
+from lmr.core.functional.pace import count_waiting, pace_bias
 from lmr.core.functional.teachers import choose_teachers
 from lmr.core.gradient import NormMethod
 from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
@@ -141,13 +142,14 @@ class LMR(NormMethod):
         counts = torch.zeros(streams, dtype=torch.int64, device=prototypes.device)
         state = {"batches": counts, "bias": per_class, "running": per_class.clone()}
         if self.pace == "image":
-            state["images"] = counts.clone()
+            state |= {"images": counts.clone()} | ({"waiting": counts.clone()} if self.pmr else {})
         return state | super().begin(streams) | {"mass": per_class.clone()} if self.pmr else state
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         own: Ranges = {
             "batches": COUNTS,
             "images": COUNTS,
+            "waiting": COUNTS,
             "bias": (-self.clip, self.clip),
             "running": SHARES,
             "mass": (0, None),
@@ -173,7 +175,7 @@ class LMR(NormMethod):
         new["batches"] = old["batches"] + 1
         if self.pace == "image":
             new["images"] = old["images"] + mix.sizes
-        counted = ("batches", "images", "bias", "running", "mass")
+        counted = ("batches", "images", "waiting", "bias", "running", "mass")
         sound &= self.find_sound({key: new[key] for key in counted if key in new})
         # A stream that is not sound keeps its whole state; the others continue.
         self.put({key: choose_rows(sound, value, old[key]) for key, value in new.items()}, mix)
@@ -208,13 +210,15 @@ class LMR(NormMethod):
         new, sound = {"mass": mass}, loss.isfinite()
         wanted = sound & (lent.sum(look.weight) > 0)
         stepped = torch.zeros_like(wanted)
+        taken = 1 if self.pace == "batch" else count_waiting(old["waiting"], mix.sizes, UNIT)
         if bool(look.passes.any()):
-            taken = 1 if self.pace == "batch" else mix.sizes  # those that do not teach count too: time passes alike
             moved, stepped = self.propose(old, traced.pull_back(slope), wanted, taken)
             new |= moved
             sound &= stepped | ~wanted
+        if isinstance(taken, Tensor):
+            new["waiting"] = taken.masked_fill(stepped, 0)
         del traced, lesson  # the memory of the first forward serves the second
-        logits = torch.empty(len(images), self.classifier.classes).to(look.logits)
+        logits = look.logits.new_empty(len(images), self.classifier.classes)
         logits[teach] = look.logits
         if self.emit == "before":
             logits = self._ask(images, ~teach, old["norms"], logits, mix)

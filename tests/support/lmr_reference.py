@@ -156,6 +156,7 @@ class Reference:
         self.predicted = [0] * self.classes
         self.steps = 0
         self.images = 0
+        self.waiting = 0  # images since the last step, at most 64 or those of the present batch
         self.time = 0.0  # steps taken, in usual steps
         self.first = [torch.zeros_like(t) for t in self.parameters]
         self.second = [torch.zeros_like(t) for t in self.parameters]
@@ -255,10 +256,11 @@ class Reference:
             loss = loss + sample.weight * torch.log1p(torch.exp(target - margin)) / total
         return loss
 
-    def update(self, gradients: Sequence[Tensor], count: int) -> None:
+    def update(self, gradients: Sequence[Tensor]) -> None:
         """Adam of Kingma and Ba, bias-corrected, with 1e-8 added after the root; paced by images, a share of a step."""
-        share = count / 64 if self.pace == "image" else 1.0
-        self.steps += count if self.pace == "image" else 1
+        share = self.waiting / 64 if self.pace == "image" else 1.0
+        self.steps += self.waiting if self.pace == "image" else 1
+        self.waiting = 0
         self.time += share
         one, two = 0.9**share, 0.999**share
         fresh = []
@@ -273,6 +275,7 @@ class Reference:
     def step(self, images: Tensor) -> Tensor:
         """One batch: corrected logits [B, C]. What happened is appended to ``history``."""
         leaves: Norms = [(w.clone().requires_grad_(), b.clone().requires_grad_()) for w, b in self.norms]
+        self.waiting = min(self.waiting + len(images), max(64, len(images)))
         logits = self.score(images, leaves)
         rows = logits.tolist()
         event: dict[str, Any] = {"stepped": False, "loss": 0.0, "slack": math.inf, "gradients": []}
@@ -290,7 +293,7 @@ class Reference:
                 else:
                     slopes = self.differentiate(rows, samples, targets)
                     gradients = torch.autograd.grad(logits[teachers], flat, slopes)
-                self.update(gradients, len(images))
+                self.update(gradients)
                 event |= {"stepped": True, "gradients": gradients, "loss": self.average(samples, targets)}
         rows = self.score(images, self.norms).tolist() if self.emit == "after" else logits.tolist()
         emitted = [[value + offset for value, offset in zip(row, self.bias, strict=True)] for row in rows]
@@ -316,8 +319,10 @@ class Reference:
         before, self.images = self.images, self.images + len(emitted)
         share = len(emitted) / 64 if self.pace == "image" else 1.0
         memory = self.mu**share
-        if self.pace == "image" and self.images <= 64:
-            memory = before / self.images  # the plain mean of all images so far
+        if self.pace == "image":  # image by image: the plain mean of the first 64, then an exponential one
+            memory = 1.0
+            for number in range(before + 1, self.images + 1):
+                memory *= (number - 1) / number if number <= 64 else self.mu ** (1 / 64)
         if self.running is None:
             self.running = mean
         else:

@@ -114,7 +114,7 @@ def predict_images(
         backbone = options.load(model)
         classifier = make_classifier(backbone, names, wording)
         if budget is None:
-            chosen = _create_method(method, classifier, progress)
+            chosen = _create_method(method, classifier, progress if resume or state is not None else None)
         else:
             switch = choose_switch(method, classifier, budget, batch_size)
             print(f"lmr: {switch.describe()}", file=sys.stderr)
@@ -154,13 +154,15 @@ def predict_images(
     )
 
 
-def _create_method(spec: str, classifier: ZeroShot, progress: Path | None) -> Method:
-    """The method with its values for the number of classes; with its defaults where the state was saved with them."""
-    plain, suited = create(spec, classifier, preset=find_preset(spec) or "default"), create_suited(spec, classifier)
-    if plain.spec == suited.spec or progress is None or not progress.exists():
+def _create_method(spec: str, classifier: ZeroShot, earlier: Path | None) -> Method:
+    """The method with its values for the number of classes; with its defaults where an earlier state has them."""
+    suited = create_suited(spec, classifier)
+    if earlier is None or not earlier.exists() or find_preset(spec) is not None:
         return suited
     with contextlib.suppress(LmrError):  # a file that is no state is refused where it is loaded
-        return plain if read_state(progress)[1].get("spec") == plain.spec else suited
+        saved = read_state(earlier)[1].get("spec")
+        if saved != suited.spec and saved == (plain := create(spec, classifier)).spec:
+            return plain
     return suited
 
 

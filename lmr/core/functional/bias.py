@@ -28,16 +28,3 @@ def correct_bias(
     gain = eta.to(mean.dtype) if isinstance(eta, Tensor) else eta
     moved = bias - gain * (running + eps).log()
     return (moved - moved.mean(1, keepdim=True)).clamp(-clip, clip), running
-
-
-def pace_bias(before: Tensor, images: Tensor, eta: float, mu: float, unit: int) -> tuple[Tensor, Tensor]:
-    """The gain and the memory [A, 1] of a batch of ``images`` [A] images, in streams that had ``before`` [A].
-
-    ``eta`` and ``mu`` hold for ``unit`` images. A batch of n has eta n / unit and mu^(n / unit): what one usual batch
-    changes is changed by any number of batches with as many images. The first ``unit`` images are averaged with equal
-    weights, as a usual first batch is; a single image would otherwise count for all of them.
-    """
-    share = images.double() / unit
-    after = before + images
-    memory = torch.where(after <= unit, before.double() / after, mu**share)
-    return eta * share.unsqueeze(1), memory.unsqueeze(1)

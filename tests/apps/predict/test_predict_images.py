@@ -1208,3 +1208,11 @@ def test_a_state_of_the_published_values_is_continued_with_them(here: Path) -> N
     summary = predict_images("a", LABELS, model="pocket", state="s", out="o.jsonl")
     assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (4.0, 1.0)
     assert "chosen for" not in str(summary)
+
+
+def test_what_a_killed_run_left_does_not_decide_the_values_of_a_new_one(here: Path) -> None:
+    draw_pictures(here / "a", range(3))
+    Path("o.jsonl").write_text("", "utf-8")
+    lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="default").save("o.jsonl.state")
+    summary = predict_images("a", LABELS, model="pocket", out="o.jsonl", overwrite=True)
+    assert "as chosen for 12 classes" in str(summary)
