@@ -93,7 +93,9 @@ def predict_images(
             output.frames = videos
         backbone = options.load(model)
         classifier = make_classifier(backbone, names, wording)
-        run = FolderRun(create(method, classifier), backbone.preprocess, output, progress, batch_size, top, settings)
+        run = FolderRun(
+            create(method, classifier), backbone.preprocess, output, progress, batch_size, top, settings, templates
+        )
         finished: set[PlaceKey] = set()
         if resume and progress is not None and progress.exists():
             finished = run.recover()
