@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lmr.core.text import TextSide
     from lmr.core.traits import Passes, Preset, Role, Scores, Tower
     from lmr.data.sets.dataset import Dataset, MissingData
-    from lmr.images.image_files import UnreadableImage, open_image
+    from lmr.images.image_files import UnreadableImage, list_images, open_image
     from lmr.models import Backbone, list_models, load
     from lmr.models.adapters import from_open_clip, from_transformers, wrap_transformers
     from lmr.models.preprocessing import Preprocessing
@@ -61,6 +61,7 @@ _PLACES = {
     "find_method": "lmr.core.registry",
     "from_open_clip": "lmr.models.adapters",
     "from_transformers": "lmr.models.adapters",
+    "list_images": "lmr.images.image_files",
     "list_methods": "lmr.core.registry",
     "list_models": "lmr.models",
     "load": "lmr.models",
@@ -101,6 +102,7 @@ __all__ = [
     "find_method",
     "from_open_clip",
     "from_transformers",
+    "list_images",
     "list_methods",
     "list_models",
     "load",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.apps.model_options import AnyPath, ModelOptions, choose_prompts, make_classifier
+from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, make_classifier
+from lmr.apps.predict.folder_run import NAMES_NOTE, TEMPLATES_NOTE
 from lmr.apps.predict.predict_images import read_labels
 from lmr.core.batch import FrozenAnswer
 from lmr.core.errors import LmrError
 from lmr.core.files import make_folder
 from lmr.core.method import Method
-from lmr.core.registry import create
+from lmr.core.registry import create, find_method, split_address
+from lmr.core.spec import parse_spec
 from lmr.core.state import read_state
 from lmr.models import Backbone
 from lmr.models.known_models import DEFAULT_MODEL
@@ -32,7 +34,7 @@ from lmr.version import __version__
 
 FORMAT, VERSION = "lmr-export", 1
 CLASSES_JSON, CLASSES_TENSORS = "classes.json", "classes.safetensors"
-LIMIT = 1e-5  # largest difference of a logit, as a share of the logit scale, that is rounding in float32
+LIMIT = 1e-6  # largest difference of a logit, as a share of the logit scale: 1e-4 for CLIP, rounding in float32
 _FORMULA = (
     "logits = logit_scale * image_features @ prototypes.T + logit_bias + bias, where image_features are the model's, "
     f"divided by their length, and prototypes and bias are in {CLASSES_TENSORS}"
@@ -79,7 +81,10 @@ def export(
     """
     _check_folder(folder, overwrite)
     if method.classifier.encoder is not backbone.encoder:
-        raise LmrError(f"Expected a method with a classifier of the model {backbone.name!r}, got one of another model.")
+        raise LmrError(
+            f"Expected a method whose classifier was made by this backbone, {backbone.name!r}; got another classifier. "
+            "Make it with backbone.classifier(names) of the same object."
+        )
     if stream is None and method.streams > 1:
         raise LmrError(f"The method has {method.streams} streams; choose the one to export with stream=NUMBER.")
     return _write(method, backbone, folder, stream or 0, stream or 0, overwrite)
@@ -87,8 +92,8 @@ def export(
 
 def export_state(
     state: AnyPath,
-    labels: AnyPath | Sequence[str],
     out: AnyPath,
+    labels: AnyPath | Sequence[str] | None = None,
     *,
     model: str = DEFAULT_MODEL,
     method: str | None = None,
@@ -101,9 +106,9 @@ def export_state(
 ) -> ExportSummary:
     """Do the same from a state file, as ``lmr export`` does.
 
-    ``labels``, ``templates`` and ``prompts`` are those the state was made with, and ``model``, ``architecture`` and
-    ``dtype`` name its model; a state of others is refused. The state names its method; ``method`` is needed only for
-    one in a file of your own, ``./mine.py:mine``.
+    ``labels``, ``templates`` and ``prompts`` are those the state was made with; a state of ``lmr predict`` notes the
+    first two. ``model``, ``architecture`` and ``dtype`` name its model; a state of others is refused. The state names
+    its method; ``method`` is needed only for one in a file of your own, ``./mine.py:mine``.
     """
     _check_folder(out, overwrite)
     tensors, facts = read_state(state)
@@ -113,15 +118,49 @@ def export_state(
     chosen = stream or 0
     if not isinstance(chosen, int) or not 0 <= chosen < streams:
         raise LmrError(f"Expected a stream from 0 to {streams - 1} of {os.fspath(state)!r}, got {chosen!r}.")
-    names, wording = read_labels(labels), choose_prompts(templates, prompts)
+    names, wording = _find_classes(state, facts, labels, templates, prompts)
+    spec = method or _find_spec(state, facts)
     backbone = ModelOptions(architecture, None, dtype).load(model)
-    made = create(method or facts.get("spec", ""), make_classifier(backbone, names, wording))
+    made = create(spec, make_classifier(backbone, names, wording))
     rows = {key: value[chosen : chosen + 1] for key, value in tensors.items()}
     try:
         made.load_state_dict({**facts, "tensors": rows})
     except LmrError as error:
         raise LmrError(f"Cannot use {os.fspath(state)!r}: {error}") from error
     return _write(made, backbone, out, 0, chosen, overwrite)
+
+
+def _find_classes(
+    state: AnyPath,
+    facts: Mapping[str, str],
+    labels: AnyPath | Sequence[str] | None,
+    templates: Sequence[str] | None,
+    prompts: AnyPath | None,
+) -> tuple[list[str], Prompts | None]:
+    """The class names and the texts around them: those given, or those the state notes."""
+    if labels is None:
+        if f"note.{NAMES_NOTE}" not in facts:
+            raise LmrError(f"{os.fspath(state)!r} does not note its class names; give them with --labels.")
+        labels = json.loads(facts[f"note.{NAMES_NOTE}"])
+        if templates is None and prompts is None and f"note.{TEMPLATES_NOTE}" in facts:
+            templates = json.loads(facts[f"note.{TEMPLATES_NOTE}"])
+    return read_labels(labels), choose_prompts(templates, prompts)
+
+
+def _find_spec(state: AnyPath, facts: Mapping[str, str]) -> str:
+    """The spec that the state names. A file of code is never taken from there: a state comes from anywhere."""
+    spec = facts.get("spec", "")
+    file, spec = split_address(spec)
+    try:
+        known = file is None and find_method(parse_spec(spec)[0]) is not None
+    except LmrError:
+        known = False
+    if not known:
+        raise LmrError(
+            f"{os.fspath(state)!r} belongs to {spec[:80]!r}, which is no method of lmr. If it is in a file of your "
+            "own, name it with --method FILE.py:NAME."
+        )
+    return spec
 
 
 def _check_folder(folder: AnyPath, overwrite: bool) -> None:

@@ -19,9 +19,9 @@ prototypes and a bias, and the models that come with lmr, cannot be exported; an
 EXAMPLES = """\
 examples:
   lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --state camera.state --out photos.jsonl
-  lmr export camera.state --labels names.txt --model openai/clip-vit-base-patch16 --out camera
+  lmr export camera.state --model openai/clip-vit-base-patch16 --out camera
   one camera of a state of several streams:
-    lmr export cameras.state --labels names.txt --model ViT-B-16 --stream 7 --out camera-7
+    lmr export cameras.state --labels names.txt --model ViT-B-16 --stream 7 --out camera-7   (written by method.save)
 
 In Python, CLIPModel.from_pretrained("camera") and CLIPProcessor.from_pretrained("camera") open it.
 
@@ -34,9 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("state", metavar="STATE", help="a state file, as lmr predict --state and method.save write it")
     add(
         "--labels",
-        required=True,
         metavar="FILE|A,B,C",
-        help="the class names the state was made with: a file, as lmr predict reads it, or a,b,c",
+        help="the class names the state was made with: a file, as lmr predict reads it, or a,b,c (default: those that "
+        "a state of lmr predict notes, with its templates)",
     )
     add("--out", required=True, metavar="FOLDER", help="the folder to write; it must not exist")
     add("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
@@ -57,7 +57,5 @@ def run(options: argparse.Namespace) -> None:
     """Write the folder and print where it is."""
     from lmr.apps.export_folder import export_state
 
-    summary = export_state(
-        options.state, options.labels, options.out, **collect_options(options, "state", "labels", "out")
-    )
+    summary = export_state(options.state, options.out, **collect_options(options, "state", "out"))
     print(f"lmr: {summary}", file=sys.stderr)

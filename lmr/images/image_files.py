@@ -47,11 +47,19 @@ class UnreadableImage(LmrError):
     """
 
 
-def list_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
+def list_images(sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Turn files and folders into one list of image files, in the order of the sources and without duplicates.
 
     Folders are searched recursively, without hidden files, hidden folders and links to folders, and sorted in natural
     order: img2 before img10. A file named explicitly is kept whatever its extension.
+
+    Examples:
+        >>> import lmr
+        >>> from PIL import Image
+        >>> for name in ("img10.png", "img2.png"):
+        ...     Image.new("RGB", (8, 8)).save(name)
+        >>> [str(path) for path in lmr.list_images(".")]
+        ['img2.png', 'img10.png']
     """
     if isinstance(sources, (str, os.PathLike)):
         sources = [sources]

@@ -86,7 +86,7 @@ class Preprocessing:
     def prepare_pixels(self, pixels: Tensor) -> Tensor:
         """uint8 images [N, h, w, 3] of one size, on any device: float32 [N, 3, resolution, resolution].
 
-        Images of the model's own size give exactly what :meth:`prepare_image` gives. For other sizes fewer than one
+        Images of the model's own size give exactly what ``prepare_image`` gives. For other sizes fewer than one
         value in a hundred (a few on hard contrasts) is rounded to the next of the 256 levels, seldom to the next but
         one: PIL filters with fixed-point weights, this with floats.
         """

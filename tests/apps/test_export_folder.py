@@ -26,7 +26,9 @@ from transformers import CLIPModel, CLIPProcessor, SiglipModel, SiglipProcessor
 import lmr
 from lmr.apps import export_folder
 from lmr.apps.export_folder import CLASSES_JSON, CLASSES_TENSORS, export_state
+from lmr.apps.predict.predict_images import predict_images
 from lmr.cli import main
+from lmr.core.state import read_state, write_state
 
 NAMES = ["cat", "dog", "bird", "house", "table"]
 PROMPTS = {  # of several lengths, so that a model with random weights does not give every image the same class
@@ -185,7 +187,7 @@ def test_one_of_several_streams(backbone: lmr.Backbone, root: Path, tmp_path: Pa
     images = make_images(52)
     logits = [method.predict(images, [stream] * 6).logits for stream in range(3)]
     assert (logits[1] - logits[2]).abs().max() > 0.1
-    export_state(tmp_path / "cameras.state", NAMES, tmp_path / "one", model=str(root / "huggingface"), stream=1)
+    export_state(tmp_path / "cameras.state", tmp_path / "one", NAMES, model=str(root / "huggingface"), stream=1)
     lmr.export(method, backbone, tmp_path / "two", stream=2)
     for stream, name in ((1, "one"), (2, "two")):
         torch.testing.assert_close(answer(tmp_path / name, images), logits[stream], atol=1e-4, rtol=0)
@@ -195,7 +197,7 @@ def test_one_of_several_streams(backbone: lmr.Backbone, root: Path, tmp_path: Pa
         lmr.export(method, backbone, tmp_path / "none")
     for stream, words in ((None, "holds 3 streams; choose"), (3, "a stream from 0 to 2"), (-1, "a stream from 0 to 2")):
         with pytest.raises(lmr.LmrError, match=words):
-            export_state(tmp_path / "cameras.state", NAMES, tmp_path / "none", model="pocket", stream=stream)
+            export_state(tmp_path / "cameras.state", tmp_path / "none", NAMES, model="pocket", stream=stream)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -228,7 +230,7 @@ def test_a_file_that_is_no_state(tmp_path: Path, root: Path) -> None:
     (tmp_path / "text").write_text("hello")
     for name, words in (("text", "not a complete state file"), ("missing", "no state file")):
         with pytest.raises(lmr.LmrError, match=words):
-            export_state(tmp_path / name, NAMES, tmp_path / "out", model=str(root / "huggingface"))
+            export_state(tmp_path / name, tmp_path / "out", NAMES, model=str(root / "huggingface"))
 
 
 @pytest.mark.parametrize("model", ["pocket", "photo"])
@@ -249,7 +251,7 @@ def test_methods_with_caches_say_why_not(spec: str, backbone: lmr.Backbone, tmp_
 
 def test_a_method_of_another_model_is_refused(backbone: lmr.Backbone, root: Path, tmp_path: Path) -> None:
     other = lmr.load(root / "siglip")
-    with pytest.raises(lmr.LmrError, match="got one of another model"):
+    with pytest.raises(lmr.LmrError, match="got another classifier"):
         lmr.export(lmr.create("tent", other.classifier(NAMES)), backbone, tmp_path / "out")
 
 
@@ -357,9 +359,37 @@ def test_half_precision_is_written_in_float32(root: Path, tmp_path: Path) -> Non
     method.step(make_images(0).bfloat16())
     method.save(tmp_path / "half.state")
     summary = export_state(
-        tmp_path / "half.state", NAMES, tmp_path / "out", model=str(root / "huggingface"), dtype="bfloat16"
+        tmp_path / "half.state", tmp_path / "out", NAMES, model=str(root / "huggingface"), dtype="bfloat16"
     )
     assert 1e-3 < summary.difference < 2
     assert {value.dtype for value in load_file(tmp_path / "out" / "model.safetensors").values()} == {torch.float32}
     norm = load_file(tmp_path / "out" / "model.safetensors")["vision_model.post_layernorm.weight"]
     assert norm.equal(method.freeze().norms[lmr.Tower.IMAGE]["ln_post.weight"])
+
+
+def test_a_state_of_predict_notes_its_classes(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command needs the state, the model and the folder."""
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        Image.effect_noise((40, 30), 60 + number).save(tmp_path / "photos" / f"{number}.png")
+    model, state = str(root / "huggingface"), tmp_path / "camera.state"
+    arguments = {"model": model, "templates": ["a sketch of a {}.", "{}"], "method": "tent", "state": state}
+    predict_images(tmp_path / "photos", NAMES, out=tmp_path / "lines.jsonl", **arguments)
+    assert main(["export", str(state), "--model", model, "--out", str(tmp_path / "out")]) == 0
+    content = json.loads((tmp_path / "out" / "classes.json").read_text())
+    assert content["names"] == NAMES
+    assert content["prompts"][0] == [f"a sketch of a {NAMES[0]}.", NAMES[0]]
+
+
+def test_a_state_without_notes_needs_labels(state: Path, root: Path, tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match="give them with --labels"):
+        export_state(state, tmp_path / "out", model=str(root / "huggingface"))
+
+
+def test_a_state_never_names_a_file_of_code(state: Path, root: Path, tmp_path: Path) -> None:
+    tensors, facts = read_state(state)
+    (tmp_path / "mine.py").write_text("raise SystemExit('the code ran')")
+    for spec in (f"{tmp_path}/mine.py:tent", "unheard(of=1)", "("):
+        write_state(tmp_path / "other.state", tensors, facts | {"spec": spec})
+        with pytest.raises(lmr.LmrError, match=r"--method FILE\.py:NAME"):
+            export_state(tmp_path / "other.state", tmp_path / "out", NAMES, model=str(root / "huggingface"))

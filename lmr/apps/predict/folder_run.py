@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import sys
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 Prepared = tuple[ImagePlace, Tensor | ImageAnswer]  # an input of the model, or why there is none
 
+NAMES_NOTE, TEMPLATES_NOTE = "names", "templates"  # of a state: the class names and the texts around them, as JSON
 BATCHES_AHEAD = 2
 WORKERS = min(4, os.cpu_count() or 1)  # threads that decode
 
@@ -45,10 +47,12 @@ class FolderRun:
         batch_size: int,
         top: int,
         settings: Mapping[str, str] | None = None,
+        templates: Sequence[str] | None = None,
     ) -> None:
         self.method, self.preprocess = method, preprocess
         self.output, self.progress = output, progress
         self.batch_size, self.top = batch_size, top
+        self.templates = templates  # to be noted in the state
         self.settings = dict(settings or {})  # others that change results, or their last bits
         self.images = self.errors = 0
         self.earlier = self.saved = 0  # of the images: finished by an earlier run, saved on the disk
@@ -192,11 +196,14 @@ class FolderRun:
                 self.first_error = self.first_error or answer.error
 
     def _note_progress(self) -> dict[str, str]:
+        notes = {"images": str(self.images), NAMES_NOTE: json.dumps(self.method.classifier.names)}
+        if self.templates is not None:
+            notes[TEMPLATES_NOTE] = json.dumps(list(self.templates))
         if self.output is None:
-            return {"images": str(self.images)}
+            return notes
         where = {"out": os.path.abspath(self.output.path), "offset": str(self.output.offset)}
         where["finished"] = "yes" if self.finished else "no"
-        return where | {"digest": self.output.digest, "images": str(self.images)}
+        return notes | where | {"digest": self.output.digest}
 
     def _note_settings(self) -> dict[str, str]:
         """What must be the same for a resumed run to equal an uninterrupted one, and is not checked by the state."""

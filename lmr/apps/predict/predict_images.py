@@ -122,7 +122,7 @@ def predict_images(
         suited = describe_suited(method, chosen)
         if guard is not None:
             chosen, settings["watch"] = Watched(chosen, guard), guard.spec
-        run = FolderRun(chosen, backbone.preprocess, output, progress, batch_size, top, settings)
+        run = FolderRun(chosen, backbone.preprocess, output, progress, batch_size, top, settings, templates)
         finished: set[PlaceKey] = set()
         if resume and progress is not None and progress.exists():
             finished = run.recover()

@@ -54,7 +54,7 @@ def from_transformers(
 def wrap_transformers(
     model: Any, processor: Any, *, device: Device | None = None, dtype: torch.dtype | None = None
 ) -> Backbone:
-    """The backbone behind :func:`from_transformers`: ``preprocess`` for images, ``classifier`` for class names.
+    """The backbone behind ``from_transformers``: ``preprocess`` for images, ``classifier`` for class names.
 
     Examples:
         With ``folder``, the path or the hub id of a CLIP model:
