@@ -22,7 +22,7 @@ from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
 from lmr.core.method import Method, Mix, Prediction, Streams
 from lmr.core.traits import Passes
-from lmr.watching.canaries import Canaries, collect, is_due, note_check
+from lmr.watching.canaries import Canaries, begin_suspicion, collect, is_due, note_check
 from lmr.watching.ladder import Action, Ladder, Rung, advance, enter
 from lmr.watching.signals import Signals, Tally, add_images, find_alarms, measure
 from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot
@@ -279,7 +279,7 @@ class Watched(MethodWrapper):
         kept = look.watch.canaries
         rung = look.watch.ladder.rung
         suspected = rung not in (Rung.OK, Rung.PAUSED, Rung.QUARANTINED)
-        if kept.images is None or not is_due(kept, suspected, self.settings.thresholds.confirm):
+        if kept.images is None or not is_due(kept, suspected, len(look.places), self.settings.thresholds.confirm):
             return kept
         images = kept.images.to(self.classifier.device, self.classifier.dtype)
         ids = None if self.streams == 1 else [look.stream] * len(images)
@@ -346,7 +346,7 @@ class Watched(MethodWrapper):
         watch, rules = self._watches[stream], self.settings.thresholds
         alarms: tuple[str, ...] = ()
         if self.settings.signals:
-            alarms = find_alarms(_measure(watch), rules, self.classifier.classes)
+            alarms = find_alarms(_measure(watch), rules, self.classifier.classes, len(watch.canaries.labels))
         last = watch.ladder.since - rules.quiet
         snapshot = find_snapshot(watch.snapshots, last) is not None
         ladder, action = advance(watch.ladder, alarms, compared, snapshot, rules, self.settings.mode == "on")
@@ -398,7 +398,10 @@ class Watched(MethodWrapper):
         event = HealthEvent(
             stream, ladder.step, watch.ladder.rung, ladder.rung, action, alarms, _measure(watch), operator
         )
-        self._watches[stream] = replace(watch, ladder=ladder, events=(*watch.events, event)[-EVENTS:])
+        suspected = ladder.rung is Rung.WATCH and not watch.ladder.rung.rests  # a rest has begun a history already
+        canaries = begin_suspicion(watch.canaries) if suspected else watch.canaries
+        events = (*watch.events, event)[-EVENTS:]
+        self._watches[stream] = replace(watch, ladder=ladder, canaries=canaries, events=events)
 
     def _move(self, stream: int, rung: Rung) -> None:
         """Put a stream on a rung, for an operator."""
@@ -409,7 +412,7 @@ class Watched(MethodWrapper):
 
     def _start_signals(self, watch: StreamWatch) -> StreamWatch:
         """Forget what was measured of another state; the canaries themselves stay."""
-        canaries = replace(watch.canaries, history=(), steps=0, passed=0)
+        canaries = replace(watch.canaries, history=(), steps=0, passed=0, earlier=None)
         tally = Tally.begin(self.classifier.classes)
         return replace(watch, tally=tally, canaries=canaries, not_finite=0, drift=None)
 
@@ -472,4 +475,5 @@ class Watched(MethodWrapper):
 
 
 def _measure(watch: StreamWatch) -> Signals:
-    return measure(watch.tally, watch.not_finite, watch.canaries.history, watch.drift)
+    kept = watch.canaries
+    return measure(watch.tally, watch.not_finite, kept.history, watch.drift, kept.earlier)

@@ -416,5 +416,28 @@ def test_canaries_are_kept_and_asked() -> None:
     )
     expected = (watched.predict(kept.images).labels == torch.tensor(kept.labels)).double().mean().item()
     watched.step(small_world.make_images(3))
-    assert watched.signals().canaries == pytest.approx(expected)
+    assert watched.events[-1].signals.canaries == pytest.approx(expected)
     assert "canaries" in watched.events[-1].alarms
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+def test_fall_of_the_canaries_is_confirmed_by_fresh_checks(healthy: bool) -> None:
+    clip = small_world.make_classifier()
+    clip.logit_scale = 200.0
+    rules = dataclasses.replace(CALM.thresholds, canary_fall=0.02, confirm=8, quiet=4)
+    watched = make("zeroshot", dataclasses.replace(CALM, every=1, thresholds=rules), clip=clip)
+    for batch in range(3):
+        watched.step(small_world.make_images(batch))
+    kept = watched._watches[0].canaries
+    assert kept.images is not None
+    wrong = tuple((label + 1) % clip.classes for label in kept.labels)
+    fallen = dataclasses.replace(
+        kept, history=(1.0,) * 5 + (0.5,) * 5, labels=kept.labels if healthy else wrong, steps=0, passed=0
+    )
+    watched._watches[0] = dataclasses.replace(watched._watches[0], canaries=fallen)
+    watched.step(small_world.make_images(3))
+    assert watched.health == [Rung.WATCH]
+    for batch in range(4, 8):
+        watched.step(small_world.make_images(batch))
+    after = [event.after for event in watched.events]
+    assert after == [Rung.WATCH, Rung.OK] if healthy else after[:2] == [Rung.WATCH, Rung.RESET]
