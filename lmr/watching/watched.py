@@ -211,13 +211,18 @@ class Watched(MethodWrapper):
     # What an operator may do.
 
     def rollback(self, stream: int = 0) -> None:
-        """Return a stream to its newest snapshot; it answers without adapting for a while."""
+        """Return a stream to its newest snapshot, one that is there already to the one before.
+
+        It answers without adapting for a while.
+        """
         with self._hold():
             watch = self._watches[self._one(stream)]
-            if not watch.snapshots:
-                raise LmrError(f"There is no snapshot of stream {stream} yet; reset it instead.")
+            there = watch.ladder.rung is Rung.ROLLED_BACK
+            older = watch.snapshots[:-1] if there else watch.snapshots
+            if not older:
+                raise LmrError(f"There is no {'older ' * there}snapshot of stream {stream}; reset it instead.")
             ladder = enter(watch.ladder, Rung.ROLLED_BACK, self.settings.thresholds.rest)
-            self._carry_out(stream, ladder, Action.ROLL_BACK, (), last=watch.ladder.step, operator=True)
+            self._carry_out(stream, ladder, Action.ROLL_BACK, (), last=older[-1].step, operator=True)
 
     def pause(self, stream: int = 0) -> None:
         """Answer a stream with its present state, without adapting, until it is resumed."""
@@ -373,7 +378,7 @@ class Watched(MethodWrapper):
         """Give a stream its new place on the ladder, and its state what the action says."""
         watch = self._watches[stream]
         if action in (Action.ROLL_BACK, Action.RESET):
-            undo = Undo(watch.ladder, self._take(stream))
+            before = self._take(stream)
             kept: tuple[Snapshot, ...] = ()
             if action is Action.ROLL_BACK:
                 chosen = find_snapshot(watch.snapshots, last)
@@ -383,6 +388,9 @@ class Watched(MethodWrapper):
             else:
                 self.method.reset(stream)
             self._record(stream, ladder, action, alarms, operator=operator)
+            undo, after = Undo(watch.ladder, before), self._take(stream)
+            if watch.undo is not None and all(torch.equal(before[key], after[key]) for key in before):
+                undo = watch.undo  # nothing changed, so what is worth undoing is still the action before
             fresh = self._start_signals(self._watches[stream])
             self._watches[stream] = replace(fresh, undo=undo, snapshots=kept)
         elif ladder.rung is not watch.ladder.rung:

@@ -126,11 +126,11 @@ def test_stream_goes_down_the_ladder_and_its_state_with_it(spec: str) -> None:
     assert are_equal(watched.method.state_dict()["tensors"], states[3])  # the snapshot of step 4, two quiet steps old
     rolled = watched.predict(small_world.make_images(7)).logits
     assert torch.equal(watched.step(small_world.make_images(7)).logits, rolled)  # answered without adapting
-    assert watched.health == [Rung.ROLLED_BACK]
+    fresh = lmr.create(spec, small_world.make_classifier())
+    assert watched.health == [Rung.RESET]  # the alarm came back, and the same snapshot would not help
+    assert are_equal(watched.method.state, fresh.state)
     watched.step(small_world.make_images(8))
     assert watched.health == [Rung.RESET]
-    fresh = lmr.create(spec, small_world.make_classifier())
-    assert are_equal(watched.method.state, fresh.state)
     watched.step(small_world.make_images(9))
     assert watched.health == [Rung.QUARANTINED]
     images = small_world.make_images(10)
@@ -359,6 +359,39 @@ def test_undo_restores_bytes(spec: str) -> None:
     assert watched._watches[0].ladder.rollbacks == ()
     with pytest.raises(lmr.LmrError, match="nothing to undo"):
         watched.undo()
+
+
+def test_action_that_changes_nothing_keeps_the_undo() -> None:
+    """Without a snapshot a stream is reset, reset again and quarantined; the state before the first can be restored."""
+    watched, plain = make("lmr", LOUD), make("lmr").method
+    for batch in range(5):
+        watched.step(small_world.make_images(batch))
+        if batch < 2:
+            plain.step(small_world.make_images(batch))
+    assert [event.after for event in watched.events] == [
+        Rung.WATCH,
+        Rung.RESET,
+        Rung.RESET,
+        Rung.RESET,
+        Rung.QUARANTINED,
+    ]
+    watched.undo()
+    assert are_equal(watched.method.state, plain.state)
+    assert watched.health == [Rung.WATCH]
+
+
+def test_operator_goes_back_snapshot_by_snapshot() -> None:
+    watched, states = make("lmr"), []
+    for batch in range(5):
+        watched.step(small_world.make_images(batch))
+        states.append(watched.method.state_dict()["tensors"])
+    for step in (4, 2):
+        watched.rollback()
+        assert are_equal(watched.method.state_dict()["tensors"], states[step - 1])
+    with pytest.raises(lmr.LmrError, match="no older snapshot of stream 0; reset it"):
+        watched.rollback()
+    watched.undo()
+    assert are_equal(watched.method.state_dict()["tensors"], states[3])
 
 
 def test_operator_rolls_back_pauses_and_resumes() -> None:
