@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lmr.watching.canaries import Canaries
@@ -59,6 +60,22 @@ class StreamWatch:
     def states(self) -> list[dict[str, Tensor]]:
         """The states of the method that are kept: snapshots, and what undoes the last action."""
         return [one.tensors for one in self.snapshots] + ([] if self.undo is None else [self.undo.tensors])
+
+
+def move_watch(
+    watch: StreamWatch,
+    convert: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> StreamWatch:
+    """A watch whose kept states are those that ``convert`` gives, and whose canaries are there in that type."""
+    images, undo = watch.canaries.images, watch.undo
+    return replace(
+        watch,
+        canaries=replace(watch.canaries, images=None if images is None else images.to(device, dtype)),
+        snapshots=tuple(replace(one, tensors=convert(one.tensors)) for one in watch.snapshots),
+        undo=None if undo is None else replace(undo, tensors=convert(undo.tensors)),
+    )
 
 
 def pack_all(watches: Sequence[StreamWatch]) -> tuple[str, dict[str, Tensor]]:

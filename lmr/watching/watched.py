@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +27,18 @@ from lmr.watching.canaries import Canaries, begin_suspicion, collect, is_due, no
 from lmr.watching.ladder import Action, Ladder, Rung, advance, enter
 from lmr.watching.signals import Signals, Tally, add_images, find_alarms, measure
 from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot
-from lmr.watching.stream_watch import EVENTS, PREFIX, HealthEvent, StreamWatch, Undo, check_fit, pack_all, unpack_all
-from lmr.watching.watch_settings import Mode, Thresholds, WatchSettings
+from lmr.watching.stream_watch import (
+    EVENTS,
+    PREFIX,
+    HealthEvent,
+    StreamWatch,
+    Undo,
+    check_fit,
+    move_watch,
+    pack_all,
+    unpack_all,
+)
+from lmr.watching.watch_settings import WatchSettings
 from lmr.watching.wrapper import MethodWrapper
 
 
@@ -41,40 +52,8 @@ class _Look:
     watch: StreamWatch
 
 
-def watch(
-    method: Method,
-    *,
-    mode: Mode = "on",
-    every: int = 16,
-    signals: bool = True,
-    reset_every: int = 0,
-    canaries: int = 32,
-    snapshots: int = 4,
-    snapshot_mb: float = 256.0,
-    thresholds: Thresholds | None = None,
-) -> Watched:
-    """Watch a method: notice without labels when a stream's adaptation goes wrong, and roll it back.
-
-    ``every``: one image in so many is compared with the frozen model while nothing is suspected. ``mode="report"``
-    reports and never acts. ``reset_every=N`` forgets everything every N steps, with ``signals=False`` as the only
-    guard. Up to ``canaries`` images of each stream are kept to check it against, and up to ``snapshots`` of its state,
-    of at most ``snapshot_mb`` megabytes.
-
-    Examples:
-        >>> import lmr, torch
-        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
-        >>> watched = lmr.watch(lmr.create("lmr", clip), every=8)
-        >>> watched.step(torch.randn(4, 3, 32, 32)).info["health"]
-        {0: 'ok'}
-    """
-    settings = WatchSettings(
-        mode, every, signals, reset_every, canaries, snapshots, snapshot_mb, thresholds or Thresholds()
-    )
-    return Watched(method, settings)
-
-
 class Watched(MethodWrapper):
-    """A method and the watch of its streams; see :func:`watch`. ``method`` is the method itself.
+    """A method and the watch of its streams; see :func:`lmr.watch`. ``method`` is the method itself.
 
     Examples:
         >>> import lmr, torch
@@ -90,7 +69,7 @@ class Watched(MethodWrapper):
         if not isinstance(method, Method) or isinstance(method, Watched):
             raise LmrError(f"Expected a method that is not watched yet, got {type(method).__name__}.")
         super().__init__(method)
-        self.settings = settings or WatchSettings()
+        self.settings, self._placement = settings or WatchSettings(), method._placement
         self._watches = [self._begin_watch() for _ in range(self.streams)]
 
     def count_passes(self, learning: float = 1.0) -> Passes | None:
@@ -199,10 +178,10 @@ class Watched(MethodWrapper):
         if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
             raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
         own = {key: value for key, value in state["tensors"].items() if not key.startswith(PREFIX)}
-        watches = [self._begin_watch() for _ in rows]
-        if "watch" in state:
-            watches = self._unpack(str(state["watch"]), state["tensors"], rows)
         with self._hold():
+            watches = [self._begin_watch() for _ in rows]
+            if "watch" in state:
+                watches = self._unpack(str(state["watch"]), state["tensors"], rows)
             rest = {key: value for key, value in state.items() if key != "watch"}
             self.method.load_state_dict({**rest, "tensors": own}, rows)
             for stream, watch in zip(rows, watches, strict=True):
@@ -286,9 +265,8 @@ class Watched(MethodWrapper):
         suspected = rung not in (Rung.OK, Rung.PAUSED, Rung.QUARANTINED)
         if kept.images is None or not is_due(kept, suspected, len(look.places), self.settings.thresholds.confirm):
             return kept
-        images = kept.images.to(self.classifier.device, self.classifier.dtype)
-        ids = None if self.streams == 1 else [look.stream] * len(images)
-        return note_check(kept, self.method.predict(images, ids).labels)
+        ids = None if self.streams == 1 else [look.stream] * len(kept.images)
+        return note_check(kept, self.method.predict(kept.images, ids).labels)
 
     def _answer_all(self, images: Tensor, mix: Mix, looks: list[_Look], plain: dict[int, Tensor]) -> Prediction:
         """Each stream is answered as its rung says: it adapts, it answers with its state, or as zero-shot."""
@@ -431,11 +409,9 @@ class Watched(MethodWrapper):
         return tensors
 
     def _put(self, stream: int, tensors: Mapping[str, Tensor]) -> None:
-        """Make these tensors the state of a stream, in the types the method has now."""
-        own = self.method.state
-        fitting = {key: value.to(own[key].dtype) for key, value in tensors.items()}
+        """Make these tensors the state of a stream."""
         facts = {"spec": self.method.spec, **self.classifier.fingerprint}
-        self.method.load_state_dict({**facts, "tensors": fitting}, stream)
+        self.method.load_state_dict({**facts, "tensors": tensors}, stream)
 
     def _take_snapshot(self, stream: int) -> None:
         if self.settings.mode != "on" or not self.settings.signals or not self.settings.snapshots:
@@ -464,9 +440,22 @@ class Watched(MethodWrapper):
                     self.method._check_fit(kept, 1)
         except (KeyError, TypeError, ValueError, AttributeError, LmrError) as error:
             raise LmrError(f"The watch in the state cannot be used ({error}); the state is damaged.") from error
-        return found
+        return [self._move_watch(watch) for watch in found]
 
     # Internals.
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        """As the method; where it has followed its classifier, the kept states follow too."""
+        with self.method._hold():
+            if self._placement != self.method._placement:
+                self._watches = [self._move_watch(watch) for watch in self._watches]
+                self._placement = self.method._placement
+            yield
+
+    def _move_watch(self, watch: StreamWatch) -> StreamWatch:
+        with leave_inference_mode():
+            return move_watch(watch, self.method._convert_state, self.classifier.device, self.classifier.dtype)
 
     def _one(self, stream: int) -> int:
         """Check the number of a single stream."""
