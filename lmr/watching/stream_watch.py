@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmr.core.errors import LmrError
 from lmr.watching.canaries import Canaries
 from lmr.watching.ladder import Action, Ladder, Rung
 from lmr.watching.signals import Signals, Tally
@@ -91,6 +92,18 @@ def unpack_all(text: str, tensors: Mapping[str, Tensor], streams: Sequence[int])
     if len(values) != len(streams):
         raise ValueError(f"it is of {len(values)} streams, not of {len(streams)}")
     return [_unpack(values[k], _choose(tensors, f"{PREFIX}{k}/"), stream) for k, stream in enumerate(streams)]
+
+
+def drop_watch(
+    tensors: Mapping[str, Tensor], facts: Mapping[str, str]
+) -> tuple[dict[str, Tensor], dict[str, str], list[Rung]]:
+    """What a state file holds of the method alone, and the rungs of its streams: none without a watch."""
+    try:
+        rungs = [Rung(values["ladder"]["rung"]) for values in json.loads(facts.get("watch", "[]"))]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise LmrError(f"The watch in the state cannot be read ({error}); the state is damaged.") from error
+    own = {key: value for key, value in tensors.items() if not key.startswith(PREFIX)}
+    return own, {key: value for key, value in facts.items() if key != "watch"}, rungs
 
 
 def check_fit(watch: StreamWatch, like: StreamWatch, shape: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ def watch(
     method: Method,
     *,
     mode: Mode = "on",
-    every: int = 16,
+    every: int | None = None,
     signals: bool = True,
     reset_every: int = 0,
     canaries: int = 32,
@@ -21,10 +21,11 @@ def watch(
 ) -> Watched:
     """Watch a method: notice without labels when a stream's adaptation goes wrong, and roll it back.
 
-    ``every``: one image in so many is compared with the frozen model while nothing is suspected. ``mode="report"``
-    reports and never acts. ``reset_every=N`` forgets everything every N steps, with ``signals=False`` as the only
-    guard. Up to ``canaries`` images of each stream are kept to check it against, and up to ``snapshots`` of its state,
-    of at most ``snapshot_mb`` megabytes.
+    ``every``: one image in so many is compared with the frozen model while nothing is suspected; 16, or 32 where a
+    step of the method is about one forward. ``mode="report"`` reports and never acts, nor does ``reset_every`` then.
+    ``reset_every=N`` forgets everything every N steps of a stream that is not paused, with ``signals=False`` as the
+    only guard. Up to ``canaries`` images of each stream are kept to check it against, and up to ``snapshots`` of its
+    state, of at most ``snapshot_mb`` megabytes.
 
     Examples:
         >>> import lmr, torch

@@ -77,7 +77,8 @@ class Watched(MethodWrapper):
         passes = self.method.count_passes(learning)
         if passes is None or not self.settings.signals:
             return passes
-        return replace(passes, forwards=passes.forwards + 1 / self.settings.every)
+        share = 1 / self._every
+        return replace(passes, forwards=passes.forwards + share, whole=passes.whole + share)
 
     def settle(self, stream: int) -> FrozenAnswer:
         """As the method; a quarantined stream answers as zero-shot."""
@@ -230,14 +231,23 @@ class Watched(MethodWrapper):
 
     # The comparison.
 
+    @property
+    def _every(self) -> int:
+        """One image in so many is compared while nothing is suspected; fewer where a step is about one forward."""
+        if self.settings.every is not None:
+            return self.settings.every
+        passes = self.method.count_passes()
+        return 16 if passes is None or passes.total >= 1.5 else 32
+
     def _look(self, mix: Mix) -> Iterator[_Look]:
         """The streams of a batch. Which images are compared depends on nothing but their number in the stream."""
+        every = self._every
         members: list[list[int]] = [[] for _ in range(mix.count)]
         for place, k in enumerate(mix.index.tolist()):
             members[k].append(place)
         for stream, places in zip(mix.active.tolist(), members, strict=True):
             watch = self._watches[stream]
-            rung, every = watch.ladder.rung, self.settings.every
+            rung = watch.ladder.rung
             calm = rung in (Rung.OK, Rung.PAUSED)
             compared = [place for n, place in enumerate(places, watch.images) if not calm or n % every == 0]
             if not self.settings.signals or rung is Rung.QUARANTINED:
@@ -338,7 +348,8 @@ class Watched(MethodWrapper):
             self._take_snapshot(stream)
         else:
             self._carry_out(stream, ladder, action, alarms, last)
-        if self.settings.reset_every and ladder.step % self.settings.reset_every == 0:
+        period, may_act = self.settings.reset_every, self.settings.mode == "on" and ladder.rung is not Rung.PAUSED
+        if period and may_act and ladder.step % period == 0:
             self.method.reset(stream)
             self._watches[stream] = replace(self._start_signals(self._watches[stream]), snapshots=())
         return [event for event in self._watches[stream].events if event.step == ladder.step and not event.operator]
@@ -466,7 +477,7 @@ class Watched(MethodWrapper):
         watches = {look.stream: self._watches[look.stream] for look in looks}
         return {
             "health": {stream: str(watch.ladder.rung) for stream, watch in watches.items()},
-            "signals": {stream: dataclasses.asdict(_measure(watch)) for stream, watch in watches.items()},
+            "signals": {stream: dict(vars(_measure(watch))) for stream, watch in watches.items()},
             "events": [json.loads(json.dumps(dataclasses.asdict(event))) for event in events],
         }
 
