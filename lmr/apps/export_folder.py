@@ -117,7 +117,7 @@ def export_state(
         raise LmrError(f"Expected a stream from 0 to {streams - 1} of {os.fspath(state)!r}, got {chosen!r}.")
     if rungs and rungs[chosen] is Rung.QUARANTINED:
         raise LmrError(
-            f"Stream {chosen} of {os.fspath(state)!r} is quarantined: it answers as zero-shot, so there is nothing learnt "
+            f"Stream {chosen} of {os.fspath(state)!r} is quarantined: it answers as zero-shot, so there is nothing "
             "to export. Load the state into lmr.watch(method), undo or resume the stream there and save it again."
         )
     names, wording = read_labels(labels), choose_prompts(templates, prompts)
