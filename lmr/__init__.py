@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from lmr.models import Backbone, list_models, load
     from lmr.models.adapters import from_open_clip, from_transformers, wrap_transformers
     from lmr.models.preprocessing import Preprocessing
+    from lmr.watching.watch_method import watch
     from lmr.watching.watch_settings import Thresholds
-    from lmr.watching.watched import Watched, watch
+    from lmr.watching.watched import Watched
 
 _PLACES = {
     "Backbone": "lmr.models",
@@ -67,7 +68,7 @@ _PLACES = {
     "load": "lmr.models",
     "open_image": "lmr.images.image_files",
     "register": "lmr.core.registry",
-    "watch": "lmr.watching.watched",
+    "watch": "lmr.watching.watch_method",
     "wrap_transformers": "lmr.models.adapters",
 }
 

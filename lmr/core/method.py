@@ -339,9 +339,13 @@ class Method:
         """Bring the state to where the classifier is now, in the types it would begin with there."""
         with leave_inference_mode():
             self.prepare()
-            like = self.begin(1) | {"predicted": self._no_predictions(1)}
-            self.state = {key: _convert(value, like[key]) for key, value in self.state.items()}
+            self.state = self._convert_state(self.state)
         self._placement = self.classifier.device, self.classifier.prototypes.dtype
+
+    def _convert_state(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a state of this method where the classifier is now, in the types it begins with there."""
+        like = self.begin(1) | {"predicted": self._no_predictions(1)}
+        return {key: _convert(value, like[key]) for key, value in tensors.items()}
 
     def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
         self.classifier.check(images)

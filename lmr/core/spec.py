@@ -58,6 +58,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         raise LmrError(f"Expected {_describe(hint)} for {where}, got {value!r}.")
     if isinstance(value, tuple):
         return tuple(convert(v, h, where) for v, h in zip(value, typing.get_args(hint), strict=True))
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return convert(value, next(h for h in typing.get_args(hint) if _fits(value, h)), where)
     if hint is float:
         return float(value)
     if hint is int:
@@ -87,5 +89,7 @@ def _describe(hint: Any) -> str:
         return " or ".join(map(repr, typing.get_args(hint)))
     if typing.get_origin(hint) is tuple:
         return f"{len(typing.get_args(hint))} values in brackets, each {_describe(typing.get_args(hint)[0])},"
-    words = {float: "a number", int: "a whole number", bool: "True or False", str: "a string"}
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(map(_describe, typing.get_args(hint)))
+    words = {float: "a number", int: "a whole number", bool: "True or False", str: "a string", type(None): "None"}
     return words.get(hint, str(hint))

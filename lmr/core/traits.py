@@ -53,14 +53,14 @@ class Scores(enum.Enum):
 class Passes:
     """How often one step sends each image, and each class prompt, through its tower; averages over the batch.
 
-    With ``blocks`` only the first forward is through the whole tower. Every further one, and every backward, is
-    through the last so many blocks.
+    With ``blocks`` only ``whole`` of the forwards, the first, are through the whole tower. Every further one, and every
+    backward, is through the last so many blocks.
 
     Examples:
         >>> import lmr
         >>> method = lmr.create("tent", lmr.load("pocket").classifier(["red ring", "blue star"]))
         >>> method.count_passes()
-        Passes(forwards=1, backwards=1, text_forwards=0.0, text_backwards=0.0, blocks=None)
+        Passes(forwards=1, backwards=1, text_forwards=0.0, text_backwards=0.0, blocks=None, whole=1.0)
     """
 
     forwards: float
@@ -68,6 +68,12 @@ class Passes:
     text_forwards: float = 0.0
     text_backwards: float = 0.0
     blocks: int | None = None
+    whole: float = 1.0
+
+    @property
+    def total(self) -> float:
+        """All passes through either tower."""
+        return self.forwards + self.backwards + self.text_forwards + self.text_backwards
 
 
 @dataclass(frozen=True)

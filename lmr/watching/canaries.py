@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lmr.watching.signals import POINTS
+from lmr.watching.signals import POINTS, find_earlier
 
 SURE = 0.9  # probability of the frozen model's answer to an image that becomes a canary
 FEWEST = 8  # canaries before they are asked
@@ -24,11 +24,7 @@ class Canaries:
     history: tuple[float, ...] = ()
     steps: int = 0  # since the last check
     passed: int = 0  # images of the stream since then
-
-    @property
-    def bytes(self) -> int:
-        """The memory of the images."""
-        return 0 if self.images is None else self.images.numel() * self.images.element_size()
+    earlier: float | None = None  # mean agreement before the last suspicion, until the history is long enough again
 
 
 def collect(kept: Canaries, images: Tensor, logits: Tensor, most: int) -> Canaries:
@@ -48,12 +44,15 @@ def collect(kept: Canaries, images: Tensor, logits: Tensor, most: int) -> Canari
     return replace(kept, images=more if kept.images is None else torch.cat([kept.images, more]), labels=tuple(labels))
 
 
-def is_due(kept: Canaries, suspected: bool, confirm: int) -> bool:
-    """Whether to ask them now: seldom enough to cost nothing, or after ``confirm`` images of a suspected stream."""
+def is_due(kept: Canaries, suspected: bool, coming: int, confirm: int) -> bool:
+    """Whether to ask them now: seldom enough to cost nothing.
+
+    Under suspicion: at its first step, and in the step whose ``coming`` images make ``confirm`` since the last check.
+    """
     if len(kept.labels) < FEWEST:
         return False
     if suspected:
-        return kept.passed >= confirm
+        return not kept.history or kept.passed + coming >= confirm
     return kept.steps >= STEPS and kept.passed >= COST * len(kept.labels)
 
 
@@ -61,3 +60,8 @@ def note_check(kept: Canaries, labels: Tensor) -> Canaries:
     """The canaries after the adapted model gave these labels [n]."""
     same = sum(a == b for a, b in zip(labels.tolist(), kept.labels, strict=True)) / len(kept.labels)
     return replace(kept, history=(*kept.history, same)[-2 * POINTS :], steps=0, passed=0)
+
+
+def begin_suspicion(kept: Canaries) -> Canaries:
+    """The canaries without their history, so that an alarm is confirmed by fresh checks; the mean before it stays."""
+    return replace(kept, history=(), earlier=find_earlier(kept.history, kept.earlier))

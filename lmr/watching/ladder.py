@@ -88,11 +88,15 @@ def _stay_alarmed(now: Ladder) -> Ladder:
 
 
 def _respond(now: Ladder, snapshot: bool, rules: Thresholds) -> tuple[Ladder, Action]:
-    """Roll back; the last rollback that the window allows is a reset, and one more a quarantine."""
+    """Roll back; the last rollback that the window allows is a reset, and one more a quarantine.
+
+    A stream that rests on a snapshot is reset: the same snapshot would not help it.
+    """
     past = len(now.rollbacks)
     if past >= rules.rollbacks:
         return enter(now, Rung.QUARANTINED), Action.RESET
+    fit = snapshot and not now.rung.rests and past + 1 < rules.rollbacks
     now = replace(now, rollbacks=(*now.rollbacks, now.step))
-    if snapshot and past + 1 < rules.rollbacks:
+    if fit:
         return enter(now, Rung.ROLLED_BACK, rules.rest), Action.ROLL_BACK
     return enter(now, Rung.RESET, rules.rest), Action.RESET

@@ -14,6 +14,7 @@ from lmr.watching.watch_settings import Thresholds
 
 NOT_FINITE = "not finite"
 POINTS = 5  # of the canaries' history, in each of the two means that are compared
+FEWEST_FALLEN = 2  # canaries: a fall of so many or fewer is no alarm
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Signals:
     entropy: float | None
     frozen_entropy: float | None
     canaries: float | None  # agreement at the last check
-    canary_fall: float | None  # mean of the five points before the last five, minus the mean of the last five
+    canary_fall: float | None  # mean of five earlier points, minus the mean of the last five
     drift: float | None
     agreement: float | None  # on the stream; shown, never an alarm: under heavy drift the frozen model is wrong
 
@@ -77,12 +78,20 @@ def effective_number(weights: Tensor) -> float:
     return math.exp(float(torch.special.entr(shares).sum()))
 
 
-def measure(tally: Tally, not_finite: int, canaries: Sequence[float], drift: float | None) -> Signals:
-    """The signals of a stream from its tally, its canaries' history and its drift."""
+def measure(
+    tally: Tally, not_finite: int, canaries: Sequence[float], drift: float | None, earlier: float | None = None
+) -> Signals:
+    """The signals of a stream from its tally, its canaries' history and its drift.
+
+    The last points of the history are compared with those before them; ``earlier`` stands for them while the history
+    is short.
+    """
     concentration, top_share, entropy, frozen_entropy, agreement = tally.averages
     fall = None
-    if len(canaries) >= 2 * POINTS:
-        fall = (sum(canaries[-2 * POINTS : -POINTS]) - sum(canaries[-POINTS:])) / POINTS
+    before = find_earlier(canaries, earlier)
+    if canaries and before is not None:
+        last = canaries[-POINTS:]
+        fall = before - sum(last) / len(last)
     return Signals(
         tally.compared,
         not_finite,
@@ -97,8 +106,18 @@ def measure(tally: Tally, not_finite: int, canaries: Sequence[float], drift: flo
     )
 
 
-def find_alarms(signals: Signals, limits: Thresholds, classes: int) -> tuple[str, ...]:
-    """The names of the signals that are alarms."""
+def find_earlier(history: Sequence[float], earlier: float | None) -> float | None:
+    """The mean of the points before the last ones, or ``earlier`` if there are too few."""
+    if len(history) < 2 * POINTS:
+        return earlier
+    return sum(history[-2 * POINTS : -POINTS]) / POINTS
+
+
+def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: int) -> tuple[str, ...]:
+    """The names of the signals that are alarms, with so many ``canaries``.
+
+    One canary of 32 is more than a fine threshold of their fall, and single labels do change in a healthy stream.
+    """
     found = [NOT_FINITE] if signals.not_finite >= limits.not_finite else []
     if signals.compared >= limits.least:
         low = limits.entropy * math.log(classes) / math.log(1000)
@@ -106,7 +125,8 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int) -> tuple[str
             found.append("concentration")
         if _below(signals.entropy, low) and _above(signals.frozen_entropy, limits.entropy_ratio * low):
             found.append("entropy")
-    if _below(signals.canaries, limits.canary_agreement) or _above(signals.canary_fall, limits.canary_fall):
+    fall = max(limits.canary_fall, FEWEST_FALLEN / max(canaries, 1) + 1e-9)  # the fall is a difference of rounded means
+    if _below(signals.canaries, limits.canary_agreement) or _above(signals.canary_fall, fall):
         found.append("canaries")
     if _above(signals.drift, limits.drift):
         found.append("drift")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from lmr.core.errors import LmrError
 from lmr.watching.canaries import Canaries
 from lmr.watching.ladder import Action, Ladder, Rung
 from lmr.watching.signals import Signals, Tally
@@ -61,6 +63,22 @@ class StreamWatch:
         return [one.tensors for one in self.snapshots] + ([] if self.undo is None else [self.undo.tensors])
 
 
+def move_watch(
+    watch: StreamWatch,
+    convert: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> StreamWatch:
+    """A watch whose kept states are those that ``convert`` gives, and whose canaries are there in that type."""
+    images, undo = watch.canaries.images, watch.undo
+    return replace(
+        watch,
+        canaries=replace(watch.canaries, images=None if images is None else images.to(device, dtype)),
+        snapshots=tuple(replace(one, tensors=convert(one.tensors)) for one in watch.snapshots),
+        undo=None if undo is None else replace(undo, tensors=convert(undo.tensors)),
+    )
+
+
 def pack_all(watches: Sequence[StreamWatch]) -> tuple[str, dict[str, Tensor]]:
     """Some watches as a JSON text and as named tensors, which are not copies."""
     packed = [_pack(watch) for watch in watches]
@@ -74,6 +92,18 @@ def unpack_all(text: str, tensors: Mapping[str, Tensor], streams: Sequence[int])
     if len(values) != len(streams):
         raise ValueError(f"it is of {len(values)} streams, not of {len(streams)}")
     return [_unpack(values[k], _choose(tensors, f"{PREFIX}{k}/"), stream) for k, stream in enumerate(streams)]
+
+
+def drop_watch(
+    tensors: Mapping[str, Tensor], facts: Mapping[str, str]
+) -> tuple[dict[str, Tensor], dict[str, str], list[Rung]]:
+    """What a state file holds of the method alone, and the rungs of its streams: none without a watch."""
+    try:
+        rungs = [Rung(values["ladder"]["rung"]) for values in json.loads(facts.get("watch", "[]"))]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise LmrError(f"The watch in the state cannot be read ({error}); the state is damaged.") from error
+    own = {key: value for key, value in tensors.items() if not key.startswith(PREFIX)}
+    return own, {key: value for key, value in facts.items() if key != "watch"}, rungs
 
 
 def check_fit(watch: StreamWatch, like: StreamWatch, shape: tuple[int, ...]) -> None:
@@ -105,6 +135,7 @@ def _pack(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "ladder": dataclasses.asdict(watch.ladder),
         "labels": watch.canaries.labels,
         "history": watch.canaries.history,
+        "earlier": watch.canaries.earlier,
         "steps": watch.canaries.steps,
         "passed": watch.canaries.passed,
         "images": watch.images,
@@ -130,6 +161,7 @@ def _unpack(values: Mapping[str, Any], tensors: Mapping[str, Tensor], stream: in
             tuple(values["history"]),
             values["steps"],
             values["passed"],
+            values.get("earlier"),
         ),
         values["images"],
         values["not_finite"],

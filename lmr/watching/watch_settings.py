@@ -59,7 +59,7 @@ class WatchSettings:
     """The arguments of ``lmr.watch``; see there."""
 
     mode: Mode = "on"
-    every: int = 16
+    every: int | None = None
     signals: bool = True
     reset_every: int = 0
     canaries: int = 32
@@ -73,7 +73,8 @@ class WatchSettings:
         _convert_fields(self)
         lowest = {"every": 1, "reset_every": 0, "canaries": 0, "snapshots": 0, "snapshot_mb": 0}
         for key, low in lowest.items():
-            if not low <= getattr(self, key) < math.inf:
+            value = getattr(self, key)
+            if value is not None and not low <= value < math.inf:
                 raise LmrError(f"Expected {key!r} of a watch of at least {low}, got {getattr(self, key)!r}.")
 
     @property

@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,12 +23,22 @@ from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
 from lmr.core.method import Method, Mix, Prediction, Streams
 from lmr.core.traits import Passes
-from lmr.watching.canaries import Canaries, collect, is_due, note_check
+from lmr.watching.canaries import Canaries, begin_suspicion, collect, is_due, note_check
 from lmr.watching.ladder import Action, Ladder, Rung, advance, enter
 from lmr.watching.signals import Signals, Tally, add_images, find_alarms, measure
 from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot
-from lmr.watching.stream_watch import EVENTS, PREFIX, HealthEvent, StreamWatch, Undo, check_fit, pack_all, unpack_all
-from lmr.watching.watch_settings import Mode, Thresholds, WatchSettings
+from lmr.watching.stream_watch import (
+    EVENTS,
+    PREFIX,
+    HealthEvent,
+    StreamWatch,
+    Undo,
+    check_fit,
+    move_watch,
+    pack_all,
+    unpack_all,
+)
+from lmr.watching.watch_settings import WatchSettings
 from lmr.watching.wrapper import MethodWrapper
 
 
@@ -41,40 +52,8 @@ class _Look:
     watch: StreamWatch
 
 
-def watch(
-    method: Method,
-    *,
-    mode: Mode = "on",
-    every: int = 16,
-    signals: bool = True,
-    reset_every: int = 0,
-    canaries: int = 32,
-    snapshots: int = 4,
-    snapshot_mb: float = 256.0,
-    thresholds: Thresholds | None = None,
-) -> Watched:
-    """Watch a method: notice without labels when a stream's adaptation goes wrong, and roll it back.
-
-    ``every``: one image in so many is compared with the frozen model while nothing is suspected. ``mode="report"``
-    reports and never acts. ``reset_every=N`` forgets everything every N steps, with ``signals=False`` as the only
-    guard. Up to ``canaries`` images of each stream are kept to check it against, and up to ``snapshots`` of its state,
-    of at most ``snapshot_mb`` megabytes.
-
-    Examples:
-        >>> import lmr, torch
-        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
-        >>> watched = lmr.watch(lmr.create("lmr", clip), every=8)
-        >>> watched.step(torch.randn(4, 3, 32, 32)).info["health"]
-        {0: 'ok'}
-    """
-    settings = WatchSettings(
-        mode, every, signals, reset_every, canaries, snapshots, snapshot_mb, thresholds or Thresholds()
-    )
-    return Watched(method, settings)
-
-
 class Watched(MethodWrapper):
-    """A method and the watch of its streams; see :func:`watch`. ``method`` is the method itself.
+    """A method and the watch of its streams; see :func:`lmr.watch`. ``method`` is the method itself.
 
     Examples:
         >>> import lmr, torch
@@ -90,7 +69,7 @@ class Watched(MethodWrapper):
         if not isinstance(method, Method) or isinstance(method, Watched):
             raise LmrError(f"Expected a method that is not watched yet, got {type(method).__name__}.")
         super().__init__(method)
-        self.settings = settings or WatchSettings()
+        self.settings, self._placement = settings or WatchSettings(), method._placement
         self._watches = [self._begin_watch() for _ in range(self.streams)]
 
     def count_passes(self, learning: float = 1.0) -> Passes | None:
@@ -98,7 +77,8 @@ class Watched(MethodWrapper):
         passes = self.method.count_passes(learning)
         if passes is None or not self.settings.signals:
             return passes
-        return replace(passes, forwards=passes.forwards + 1 / self.settings.every)
+        share = 1 / self._every
+        return replace(passes, forwards=passes.forwards + share, whole=passes.whole + share)
 
     def settle(self, stream: int) -> FrozenAnswer:
         """As the method; a quarantined stream answers as zero-shot."""
@@ -199,10 +179,10 @@ class Watched(MethodWrapper):
         if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
             raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
         own = {key: value for key, value in state["tensors"].items() if not key.startswith(PREFIX)}
-        watches = [self._begin_watch() for _ in rows]
-        if "watch" in state:
-            watches = self._unpack(str(state["watch"]), state["tensors"], rows)
         with self._hold():
+            watches = [self._begin_watch() for _ in rows]
+            if "watch" in state:
+                watches = self._unpack(str(state["watch"]), state["tensors"], rows)
             rest = {key: value for key, value in state.items() if key != "watch"}
             self.method.load_state_dict({**rest, "tensors": own}, rows)
             for stream, watch in zip(rows, watches, strict=True):
@@ -211,13 +191,18 @@ class Watched(MethodWrapper):
     # What an operator may do.
 
     def rollback(self, stream: int = 0) -> None:
-        """Return a stream to its newest snapshot; it answers without adapting for a while."""
+        """Return a stream to its newest snapshot, one that is there already to the one before.
+
+        It answers without adapting for a while.
+        """
         with self._hold():
             watch = self._watches[self._one(stream)]
-            if not watch.snapshots:
-                raise LmrError(f"There is no snapshot of stream {stream} yet; reset it instead.")
+            there = watch.ladder.rung is Rung.ROLLED_BACK
+            older = watch.snapshots[:-1] if there else watch.snapshots
+            if not older:
+                raise LmrError(f"There is no {'older ' * there}snapshot of stream {stream}; reset it instead.")
             ladder = enter(watch.ladder, Rung.ROLLED_BACK, self.settings.thresholds.rest)
-            self._carry_out(stream, ladder, Action.ROLL_BACK, (), last=watch.ladder.step, operator=True)
+            self._carry_out(stream, ladder, Action.ROLL_BACK, (), last=older[-1].step, operator=True)
 
     def pause(self, stream: int = 0) -> None:
         """Answer a stream with its present state, without adapting, until it is resumed."""
@@ -246,14 +231,23 @@ class Watched(MethodWrapper):
 
     # The comparison.
 
+    @property
+    def _every(self) -> int:
+        """One image in so many is compared while nothing is suspected; fewer where a step is about one forward."""
+        if self.settings.every is not None:
+            return self.settings.every
+        passes = self.method.count_passes()
+        return 16 if passes is None or passes.total >= 1.5 else 32
+
     def _look(self, mix: Mix) -> Iterator[_Look]:
         """The streams of a batch. Which images are compared depends on nothing but their number in the stream."""
+        every = self._every
         members: list[list[int]] = [[] for _ in range(mix.count)]
         for place, k in enumerate(mix.index.tolist()):
             members[k].append(place)
         for stream, places in zip(mix.active.tolist(), members, strict=True):
             watch = self._watches[stream]
-            rung, every = watch.ladder.rung, self.settings.every
+            rung = watch.ladder.rung
             calm = rung in (Rung.OK, Rung.PAUSED)
             compared = [place for n, place in enumerate(places, watch.images) if not calm or n % every == 0]
             if not self.settings.signals or rung is Rung.QUARANTINED:
@@ -279,11 +273,10 @@ class Watched(MethodWrapper):
         kept = look.watch.canaries
         rung = look.watch.ladder.rung
         suspected = rung not in (Rung.OK, Rung.PAUSED, Rung.QUARANTINED)
-        if kept.images is None or not is_due(kept, suspected, self.settings.thresholds.confirm):
+        if kept.images is None or not is_due(kept, suspected, len(look.places), self.settings.thresholds.confirm):
             return kept
-        images = kept.images.to(self.classifier.device, self.classifier.dtype)
-        ids = None if self.streams == 1 else [look.stream] * len(images)
-        return note_check(kept, self.method.predict(images, ids).labels)
+        ids = None if self.streams == 1 else [look.stream] * len(kept.images)
+        return note_check(kept, self.method.predict(kept.images, ids).labels)
 
     def _answer_all(self, images: Tensor, mix: Mix, looks: list[_Look], plain: dict[int, Tensor]) -> Prediction:
         """Each stream is answered as its rung says: it adapts, it answers with its state, or as zero-shot."""
@@ -346,7 +339,7 @@ class Watched(MethodWrapper):
         watch, rules = self._watches[stream], self.settings.thresholds
         alarms: tuple[str, ...] = ()
         if self.settings.signals:
-            alarms = find_alarms(_measure(watch), rules, self.classifier.classes)
+            alarms = find_alarms(_measure(watch), rules, self.classifier.classes, len(watch.canaries.labels))
         last = watch.ladder.since - rules.quiet
         snapshot = find_snapshot(watch.snapshots, last) is not None
         ladder, action = advance(watch.ladder, alarms, compared, snapshot, rules, self.settings.mode == "on")
@@ -355,7 +348,8 @@ class Watched(MethodWrapper):
             self._take_snapshot(stream)
         else:
             self._carry_out(stream, ladder, action, alarms, last)
-        if self.settings.reset_every and ladder.step % self.settings.reset_every == 0:
+        period, may_act = self.settings.reset_every, self.settings.mode == "on" and ladder.rung is not Rung.PAUSED
+        if period and may_act and ladder.step % period == 0:
             self.method.reset(stream)
             self._watches[stream] = replace(self._start_signals(self._watches[stream]), snapshots=())
         return [event for event in self._watches[stream].events if event.step == ladder.step and not event.operator]
@@ -373,7 +367,7 @@ class Watched(MethodWrapper):
         """Give a stream its new place on the ladder, and its state what the action says."""
         watch = self._watches[stream]
         if action in (Action.ROLL_BACK, Action.RESET):
-            undo = Undo(watch.ladder, self._take(stream))
+            before = self._take(stream)
             kept: tuple[Snapshot, ...] = ()
             if action is Action.ROLL_BACK:
                 chosen = find_snapshot(watch.snapshots, last)
@@ -383,6 +377,9 @@ class Watched(MethodWrapper):
             else:
                 self.method.reset(stream)
             self._record(stream, ladder, action, alarms, operator=operator)
+            undo, after = Undo(watch.ladder, before), self._take(stream)
+            if watch.undo is not None and all(torch.equal(before[key], after[key]) for key in before):
+                undo = watch.undo  # nothing changed, so what is worth undoing is still the action before
             fresh = self._start_signals(self._watches[stream])
             self._watches[stream] = replace(fresh, undo=undo, snapshots=kept)
         elif ladder.rung is not watch.ladder.rung:
@@ -398,7 +395,10 @@ class Watched(MethodWrapper):
         event = HealthEvent(
             stream, ladder.step, watch.ladder.rung, ladder.rung, action, alarms, _measure(watch), operator
         )
-        self._watches[stream] = replace(watch, ladder=ladder, events=(*watch.events, event)[-EVENTS:])
+        suspected = ladder.rung is Rung.WATCH and not watch.ladder.rung.rests  # a rest has begun a history already
+        canaries = begin_suspicion(watch.canaries) if suspected else watch.canaries
+        events = (*watch.events, event)[-EVENTS:]
+        self._watches[stream] = replace(watch, ladder=ladder, canaries=canaries, events=events)
 
     def _move(self, stream: int, rung: Rung) -> None:
         """Put a stream on a rung, for an operator."""
@@ -409,7 +409,7 @@ class Watched(MethodWrapper):
 
     def _start_signals(self, watch: StreamWatch) -> StreamWatch:
         """Forget what was measured of another state; the canaries themselves stay."""
-        canaries = replace(watch.canaries, history=(), steps=0, passed=0)
+        canaries = replace(watch.canaries, history=(), steps=0, passed=0, earlier=None)
         tally = Tally.begin(self.classifier.classes)
         return replace(watch, tally=tally, canaries=canaries, not_finite=0, drift=None)
 
@@ -420,11 +420,9 @@ class Watched(MethodWrapper):
         return tensors
 
     def _put(self, stream: int, tensors: Mapping[str, Tensor]) -> None:
-        """Make these tensors the state of a stream, in the types the method has now."""
-        own = self.method.state
-        fitting = {key: value.to(own[key].dtype) for key, value in tensors.items()}
+        """Make these tensors the state of a stream."""
         facts = {"spec": self.method.spec, **self.classifier.fingerprint}
-        self.method.load_state_dict({**facts, "tensors": fitting}, stream)
+        self.method.load_state_dict({**facts, "tensors": tensors}, stream)
 
     def _take_snapshot(self, stream: int) -> None:
         if self.settings.mode != "on" or not self.settings.signals or not self.settings.snapshots:
@@ -453,9 +451,22 @@ class Watched(MethodWrapper):
                     self.method._check_fit(kept, 1)
         except (KeyError, TypeError, ValueError, AttributeError, LmrError) as error:
             raise LmrError(f"The watch in the state cannot be used ({error}); the state is damaged.") from error
-        return found
+        return [self._move_watch(watch) for watch in found]
 
     # Internals.
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        """As the method; where it has followed its classifier, the kept states follow too."""
+        with self.method._hold():
+            if self._placement != self.method._placement:
+                self._watches = [self._move_watch(watch) for watch in self._watches]
+                self._placement = self.method._placement
+            yield
+
+    def _move_watch(self, watch: StreamWatch) -> StreamWatch:
+        with leave_inference_mode():
+            return move_watch(watch, self.method._convert_state, self.classifier.device, self.classifier.dtype)
 
     def _one(self, stream: int) -> int:
         """Check the number of a single stream."""
@@ -466,10 +477,11 @@ class Watched(MethodWrapper):
         watches = {look.stream: self._watches[look.stream] for look in looks}
         return {
             "health": {stream: str(watch.ladder.rung) for stream, watch in watches.items()},
-            "signals": {stream: dataclasses.asdict(_measure(watch)) for stream, watch in watches.items()},
+            "signals": {stream: dict(vars(_measure(watch))) for stream, watch in watches.items()},
             "events": [json.loads(json.dumps(dataclasses.asdict(event))) for event in events],
         }
 
 
 def _measure(watch: StreamWatch) -> Signals:
-    return measure(watch.tally, watch.not_finite, watch.canaries.history, watch.drift)
+    kept = watch.canaries
+    return measure(watch.tally, watch.not_finite, kept.history, watch.drift, kept.earlier)

@@ -135,7 +135,7 @@ MISFITS = [
     (0.0, bool, "True or False"), (1, str, "a string"), (None, str, "a string"), ("c", Literal["a", "b"], "'a' or 'b'"),
     (["a"], Literal["a", "b"], "'a' or 'b'"), ({}, Literal["a", "b"], "'a' or 'b'"),
     ((1,), tuple[int, int], "2 values in brackets"),
-    ((1, "x"), tuple[int, int], "2 values in brackets"), ("x", float | None, "float"),
+    ((1, "x"), tuple[int, int], "2 values in brackets"), ("x", float | None, "a number or None"),
 ]  # fmt: skip
 
 

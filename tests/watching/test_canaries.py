@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmr.watching.canaries import Canaries, collect, is_due, note_check
+from lmr.watching.canaries import Canaries, begin_suspicion, collect, is_due, note_check
 
 
 def logits(labels: list[int], sure: float = 20.0, classes: int = 20) -> Tensor:
@@ -29,11 +29,24 @@ def test_few_classes_have_room_for_more_of_each() -> None:
 
 def test_asked_every_200_steps_and_every_20_images_for_each() -> None:
     kept = Canaries(torch.zeros(8, 1), (0,) * 8, (), 200, 160)
-    assert is_due(kept, False, 64)
-    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 199, 160), False, 64)
-    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 200, 159), False, 64)
-    assert is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 1, 64), True, 64)
-    assert not is_due(Canaries(torch.zeros(7, 1), (0,) * 7, (), 999, 999), True, 64)
+    assert is_due(kept, False, 1, 64)
+    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 199, 160), False, 1, 64)
+    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 200, 159), False, 1, 64)
+
+
+def test_suspected_stream_is_asked_at_once_and_then_after_enough_images() -> None:
+    assert is_due(Canaries(torch.zeros(8, 1), (0,) * 8), True, 1, 64)
+    assert is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (1.0,), 1, 60), True, 4, 64)
+    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (1.0,), 1, 60), True, 3, 64)
+    assert not is_due(Canaries(torch.zeros(7, 1), (0,) * 7, (), 999, 999), True, 1, 64)
+
+
+def test_suspicion_begins_with_no_check_and_with_the_mean_before() -> None:
+    kept = Canaries(torch.zeros(8, 1), (0,) * 8, (1.0,) * 4 + (0.5,) * 6)
+    suspected = begin_suspicion(kept)
+    assert (suspected.history, suspected.earlier) == ((), 0.9)
+    again = begin_suspicion(note_check(suspected, torch.zeros(8)))
+    assert (again.history, again.earlier) == ((), 0.9)
 
 
 def test_agreement_is_noted_and_old_points_are_forgotten() -> None:

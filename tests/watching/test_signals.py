@@ -72,7 +72,7 @@ def test_effective_number_counts_equal_shares() -> None:
 def test_nothing_is_known_before_the_first_image() -> None:
     signals = measure(Tally.begin(CLASSES), 0, (), math.nan)
     assert signals == Signals(0, 0, None, None, None, None, None, None, None, None)
-    assert find_alarms(signals, Thresholds(), 10) == ()
+    assert find_alarms(signals, Thresholds(), 10, 0) == ()
 
 
 def test_canaries_fall_is_the_difference_of_two_means() -> None:
@@ -81,6 +81,19 @@ def test_canaries_fall_is_the_difference_of_two_means() -> None:
     assert signals.canaries == 0.9
     assert signals.canary_fall == pytest.approx(0.96 - 0.88)
     assert measure(Tally.begin(CLASSES), 0, history[1:], None).canary_fall is None
+    assert measure(Tally.begin(CLASSES), 0, (0.9, 0.8), None, 0.95).canary_fall == pytest.approx(0.95 - 0.85)
+    assert measure(Tally.begin(CLASSES), 0, (), None, 0.95).canary_fall is None
+
+
+@pytest.mark.parametrize("count", [8, 10, 20, 29, 32])
+def test_one_or_two_canaries_that_change_are_no_alarm(count: int) -> None:
+    limits = Thresholds(canary_agreement=0)
+    for changed in range(5):
+        history = (1.0,) * 5 + ((count - changed) / count,) * 5
+        signals = measure(Tally.begin(CLASSES), 0, history, None)
+        assert find_alarms(signals, limits, CLASSES, count) == (("canaries",) if changed > 2 else ())
+    signals = dataclasses.replace(WELL, canary_fall=0.09)
+    assert find_alarms(signals, Thresholds(canary_fall=0.1), CLASSES, 32) == ()
 
 
 LOW = 0.2 * math.log(100) / math.log(1000)
@@ -107,8 +120,8 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         canary_fall=0.1,
         drift=0.3,
     )
-    assert find_alarms(WELL, limits, 100) == ()
-    assert find_alarms(dataclasses.replace(WELL, **change), limits, 100) == (alarm,)
+    assert find_alarms(WELL, limits, 100, 32) == ()
+    assert find_alarms(dataclasses.replace(WELL, **change), limits, 100, 32) == (alarm,)
 
 
 @pytest.mark.parametrize(
@@ -123,4 +136,4 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
     ],
 )
 def test_what_is_no_alarm(change: dict[str, float]) -> None:
-    assert find_alarms(dataclasses.replace(WELL, **change), Thresholds(), 100) == ()
+    assert find_alarms(dataclasses.replace(WELL, **change), Thresholds(), 100, 32) == ()

@@ -16,6 +16,7 @@ def test_spec_makes_the_same_settings() -> None:
     assert read_watch("on") == WatchSettings() == read_watch("watch()")
     assert read_watch("report") == WatchSettings("report")
     assert read_watch("off") is None
+    assert read_watch(WatchSettings().spec) == WatchSettings()
     assert read_watch("watch(every=8, canaries=16, canary_agreement=0.5)") == WatchSettings(
         every=8, canaries=16, thresholds=Thresholds(canary_agreement=0.5)
     )
@@ -27,7 +28,7 @@ def test_spec_makes_the_same_settings() -> None:
         ("maybe", "Expected on, report, off or watch"),
         ("watch(evry=3)", "no argument 'evry'. Did you mean 'every'"),
         ("watch(every=0)", "'every' of a watch of at least 1"),
-        ("watch(every=1.5)", "Expected a whole number for 'every'"),
+        ("watch(every=1.5)", "Expected a whole number or None for 'every'"),
         ("watch(mode='off')", "'on' or 'report'"),
         ("watch(memory=0)", "'memory' of a watch to be at least 1"),
         ("watch(drift=-1)", "'drift' of a watch to be at least 0"),

@@ -44,7 +44,7 @@ def count_passes_of_image(tower: VisionTower, passes: Passes, classes: int) -> f
     """The passes of one image through its tower, and its comparisons with all classes."""
     image, last = count_image(tower), count_image(tower, passes.blocks)
     seen = count_comparison(tower.config.features, classes)
-    first = min(1.0, passes.forwards)
+    first = min(passes.whole, passes.forwards)
     forwards = first * image.forward + (passes.forwards - first) * last.forward + passes.forwards * seen.forward
     return forwards + passes.backwards * (last.backward + seen.backward)
 

@@ -1,4 +1,4 @@
-"""Trials of the watch: streams are what they are called, results are kept, and a collapse is noticed."""
+"""Trials of the watch: streams are what they are called, and results are kept."""
 
 from __future__ import annotations
 
