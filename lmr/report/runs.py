@@ -14,6 +14,7 @@ from lmr.bench.running.row import Row, read_rows, read_samples
 from lmr.core.errors import LmrError
 from lmr.report.noted import Noted
 from lmr.report.row_traits import read_spec
+from lmr.watching.watch_settings import read_watch
 
 Samples = dict[str, NDArray[Any]]
 
@@ -46,6 +47,7 @@ def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
         for row in found:
             try:
                 read_spec(row.spec)
+                read_watch(row.watch.get("spec", "off"))
             except LmrError as error:
                 notes.append(f"The run {row.run} in {str(folder)!r} was left out. {error}")
                 continue

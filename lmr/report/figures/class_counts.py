@@ -38,7 +38,7 @@ def collect_class_counts(settings: Mapping[Setting, Sequence[Series]]) -> list[C
         for one in series:
             method, classes = find_known(one.first.method), one.first.protocol.get("classes", "")
             base = _find_baseline(series, one)
-            words = _describe_values(method, one) if method else ""
+            words = _describe_values(method, one) if method and one.watch is None else ""
             common = find_common([one, base]) if base else []
             if method is None or base is None or not words or not common or not classes.isdecimal():
                 continue

@@ -15,6 +15,7 @@ from lmr.report.runs import read_runs
 from lmr.report.series import gather
 from lmr.report.tables.life_table import build_life
 from lmr.report.tables.table import ReportTable
+from lmr.watching.watch_settings import WatchSettings
 
 LMR, TENT = complete("lmr"), complete("tent")
 BURSTS, SHUFFLE = {"kind": "bursts", "hash": "b"}, {"kind": "shuffle", "hash": "s"}
@@ -86,6 +87,15 @@ def test_streams_of_one_world_are_one_table(tmp_path: Path) -> None:
     assert (
         "On another stream than the others, and not in its column: TENT (long haul, 64, 1,000 images)." in table.notes
     )
+
+
+def test_watched_runs_have_a_line_of_their_own(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "runs")
+    for seed in (1, 2):
+        add(folder, "LMR, watched", LMR, [300, 300], seed=seed, watch={"spec": WatchSettings().spec})
+    (table,) = build(folder)
+    found = {line.label: line.cells[1].value for line in table.lines}
+    assert found == {"zero-shot": 50, "LMR": 57.5, "LMR, watched": pytest.approx(30)}
 
 
 def test_published_kinds_of_streams_are_no_life(tmp_path: Path) -> None:
