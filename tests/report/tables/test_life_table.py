@@ -95,7 +95,15 @@ def test_watched_runs_have_a_line_of_their_own(tmp_path: Path) -> None:
         add(folder, "LMR, watched", LMR, [300, 300], seed=seed, watch={"spec": WatchSettings().spec})
     (table,) = build(folder)
     found = {line.label: line.cells[1].value for line in table.lines}
-    assert found == {"zero-shot": 50, "LMR": 57.5, "LMR, watched": pytest.approx(30)}
+    assert found == {"zero-shot": 50, "LMR": pytest.approx(57.5), "LMR, watched": pytest.approx(30)}
+
+
+def test_folders_with_numbers_in_their_names_are_worlds_of_their_own(tmp_path: Path) -> None:
+    for dataset in ("camera-1", "camera-2", "pocket-c-2000", "pocket-c-3000", "my-pocket-c-1", "my-pocket-c-2"):
+        add(tmp_path, "zero-shot", "zeroshot()", [500], dataset=dataset)
+        add(tmp_path, "LMR", LMR, [600], dataset=dataset)
+    titles = [table.title.removeprefix("In life: ").split(",")[0] for table in build(tmp_path)]
+    assert titles == ["camera-1", "camera-2", "pocket-c", "my-pocket-c-1", "my-pocket-c-2"]
 
 
 def test_published_kinds_of_streams_are_no_life(tmp_path: Path) -> None:
