@@ -14,7 +14,6 @@ from lmr.bench.running.row import Row, read_rows, read_samples
 from lmr.core.errors import LmrError
 from lmr.report.noted import Noted
 from lmr.report.row_traits import read_spec
-from lmr.watching.watch_settings import read_watch
 
 Samples = dict[str, NDArray[Any]]
 
@@ -35,6 +34,11 @@ class Runs:
             return Noted(None, (str(error),))
 
 
+def _check(row: Row) -> tuple[object, ...]:
+    """Read what labels are made of; an LmrError if that cannot be done."""
+    return read_spec(row.spec), row.watch_words
+
+
 def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
     """Read folders of runs; a run that is in several counts once."""
     folders = list(folders)
@@ -46,8 +50,7 @@ def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
         notes += dropped
         for row in found:
             try:
-                read_spec(row.spec)
-                read_watch(row.watch.get("spec", "off"))
+                _check(row)
             except LmrError as error:
                 notes.append(f"The run {row.run} in {str(folder)!r} was left out. {error}")
                 continue

@@ -28,7 +28,6 @@ from lmr.report.row_traits import (
     label_of,
     stream_of,
 )
-from lmr.watching.watch_settings import read_watch
 
 SHUFFLE = "shuffle"  # the order of the paper's streams
 STREAM_WORDS = {
@@ -256,7 +255,7 @@ def find_label_origin(rows: Sequence[Row]) -> LabelOrigin:
     if len({row.label for row in rows}) > 1:
         return LabelOrigin.SEVERAL
     row = rows[0]
-    label = row.label.removesuffix(_name_watch(row))
+    label = row.label.removesuffix(row.watch_words)
     step = not find_changes(row.spec) and (is_printed_name(label, row.spec) or _is_values(row, label))
     return LabelOrigin.STEP if step else LabelOrigin.GIVEN
 
@@ -275,13 +274,7 @@ def _find_label(rows: Sequence[Row]) -> str:
         return rows[0].label
     label, changes = label_of(rows[0]), find_changes(rows[0].spec)
     label += f" ({', '.join(f'{key}={value}' for key, value in changes.items())})" if changes else ""
-    return label + _name_watch(rows[0])
-
-
-def _name_watch(row: Row) -> str:
-    """What labels end with in a watched run; nothing in a plain one."""
-    settings = read_watch(row.watch.get("spec", "off"))
-    return f", {settings.label}" if settings else ""
+    return label + rows[0].watch_words
 
 
 def sort_domains(domains: Iterable[str]) -> list[str]:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from lmr.core.method import Method
+from lmr.data.sets.class_subset import BEFORE_COUNT
 from lmr.report.row_traits import LineKind, expand_spec, find_known
 from lmr.report.series import Series, Setting, find_common
 
-BEFORE_COUNT = "@"  # in the name of a subset of classes, as datasets have it
 FEW = 2  # the smallest number of classes, for which a method surely chooses if it does at all
 
 
