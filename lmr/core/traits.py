@@ -102,3 +102,7 @@ class Switch:
     values: dict[str, Any]
     kept: float
     depth: float | None = None
+
+    def list_keys(self) -> set[str]:
+        """The arguments that it changes."""
+        return {*self.values, *(() if self.depth is None else ("blocks",))}

@@ -70,7 +70,7 @@ def find_groups(settings: Mapping[Setting, Sequence[Series]]) -> list[LifeGroup]
     """The groups that hold a stream which is not as in published benchmarks."""
     found: dict[Setting, list[Series]] = {}
     for setting, series in settings.items():
-        name = re.sub(r"-\d+$", "", setting.dataset)  # the first 2,000 images and the first 100,000 are one world
+        name = re.sub(r"^(pocket(-c)?)-\d+$", r"\1", setting.dataset)  # any number of images is from one world
         shared = replace(setting, dataset=name, severity=0, order=SHUFFLE, stream=StreamKind.DOMAIN)
         found.setdefault(shared, []).extend(series)
     groups = [LifeGroup(setting, tuple(series)) for setting, series in found.items()]

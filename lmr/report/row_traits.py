@@ -19,7 +19,7 @@ class LineKind(enum.Enum):
     """What a line of a table shows."""
 
     BASELINE = enum.auto()  # the frozen classifier
-    OTHER = enum.auto()  # any method, also one of ours with changed arguments
+    OTHER = enum.auto()  # any method, also one of ours that is watched or has changed arguments
     OURS = enum.auto()  # the method that others are compared with, as published
     PART = enum.auto()  # a method with some of its parts switched off and nothing else changed
     STEP = enum.auto()  # a step of a sweep: only the arguments of the sweep are changed
@@ -87,7 +87,7 @@ def kind_of(row: Row) -> LineKind:
         if method and set(changes) <= set(method.parts):
             return LineKind.PART
         return LineKind.OTHER if find_sweep(row) is None else LineKind.STEP
-    return LineKind.OURS if role is Role.OURS else LineKind.OTHER
+    return LineKind.OURS if role is Role.OURS and not row.watch else LineKind.OTHER
 
 
 def find_sweep(row: Row) -> str | None:

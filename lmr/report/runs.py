@@ -34,6 +34,11 @@ class Runs:
             return Noted(None, (str(error),))
 
 
+def _check(row: Row) -> tuple[object, ...]:
+    """Read what labels are made of; an LmrError if that cannot be done."""
+    return read_spec(row.spec), row.watch_words
+
+
 def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
     """Read folders of runs; a run that is in several counts once."""
     folders = list(folders)
@@ -45,7 +50,7 @@ def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
         notes += dropped
         for row in found:
             try:
-                read_spec(row.spec)
+                _check(row)
             except LmrError as error:
                 notes.append(f"The run {row.run} in {str(folder)!r} was left out. {error}")
                 continue

@@ -120,6 +120,16 @@ class Series:
         """The sweep of its method that this is a step of."""
         return find_sweep(self.first)
 
+    @property
+    def watch(self) -> str | None:
+        """The spec of the watch around the method; None for a plain run."""
+        return self.first.watch.get("spec")
+
+    @property
+    def configuration(self) -> tuple[str, str | None]:
+        """What was run, whatever it was run on: the method with its arguments, and its watch."""
+        return self.first.spec, self.watch
+
     @cached_property
     def changes(self) -> dict[str, Any]:
         """The arguments in which the spec differs from the nearest preset of its method."""
@@ -198,7 +208,7 @@ def _join_rows(setting: Setting, rows: Sequence[Row]) -> list[Series]:
     groups: dict[tuple[Any, ...], Series] = {}
     for row in rows:
         one = Series("", setting, (row,), data[row.run])
-        key = (row.spec, row.watch.get("spec"), row.batch_size, row.images, row.emit, *one.ground)
+        key = (*one.configuration, row.batch_size, row.images, row.emit, *one.ground)
         groups[key] = replace(one, rows=(*groups[key].rows, row)) if key in groups else one
     return [replace(one, label=_find_label(one.rows)) for one in groups.values()]
 
@@ -245,16 +255,17 @@ def find_label_origin(rows: Sequence[Row]) -> LabelOrigin:
     if len({row.label for row in rows}) > 1:
         return LabelOrigin.SEVERAL
     row = rows[0]
-    step = not find_changes(row.spec) and (is_printed_name(row.label, row.spec) or _is_values(row))
+    label = row.label.removesuffix(row.watch_words)
+    step = not find_changes(row.spec) and (is_printed_name(label, row.spec) or _is_values(row, label))
     return LabelOrigin.STEP if step else LabelOrigin.GIVEN
 
 
-def _is_values(row: Row) -> bool:
+def _is_values(row: Row, label: str) -> bool:
     """Whether a label only gives the values of a sweep's arguments, such as ``gap, 5``."""
     method = find_known(row.method)
     values = expand_spec(row.spec) if method and method.swept else {}
     sweeps = method.swept.values() if method else ()
-    return any(sorted(row.label.split(", ")) == sorted(str(values[key]) for key in keys) for keys in sweeps)
+    return any(sorted(label.split(", ")) == sorted(str(values[key]) for key in keys) for keys in sweeps)
 
 
 def _find_label(rows: Sequence[Row]) -> str:
@@ -262,7 +273,8 @@ def _find_label(rows: Sequence[Row]) -> str:
     if find_label_origin(rows) is LabelOrigin.GIVEN:
         return rows[0].label
     label, changes = label_of(rows[0]), find_changes(rows[0].spec)
-    return f"{label} ({', '.join(f'{key}={value}' for key, value in changes.items())})" if changes else label
+    label += f" ({', '.join(f'{key}={value}' for key, value in changes.items())})" if changes else ""
+    return label + rows[0].watch_words
 
 
 def sort_domains(domains: Iterable[str]) -> list[str]:

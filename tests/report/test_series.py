@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from lmr.report.row_traits import find_changes
 from lmr.report.runs import read_runs
 from lmr.report.series import gather, share_seeds
 from lmr.report.tables.distinction import tell_apart
+from lmr.watching.watch_settings import WatchSettings
 
 LMR = complete("lmr", "cifar10-c")
 
@@ -129,6 +131,21 @@ def test_labels_of_ablation_plans_do_not_rename_the_methods() -> None:
     assert gather_one([make_row("PMR + BC", part, "frost", 0.5), make_row("no AM", part, "fog", 0.5)]) == [
         "LMR (am=False)"
     ]
+
+
+def test_watched_runs_keep_their_watch_in_every_label() -> None:
+    watch: dict[str, Any] = {"watch": {"spec": WatchSettings(every=8).spec}}
+    both = [make_row(label, LMR, "frost", 0.5) for label in ("Full", "LMR")]
+    both += [make_row(f"{label}, watched (every=8)", LMR, "frost", 0.5, **watch) for label in ("Full", "LMR")]
+    assert gather_one(both) == ["LMR", "LMR, watched (every=8)"]
+    assert gather_one([make_row("Full, watched (every=8)", LMR, "frost", 0.5, **watch)]) == ["LMR, watched (every=8)"]
+
+
+def test_a_run_with_a_watch_that_cannot_be_read_is_left_out_with_a_word(tmp_path: Path) -> None:
+    odd = make_row("LMR, watched", LMR, "frost", 0.5, watch={"spec": "watch(sharp=1)"})
+    runs = read_runs([write_runs(tmp_path, [make_row("LMR", LMR, "frost", 0.5), odd], samples=False)])
+    assert len(runs.rows) == 1
+    assert "no argument 'sharp'" in runs.notes[0]
 
 
 def test_averages_need_every_domain() -> None:

@@ -49,7 +49,7 @@ def make_row(label: str, spec: str, domain: str, accuracy: float | None, **chang
         "finished": "2026-01-01T00:00:00",
     }
     for key, value in changes.items():
-        (fields if key in fields or key in ("domains", "protocol") else metrics)[key] = value
+        (fields if key in fields or key in ("domains", "protocol", "watch") else metrics)[key] = value
     name = parse_spec(spec)[0]
     content = json.dumps([label, spec, domain, {k: v for k, v in fields.items() if k != "curve"}], sort_keys=True)
     run = hashlib.sha256(content.encode()).hexdigest()[:16]

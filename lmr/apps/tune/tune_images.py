@@ -70,12 +70,18 @@ def tune_images(
                 results = [_find_result(source, folder / "streams", bar, save_seconds) for source in sources]
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("Interrupted. To continue, give the same command again.") from None
+        _write_scores(folder, results, [])  # before the labels are looked for: there may be none
         judgements = [_judge(*pair) for pair in zip(sources, results, strict=True)] if judged else []
-        described = [describe_result(one, judgement) for one, judgement in _pair(results, judgements)]
-        content = json.dumps(hide_nan({"rule": RULE, "streams": described}), indent=1)
-        write_atomically(folder / JSON_FILE, f"{content}\n".encode())
-        write_atomically(folder / CSV_FILE, format_csv(described).encode())
+        if judgements:
+            _write_scores(folder, results, judgements)
     return TuneOutcome(results, judgements, folder)
+
+
+def _write_scores(folder: Path, results: Sequence[TuneResult], judgements: Sequence[StreamJudgement]) -> None:
+    described = [describe_result(one, judgement) for one, judgement in _pair(results, judgements)]
+    content = json.dumps(hide_nan({"rule": RULE, "streams": described}), indent=1)
+    write_atomically(folder / JSON_FILE, f"{content}\n".encode())
+    write_atomically(folder / CSV_FILE, format_csv(described).encode())
 
 
 def _find_result(source: TuneSource, folder: Path, bar: tqdm[Never], save_seconds: float) -> TuneResult:

@@ -177,10 +177,14 @@ def open_folder(
     paths = paths[:images]
     backbone = options.load(model)
     classifier = make_classifier(backbone, names, prompts)
-    made = [create_suited(one, classifier) for one in list_candidates(method, over)]
-    methods = list({one.spec: one for one in reversed(made)}.values())[::-1]  # of equal ones the first
-    if len(methods) < 2:
-        raise LmrError(f"There is nothing to choose from: all values in --over give {methods[0].spec}.")
+
+    def create_methods() -> list[Method]:
+        made = [create_suited(one, classifier) for one in list_candidates(method, over)]
+        return list({one.spec: one for one in reversed(made)}.values())[::-1]  # of equal ones the first
+
+    specs = [one.spec for one in create_methods()]
+    if len(specs) < 2:
+        raise LmrError(f"There is nothing to choose from: all values in --over give {specs[0]}.")
 
     def read(start: int) -> Iterator[TrialBatch]:
         for first in range(start * batch_size, len(paths), batch_size):
@@ -189,10 +193,10 @@ def open_folder(
             stacked = torch.stack(list(found.values())) if found else torch.empty(0)
             yield TrialBatch(stacked.to(classifier.device, classifier.dtype), list(found))
 
-    facts = [list(map(_describe_file, paths)), [one.spec for one in methods], batch_size, classifier.fingerprint]
+    facts = [list(map(_describe_file, paths)), specs, batch_size, classifier.fingerprint]
     name = os.fspath(sources[0]) if len(sources) == 1 else f"{len(sources)} sources"
     key = make_key([json.dumps(facts), json.dumps(options.note())])
-    return TuneSource(name, key, len(paths), lambda: methods, read, lambda: _find_labels(sources, names, paths))
+    return TuneSource(name, key, len(paths), create_methods, read, lambda: _find_labels(sources, names, paths))
 
 
 def make_key(parts: Sequence[str]) -> str:

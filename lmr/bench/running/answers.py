@@ -113,12 +113,24 @@ def compute_metrics(records: Records, classes: int) -> dict[str, float | None]:
         "effective_classes": metrics.effective_classes(predicted),
         "top_share": metrics.top_share(predicted),
         "late_top_share": metrics.late_top_share(predicted),
-        "gate_share": float(records["gate_share"].mean()),
-        "protected_size": float(records["protected_size"].mean()),
-        "drift": float(records["drift"][-1]),
+        "gate_share": _average_known(records["gate_share"]),
+        "protected_size": _average_known(records["protected_size"]),
+        "drift": _find_last_known(records["drift"]),
         "ms_per_image": 1000 * float(_leave_out_first(records)["seconds"].mean()),
     }
     return {key: value if math.isfinite(value) else None for key, value in numbers.items()}
+
+
+def _average_known(values: NDArray[np.float64]) -> float:
+    """The mean over the images of steps that report a value: a step that rests under a watch has none."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def _find_last_known(values: NDArray[np.float64]) -> float:
+    """The value after the last step that reports one."""
+    known = values[~np.isnan(values)]
+    return float(known[-1]) if len(known) else math.nan
 
 
 def _leave_out_first(records: Records) -> Records:

@@ -14,6 +14,7 @@ from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
 from lmr.data.provenance import DataOrigin
 from lmr.data.sets.catalogue import open_dataset
+from lmr.data.sets.class_subset import BEFORE_COUNT
 from lmr.data.sets.dataset import CLEAN, Dataset, ImageArray, Labels
 from lmr.data.streams import Batch, Stream, make_stream
 from lmr.images.ahead import ReadAhead
@@ -88,7 +89,7 @@ def find_dataset(name: str, root: str | None = None) -> KeptImages:
 
 def name_clean_set(name: str) -> str:
     """The name of the clean set that a corrupted one was made from, with the same classes."""
-    whole, at, subset = name.partition("@")
+    whole, at, subset = name.partition(BEFORE_COUNT)
     return CLEAN_SETS.get(whole, whole.removesuffix("-c")) + at + subset
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
+from lmr.watching.watch_settings import read_watch
 
 METRICS = (
     "accuracy", "ece", "nll", "classes_predicted", "effective_classes", "top_share", "late_top_share", "gate_share",
@@ -97,6 +98,12 @@ class Row:
                     raise ValueError(f"its {name}, {key:.40}, is {value!r:.40}")
         content["metrics"] = {key: content["metrics"].get(key) for key in METRICS}
         return cls(**{f.name: content[f.name] for f in fields if f.name in content})
+
+    @property
+    def watch_words(self) -> str:
+        """What the label of a watched run ends with; nothing for a plain one."""
+        settings = read_watch(self.watch.get("spec", "off"))
+        return f", {settings.label}" if settings else ""
 
     @property
     def order_words(self) -> str:

@@ -7,7 +7,7 @@ answers mildly changed copies without adapting. Labels are not part of anything 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -127,18 +127,29 @@ class Trials:
             return
         try:
             tensors, facts = read_state(self.path)
-            if facts["key"] != self.key:
-                return
-            for number, trial in enumerate(self.trials):
-                start = f"{number}.state."
-                own = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
-                trial.method.load_state_dict(trial.method.state_dict() | {"tensors": own})
-                trial.probabilities = [tensors[f"{number}.probabilities"]]
-                trial.overlaps = [tensors[f"{number}.overlaps"]]
-            self.frozen, self.places = [tensors["frozen"]], tensors["places"]
-            self.batches = int(facts["batches"])
+            if facts["key"] == self.key:
+                self._fill(tensors, facts["batches"])
         except (LmrError, KeyError):
-            self.batches, self.frozen = 0, []
-            for trial in self.trials:
-                trial.method.reset()
-                trial.probabilities, trial.overlaps = [], []
+            self._start_again()
+
+    def _fill(self, tensors: Mapping[str, Tensor], batches: str) -> None:
+        """Take what a checkpoint holds; an LmrError or KeyError if it does not fit."""
+        if not batches.isdecimal():
+            raise LmrError(f"Expected a number of batches in {str(self.path)!r}, got {batches!r}.")
+        for number, trial in enumerate(self.trials):
+            start = f"{number}.state."
+            own = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+            trial.method.load_state_dict(trial.method.state_dict() | {"tensors": own})
+            trial.probabilities = [tensors[f"{number}.probabilities"]]
+            trial.overlaps = [tensors[f"{number}.overlaps"]]
+        self.frozen, self.places = [tensors["frozen"]], tensors["places"]
+        self.batches = int(batches)
+        counts = {len(part) for trial in self.trials for part in (*trial.probabilities, *trial.overlaps)}
+        if counts | {len(self.frozen[0])} != {len(self.places)}:
+            raise LmrError(f"The answers in {str(self.path)!r} are not of the same images.")
+
+    def _start_again(self) -> None:
+        self.batches, self.places, self.frozen = 0, torch.empty(0, dtype=torch.int64), []
+        for trial in self.trials:
+            trial.method.reset()
+            trial.probabilities, trial.overlaps = [], []

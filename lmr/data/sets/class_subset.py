@@ -16,7 +16,7 @@ from lmr.core.errors import LmrError
 from lmr.data.provenance import DataOrigin
 from lmr.data.sets.dataset import Dataset, ImageArray, Labels, make_digest
 
-BEFORE_COUNT = "@"
+BEFORE_COUNT = "@"  # in the name of a subset: the name of the whole set is before it, the number of classes behind
 
 
 class ClassSubset(Dataset):

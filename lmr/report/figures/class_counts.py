@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from lmr.core.method import Method
+from lmr.data.sets.class_subset import BEFORE_COUNT
 from lmr.report.row_traits import LineKind, expand_spec, find_known
 from lmr.report.series import Series, Setting, find_common
 
-BEFORE_COUNT = "@"  # in the name of a subset of classes, as datasets have it
 FEW = 2  # the smallest number of classes, for which a method surely chooses if it does at all
 
 
@@ -38,7 +38,7 @@ def collect_class_counts(settings: Mapping[Setting, Sequence[Series]]) -> list[C
         for one in series:
             method, classes = find_known(one.first.method), one.first.protocol.get("classes", "")
             base = _find_baseline(series, one)
-            words = _describe_values(method, one) if method else ""
+            words = _describe_values(method, one) if method and one.watch is None else ""
             common = find_common([one, base]) if base else []
             if method is None or base is None or not words or not common or not classes.isdecimal():
                 continue

@@ -158,7 +158,7 @@ def collect_late_shares(family: Family) -> Located[dict[str, float]] | None:
             wanted = one.kind is LineKind.PART and _identify(one.first.spec) == _identify(spec)
             row = family.shift_row(one) if wanted else None
             if row and row.metrics.get("late_top_share") is not None:
-                alike = (row.images, row.batch_size, row.domain, row.seed, *one.ground)
+                alike = (row.images, row.batch_size, row.domain, row.seed, one.watch, *one.ground)
                 groups.setdefault(alike, {})[label] = row
     pairs = [group for group in groups.values() if len(group) == 2]
     pair = max(pairs, key=lambda group: max(row.images for row in group.values()), default={})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FEWEST = 4  # points that make a frontier
 COLOURS = {LineKind.OURS: "#D55E00", LineKind.BASELINE: "#555555"}
-SWITCHED, OTHER = "#E69F00", "#0072B2"  # our method with changed arguments; other methods
+SWITCHED, OTHER = "#E69F00", "#0072B2"  # switches; other methods
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CostPoint:
 
     label: str
     kind: LineKind
-    switched: bool  # our method with changed arguments
+    switched: bool  # with arguments changed that its method declares as switches
     forwards: float
     accuracy: float  # %
 
@@ -51,17 +51,21 @@ class Frontier:
 
 
 def collect_frontier(setting: Setting, series: Sequence[Series]) -> Frontier | None:
-    """The largest group of series under one protocol whose costs were counted; None without a switch among them."""
+    """The largest group of series under one protocol whose costs were counted; None without a switch among them.
+
+    Steps of ablations and sweeps are no points. A part that is switched off may be a switch too, but ablations have
+    it as well: it alone makes no figure.
+    """
     groups: dict[tuple[Any, ...], list[Series]] = {}
     for one in series:
         counted = tuple(row for row in one.rows if row.metrics.get("forwards") is not None)
-        if counted:
+        if counted and (_is_switch(one) or not one.changes):
             key = one.first.images, one.first.batch_size, *one.ground
             groups.setdefault(key, []).append(replace(one, rows=counted))
     group = max(groups.values(), key=len, default=[])
     domains = find_common(group)
     points = [_measure(one, domains) for one in share_seeds(group, domains).value] if domains else []
-    if len(points) < FEWEST or not any(point.switched for point in points):
+    if len(points) < FEWEST or not any(point.switched and point.kind is not LineKind.PART for point in points):
         return None
     first = group[0].first
     seeds = len({row.seed for one in group for row in one.rows})
@@ -71,9 +75,15 @@ def collect_frontier(setting: Setting, series: Sequence[Series]) -> Frontier | N
 
 
 def _measure(one: Series, domains: Sequence[str]) -> CostPoint:
-    method = find_known(one.first.method)
     forwards, accuracy = (float(np.mean(list(one.average(domains, key).values()))) for key in ("forwards", "accuracy"))
-    return CostPoint(one.label, one.kind, bool(one.changes) and bool(method and method.added), forwards, accuracy)
+    return CostPoint(one.label, one.kind, _is_switch(one), forwards, accuracy)
+
+
+def _is_switch(one: Series) -> bool:
+    """Whether all changed arguments are among those that the method declares as switches."""
+    method = find_known(one.first.method)
+    declared = {key for switch in method.switches for key in switch.list_keys()} if method else set()
+    return bool(one.changes) and set(one.changes) <= declared
 
 
 def draw_frontier(axes: Axes, frontier: Frontier) -> str:

@@ -55,7 +55,7 @@ class Judgement:
 
 def judge(table: ReportTable | None, published: PublishedTable) -> list[Judgement]:
     """A verdict on every published row. A row under another protocol is not judged; the reason says what differs."""
-    lines = {_find_row(line, published): line for line in table.lines} if table else {}
+    lines = {_find_row(line, published): line for line in table.lines if not line.watched} if table else {}
     found = []
     for row in published.rows:
         line = lines.get(row.printed)

@@ -9,7 +9,7 @@ from lmr.report.paper.paper_tables import AVERAGE, PublishedTable, match_corrupt
 from lmr.report.row_traits import LineKind, label_of
 from lmr.report.series import Series, Setting, order_domains, share_seeds
 from lmr.report.tables.distinction import note_differences
-from lmr.report.tables.lines import finish_line, list_differences, list_runs
+from lmr.report.tables.lines import find_theirs, finish_line, list_differences, list_runs
 from lmr.report.tables.table import Column, Line, ReportTable, TableKind, make_cell, name_table
 
 PAPER_COLUMNS = 15  # corruptions that a published average is over
@@ -56,7 +56,7 @@ def _build(
 def _make_line(
     one: Series, columns: Sequence[Column], domains: Sequence[str], published: PublishedTable | None
 ) -> Line:
-    theirs = published.find(one.first.spec) if published else None
+    theirs = find_theirs(one, published)
     cells = []
     for column in columns:
         about = domains if column.key == AVERAGE else [column.key]

@@ -10,7 +10,7 @@ from lmr.report.paper.paper_tables import AVERAGE, PublishedRow, PublishedTable,
 from lmr.report.row_traits import label_of
 from lmr.report.series import Series, Setting, find_common, share_seeds
 from lmr.report.tables.distinction import note_differences, tell_apart
-from lmr.report.tables.lines import finish_line, list_differences, list_runs
+from lmr.report.tables.lines import find_theirs, finish_line, list_differences, list_runs
 from lmr.report.tables.selection import choose_main, group_parts, note_main, with_base
 from lmr.report.tables.table import Cell, Column, ReportTable, TableKind, make_cell
 
@@ -77,7 +77,7 @@ def _build_by_dataset(
     lines = []
     for label, members in _join_datasets({dataset: series.value for dataset, series in shared.items()}):
         one = next(iter(members.values()))
-        theirs = published.find(one.first.spec)
+        theirs = find_theirs(one, published)
         differs: list[str] = []
         cells = []
         for dataset in sets:

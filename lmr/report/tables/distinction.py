@@ -92,7 +92,8 @@ def note_left_out(shown: Sequence[Series], series: Sequence[Series]) -> list[str
     runs = {one.first.run for one in shown}
     for one in series:
         if one.first.run not in runs:
-            like = [other for other in shown if (other.first.spec, *other.ground) == (one.first.spec, *one.ground)]
+            key = (*one.configuration, *one.ground)
+            like = [other for other in shown if (*other.configuration, *other.ground) == key]
             left.setdefault(one.label, []).append(", ".join(_compare(one, like).values()))
     words = [f"{label} ({'; '.join(own)})" if any(own) else label for label, own in left.items()]
     return [f"Also run, not shown here: {', '.join(words)}."] if words else []

@@ -71,7 +71,7 @@ def _choose_lines(group: LifeGroup) -> list[list[Series]]:
     found: dict[tuple[Any, ...], list[Series]] = {}
     for one in group.series:
         weights, dtype, _, prompts, _ = one.ground
-        found.setdefault((one.first.spec, one.first.emit, weights, dtype, prompts), []).append(one)
+        found.setdefault((*one.configuration, one.first.emit, weights, dtype, prompts), []).append(one)
     kept = [members for members in found.values() if any(not find_scenario(one).plain for one in members)]
     first = {members[0].first.run: members for members in kept}
     return [first[one.first.run] for one in sort_series([members[0] for members in kept])]

@@ -21,7 +21,9 @@ def finish_line(
             for key, value in _describe_protocol(row, member.seeds).items():
                 found.setdefault(key, {})[value] = None
     protocol = tuple((key, " | ".join(values)) for key, values in found.items())
-    return Line(label or one.label, tuple(cells), tuple(differs), protocol, one.first.command, one.kind, one.first.spec)
+    first, name = one.first, label or one.label
+    watched = one.watch is not None
+    return Line(name, tuple(cells), tuple(differs), protocol, first.command, one.kind, first.spec, watched)
 
 
 def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
@@ -36,6 +38,7 @@ def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
         "order": f"{row.order_words}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
         "reset": row.reset,
         "answers": f"{row.emit} the batch's own update",
+        **({"watch": row.watch["spec"]} if row.watch else {}),
     }
 
 
@@ -49,6 +52,11 @@ def list_runs(one: Series, domains: Iterable[str]) -> tuple[str, ...]:
     """The runs behind a cell."""
     rows = (one.find(domain, seed) for domain in domains for seed in one.seeds)
     return tuple(dict.fromkeys(row.run for row in rows if row is not None))
+
+
+def find_theirs(one: Series, published: PublishedTable | None) -> PublishedRow | None:
+    """The published numbers of what a series ran; there are none of watched runs."""
+    return published.find(one.first.spec) if published and one.watch is None else None
 
 
 def list_differences(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from lmr.report.paper.paper_tables import PublishedTable, find_published
 from lmr.report.series import Series, Setting, find_common, order_domains, share_seeds
 from lmr.report.tables.distinction import note_differences, note_left_out, tell_apart
-from lmr.report.tables.lines import finish_line, list_differences, list_runs
+from lmr.report.tables.lines import find_theirs, finish_line, list_differences, list_runs
 from lmr.report.tables.selection import find_usual_batch, sort_series
 from lmr.report.tables.table import Column, ReportTable, TableKind, make_cell, name_table
 
@@ -70,7 +70,7 @@ def _build(
     shared = share_seeds(series, domains)
     lines = []
     for one in shared.value:
-        theirs = published.find(one.first.spec) if published else None
+        theirs = find_theirs(one, published)
         cells = []
         for column in columns:
             printed = theirs.value(column.key) if theirs else None

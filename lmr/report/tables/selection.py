@@ -18,7 +18,7 @@ def choose_main(series: Sequence[Series]) -> list[Series]:
     """
     groups: dict[tuple[Any, ...], list[Series]] = {}
     for one in sorted(filter(_is_main, series), key=_weigh):
-        groups.setdefault((one.first.spec, one.first.emit, *one.ground), []).append(one)
+        groups.setdefault((*one.configuration, one.first.emit, *one.ground), []).append(one)
     counts = {group[-1].first.images for group in groups.values()}
     chosen = [
         one for group in groups.values() for count, one in {s.first.images: s for s in group}.items() if count in counts
@@ -46,7 +46,7 @@ def choose_together(series: Sequence[Series], main: Sequence[Series]) -> list[Se
 
 def _identify(one: Series) -> tuple[Any, ...]:
     """Everything but the batch size."""
-    return (one.first.spec, one.first.emit, one.first.images, *one.ground)
+    return (*one.configuration, one.first.emit, one.first.images, *one.ground)
 
 
 def note_main(shown: Sequence[Series], series: Sequence[Series]) -> list[str]:

@@ -122,7 +122,7 @@ def _sweep_batch_size(series: Sequence[Series]) -> dict[str, SweepLine]:
     groups: dict[tuple[Any, ...], dict[float, Series]] = {}
     for one in series:
         if one.kind is not LineKind.STEP:
-            key = (one.first.spec, one.first.images, one.first.emit, *one.ground)
+            key = (*one.configuration, one.first.images, one.first.emit, *one.ground)
             groups.setdefault(key, {})[one.first.batch_size] = one
     most = max(map(len, groups.values()), default=0)
     swept = [group for group in groups.values() if len(group) >= min(most, FEWEST_SIZES) and len(group) > 1]
@@ -138,7 +138,8 @@ def _sweep_argument(series: Sequence[Series], axis: SweepAxis) -> dict[str, Swee
     groups: dict[tuple[Any, ...], list[Series]] = {}
     for one in series:
         if one.first.method == axis.method and (one.sweep == axis.name or not one.changes):
-            groups.setdefault((one.first.batch_size, one.first.images, one.first.emit, *one.ground), []).append(one)
+            key = (one.watch, one.first.batch_size, one.first.images, one.first.emit, *one.ground)
+            groups.setdefault(key, []).append(one)
     varied = [group for group in groups.values() if any(one.sweep == axis.name for one in group)]
     swept, *others = axis.arguments
     lines: dict[str, SweepLine] = {}

@@ -74,6 +74,7 @@ class Line:
     command: str = ""
     kind: LineKind = LineKind.OTHER
     spec: str = ""
+    watched: bool = False
 
     @property
     def has_published(self) -> bool:

@@ -78,7 +78,9 @@ def test_labels_are_not_looked_at_unless_it_judges(photos: Path, tmp_path: Path)
     assert outcome.judgements == []
     assert "accuracy" not in outcome.describe()
     with pytest.raises(lmr.LmrError, match="sub-folder"):
-        tune_images(sources, tmp_path / "out", judged=True)
+        tune_images(sources, tmp_path / "judged", judged=True)
+    for name in ("scores.json", "scores.csv"):  # the scores need no labels
+        assert (tmp_path / "judged" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
 def test_the_same_command_again_resumes(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

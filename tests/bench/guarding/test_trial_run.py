@@ -65,6 +65,14 @@ def test_trials_are_of_known_kinds_and_methods() -> None:
         create(trial.method, clip)
 
 
+def test_methods_have_the_values_for_the_number_of_classes() -> None:
+    clip = load("pocket").classifier(["red star", "blue ring"])
+    for trial in list_trials():
+        method = create(trial.method, clip)
+        suited = method.choose_values(clip.classes)
+        assert {key: getattr(method, key) for key in suited} == suited
+
+
 @pytest.mark.parametrize(
     ("gain", "steps"),
     [([0.0] * 50, 0), ([-0.1] * 50, 50), ([-0.1] * 10 + [0.0] * 40, 27), ([np.nan] * 30 + [0.0] * 30, 0)],
@@ -81,6 +89,6 @@ def test_finished_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert set(first[0].largest) >= {"compared", "drift"}
     monkeypatch.setattr(trial_run, "run_trial", lambda *_: pytest.fail("it was run again"))
     assert run_trials(settings, out, ["steady"]) == first
-    assert "| steady (healthy) | lmr |" in format_results(first)
+    assert "| steady (healthy) | lmr(preset='auto') |" in format_results(first)
     with pytest.raises(LmrError, match="no trial 'stormy'"):
         run_trials(settings, out, ["stormy"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.bench.plans.plan import Contender, Part, Plan, list_plans, name_contender, parse_plan, read_plan
+from lmr.bench.plans.plan import Contender, Part, Plan, choose_plans, list_plans, name_contender, parse_plan, read_plan
 from lmr.bench.plans.prompt_sets import PromptSet
 from lmr.core.spec import parse_spec
 from lmr.models.known_models import DEFAULT_MODEL, EMBEDDED_MODELS
@@ -64,7 +64,7 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
         if name != "demo":
             assert part.backbones == (others.get(name, embedded),)
         assert set(part.severities) <= {1, 2, 3, 4, 5}
-        several = name in ("photo", "life", "life-haul", "photo-life", "photo-life-haul")
+        several = name in ("photo", "life", "life-haul", "life-photo", "life-haul-photo")
         several = several or name in ("photo-frontier", "pocket-frontier")
         assert part.seeds == ((1, 2, 3) if several else (1,))
         if "cupl" not in name:
@@ -283,3 +283,10 @@ def test_part_needs_no_more_than_methods_and_data() -> None:
     part = Part((Contender("LMR", "lmr()", 64),), ("photo-c",))
     assert part.backbones == (DEFAULT_MODEL,) == ("photo",)
     assert part.prompts == (PromptSet("a photo of a {}.", ("a photo of a {}.",)),)
+
+
+def test_pattern_of_photographs_is_the_experiments_of_the_paper() -> None:
+    names = [plan.name for plan in choose_plans(["photo*"])]
+    assert "photo" in names
+    assert not [name for name in names if "life" in name]
+    assert {plan.name for plan in choose_plans(["life*"])} >= {"life", "life-photo", "life-haul", "life-haul-photo"}

@@ -119,6 +119,19 @@ def test_answers_that_are_no_cosines_have_no_gap(tmp_path: Path) -> None:
     assert np.isfinite(samples["confidence"]).all()
 
 
+def test_steps_that_rest_are_left_out_of_what_only_others_report() -> None:
+    """Under a watch a step may answer without adapting: it has no gate and no drift."""
+    records = np.zeros(6, answers.RECORD)
+    for name in ("gate_share", "protected_size", "drift"):
+        records[name] = [0.5, 0.5, math.nan, math.nan, 0.75, math.nan]
+    found = answers.compute_metrics(records, 3)
+    assert found["gate_share"] == found["protected_size"] == pytest.approx(1.75 / 3)
+    assert found["drift"] == 0.75
+    records["gate_share"] = records["drift"] = math.nan
+    found = answers.compute_metrics(records, 3)
+    assert found["gate_share"] is found["drift"] is None
+
+
 def test_a_class_without_any_probability_has_no_likelihood(tmp_path: Path) -> None:
     """ECALP's graph gives most classes nothing; its logits have a floor there, whose height says nothing."""
     task = make_task("ecalp")

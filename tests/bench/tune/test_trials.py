@@ -11,6 +11,7 @@ import torch
 import lmr
 from lmr.bench.tune.criteria import copy_mildly, measure_overlap
 from lmr.bench.tune.trials import TrialBatch, Trials
+from lmr.core.state import read_state, write_state
 
 SPECS = ("lmr(lr=1e-3, gamma0=4.0)", "lmr(lr=1e-2, gamma0=4.0)", "zeroshot")
 
@@ -116,6 +117,30 @@ def test_a_checkpoint_that_does_not_fit_is_ignored(
     again.run(lambda start: asked.append(start) or iter(batches[start:]))  # type: ignore[func-returns-value]
     assert asked == [0]
     assert len(again.places) == 20
+
+
+@pytest.mark.parametrize("damage", ["word", "negative", "none", "fewer places"])
+def test_a_checkpoint_with_a_wrong_count_is_ignored(
+    clip: lmr.ZeroShot, batches: list[TrialBatch], tmp_path: Path, damage: str
+) -> None:
+    """Its digest is right, so that all of it is read before the fault is found: nothing of it may stay."""
+    with pytest.raises(KeyboardInterrupt):
+        make_trials(clip, tmp_path / "s").run(_interrupt_after(batches[:1]))
+    tensors, facts = read_state(tmp_path / "s")
+    kept = {"key": facts["key"], "batches": {"word": "one", "negative": "-1"}.get(damage, "1")}
+    if damage == "none":
+        del kept["batches"]
+    if damage == "fewer places":
+        tensors["places"] = tensors["places"][:-1].clone()
+    write_state(tmp_path / "s", tensors, kept)
+    asked: list[int] = []
+    again = make_trials(clip, tmp_path / "s")
+    again.run(lambda start: asked.append(start) or iter(batches[start:]))  # type: ignore[func-returns-value]
+    whole = make_trials(clip)
+    whole.run(lambda start: iter(batches[start:]))
+    assert asked == [0]
+    assert again.places.equal(whole.places)
+    assert all(a.probabilities.equal(b.probabilities) for a, b in zip(again.collect(), whole.collect(), strict=True))
 
 
 def _interrupt_after(batches: list[TrialBatch]):  # type: ignore[no-untyped-def]

@@ -8,6 +8,7 @@ from row_maker import complete, make_row
 from lmr.bench.running.row import Row
 from lmr.report.figures.class_counts import collect_class_counts
 from lmr.report.series import gather
+from lmr.watching.watch_settings import WatchSettings
 
 FEW, MANY = "lmr(gamma0=0.3, beta=3.0)", "lmr(gamma0=4.0, beta=1.0)"
 
@@ -29,6 +30,17 @@ def test_gains_are_means_over_subsets() -> None:
     assert set(counts.gains) == {"gamma0=0.3, beta=3", "gamma0=4, beta=1"}
     assert counts.gains["gamma0=0.3, beta=3"] == pytest.approx({5: 20.0, 100: 5.0})
     assert counts.gains["gamma0=4, beta=1"] == pytest.approx({5: -5.0, 100: 10.0})
+
+
+def test_watched_runs_do_not_count() -> None:
+    rows = make_rows("pocket-c@5", 5, 0.6, 0.4) + make_rows("pocket-c", 100, 0.55, 0.6)
+    watch = {"spec": WatchSettings().spec}
+    watched = [
+        make_row(
+            f"{FEW}, watched", complete(FEW), "fog", 0.1, dataset="pocket-c@5", protocol={"classes": "5"}, watch=watch
+        )
+    ]
+    assert collect_class_counts(gather(rows + watched)) == collect_class_counts(gather(rows))
 
 
 def test_one_number_of_classes_is_no_figure() -> None:

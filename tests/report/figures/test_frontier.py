@@ -57,6 +57,22 @@ def test_only_runs_under_one_protocol_with_counted_costs() -> None:
     assert collect_frontier(setting, series) is None
 
 
+def test_steps_of_ablations_and_sweeps_are_no_points() -> None:
+    """A part that is off may be a switch, and is in ablations too: it needs another switch beside it."""
+    steps = ("lmr(am=False)", "lmr(am=False, bc=False)", "lmr(delta=0.05)", "lmr(lr=0.1)", "tent(lr=0.1)")
+    rows = [make_row(s, complete(s, "cifar10-c"), d, 0.6, forwards=1.1) for s in steps for d in ("frost", "fog")]
+    part = [make_row("off", complete("lmr(pmr=False)", "cifar10-c"), d, 0.4, forwards=1.0) for d in ("frost", "fog")]
+    more = [make_row("blocks", complete("lmr(blocks=3)", "cifar10-c"), d, 0.4, forwards=1.5) for d in ("frost", "fog")]
+    plain = [row for row in make_rows() if "(" not in row.label]
+    ((setting, series),) = gather([*plain, *rows, *part]).items()
+    assert collect_frontier(setting, series) is None
+    ((setting, series),) = gather([*make_rows(), *rows, *part, *more]).items()
+    frontier = collect_frontier(setting, series)
+    assert frontier is not None
+    assert {point.label for point in frontier.points} == {*POINTS, "off", "blocks"}
+    assert {point.label for point in frontier.points if not point.switched} == {"zeroshot", "tent", "lmr"}
+
+
 def test_figure(tmp_path: Path) -> None:
     write_runs(tmp_path, make_rows(), samples=False)
     runs = read_runs([tmp_path])

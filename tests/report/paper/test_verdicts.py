@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from lmr.report.paper import verdicts as module
 from lmr.report.paper.paper_tables import find_published, read_reference
 from lmr.report.paper.verdicts import RowVerdict, format_verdict, judge, pick_table
 from lmr.report.series import gather
+from lmr.watching.watch_settings import WatchSettings
 
 
 def reach_verdicts(name: str, rows: list[Row]) -> dict[str, RowVerdict]:
@@ -40,6 +42,13 @@ def test_tolerances_are_half_a_point_on_average_and_one_in_a_cell() -> None:
     assert judge_shift(-0.51) == RowVerdict.MISSED  # the average
     assert judge_shift(0.99, "frost") == RowVerdict.REPRODUCED
     assert judge_shift(-1.01, "frost") == RowVerdict.MISSED
+
+
+def test_watched_runs_are_not_the_papers() -> None:
+    rows = make_published_rows("cifar10-c")
+    watched = make_published_rows("cifar10-c", -9.0, watch={"spec": WatchSettings().spec})
+    rows += [dataclasses.replace(row, label="LMR, watched") for row in watched if row.method == "lmr"]
+    assert set(reach_verdicts("cifar10-c", rows).values()) == {RowVerdict.REPRODUCED}
 
 
 def test_zero_shot_is_held_to_less() -> None:

@@ -13,8 +13,9 @@ from lmr.report.series import Series, Setting, gather
 from lmr.report.tables.by_corruption import build_accuracy, build_parts
 from lmr.report.tables.by_dataset import build_components, list_variants
 from lmr.report.tables.measures import build_costs, build_measures
-from lmr.report.tables.selection import choose_main, group_parts, note_main, with_base
+from lmr.report.tables.selection import choose_main, choose_together, group_parts, note_main, with_base
 from lmr.report.tables.table import ReportTable, TableKind, name_table
+from lmr.watching.watch_settings import WatchSettings
 
 PUBLISHED = find_published("cifar10-c")
 
@@ -140,6 +141,27 @@ def test_the_main_table_has_each_method_once_with_its_own_batch_size() -> None:
         "LMR": LineKind.OURS,
         "fast": LineKind.OTHER,
     }
+
+
+def test_watched_and_plain_runs_are_lines_of_their_own() -> None:
+    """The watched run has more domains and another batch size: it must not stand for the plain one."""
+    lmr, watch = complete("lmr", "cifar10-c"), {"spec": WatchSettings().spec}
+    rows = [make_row("zero-shot", "zeroshot()", domain, 0.3) for domain in ("frost", "fog")]
+    rows += [make_row("LMR", lmr, "frost", 0.5, batch_size=size) for size in (64, 200)]
+    rows += [make_row("LMR, watched", lmr, domain, 0.4, batch_size=200, watch=watch) for domain in ("frost", "fog")]
+    table = build(rows)
+    assert [(line.label, line.cells[-2].value) for line in table.lines] == [
+        ("zero-shot", 30),
+        ("LMR", None),
+        ("LMR, watched", 40),
+    ]
+    plain, watched = table.lines[1:]
+    assert (plain.kind, watched.kind) == (LineKind.OURS, LineKind.OTHER)
+    assert plain.has_published
+    assert not watched.has_published
+    assert dict(watched.protocol)["watch"] == watch["spec"]
+    series = gather_one([row for row in rows if row.method == "lmr"])[1]
+    assert [one.label for one in choose_together(series, choose_main(series))] == ["LMR", "LMR, watched"]
 
 
 def test_lines_with_other_numbers_of_images_are_noticed() -> None:

@@ -5,8 +5,10 @@ from row_maker import CORRUPTIONS, complete, make_row
 from lmr.bench.running.row import Row
 from lmr.report.series import Series, gather
 from lmr.report.tables.distinction import note_differences, note_left_out, tell_apart
+from lmr.watching.watch_settings import WatchSettings
 
 LMR = complete("lmr", "cifar10-c")
+WATCH = {"spec": WatchSettings().spec}
 HALF = {"backbone": {"name": "openai/clip-vit-base-patch16", "weights": "v" * 16, "dtype": "float16"}}
 
 
@@ -70,3 +72,9 @@ def test_what_is_not_shown_is_named_with_what_it_differs_in() -> None:
         "Also run, not shown here: LMR (batch 2, 2 images; batch 3, 3 images), TENT."
     ]
     assert note_left_out(series, series) == []
+
+
+def test_watched_runs_are_not_compared_with_plain_ones() -> None:
+    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("LMR, watched", LMR, "frost", 0.5, batch_size=1, watch=WATCH)]
+    series = gather_series(rows)
+    assert note_left_out(series[:1], series) == ["Also run, not shown here: LMR, watched."]

@@ -15,6 +15,7 @@ from lmr.report.runs import read_runs
 from lmr.report.series import gather
 from lmr.report.tables.life_table import build_life
 from lmr.report.tables.table import ReportTable
+from lmr.watching.watch_settings import WatchSettings
 
 LMR, TENT = complete("lmr"), complete("tent")
 BURSTS, SHUFFLE = {"kind": "bursts", "hash": "b"}, {"kind": "shuffle", "hash": "s"}
@@ -86,6 +87,23 @@ def test_streams_of_one_world_are_one_table(tmp_path: Path) -> None:
     assert (
         "On another stream than the others, and not in its column: TENT (long haul, 64, 1,000 images)." in table.notes
     )
+
+
+def test_watched_runs_have_a_line_of_their_own(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "runs")
+    for seed in (1, 2):
+        add(folder, "LMR, watched", LMR, [300, 300], seed=seed, watch={"spec": WatchSettings().spec})
+    (table,) = build(folder)
+    found = {line.label: line.cells[1].value for line in table.lines}
+    assert found == {"zero-shot": 50, "LMR": pytest.approx(57.5), "LMR, watched": pytest.approx(30)}
+
+
+def test_folders_with_numbers_in_their_names_are_worlds_of_their_own(tmp_path: Path) -> None:
+    for dataset in ("camera-1", "camera-2", "pocket-c-2000", "pocket-c-3000", "my-pocket-c-1", "my-pocket-c-2"):
+        add(tmp_path, "zero-shot", "zeroshot()", [500], dataset=dataset)
+        add(tmp_path, "LMR", LMR, [600], dataset=dataset)
+    titles = [table.title.removeprefix("In life: ").split(",")[0] for table in build(tmp_path)]
+    assert titles == ["camera-1", "camera-2", "pocket-c", "my-pocket-c-1", "my-pocket-c-2"]
 
 
 def test_published_kinds_of_streams_are_no_life(tmp_path: Path) -> None:

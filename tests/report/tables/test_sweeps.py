@@ -6,6 +6,7 @@ from row_maker import complete, make_row, make_world
 from lmr.report.figures.figure_data import find_families, pick_size_sweeps
 from lmr.report.series import gather
 from lmr.report.tables.sweeps import build_sweep_table, find_sweeps
+from lmr.watching.watch_settings import WatchSettings
 
 SWEEPS = {sweep.axis.name: sweep for sweep in find_sweeps(gather(make_world()))}
 
@@ -65,6 +66,22 @@ def test_batch_sizes_in_other_precisions_are_other_lines() -> None:
     assert set(sweep.lines) == {"LMR (float32)", "LMR (float16)"}
     protocols = [dict(line.protocol) for line in build_sweep_table(sweep).lines]
     assert [protocol["batch size"] for protocol in protocols] == ["1 | 2", "1 | 2"]
+
+
+def test_watched_runs_are_lines_of_their_own() -> None:
+    watch = {"spec": WatchSettings().spec}
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, batch_size=size) for size in (1, 2)]
+    rows += [make_row("LMR, watched", complete("lmr"), "frost", 0.4, batch_size=size, watch=watch) for size in (1, 2)]
+    (sweep,) = find_sweeps(gather(rows))
+    assert sweep.means("LMR") == pytest.approx({1: 50, 2: 50})
+    assert sweep.means("LMR, watched") == pytest.approx({1: 40, 2: 40})
+
+
+def test_watched_steps_do_not_replace_plain_ones() -> None:
+    rows = [make_row("LMR", complete(f"lmr(delta={delta})"), "frost", 0.5) for delta in (0.03, 0.3)]
+    rows += [make_row("LMR, watched", complete("lmr"), "frost", 0.1, watch={"spec": WatchSettings().spec})]
+    (sweep,) = find_sweeps(gather(rows))
+    assert sweep.means("cifar10-c") == pytest.approx({0.03: 50, 0.3: 50})
 
 
 def test_what_is_left_out_of_a_sweep_is_named() -> None:
