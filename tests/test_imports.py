@@ -116,6 +116,13 @@ def test_report_reads_rows_and_nothing_else_of_bench(path: Path) -> None:
     assert [target for target in taken if not target.startswith(READ_BY_REPORT)] == []
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_private_names_stay_in_their_file(path: Path) -> None:
+    own = [target for target in find_imports(path, ROOT) if target.startswith("lmr.")]
+    names = [target.rpartition(".")[2] for target in own]
+    assert [name for name in names if name.startswith("_") and not name.startswith("__")] == []
+
+
 def test_options_are_parsed_in_the_command_line_alone() -> None:
     wrong = [path for path in FILES if "argparse" in find_imports(path, ROOT)]
     assert [path for path in wrong if ROOT / "cli" not in path.parents] == []

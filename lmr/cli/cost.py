@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+MINUTES, OUT = 8.0, "lmr-cost"
+
 DESCRIPTION = """\
 Measure what a step of each method costs on this machine: milliseconds per image (median and spread, the contenders
 taking turns after a warm-up), peak memory above the loaded model (each in a separate process), how many parameters
@@ -43,15 +45,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="images per step; several give a table each (default: 16)",
     )
-    add("--methods", nargs="+", default=list(METHODS), metavar="SPEC", help="the methods to measure, such as lmr, "
+    add("--methods", nargs="+", metavar="SPEC", help="the methods to measure, such as lmr, "
         f"\"tent(lr=1e-3)\" or ./mine.py:mine (default: {' '.join(METHODS)})")  # fmt: skip
     add("--classes", type=int, metavar="N", help="classes, each with a prompt for methods that adapt the text tower "
         "(default: 1000)")  # fmt: skip
     add("--streams", type=int, metavar="N", help="streams of one image each that share a batch; 1 leaves this out "
         "(default: the batch size)")  # fmt: skip
     add("--rounds", type=int, metavar="N", help="measured steps of each contender (default: what --minutes allows)")
-    add("--minutes", type=float, default=8.0, metavar="M", help="time to spend on each batch size; at least three "
-        "rounds are measured (default: %(default)g)")  # fmt: skip
+    add("--minutes", type=float, metavar="M", help="time to spend on each batch size; at least three "
+        f"rounds are measured (default: {MINUTES:g})")  # fmt: skip
     add("--threads", type=int, metavar="N", help="threads of torch (default: all cores)")
     add("--switches", action="store_true", help="also the switches that do less: a share of the images teaches, the "
         "last blocks adapt")  # fmt: skip
@@ -71,14 +73,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "64), one of --methods (default: lmr), --rounds (default: 3) and --threads",
     )
     add("--images", type=int, metavar="N", help="image files for --predict (default: 512)")
-    add("--out", default="lmr-cost", metavar="FOLDER", help="where cost.txt, .md and .json are written "
-        "(default: %(default)s)")  # fmt: skip
+    add("--out", metavar="FOLDER", help="where cost.txt, .md and .json are written "
+        f"(default: {OUT})")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure, write the files and print the table."""
     from lmr.bench.cost.measure import measure_cost
     from lmr.bench.cost.measured_model import SMALL
+    from lmr.bench.cost.settings import METHODS
     from lmr.core.errors import LmrError
 
     if options.small and (options.model or options.random):
@@ -88,13 +91,15 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.images is not None:
         raise LmrError("--images is for --predict; the number of images of a step is --batch-size.")
+    minutes = MINUTES if options.minutes is None else options.minutes
+    out = OUT if options.out is None else options.out
     report = measure_cost(
         model=options.model,
         random=SMALL if options.small else options.random,
         batch_size=options.batch_size or (8 if options.small else 16),
         classes=options.classes if options.classes is not None else 20 if options.small else 1000,
-        minutes=min(options.minutes, 0.1) if options.small else options.minutes,
-        methods=options.methods,
+        minutes=min(minutes, 0.1) if options.small else minutes,
+        methods=options.methods or METHODS,
         rounds=options.rounds,
         threads=options.threads,
         streams=options.streams,
@@ -103,21 +108,29 @@ def run(options: argparse.Namespace) -> None:
         full_context=options.full_context,
         plain=options.plain,
         memory=options.memory,
-        out=options.out,
+        out=out,
     )
     print(report.to_text())
-    print(f"Written to {options.out}: cost.txt, cost.md, cost.json")
+    print(f"Written to {out}: cost.txt, cost.md, cost.json")
 
 
 def _measure_predict(options: argparse.Namespace) -> None:
     from lmr.apps.predict.predict_cost import measure_predict_cost
-    from lmr.bench.cost.settings import METHODS
     from lmr.core.errors import LmrError
 
-    flags = [("--lean", options.lean), ("--full-context", options.full_context), ("--streams", options.streams)]
-    if wrong := [flag for flag, given in [*flags, ("--classes", options.classes)] if given]:
+    flags = {
+        "--lean": options.lean,
+        "--full-context": options.full_context,
+        "--no-plain": not options.plain,
+        "--no-memory": not options.memory,
+        "--streams": options.streams is not None,
+        "--classes": options.classes is not None,
+        "--minutes": options.minutes is not None,
+        "--out": options.out is not None,
+    }
+    if wrong := [flag for flag, given in flags.items() if given]:
         raise LmrError(f"--predict does not take {', '.join(wrong)}.")
-    methods = [] if options.methods == list(METHODS) else options.methods
+    methods = options.methods or []
     sizes = options.batch_size or []
     if len(methods) > 1 or len(sizes) > 1:
         raise LmrError("--predict takes one method and one batch size; measure others one after the other.")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.norms import find_blocks
-from lmr.core.placement import Device, find_placement, place_tower, read_target, widen
+from lmr.core.placement import Device, count_moves, find_placement, find_whole, place_tower, read_target, widen
 from lmr.core.text import TextSide
 
 
@@ -70,7 +70,7 @@ class ZeroShot:
         with leave_inference_mode():
             self._prototypes = F.normalize(prototypes.detach().clone().to(widen(prototypes.dtype)), dim=-1)
         self._placement = find_placement(encoder)  # when the prototypes were last placed
-        self._fingerprint: dict[str, str] | None = None
+        self._fingerprint: tuple[int, dict[str, str]] | None = None  # with the number of moves before it
         self.logit_scale, self.logit_bias = scale, bias
         self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
         self.input_shape = tuple(input_shape) if input_shape is not None else None
@@ -95,7 +95,7 @@ class ZeroShot:
         another model, which refuses states saved before. Load it again instead.
         """
         place, kind = read_target(device, dtype)
-        towers = [self.encoder] if self.text is None else [self.encoder, self.text.tower]
+        towers = dict.fromkeys([find_whole(self.encoder), *([] if self.text is None else [self.text.tower])])
         with hold(*towers), leave_inference_mode():
             for tower in towers:
                 place_tower(tower, place, kind)
@@ -128,9 +128,10 @@ class ZeroShot:
     def fingerprint(self) -> dict[str, str]:
         """Digests of the frozen encoder and of the classes: a saved state fits only where both are equal."""
         prototypes = self.prototypes  # first, as a move of the encoder makes an earlier fingerprint invalid
-        if self._fingerprint is None:
-            self._fingerprint = self._digest(prototypes)
-        return self._fingerprint
+        moves = count_moves(self.encoder)  # after a round trip the type is the same, but digits may be lost
+        if self._fingerprint is None or self._fingerprint[0] != moves:
+            self._fingerprint = moves, self._digest(prototypes)
+        return self._fingerprint[1]
 
     def _digest(self, prototypes: Tensor) -> dict[str, str]:
         encoder = digest_tensors(self.encoder.state_dict())

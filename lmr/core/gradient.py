@@ -109,7 +109,7 @@ class NormMethod(Method):
         """The norms of the stream, if it has its own, and its offset."""
         offset = self.logit_offset()
         return FrozenAnswer(
-            self.classifier.prototypes,
+            self.classifier.prototypes.clone(),
             None if offset is None else offset[stream].clone(),
             self.name_norms(self.state["norms"][stream]) if "norms" in self.state else {},
         )

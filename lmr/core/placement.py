@@ -13,6 +13,8 @@ from lmr.core.norms import RowNorm
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
+_MOVES = "_lmr_moves"  # the attribute of a module that counts its moves; it is copied and pickled with the module
+
 Device = str | int | torch.device
 Placement = tuple[torch.device, torch.dtype]
 
@@ -58,6 +60,17 @@ def find_placement(tower: nn.Module) -> Placement | None:
     return None if first is None else (first.device, first.dtype)
 
 
+def find_whole(tower: nn.Module) -> nn.Module:
+    """What moves with a tower: the model that it names as its ``whole_model``, or else the tower itself."""
+    whole = getattr(tower, "whole_model", None)
+    return whole if isinstance(whole, nn.Module) else tower
+
+
+def count_moves(tower: nn.Module) -> int:
+    """A number that grows when ``place_tower`` moves any part of a tower, also if that is a part of another."""
+    return sum(getattr(module, _MOVES, 0) for module in tower.modules())
+
+
 def widen(dtype: torch.dtype) -> torch.dtype:
     """This type, but never below float32: that of norms, prototypes and states."""
     return torch.promote_types(dtype, torch.float32)
@@ -71,6 +84,7 @@ def place_tower(tower: nn.Module, device: torch.device | None = None, dtype: tor
     """
     tower.eval().requires_grad_(False)
     for module in tower.modules():
+        setattr(module, _MOVES, getattr(module, _MOVES, 0) + 1)
         own = widen(dtype) if dtype is not None and isinstance(module, RowNorm) else dtype
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             # In place: a tensor may be registered in more than one module.

@@ -23,25 +23,39 @@ class ReadAhead(Generic[T, R]):
 
     At most ``ahead`` results wait or are being computed. Items are taken one at a time, and each thread holds one, so
     that ``items`` may itself read something large. What ``items`` or ``work`` raises is raised in the caller, at the
-    place of its result. No thread is left when ``with`` ends, however it ends.
+    place of its result. No thread is left when ``with`` ends, however it ends; for that, items that take long to come
+    should end when the event ``ended`` is set.
     """
 
-    def __init__(self, items: Iterable[T], work: Callable[[T], R], *, ahead: int, workers: int = 1) -> None:
+    def __init__(
+        self,
+        items: Iterable[T],
+        work: Callable[[T], R],
+        *,
+        ahead: int,
+        workers: int = 1,
+        ended: threading.Event | None = None,
+    ) -> None:
         self._items, self._work, self._ahead = iter(items), work, ahead
         self._results: deque[Future[R]] = deque()
         self._taking = threading.Lock()  # items are taken in order
         self._changed = threading.Condition()  # guards everything below
         self._busy = 0  # threads that take or work on an item
-        self._held = self._ended = False
+        self._held = False
+        self._ended = ended or threading.Event()
         # Warning filters are one list per process: threads that decode must not change it while the caller computes.
         self._muted = muted_pillow()
-        # Daemons, as a Ctrl-C between two starts must not keep the process alive; otherwise they are waited for.
+        # Daemons, as a Ctrl-C during a start must not keep the process alive; otherwise they are waited for.
         self._threads = [threading.Thread(target=self._run, name=THREAD_NAME, daemon=True) for _ in range(workers)]
 
     def __enter__(self) -> ReadAhead[T, R]:
         self._muted.__enter__()
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # ``with`` has not begun and would not call it
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -49,7 +63,8 @@ class ReadAhead(Generic[T, R]):
     ) -> None:
         self._end()
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():  # not every one has been started
+                thread.join()
         self._muted.__exit__(None, None, None)
         close = getattr(self._items, "close", None)  # a generator may hold a file open
         if close is not None:
@@ -69,7 +84,7 @@ class ReadAhead(Generic[T, R]):
     def has_more(self) -> bool:
         """Whether another result comes; waits until the next item was taken, not until its work is done."""
         with self._changed:
-            self._changed.wait_for(lambda: self._results or self._ended)
+            self._changed.wait_for(lambda: self._results or self._ended.is_set())
             return bool(self._results)
 
     @contextmanager
@@ -98,8 +113,10 @@ class ReadAhead(Generic[T, R]):
         """The next item and the place of its result; None when there is nothing more to do."""
         with self._taking:
             with self._changed:
-                self._changed.wait_for(lambda: self._ended or (not self._held and len(self._results) < self._ahead))
-                if self._ended:
+                self._changed.wait_for(
+                    lambda: self._ended.is_set() or (not self._held and len(self._results) < self._ahead)
+                )
+                if self._ended.is_set():
                     return None
                 self._busy += 1
             result: Future[R] = Future()
@@ -121,7 +138,7 @@ class ReadAhead(Generic[T, R]):
     def _end(self, last: Future[R] | None = None) -> None:
         with self._changed:
             self._results += [] if last is None else [last]
-            self._ended = True
+            self._ended.set()
             self._changed.notify_all()
 
     def _rest(self) -> None:

@@ -119,9 +119,15 @@ def open_image(path: str | os.PathLike[str], *, upright: bool = True) -> Image.I
         >>> image.mode, image.size, image.getpixel((0, 0))
         ('RGB', (4, 3), (255, 255, 255))
     """
-    if not os.path.isfile(path):
-        raise UnreadableImage(f"Cannot read {str(path)!r}: there is no such file.")
+    refuse_missing(path)
     return _open(path, repr(str(path)), upright)
+
+
+def refuse_missing(path: str | os.PathLike[str]) -> None:
+    """Raise UnreadableImage for what is not a file."""
+    if not os.path.isfile(path):
+        problem = "it is a folder; give the files in it" if os.path.isdir(path) else "there is no such file"
+        raise UnreadableImage(f"Cannot read {str(path)!r}: {problem}.")
 
 
 def decode_image(content: bytes) -> Image.Image:

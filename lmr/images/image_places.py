@@ -61,26 +61,34 @@ def list_sources(sources: Sequence[str | os.PathLike[str]], column: str | None =
 
 
 def iterate_images(
-    paths: Sequence[Path], every: int = 1, finished: Collection[PlaceKey] = frozenset()
+    paths: Sequence[Path],
+    every: int = 1,
+    finished: Collection[PlaceKey] = frozenset(),
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[ImageItem]:
     """The images of the files in order, without those that are finished; of a video every ``every``-th frame.
 
-    A video that cannot be read, or not to its end, has one item more, which raises when it is opened.
+    A video that cannot be read, or not to its end, has one item more, which raises when it is opened. There are no
+    more items once ``is_stopped`` says so; a video asks it at every frame.
     """
     for path in paths:
+        if is_stopped():
+            return
         place = ImagePlace(path)
         if place.key in finished:
             continue
         if is_video(path):
-            yield from _iterate_frames(path, every, finished)
+            yield from _iterate_frames(path, every, finished, is_stopped)
         else:
             yield ImageItem(place, partial(open_image, path))
 
 
-def _iterate_frames(path: Path, every: int, finished: Collection[PlaceKey]) -> Iterator[ImageItem]:
+def _iterate_frames(
+    path: Path, every: int, finished: Collection[PlaceKey], is_stopped: Callable[[], bool]
+) -> Iterator[ImageItem]:
     name = os.path.abspath(path)
     try:
-        for frame in read_frames(path, every, lambda number: (name, number) not in finished):
+        for frame in read_frames(path, every, lambda number: (name, number) not in finished, is_stopped):
             place = ImagePlace(path, frame.number, frame.time)
             yield ImageItem(place, partial(_open_frame, place, frame))
     except UnreadableImage as error:

@@ -47,6 +47,8 @@ def choose_column(names: Sequence[str], column: str | None, source: Path) -> str
     if column is not None:
         if column not in names:
             raise LmrError(f"The list {str(source)!r} has no column {column!r}; {listed}.")
+        if names.count(column) > 1:
+            raise LmrError(f"The list {str(source)!r} has several columns {column!r}; rename all but one of them.")
         return column
     known = [name for name in names if name in COLUMNS]
     if len(known) == 1:
@@ -68,6 +70,12 @@ def _read_csv(source: Path, column: str | None) -> list[tuple[str, str | None]]:
     names = lines[0][1]
     if column is None and len(names) == 1 and names[0].lower().endswith(EXTENSIONS + VIDEO_EXTENSIONS):
         place = 0  # there is no line of column names: one path per line
+        for number, row in lines:
+            if len(row) > 1:
+                raise LmrError(
+                    f"Expected one path in line {number} of the list {str(source)!r}, which has no column names, got "
+                    f"{len(row)} cells; put paths with commas in quotes."
+                )
     else:
         place = names.index(choose_column(names, column, source))
         del lines[0]

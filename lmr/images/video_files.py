@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmr.images.image_files import UnreadableImage
+from lmr.images.image_files import UnreadableImage, refuse_missing
 
 if TYPE_CHECKING:
     import cv2
@@ -43,12 +43,17 @@ def is_video(path: str | os.PathLike[str]) -> bool:
 
 
 def read_frames(
-    path: Path, every: int = 1, is_wanted: Callable[[int], bool] = lambda number: True
+    path: Path,
+    every: int = 1,
+    is_wanted: Callable[[int], bool] = lambda number: True,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[VideoFrame]:
     """Frames 0, ``every``, 2 · ``every`` … that are wanted; one of them is in memory at a time.
 
-    Frames in between are passed over one by one, because seeking is not exact in many formats. Raises UnreadableImage,
-    after the frames that could be read, for a video that cannot be opened, has no frames, or ends early.
+    Frames in between are passed over one by one, because seeking is not exact in many formats. As that may take
+    minutes, ``is_stopped`` is asked at each of them; if it says so, no more frames come, without an error. Raises
+    UnreadableImage, after the frames that could be read, for a video that cannot be opened, has no frames, or ends
+    early.
     """
     import cv2
 
@@ -57,6 +62,8 @@ def read_frames(
     try:
         promised, rate = capture.get(cv2.CAP_PROP_FRAME_COUNT), capture.get(cv2.CAP_PROP_FPS)
         while capture.grab():
+            if is_stopped():
+                return
             if number % every == 0 and is_wanted(number):
                 time = _read_time(capture.get(cv2.CAP_PROP_POS_MSEC), number, rate)
                 yield VideoFrame(number, time, _retrieve(capture))
@@ -78,17 +85,21 @@ def read_frames(
 def _open_capture(path: Path) -> cv2.VideoCapture:
     import cv2
 
-    if not os.path.isfile(path):
-        raise UnreadableImage(f"Cannot read {str(path)!r}: there is no such file.")
+    refuse_missing(path)
     if os.path.getsize(path) == 0:
         raise UnreadableImage(f"Cannot read {str(path)!r}: the file is empty.")
+    full = os.path.abspath(path)  # FFmpeg takes what is before a colon in a relative path for a protocol
+    try:
+        full.encode("utf-8")
+    except UnicodeEncodeError as error:  # which would crash the process inside OpenCV
+        raise UnreadableImage(f"Cannot read {str(path)!r}: its full path is not valid UTF-8; rename it.") from error
     # Both print what they meet to standard error; the error messages here say what a user can do.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     logging: Any = cv2.utils.logging
     logging.setLogLevel(logging.LOG_LEVEL_SILENT)
     has_ffmpeg = cv2.videoio_registry.hasBackend(cv2.CAP_FFMPEG)  # others are tried where it is missing
     try:
-        capture = cv2.VideoCapture(os.fspath(path), cv2.CAP_FFMPEG if has_ffmpeg else cv2.CAP_ANY)
+        capture = cv2.VideoCapture(full, cv2.CAP_FFMPEG if has_ffmpeg else cv2.CAP_ANY)
     except cv2.error as error:
         raise UnreadableImage(f"Cannot read {str(path)!r}: {_say(error)}.") from error
     if not capture.isOpened():

@@ -32,4 +32,4 @@ class ZeroShotMethod(Method):
         return self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
 
     def settle(self, stream: int) -> FrozenAnswer:
-        return FrozenAnswer(self.classifier.prototypes)
+        return FrozenAnswer(self.classifier.prototypes.clone())

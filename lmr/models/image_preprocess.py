@@ -47,7 +47,7 @@ class ImagePreprocess:
             try:
                 inputs.append(self._prepare(image))
             except LmrError as error:
-                raise LmrError(f"Image {number} of the list (the first is 0): {error}") from error
+                raise type(error)(f"Image {number} of the list (the first is 0): {error}") from error
         return torch.stack(inputs)
 
     def _prepare(self, image: object) -> Tensor:

@@ -17,13 +17,16 @@ from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
-from lmr.models.preprocessing import Preprocessing, _convert_to_rgb
+from lmr.models.formats.preprocessing_configs import HALF, check_object, check_steps, read_channels
+from lmr.models.preprocessing import Preprocessing, convert_to_rgb
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _COLUMNS = 2  # beside the pixels of a patch
 _STEP = 1e-5  # to which transformers finds the scale of an image
+# Of missing settings; from transformers.
+_DEFAULTS = {"patch_size": 16, "max_num_patches": 256, "resample": 2, "image_mean": HALF, "image_std": HALF}
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class PatchPreprocessing(Preprocessing):
             raise LmrError(f"Expected a PIL image with pixels, got {came}.")
         rows, columns = fit_grid(image.height, image.width, self.patch, self.patches)
         size = (columns * self.patch, rows * self.patch)
-        scaled = _convert_to_rgb(image).resize(size, Resampling[self.interpolation.upper()])
+        scaled = convert_to_rgb(image).resize(size, Resampling[self.interpolation.upper()])
         pixels = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8).view(1, size[1], size[0], 3)
         cut = self._normalise(pixels)[0].reshape(3, rows, self.patch, columns, self.patch)
         flat = cut.permute(1, 3, 2, 4, 0).reshape(rows * columns, -1)
@@ -115,26 +118,21 @@ def unpack(images: Tensor) -> dict[str, Tensor]:
     return {"pixel_values": patches, "pixel_attention_mask": there.int(), "spatial_shapes": shapes}
 
 
-def parse_patch_preprocessing(settings: dict[str, Any], where: str, patch: int) -> PatchPreprocessing:
+def parse_patch_preprocessing(settings: Any, where: str, patch: int) -> PatchPreprocessing:
     """The preprocessing in the settings of transformers' Siglip2ImageProcessor; missing ones have its defaults."""
-    if settings.get("patch_size", 16) != patch:
-        raise LmrError(
-            f"Expected patches of the model's {patch} pixels in {where}, got {settings.get('patch_size')!r}."
-        )
-    patches, resample = settings.get("max_num_patches", 256), settings.get("resample", 2)
-    steps = [settings.get(step, True) for step in ("do_resize", "do_rescale", "do_normalize")]
-    if not isinstance(patches, int) or patches < 1 or resample not in (2, 3) or not all(steps):
-        raise LmrError(
-            f"Expected {where} to resize (bilinear or bicubic), rescale and normalise images to a number of patches; "
-            f"got max_num_patches {patches!r}, resample {resample!r} and the steps {steps}."
-        )
-    (r, g, b), (x, y, z) = (settings.get(key) or (0.5, 0.5, 0.5) for key in ("image_mean", "image_std"))
+    given = {key: value for key, value in check_object(settings, where).items() if value is not None}
+    settings = _DEFAULTS | given
+    interpolation = check_steps(settings, {"patch_size", "max_num_patches"}, where)
+    if settings["patch_size"] != patch:
+        raise LmrError(f"Expected patches of the model's {patch} pixels in {where}, got {settings['patch_size']!r}.")
+    patches = settings["max_num_patches"]
+    if not isinstance(patches, int) or patches < 1:
+        raise LmrError(f"Expected a number of patches as max_num_patches in {where}, got {patches!r}.")
     return PatchPreprocessing(
         patch * math.isqrt(patches),
-        (r, g, b),
-        (x, y, z),
+        *read_channels(settings["image_mean"], settings["image_std"], where),
         resize="squash",
-        interpolation="bilinear" if resample == 2 else "bicubic",
+        interpolation=interpolation,
         patch=patch,
         patches=patches,
     )

@@ -20,6 +20,7 @@ OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 
 Channels = tuple[float, float, float]  # one number for each of red, green and blue
+Interpolation = Literal["bicubic", "bilinear"]
 
 # What the mean and the standard deviation of pixels from 0 to 1 may be. Models in use have deviations from 1/255 to 1;
 # far smaller ones would turn every image into infinities.
@@ -50,7 +51,7 @@ class Preprocessing:
     mean: Channels
     std: Channels
     resize: Literal["short", "squash"] = "short"
-    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    interpolation: Interpolation = "bicubic"
 
     def __post_init__(self) -> None:
         if not isinstance(self.resolution, int) or self.resolution < 1:
@@ -75,7 +76,7 @@ class Preprocessing:
         if x or y:
             image = image.crop((x, y, image.width - x, image.height - y))
         width, height = self._scale(image.width, image.height)
-        image = _convert_to_rgb(image)
+        image = convert_to_rgb(image)
         for size in _list_passes(image.size, (width, height)):
             image = image.resize(size, Resampling[self.interpolation.upper()])
         left, top = self._centre(width), self._centre(height)
@@ -141,7 +142,7 @@ class Preprocessing:
         return torch.stack([(channel - mean) / std for channel, mean, std in channels], dim=1)
 
 
-def _convert_to_rgb(image: Image) -> Image:
+def convert_to_rgb(image: Image) -> Image:
     """8-bit RGB. 16 bits are scaled as in lmr.images.image_files; Pillow would clip all values above 255."""
     from PIL.Image import fromarray
 

@@ -21,9 +21,9 @@ from lmr.core.traits import Tower
 from lmr.models.backbone import Backbone
 from lmr.models.clip.tokenizer import check_texts
 from lmr.models.formats.huggingface_folder import write_model, write_preprocessing, write_tokenizer
-from lmr.models.formats.preprocessing_configs import PREPROCESSOR, read_preprocessing
+from lmr.models.formats.preprocessing_configs import find_settings, read_preprocessing
 from lmr.models.formats.to_transformers import Norms
-from lmr.models.formats.tower_configs import HF_CONFIG, read_json
+from lmr.models.formats.tower_configs import HF_CONFIG
 from lmr.models.formats.tower_weights import check_depth
 from lmr.models.formats.weights_files import read_weights
 from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
@@ -250,10 +250,9 @@ def _find_preprocessing(folder: Path, config: Any) -> tuple[Preprocessing, str |
     """The preprocessing, and the file that names it."""
     if not is_naflex(config):
         return read_preprocessing(folder, ModelFormat.SIGLIP, config.vision_config.image_size)
-    file = folder / PREPROCESSOR
-    settings = read_json(file) if file.is_file() else {}
-    where, patch = repr(str(file)), config.vision_config.patch_size
-    return parse_patch_preprocessing(settings, where, patch), PREPROCESSOR if settings else None
+    settings, name = find_settings(folder)
+    where = repr(str(folder / name if name else folder))
+    return parse_patch_preprocessing(settings, where, config.vision_config.patch_size), name
 
 
 def _read_tokenizer(folder: Path) -> Any:

@@ -62,6 +62,9 @@ def test_frozen_answer_is_the_prediction(spec: str, steps: int, clip: lmr.ZeroSh
         torch.testing.assert_close(again, frozen.prototypes, atol=1e-6, rtol=0)
     method.step(make_images(5))  # the frozen answer is a copy
     torch.testing.assert_close(compute_logits(frozen, clip, images), before, atol=1e-4, rtol=0)
+    own = clip.prototypes.clone()
+    frozen.prototypes.zero_()
+    assert torch.equal(clip.prototypes, own)
 
 
 @pytest.mark.parametrize("spec", ["lmr", "mint", "tent", "eta"])

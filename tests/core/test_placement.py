@@ -117,6 +117,19 @@ def test_state_of_a_model_that_lost_digits_is_refused(backbone: lmr.Backbone, im
     method.to(torch.bfloat16).load(tmp_path / "half")  # rounding twice changes nothing more
 
 
+def test_fingerprint_follows_a_round_trip(backbone: lmr.Backbone) -> None:
+    """The type is the same again, but digits were lost in between."""
+    clip = backbone.classifier(NAMES)
+    before = clip.fingerprint
+    backbone.to(torch.bfloat16).to(torch.float32)
+    assert clip.fingerprint["backbone"] != before["backbone"]
+    assert (
+        clip.fingerprint
+        == copy.deepcopy(clip).fingerprint
+        == backbone.classifier(NAMES).fingerprint | {"classes": before["classes"]}
+    )
+
+
 def test_both_towers_and_their_prompts_move(backbone: lmr.Backbone, images: Tensor) -> None:
     clip = backbone.classifier(NAMES)
     method = lmr.create("batclip(lr=0.01)", clip).to("cpu", torch.float64)

@@ -151,3 +151,37 @@ def test_filters_of_warnings_stay_as_they_are_while_the_caller_computes(tmp_path
         for _ in results:
             assert warnings.filters == inside
     assert warnings.filters == before
+
+
+def test_items_that_take_long_are_told_to_end() -> None:
+    ended, waiting = threading.Event(), threading.Event()
+    told: list[bool] = []
+
+    def items() -> Iterator[int]:
+        yield 0
+        waiting.set()
+        told.append(ended.wait(10))
+
+    with ReadAhead(items(), double_late, ahead=4, ended=ended) as results:
+        assert next(results) == 0
+        assert waiting.wait(10)
+        assert not ended.is_set()
+    assert told == [True]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
+def test_start_that_fails_leaves_nothing_behind(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, started = threading.Thread.start, [0]
+
+    def start(thread: threading.Thread) -> None:
+        started[0] += 1
+        if started[0] == 2:
+            raise error
+        real(thread)
+
+    before = list(warnings.filters)
+    ahead = ReadAhead(iter(range(10**9)), double_late, ahead=100, workers=3)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(type(error)):
+        ahead.__enter__()
+    assert warnings.filters == before

@@ -327,7 +327,7 @@ def test_damaged_data_are_unreadable_or_read_but_nothing_else(tmp_path: Path) ->
 def test_what_is_not_a_picture_gets_a_reason(tmp_path: Path) -> None:
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "text.png").write_text("Dear diary, today I was renamed to a picture.")
-    reasons = {"missing.png": "no such file", "empty.png": "is empty", "text.png": "not an image", "": "no such"}
+    reasons = {"missing.png": "no such file", "empty.png": "is empty", "text.png": "not an image", "": "is a folder"}
     for name, reason in reasons.items():
         with pytest.raises(UnreadableImage, match=reason):
             open_image(tmp_path / name)

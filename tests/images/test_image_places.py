@@ -51,6 +51,23 @@ def test_frames_come_one_by_one_without_those_that_are_finished(tmp_path: Path) 
     assert str(items[0].place) == repr(str(paths[0]))
 
 
+def test_stopped_is_the_end_of_all_files(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    video = write_video(tmp_path / "v.avi", paint(5))
+    seen: list[ImagePlace] = []
+    for item in iterate_images([tmp_path / "a.png", video, tmp_path / "a.png"], is_stopped=lambda: len(seen) == 3):
+        seen.append(item.place)
+    assert seen == [ImagePlace(tmp_path / "a.png"), ImagePlace(video, 0, 0.0), ImagePlace(video, 1, 0.1)]
+
+
+def test_folder_in_a_list_is_called_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "list.csv").write_text("path\nsub\n")
+    (item,) = iterate_images(list_sources([tmp_path / "list.csv"]))
+    with pytest.raises(UnreadableImage, match="sub': it is a folder; give the files in it"):
+        item.open()
+
+
 def test_an_error_of_a_whole_video_is_its_last_item(tmp_path: Path) -> None:
     video = cut_file(write_video(tmp_path / "v.avi", paint(200, (96, 128))), 0.6)
     *frames, last = iterate_images([video])

@@ -86,6 +86,26 @@ def test_csv_details(tmp_path: Path) -> None:
         read_path_list(source)
 
 
+def test_list_without_column_names_has_one_path_per_line(tmp_path: Path) -> None:
+    source = tmp_path / "list.csv"
+    source.write_text('one.png\n"a, b.png"\n')
+    assert read_path_list(source) == [tmp_path / "one.png", tmp_path / "a, b.png"]
+    source.write_text("one.png\na, b.png\n")
+    with pytest.raises(LmrError, match=r"Expected one path in line 2 .* got 2 cells; put paths with commas in quotes"):
+        read_path_list(source)
+
+
+@both
+def test_two_columns_of_one_name_get_a_message(name: str, tmp_path: Path) -> None:
+    source = tmp_path / name
+    if name.endswith(".csv"):
+        source.write_text("path,path\na.png,b.png\n")
+    else:
+        pyarrow.parquet.write_table(pyarrow.table([["a.png"], ["b.png"]], names=["path", "path"]), source)
+    with pytest.raises(LmrError, match="has several columns 'path'; rename all but one"):
+        read_path_list(source, "path")
+
+
 def test_parquet_of_other_values_gets_a_message(tmp_path: Path) -> None:
     source = write_list(tmp_path / "list.parquet", {"image": [{"bytes": b"x"}]})
     with pytest.raises(LmrError, match=r"Expected paths as texts in the column 'image' .*got dict in row 1"):

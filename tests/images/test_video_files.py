@@ -50,6 +50,27 @@ def test_every_so_many(every: int, tmp_path: Path) -> None:
     assert [frame.number for frame in unfinished] == [number for number in range(0, 12, every) if number >= 5]
 
 
+def test_colons_in_relative_names_are_no_protocols(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = write_video(tmp_path / "a.avi", paint(3))
+    for name in ("2026-11-16T12:00:00.avi", "cam:1.avi", "file:x.avi"):
+        Path(name).write_bytes(made.read_bytes())
+        assert len(list(read_frames(Path(name)))) == 3
+    Path("cam:1.avi").write_text("no video")
+    assert read_until_error(Path("cam:1.avi"))[1].startswith("Cannot read 'cam:1.avi': it is not a video")
+
+
+def test_frames_that_are_passed_over_can_be_stopped(tmp_path: Path) -> None:
+    path, asked = write_video(tmp_path / "a.avi", paint(12)), [0]
+
+    def is_stopped() -> bool:
+        asked[0] += 1
+        return asked[0] == 4
+
+    assert list(read_frames(path, 1, lambda number: False, is_stopped)) == []
+    assert asked == [4]
+
+
 def test_size_that_changes_in_the_middle(tmp_path: Path) -> None:
     painted = paint(3) + paint(3, (80, 40))
     frames = list(read_frames(write_jpegs(tmp_path / "a.mjpeg", painted)))
@@ -93,7 +114,7 @@ def use_unknown_codec(path: Path) -> None:
     ("make", "words"),
     [
         (lambda path: None, "there is no such file"),
-        (Path.mkdir, "there is no such file"),
+        (Path.mkdir, "it is a folder; give the files in it"),
         (leave_empty, "the file is empty"),
         (write_text, "it is not a video, it is damaged or incomplete, or its codec is missing"),
         (lambda path: cut_file(write_video(path, paint(12)), 0.1), "damaged or incomplete"),
@@ -125,6 +146,19 @@ def test_libraries_print_nothing(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, *names], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout == "".join(f"{name!r}\n" for name in names)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_name_that_is_not_utf8_gets_a_message(tmp_path: Path) -> None:
+    """In another process, because OpenCV would crash it."""
+    path = write_video(tmp_path / "a.avi", paint(3)).rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.avi"))
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom lmr.images.video_files import read_frames\n"
+        "try:\n    next(read_frames(Path(sys.argv[1])))\nexcept Exception as error:\n    print(ascii(error))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("UnreadableImage(")
+    assert "its full path is not valid UTF-8; rename it." in done.stdout
 
 
 def test_time_falls_back_on_the_rate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

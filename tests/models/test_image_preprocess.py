@@ -105,6 +105,8 @@ def test_what_is_no_image_gets_a_message(given: Any, words: str) -> None:
 def test_single_file_raises_the_error_of_files() -> None:
     with pytest.raises(UnreadableImage):
         CLIP("missing.png")
+    with pytest.raises(UnreadableImage, match="Image 1 of the list"):
+        CLIP([draw_noise(5, 5, 3), "missing.png"])
 
 
 @pytest.mark.parametrize("name", ["pocket", "photo"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -126,13 +127,35 @@ def test_preprocess_takes_a_list_and_can_be_pickled(
 def test_settings_of_another_model_are_refused(tmp_path: Path) -> None:
     maker.save_naflex(tmp_path)
     file = tmp_path / "preprocessor_config.json"
-    text = file.read_text()
-    for before, after, words in (
-        ('"patch_size": 4', '"patch_size": 8', "patches of the model's 4 pixels"),
-        ('"max_num_patches": 20', '"max_num_patches": 0', "a number of patches"),
-        ('"do_rescale": true', '"do_rescale": false', "rescale and normalise"),
+    settings = json.loads(file.read_text())
+    for key, value, words in (
+        ("patch_size", 8, "patches of the model's 4 pixels"),
+        ("max_num_patches", 0, "a number of patches"),
+        ("do_rescale", False, "Expected do_rescale to be true"),
+        ("rescale_factor", 1.0, "Expected 1/255 as rescale_factor"),
+        ("resample", 0, "Expected resample 3"),
+        ("image_mean", [0.5], r"Expected three numbers .* as mean"),
+        ("image_std", "half", r"Expected three numbers .* as std"),
+        ("do_pad", True, "asks for do_pad=True"),
     ):
-        assert before in text
-        file.write_text(text.replace(before, after))
+        file.write_text(json.dumps(settings | {key: value}))
         with pytest.raises(lmr.LmrError, match=words):
             lmr.load(tmp_path)
+
+
+def test_settings_of_a_whole_processor_are_read(tmp_path: Path) -> None:
+    """transformers 5 writes them into processor_config.json."""
+    _, processor = maker.save_naflex(tmp_path)
+    (tmp_path / "preprocessor_config.json").unlink()
+    processor.image_processor.image_mean = [0.1, 0.2, 0.3]
+    processor.save_pretrained(tmp_path)
+    assert not (tmp_path / "preprocessor_config.json").exists()
+    backbone = lmr.load(tmp_path)
+    assert isinstance(backbone.preprocessing, PatchPreprocessing)
+    assert (backbone.preprocessing.patches, backbone.preprocessing.mean) == (maker.PATCHES, (0.1, 0.2, 0.3))
+    assert backbone.model_facts.preprocessing_file == "processor_config.json"
+    expected = processor.image_processor(draw(), return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(backbone.preprocess(draw())[..., :-2], expected, rtol=0, atol=1e-6)
+    (tmp_path / "processor_config.json").write_text('{"image_processor": 3}')
+    with pytest.raises(lmr.LmrError, match="Expected an object with the preprocessing"):
+        lmr.load(tmp_path)

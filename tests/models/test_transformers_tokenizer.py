@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer, CLIPModel
 
 import lmr
+from lmr.models.clip.clip_model import Clip
 from lmr.models.model_facts import TokenizerKind
 from lmr.models.transformers_tokenizer import TransformersTokenizer, digest_tokenizer, read_tokenizer
 from lmr.models.verify.agreement import compare_with_transformers
@@ -88,6 +89,21 @@ def test_tokenizer_decides_the_digest(tmp_path: Path) -> None:
     used, fresh = maker.make_tokenizer(), maker.make_tokenizer()
     used("a cat", padding="max_length", truncation=True, max_length=9)  # the tokenizers library remembers this
     assert digest_tokenizer(used) == digest_tokenizer(fresh)
+
+
+def test_end_token_and_context_decide_the_digest(tmp_path: Path) -> None:
+    """Both decide the features of a text, so prototypes kept for one end token are not those of another."""
+    save(tmp_path)
+    backbone = lmr.load(tmp_path)
+    assert isinstance(backbone, Clip)
+    own, digest = backbone._own_tokenizer, backbone.text_digest()
+    assert own is not None
+    for name, value in (("end", 2), ("context", own.context - 1)):
+        before = getattr(own, name)
+        setattr(own, name, value)
+        assert backbone.text_digest() != digest
+        setattr(own, name, before)
+    assert backbone.text_digest() == digest
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}', "\x00"])

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -111,15 +112,19 @@ class FolderRun:
         self.earlier = self.saved = self.images
         return {(os.path.abspath(line.path), line.frame) for line in finished}
 
-    def label(self, items: Iterable[ImageItem], count: int | None, flag: str) -> None:
+    def label(
+        self, items: Iterable[ImageItem], count: int | None, flag: str, ended: threading.Event | None = None
+    ) -> None:
         """Label all images, batch by batch, while threads decode those of the next batches.
 
-        ``count`` is their number where it is known. If this ends early, the message says how to resume with ``flag``.
+        ``count`` is their number where it is known. If this ends early, the message says how to resume with ``flag``,
+        and ``ended`` is set, so that items that take long to come can end too.
         """
         results = self.output or StandardOutput()
         hidden = not _is_terminal(sys.stderr) or (self.output is None and _is_terminal(sys.stdout))
         self.finished = False
-        ahead = ReadAhead(items, self.prepare, ahead=BATCHES_AHEAD * self.batch_size, workers=WORKERS)
+        count_ahead = BATCHES_AHEAD * self.batch_size
+        ahead = ReadAhead(items, self.prepare, ahead=count_ahead, workers=WORKERS, ended=ended)
         total = None if count is None else self.images + count
         try:
             with tqdm(total=total, initial=self.images, unit="image", disable=hidden) as bar, ahead as prepared:

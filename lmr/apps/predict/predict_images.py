@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,7 @@ from lmr.core.method import Method
 from lmr.core.registry import create
 from lmr.core.state import read_state
 from lmr.images.image_places import ImagePlace, PlaceKey, iterate_images, list_sources
+from lmr.images.path_lists import is_list
 from lmr.images.video_files import is_video
 from lmr.models.known_models import DEFAULT_MODEL
 from lmr.watching.watch_settings import read_watch
@@ -78,11 +80,12 @@ def predict_images(
     ``prompts`` are the texts around them. With ``budget`` the method runs with the switch that keeps most of its gain
     at no more than so many plain forwards per image. ``state`` is a file that carries the adaptation from one run to
     the next. ``resume`` continues an interrupted run; ``overwrite`` replaces an existing ``out``. Without ``out``, JSON
-    lines go to standard output. ``watch`` is "on", "report" or "off" (:func:`lmr.watch`). ``model`` and the five
+    lines go to standard output. ``watch`` is "on", "report" or "off" (``lmr.watch``). ``model`` and the five
     arguments before ``watch`` are those of ``lmr.load``. Arguments that do not fit together raise LmrError before any
     file is changed; an image that cannot be read gets a line with an error.
     """
     names = read_labels(labels)
+    sources = [sources] if isinstance(sources, (str, os.PathLike)) else sources
     for word, number in (("batch size", batch_size), ("number of top classes", top), ("step between frames", every)):
         if not isinstance(number, int) or number < 1:
             raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
@@ -95,6 +98,7 @@ def predict_images(
             _check_path(option, path)
     output = None if out is None else ResultFile(out, top)
     progress = Path(state) if state is not None else None if output is None else Path(f"{output.path}.state")
+    _check_sources(sources, {"--out": out, "--state": progress}, column)
     with contextlib.ExitStack() as held:
         if output is not None:
             held.callback(output.close)
@@ -104,10 +108,15 @@ def predict_images(
             _check_path("--state", progress)
             held.enter_context(hold_state(progress, _explain_lock(output, state)))
         _check_files(output, progress, resume, overwrite)
-        paths = list_sources([sources] if isinstance(sources, (str, os.PathLike)) else sources, column)
+        paths = list_sources(sources, column)
         if not paths:
             raise LmrError("There is nothing to label; give at least one image or one folder of images.")
         videos = any(map(is_video, paths))
+        if every != 1 and not videos:
+            raise LmrError(
+                "--every is for videos, and there are none among the sources (folders are searched for images only); "
+                "leave it out, or name the videos."
+            )
         settings = options.note() | ({"every": str(every)} if videos else {})
         if output is not None:
             output.frames = videos
@@ -133,7 +142,8 @@ def predict_images(
         start = time.perf_counter()
         count = None if videos else sum(ImagePlace(path).key not in finished for path in paths)
         flag = "--resume instead of --overwrite" if overwrite else "--resume"
-        run.label(iterate_images(paths, every, finished), count, flag)
+        ended = threading.Event()
+        run.label(iterate_images(paths, every, finished, ended.is_set), count, flag, ended)
         seconds = time.perf_counter() - start
         if progress is not None and state is None:
             progress.unlink(missing_ok=True)
@@ -192,6 +202,16 @@ def _check_path(option: str, path: AnyPath) -> None:
     folder = os.path.dirname(name) or os.curdir
     if not os.path.isdir(folder):
         raise LmrError(f"Cannot write {name!r}: there is no folder {folder!r}; create it first.")
+
+
+def _check_sources(sources: Sequence[AnyPath], outputs: Mapping[str, AnyPath | None], column: str | None) -> None:
+    """Refuse to write over a source, under any of its names, and a column where there is no list."""
+    for option, path in outputs.items():
+        for source in sources:
+            if path is not None and os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+                raise LmrError(f"{os.fspath(path)!r} is one of the sources; give another {option}.")
+    if column is not None and not any(map(is_list, sources)):
+        raise LmrError("--column is for .csv and .parquet lists, and there is none among the sources; leave it out.")
 
 
 def _explain_lock(output: ResultFile | None, state: AnyPath | None) -> str:

@@ -35,9 +35,14 @@ class ImageSide(nn.Module):
             self.add_module(name, part)
         self._model = (model,)  # in a tuple, so that it is not a part
 
+    @property
+    def whole_model(self) -> nn.Module:
+        """The model, which moves as a whole: ``encode_image`` may use more of it than these parts."""
+        return self._model[0]
+
     def forward(self, images: Tensor) -> Tensor:
         """Features as ``encode_image`` gives them."""
-        encode: Any = self._model[0].encode_image
+        encode: Any = self.whole_model.encode_image
         features: Tensor = encode(images)
         return features
 
@@ -83,7 +88,9 @@ def build_classifier(model: Any, tokenizer: Tokenizer, names: Sequence[str], tem
     single = all(len(own) == 1 for own in prompts)
     text = TextSide(model, TextPrompts(tokens), len(prompts)) if single else None
     identity = hashlib.sha256(facts.encode()).hexdigest()
-    return ZeroShot(encoder, prototypes, scale, logit_bias=bias, names=names, text=text, identity=identity)
+    clip = ZeroShot(encoder, prototypes, scale, logit_bias=bias, names=names, text=text, identity=identity)
+    model.eval().requires_grad_(False)  # all of it, also where no text side holds its other parts
+    return clip
 
 
 def _check_model(model: Any) -> tuple[float, float]:

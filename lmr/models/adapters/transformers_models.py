@@ -12,7 +12,7 @@ from lmr.core.errors import LmrError
 from lmr.core.placement import Device, check_device, choose_dtype
 from lmr.models.backbone import Backbone
 from lmr.models.clip.architectures import name_architecture
-from lmr.models.clip.clip_model import VOCABULARY, Clip, describe_tokenizer
+from lmr.models.clip.clip_model import VOCABULARY, Clip, check_clip_end, describe_tokenizer
 from lmr.models.formats.preprocessing_configs import parse_preprocessing
 from lmr.models.formats.tokenizer_files import is_clip_json
 from lmr.models.formats.tower_configs import parse_hf_sizes, read_end_token
@@ -117,6 +117,7 @@ def _find_tokenizer(tokenizer: Any, name: str, sizes: Sizes, end: int) -> Transf
     _check_vocabulary(tokenizer, text.vocabulary)
     rules = describe_rules(tokenizer)
     if rules is not None and len(tokenizer) == text.vocabulary == VOCABULARY and is_clip_json(rules):
+        check_clip_end(end, "The configuration of the model")
         return None
     return TransformersTokenizer(tokenizer, name, context=text.context, vocabulary=text.vocabulary, end=end)
 

@@ -106,9 +106,9 @@ class Clip(Backbone):
         return TextSide(self._text, prompts, len(prompts.end), prompts.longest)
 
     def text_digest(self) -> str:
-        """The tower's digest, together with that of a tokenizer of its own."""
-        own = self._own_tokenizer
-        return super().text_digest() if own is None else f"{super().text_digest()} {own.digest}"
+        """The tower's digest, together with that of a tokenizer of its own and how it is used."""
+        own, tower = self._own_tokenizer, super().text_digest()
+        return tower if own is None else f"{tower} {own.digest} {own.end} {own.context}"
 
     def write_huggingface(self, folder: Path, norms: Norms) -> None:
         """Write the model, its preprocessing and its tokenizer, for CLIPModel and CLIPProcessor of transformers."""
@@ -265,9 +265,15 @@ def _find_tokenizer(form: ModelFormat, sizes: Sizes, folder: Path, name: str) ->
     if find_foreign_tokenizer(folder) or (text.vocabulary != VOCABULARY and has_tokenizer(folder)):
         own = {"context": text.context, "vocabulary": text.vocabulary, "end": end}
         return TransformersTokenizer(read_tokenizer(folder), name, **own)
-    if text.vocabulary == VOCABULARY and end not in (HIGHEST, END_TOKEN):
-        raise LmrError(f"{str(config)!r} ends texts with the token {end}, which is not CLIP's tokenizer. {ANYTHING}")
+    if text.vocabulary == VOCABULARY:
+        check_clip_end(end, repr(str(config)))
     return None
+
+
+def check_clip_end(end: int, origin: str) -> None:
+    """Refuse an end token that CLIP's own tokenizer does not give."""
+    if end not in (HIGHEST, END_TOKEN):
+        raise LmrError(f"{origin} ends texts with the token {end}, which is not CLIP's tokenizer. {ANYTHING}")
 
 
 def describe_tokenizer(tokenizer: TransformersTokenizer | None, sizes: Sizes) -> TokenizerFacts:

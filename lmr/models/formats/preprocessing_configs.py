@@ -9,11 +9,19 @@ from typing import Any
 from lmr.core.errors import LmrError
 from lmr.models.formats.tower_configs import OPEN_CLIP_CONFIG, read_json
 from lmr.models.model_facts import ModelFormat
-from lmr.models.preprocessing import DEVIATIONS, MEANS, OPENAI_MEAN, OPENAI_STD, Preprocessing
+from lmr.models.preprocessing import (
+    DEVIATIONS,
+    MEANS,
+    OPENAI_MEAN,
+    OPENAI_STD,
+    Channels,
+    Interpolation,
+    Preprocessing,
+)
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
-_RESAMPLE = {2: "bilinear", 3: "bicubic"}  # PIL's codes of its filters
-_HALF = (0.5, 0.5, 0.5)  # SigLIP's mean and deviation (Zhai et al. 2023): pixels from -1 to 1
+_RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # PIL's codes of its filters
+HALF = (0.5, 0.5, 0.5)  # SigLIP's mean and deviation (Zhai et al. 2023): pixels from -1 to 1
 
 # Defaults of missing entries, by the beginning of the processor's name; from transformers.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -29,8 +37,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "size": {"height": 224, "width": 224},
         "resample": 3,
         "do_center_crop": False,
-        "image_mean": _HALF,
-        "image_std": _HALF,
+        "image_mean": HALF,
+        "image_std": HALF,
         "default_to_square": False,
     },
 }
@@ -64,21 +72,25 @@ def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tupl
     Without a file (None) the constants of the model's family are used.
     """
     if form in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP):
-        for name in (PREPROCESSOR, PROCESSOR):
-            if (folder / name).is_file():
-                config = read_json(folder / name)
-                if name == PROCESSOR and "image_processor" not in config:
-                    continue
-                part = config["image_processor"] if name == PROCESSOR else config
-                return parse_preprocessing(part, repr(str(folder / name)), form, resolution), name
+        settings, name = find_settings(folder)
+        if name is not None:
+            return parse_preprocessing(settings, repr(str(folder / name)), form, resolution), name
     if form is ModelFormat.OPEN_CLIP and (folder / OPEN_CLIP_CONFIG).is_file():
         path = folder / OPEN_CLIP_CONFIG
         config = read_json(path)
         if config.get("preprocess_cfg"):
             return _read_open_clip(config["preprocess_cfg"], repr(str(path)), resolution), OPEN_CLIP_CONFIG
     if form is ModelFormat.SIGLIP:
-        return Preprocessing(resolution, _HALF, _HALF, resize="squash"), None
+        return Preprocessing(resolution, HALF, HALF, resize="squash"), None
     return openai_preprocessing(resolution), None
+
+
+def find_settings(folder: Path) -> tuple[Any, str | None]:
+    """The settings of Hugging Face's image processor in this folder, and the file that holds them (None without)."""
+    if (folder / PREPROCESSOR).is_file():
+        return read_json(folder / PREPROCESSOR), PREPROCESSOR
+    config = read_json(folder / PROCESSOR) if (folder / PROCESSOR).is_file() else {}
+    return (config["image_processor"], PROCESSOR) if "image_processor" in config else ({}, None)
 
 
 def describe_preprocessing(preprocessing: Preprocessing, family: str) -> dict[str, Any]:
@@ -105,18 +117,8 @@ def describe_preprocessing(preprocessing: Preprocessing, family: str) -> dict[st
 def parse_preprocessing(config: Any, where: str, form: ModelFormat, resolution: int) -> Preprocessing:
     """The preprocessing in the settings of Hugging Face's image processor; missing ones have its type's defaults."""
     model = "Siglip" if form is ModelFormat.SIGLIP else "CLIP"
-    config = _fill_in(_check_object(config, where), where, model)
-    known = {"do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor"}
-    known |= {"do_normalize", "image_mean", "image_std"}
-    _refuse_unknown(config, known | _HARMLESS, where)
-    for step in ("do_resize", "do_rescale", "do_normalize"):
-        if config.get(step, True) is not True:
-            raise LmrError(f"Expected {step} to be true in {where}, got {config[step]!r}; CLIP needs this step.")
-    factor = config.get("rescale_factor", 1 / 255)
-    if not isinstance(factor, float) or not abs(factor * 255 - 1) <= 1e-3:
-        raise LmrError(f"Expected 1/255 as rescale_factor in {where}, got {factor!r}.")
-    if config["resample"] not in tuple(_RESAMPLE):
-        raise LmrError(f"Expected resample 3 (bicubic) or 2 (bilinear) in {where}, got {config['resample']!r}.")
+    config = _fill_in(check_object(config, where), where, model)
+    interpolation = check_steps(config, {"size", "do_center_crop", "crop_size"}, where)
     size, cut, crop = config["size"], config["do_center_crop"] is True, config.get("crop_size", resolution)
     one_side = isinstance(size, int) and not config["default_to_square"]
     short = size if one_side else size.get("shortest_edge") if isinstance(size, dict) else None
@@ -130,7 +132,42 @@ def parse_preprocessing(config: Any, where: str, form: ModelFormat, resolution: 
             f"sides to {resolution}, the model's resolution; got size {size!r}, do_center_crop "
             f"{config['do_center_crop']!r} and crop_size {crop!r}."
         )
-    return _build(resolution, config["image_mean"], config["image_std"], resize, _RESAMPLE[config["resample"]], where)
+    return _build(resolution, config["image_mean"], config["image_std"], resize, interpolation, where)
+
+
+def check_steps(config: dict[str, Any], sizes: set[str], where: str) -> Interpolation:
+    """Check the steps of an image processor, whose sizes are in the entries ``sizes``; the filter that it resizes with.
+
+    ``resample`` must be there.
+    """
+    known = {"do_resize", "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"}
+    _refuse_unknown(config, known | sizes | _HARMLESS, where)
+    for step in ("do_resize", "do_rescale", "do_normalize"):
+        if config.get(step, True) is not True:
+            raise LmrError(f"Expected {step} to be true in {where}, got {config[step]!r}; the model needs this step.")
+    factor = config.get("rescale_factor", 1 / 255)
+    if not isinstance(factor, float) or not abs(factor * 255 - 1) <= 1e-3:
+        raise LmrError(f"Expected 1/255 as rescale_factor in {where}, got {factor!r}.")
+    if config["resample"] not in tuple(_RESAMPLE):
+        raise LmrError(f"Expected resample 3 (bicubic) or 2 (bilinear) in {where}, got {config['resample']!r}.")
+    return _RESAMPLE[config["resample"]]
+
+
+def read_channels(mean: Any, std: Any, where: str) -> tuple[Channels, Channels]:
+    """Mean and standard deviation of the three channels, checked."""
+    for name, values, (low, high) in (("mean", mean, MEANS), ("std", std, DEVIATIONS)):
+        whole = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
+        if not whole or len(values) != 3 or not all(low <= value <= high for value in values):
+            raise LmrError(f"Expected three numbers from {low:g} to {high:g} as {name} in {where}, got {values!r}.")
+    (r, g, b), (x, y, z) = map(float, mean), map(float, std)
+    return (r, g, b), (x, y, z)
+
+
+def check_object(config: Any, where: str) -> dict[str, Any]:
+    """Settings that are an object of JSON."""
+    if not isinstance(config, dict):
+        raise LmrError(f"Expected an object with the preprocessing in {where}, found {config!r}.")
+    return config
 
 
 def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
@@ -150,7 +187,7 @@ def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
 
 def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:
     """open_clip's preprocess_cfg."""
-    config = _check_object(config, where)
+    config = check_object(config, where)
     known = {
         "size",
         "mode",
@@ -179,18 +216,7 @@ def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:
 
 
 def _build(resolution: int, mean: Any, std: Any, resize: Any, interpolation: Any, where: str) -> Preprocessing:
-    for name, values, (low, high) in (("mean", mean, MEANS), ("std", std, DEVIATIONS)):
-        whole = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
-        if not whole or len(values) != 3 or not all(low <= value <= high for value in values):
-            raise LmrError(f"Expected three numbers from {low:g} to {high:g} as {name} in {where}, got {values!r}.")
-    (r, g, b), (x, y, z) = map(float, mean), map(float, std)
-    return Preprocessing(resolution, (r, g, b), (x, y, z), resize=resize, interpolation=interpolation)
-
-
-def _check_object(config: Any, where: str) -> dict[str, Any]:
-    if not isinstance(config, dict):
-        raise LmrError(f"Expected an object with the preprocessing in {where}, found {config!r}.")
-    return config
+    return Preprocessing(resolution, *read_channels(mean, std, where), resize=resize, interpolation=interpolation)
 
 
 def _read_square(size: Any) -> int | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ import lmr
 from lmr.apps.predict.predict_images import predict_images
 from lmr.cli import main
 from lmr.data.sets.pocket_world import CLASSES, draw
+from lmr.images import video_files
 from lmr.images.ahead import THREAD_NAME
 from lmr.images.video_files import read_frames
 
@@ -201,3 +204,51 @@ def test_list_gives_the_lines_of_its_files(here: Path, name: str) -> None:
 def test_step_between_frames_is_checked(here: Path, every: Any) -> None:
     with pytest.raises(lmr.LmrError, match="Expected a step between frames of at least 1, got"):
         predict_images("v.avi", LABELS, **MODEL, every=every)
+
+
+def test_options_that_nothing_needs_are_refused(here: Path) -> None:
+    with pytest.raises(lmr.LmrError, match="--every is for videos, and there are none among the sources"):
+        predict_images("a", LABELS, **MODEL, every=2, out="o.jsonl")
+    with pytest.raises(lmr.LmrError, match=r"--column is for \.csv and \.parquet lists, and there is none"):
+        predict_images(["a", "v.avi"], LABELS, **MODEL, column="path", out="o.jsonl")
+    assert not list(here.glob("*o.jsonl*"))
+
+
+@pytest.mark.parametrize("link", [None, os.symlink, os.link])
+@pytest.mark.parametrize("option", ["out", "state"])
+def test_sources_are_not_written_over(here: Path, option: str, link: Any) -> None:
+    table = "path\na/11.png\na/12.png\n"
+    (here / "same.csv").write_text(table)
+    if link is not None:
+        link("same.csv", "other.csv")
+    names = {"out": "o.csv", option: "same.csv" if link is None else "other.csv"}
+    for how in ({"overwrite": True}, {"resume": True}):
+        with pytest.raises(lmr.LmrError, match=f"is one of the sources; give another --{option}"):
+            predict_images(["a", "same.csv"], LABELS, **MODEL, **names, **how)
+    assert (here / "same.csv").read_text() == table
+    assert not (here / "o.csv").exists()
+
+
+def test_interruption_does_not_wait_for_frames_that_are_passed_over(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grabbed = [0]
+
+    class LongVideo:
+        def get(self, what: int) -> float:
+            return 0.0
+
+        def grab(self) -> bool:
+            grabbed[0] += 1
+            time.sleep(0.001)
+            return grabbed[0] < 5000
+
+        def retrieve(self) -> tuple[bool, Any]:
+            return True, np.zeros((8, 8, 3), np.uint8)
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(video_files, "_open_capture", lambda path: LongVideo())
+    crash_at_step(1, ["v.avi"], **MODEL, every=10**6, batch_size=1)
+    assert grabbed[0] < 5000

@@ -13,6 +13,7 @@ from PIL import Image
 import lmr
 from lmr.apps.predict import predict_cost
 from lmr.apps.predict.predict_cost import PHOTOGRAPH, PredictCost, measure_predict_cost, write_photographs
+from lmr.bench.cost.settings import METHODS
 from lmr.cli import main
 
 
@@ -93,6 +94,9 @@ def test_photographs_are_like_photographs_and_always_the_same(tmp_path: Path) ->
     [
         (["pocket", "--lean"], "--predict does not take --lean."),
         (["pocket", "--classes", "5", "--streams", "2"], "--predict does not take --streams, --classes."),
+        (["pocket", "--no-plain", "--no-memory"], "--predict does not take --no-plain, --no-memory."),
+        (["pocket", "--minutes", "1", "--out", "x"], "--predict does not take --minutes, --out."),
+        (["pocket", "--methods", *METHODS], "one method and one batch size"),
         (["pocket", "--batch-size", "2", "4"], "one method and one batch size"),
         (["pocket", "--methods", "lmr", "tent"], "one method and one batch size"),
         (["pocket", "--images", "0"], "Expected a number of images of at least 1, got 0."),

@@ -186,6 +186,27 @@ def test_classifier_moves_with_all_its_parts(images: Tensor) -> None:
     torch.testing.assert_close(method.step(images.double()).logits.float(), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [Model, Custom])
+def test_whole_model_is_frozen_and_moves_without_a_text_side(kind: type[nn.Module], images: Tensor) -> None:
+    model = make(kind).train().requires_grad_(True)
+    clip = lmr.from_open_clip(model, tokenize, NAMES, ["a photo of a {}", "one {}"])
+    assert clip.text is None
+    assert not any(module.training for module in model.modules())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    method = lmr.create("tent(lr=0.05)", clip).to(torch.float64)
+    assert {t.dtype for t in (*model.parameters(), *model.buffers())} == {torch.float64}
+    assert method.step(images.double()).logits.dtype == torch.float64
+
+
+def test_fingerprint_follows_a_move_through_another_classifier() -> None:
+    """Both hold the same model, each with an image side of its own."""
+    model = make()
+    one, other = (lmr.from_open_clip(model, tokenize, NAMES, ["a {}", "one {}"]) for _ in range(2))
+    before = one.fingerprint["backbone"]
+    other.to(torch.bfloat16).to(torch.float32)
+    assert one.fingerprint["backbone"] == other.fingerprint["backbone"] != before
+
+
 def test_states_fit_the_same_model(images: Tensor) -> None:
     one, other = (lmr.create("tent", lmr.from_open_clip(make(), tokenize, NAMES)) for _ in range(2))
     one.step(images)

@@ -14,12 +14,13 @@ import siglip_maker as siglips
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import AutoTokenizer, CLIPTextModel, SiglipProcessor
+from transformers import AutoTokenizer, CLIPTextModel, CLIPTokenizer, SiglipProcessor
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 import lmr
 from lmr.models.adapters import wrap_transformers
 from lmr.models.clip.clip_model import Clip
+from lmr.models.clip.tokenizer import SPECIAL, list_words, read_merges
 from lmr.models.model_facts import TokenizerKind
 
 NAMES = ["cat", "red_bird", "small ship"]
@@ -219,3 +220,17 @@ def test_tokenizer_without_the_end_token_is_refused(clip: Case) -> None:
     words.backend_tokenizer.post_processor = None
     with pytest.raises(lmr.LmrError, match="does not end texts with the token"):
         lmr.from_transformers(clip.model, maker.make_clip_processor(clips.SIDE, words), NAMES)
+
+
+def test_tokenizer_of_clip_with_another_end_token_is_refused(tmp_path: Path) -> None:
+    """lmr's own tokenizer ends texts with CLIP's token, so the model would be read at another place."""
+    vocabulary = {word: number for number, word in enumerate((*list_words(), *SPECIAL))}
+    clips.write_json(vocabulary, tmp_path / "vocab.json")
+    merges = ["#version: 0.2", *(" ".join(pair) for pair in read_merges())]
+    (tmp_path / "merges.txt").write_text("\n".join(merges), encoding="utf-8")
+    processor = maker.make_clip_processor(clips.SIDE, CLIPTokenizer.from_pretrained(tmp_path))
+    model = clips.make_model(words=len(vocabulary))
+    assert wrap_transformers(model, processor).model_facts.tokenizer is TokenizerKind.CLIP
+    model.config.text_config.eos_token_id = 7
+    with pytest.raises(lmr.LmrError, match="ends texts with the token 7, which is not CLIP's tokenizer"):
+        wrap_transformers(model, processor)
