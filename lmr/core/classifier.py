@@ -151,7 +151,7 @@ class ZeroShot:
         return max(0, find_blocks(self.encoder)[1] - blocks)
 
     def embed_until(self, images: Tensor, block: int) -> Tensor:
-        """The activations before a block, without gradient, for encoders from which :meth:`find_start` gives one."""
+        """The activations before a block, without gradient, for encoders from which ``find_start`` gives one."""
         ask: Callable[[Tensor, int], Tensor] = self.encoder.embed_until  # type: ignore[assignment]
         found: Tensor = self._ask(lambda: ask(images, block), images)
         return found

@@ -1,4 +1,4 @@
-"""The former name of :mod:`lmr.images.image_files`, kept for existing imports."""
+"""The former name of ``lmr.images.image_files``, kept for existing imports."""
 
 from __future__ import annotations
 

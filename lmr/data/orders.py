@@ -1,6 +1,6 @@
 """The names of the orders in which a stream gives its images. Imports nothing, so that the command line starts at once.
 
-What each of them does is in :mod:`lmr.data.streams`.
+What each of them does is in ``lmr.data.streams``.
 """
 
 from __future__ import annotations

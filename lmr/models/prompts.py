@@ -45,7 +45,7 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
 
 
 def list_names(names: Sequence[str]) -> list[str]:
-    """The class names as a list, each of them once; what else can be wrong is found by :func:`write_prompts`."""
+    """The class names as a list, each of them once; what else can be wrong is found by ``write_prompts``."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise LmrError(f"Expected a list of class names, got {names!r}.")
     names = list(names)

@@ -30,7 +30,7 @@ def build_page(
     rows: Sequence[Row],
     notes: Sequence[str],
 ) -> str:
-    """The page. ``curves`` is what :func:`collect_curves` returns; ``notes`` are shown at the top."""
+    """The page. ``curves`` is what ``collect_curves`` returns; ``notes`` are shown at the top."""
     sections = ("tables", "curves", "figures", "protocols")
     parts = {
         "TITLE": escape(title),

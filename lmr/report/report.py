@@ -86,7 +86,7 @@ def make_report(
 def build_tables(
     runs: Runs, settings: dict[Setting, list[Series]], beside: str | None = None
 ) -> Noted[tuple[ReportTable, ...]]:
-    """Every table that the runs have numbers for; ``beside`` as in :func:`make_report`."""
+    """Every table that the runs have numbers for; ``beside`` as in ``make_report``."""
     published = find_published(beside) if beside else None
     life = build_life(runs, settings)
     tables: list[ReportTable | None] = [*life.value, *list_variants(settings)]

@@ -87,7 +87,7 @@ def pack_all(watches: Sequence[StreamWatch]) -> tuple[str, dict[str, Tensor]]:
 
 
 def unpack_all(text: str, tensors: Mapping[str, Tensor], streams: Sequence[int]) -> list[StreamWatch]:
-    """What :func:`pack_all` packed, as the watches of ``streams``; ValueError and its like if it is damaged."""
+    """What ``pack_all`` packed, as the watches of ``streams``; ValueError and its like if it is damaged."""
     values = json.loads(text)
     if len(values) != len(streams):
         raise ValueError(f"it is of {len(values)} streams, not of {len(streams)}")

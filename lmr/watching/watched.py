@@ -53,7 +53,7 @@ class _Look:
 
 
 class Watched(MethodWrapper):
-    """A method and the watch of its streams; see :func:`lmr.watch`. ``method`` is the method itself.
+    """A method and the watch of its streams; see ``lmr.watch``. ``method`` is the method itself.
 
     Examples:
         >>> import lmr, torch

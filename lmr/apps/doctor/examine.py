@@ -76,7 +76,7 @@ def examine(
     The accuracy of the default model is measured without ``data`` too, on the photographs that come with the package.
 
     ``data`` is a folder with one sub-folder per class, or a .csv file with the columns path and label; ``labels`` the
-    class names (see :mod:`lmr.data.sets.labelled`); ``dataset`` what the images are, to compare with the
+    class names (see ``lmr.data.sets.labelled``); ``dataset`` what the images are, to compare with the
     published accuracy; ``images`` how many of them to use, drawn at random. ``templates`` or the JSON file ``prompts``
     are the texts around the class names; the last five arguments are those of ``lmr.load``. Raises LmrError for what
     cannot be loaded or read; a failed check is in the report.

@@ -50,7 +50,7 @@ def write_result(path: Path, result: TuneResult) -> None:
 
 
 def read_result(path: Path) -> TuneResult:
-    """Read what :func:`write_result` wrote."""
+    """Read what ``write_result`` wrote."""
     try:
         content = json.loads(path.read_text("utf-8"))
         candidates = [

@@ -73,7 +73,7 @@ def format_judgement(judgements: Sequence[StreamJudgement]) -> str:
 
 
 def format_csv(described: Sequence[Mapping[str, Any]]) -> str:
-    """One line for every candidate of every stream, as :func:`describe_result` gives them."""
+    """One line for every candidate of every stream, as ``describe_result`` gives them."""
     rows = [
         {"source": one["source"], "images": one["images"]}
         | {key: value for key, value in candidate.items() if key != "scores"}

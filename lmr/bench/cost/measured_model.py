@@ -71,7 +71,7 @@ class MeasuredModel:
         return self._twin
 
     def draw_images(self, count: int) -> Tensor:
-        """Noise [count, ...] in the colours of :func:`assign_colours`; every call gives the same."""
+        """Noise [count, ...] in the colours of ``assign_colours``; every call gives the same."""
         generator = torch.Generator().manual_seed(1)
         images = 0.25 * torch.randn(count, *self.input_shape, generator=generator)
         images += 2 * torch.tensor(_COLOURS)[assign_colours(count)].view(count, 3, 1, 1)

@@ -1,6 +1,6 @@
 """Label-free criteria: numbers that tell, without labels, how well a classifier copes with a stream. Pure functions.
 
-Every criterion takes what one candidate answered, as :class:`Evidence`, and returns one number; larger is better.
+Every criterion takes what one candidate answered, as ``Evidence``, and returns one number; larger is better.
 
 entropy      minus the mean entropy of the answers: certain answers (Morerio et al., ICLR 2018)
 diversity    the entropy of the mean answer: all classes are used

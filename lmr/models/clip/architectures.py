@@ -81,7 +81,7 @@ def find_architecture(name: str) -> tuple[VisionConfig, TextConfig]:
 
 
 def name_architecture(vision: VisionConfig, text: TextConfig) -> str | None:
-    """The name of these sizes in the table, or None; the inverse of :func:`find_architecture`."""
+    """The name of these sizes in the table, or None; the inverse of ``find_architecture``."""
     for ending in ("", QUICK):
         for name in ARCHITECTURES:
             if find_architecture(name + ending) == (vision, text):

@@ -144,7 +144,7 @@ def attend(q: Tensor, kv: Tensor, heads: int) -> Tensor:
 
 
 def pull_attention(grad: Tensor, q: Tensor, kv: Tensor, heads: int, to_q: Tensor, to_kv: Tensor) -> None:
-    """Gradient of :func:`attend` to its queries, keys and values, written to ``to_q`` and ``to_kv``.
+    """Gradient of ``attend`` to its queries, keys and values, written to ``to_q`` and ``to_kv``.
 
     Written by hand because a fused backward needs the forward's output too, which would have to be kept. On a CPU it
     takes a few images at a time, so that their scores stay in the cache.
