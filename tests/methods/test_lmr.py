@@ -8,31 +8,14 @@ from typing import Any
 import lmr_reference as book
 import pytest
 import torch
+from lmr_problem import SEED, copy_state, make_images, make_problem
 from torch import Tensor, nn
 
 import lmr
 from lmr.models.clip.image_tower import VisionTower
 from lmr.models.pocket.towers import PocketConfig
 
-SEED = 36  # a tower and a stream that reach every branch, see test_stream_holds_every_kind_of_sample
 KINDS = ("nan", "inf", "gradient", "one of several", "one, masked")
-
-
-def make_problem(classes: int = 12, seed: int = SEED, sideways: bool = False) -> tuple[nn.Module, Tensor, Tensor]:
-    """A tower, prototypes [C, 10] in groups of near ones, and an anchor image [C, 3, 6] for each class, in float64."""
-    torch.manual_seed(seed)
-    tower = book.Tower(sideways).double()
-    centres = torch.randn(-(-classes // 4), 3, 6, dtype=torch.float64)
-    anchors = centres.repeat_interleave(4, 0)[:classes] + 0.1 * torch.randn(classes, 3, 6, dtype=torch.float64)
-    with torch.no_grad():
-        return tower, tower(anchors), anchors
-
-
-def make_images(anchors: Tensor, count: int, seed: int = 0) -> Tensor:
-    """Anchors with little, some and much noise: clear, doubtful and hopeless images."""
-    torch.manual_seed(seed)
-    noise = torch.tensor([0.1, 0.5, 1.5])[torch.randint(3, (count, 1, 1))]
-    return anchors[torch.randint(len(anchors), (count,))] + noise * torch.randn(count, 3, 6)
 
 
 def follow(
@@ -103,10 +86,6 @@ def check_state(method: lmr.Method, reference: Any, tolerance: float = 1e-9) -> 
 
 def list_samples(reference: Any) -> list[Any]:
     return [sample for event in reference.history for sample in event["samples"]]
-
-
-def copy_state(method: lmr.Method) -> dict[str, Tensor]:
-    return {key: value.clone() for key, value in method.state.items()}
 
 
 # One stream.

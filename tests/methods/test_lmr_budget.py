@@ -8,33 +8,12 @@ from typing import Any
 import lmr_reference as book
 import pytest
 import torch
+from lmr_problem import copy_state, make_images, make_problem
 from torch import Tensor, nn
 
 import lmr
 from lmr.core.norms import NormBank, find_blocks
 from lmr.core.traits import Passes
-
-SEED = 36
-
-
-def make_problem(seed: int = SEED) -> tuple[Any, Tensor, Tensor]:
-    """A tower, prototypes in groups of near ones and an image for each class, in float64."""
-    torch.manual_seed(seed)
-    tower = book.Tower().double()
-    centres = torch.randn(3, 3, 6, dtype=torch.float64)
-    anchors = centres.repeat_interleave(4, 0) + 0.1 * torch.randn(12, 3, 6, dtype=torch.float64)
-    with torch.no_grad():
-        return tower, tower(anchors), anchors
-
-
-def make_images(anchors: Tensor, count: int, seed: int = 0) -> Tensor:
-    torch.manual_seed(seed)
-    noise = torch.tensor([0.1, 0.5, 1.5])[torch.randint(3, (count, 1, 1))]
-    return anchors[torch.randint(len(anchors), (count,))] + noise * torch.randn(count, 3, 6)
-
-
-def copy_state(method: lmr.Method) -> dict[str, Tensor]:
-    return {key: value.clone() for key, value in method.state.items()}
 
 
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.6])

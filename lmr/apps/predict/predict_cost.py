@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from lmr.apps.predict.folder_run import FolderRun
 from lmr.apps.predict.result_file import ResultFile
 from lmr.bench.columns import align
 from lmr.bench.cost.aims import Verdict
-from lmr.bench.cost.machine import count_cores, describe_machine
+from lmr.bench.cost.machine import count_cores, describe_machine, use_threads
 from lmr.bench.cost.measure import has_aimed_sizes
 from lmr.bench.cost.measured_model import ModelSource, find_measured_model
 from lmr.bench.cost.settings import AIMED_MODEL, PREDICT_AIM, PREDICT_IMAGES
@@ -102,7 +100,7 @@ def measure_predict_cost(
     measured = find_measured_model(ModelSource(model, random))
     if measured.backbone is None:
         raise LmrError(f"The model {measured.name!r} has no preprocessing; measure another one.")
-    with _use_threads(threads), tempfile.TemporaryDirectory(prefix="lmr-cost-") as name:
+    with use_threads(threads), tempfile.TemporaryDirectory(prefix="lmr-cost-") as name:
         folder = Path(name)
         sizes = write_photographs(folder / "photographs", images)
         adapter = create(method, _make_classifier(measured.backbone))
@@ -197,13 +195,3 @@ def _time_predict(
     assert run.output is not None
     run.output.close()
     return seconds, [json.loads(line)["label"] for line in out.read_text("utf-8").splitlines()]
-
-
-@contextlib.contextmanager
-def _use_threads(threads: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

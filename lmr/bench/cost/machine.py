@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -16,6 +17,17 @@ from lmr.version import __version__
 def count_cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def use_threads(threads: int) -> Iterator[None]:
+    """So many threads of torch within this context, and as many as before after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def describe_machine() -> dict[str, str | int]:

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Never
 
-import torch
-
 from lmr.bench.cost.contenders import ContenderFactory, CostContender, StepOutcome
 from lmr.bench.cost.cost_table import FILES, CostReport, CostTable
 from lmr.bench.cost.entries import Entry, list_entries, make_absolute
 from lmr.bench.cost.gemm import MatrixRate
-from lmr.bench.cost.machine import count_cores, describe_machine
+from lmr.bench.cost.machine import count_cores, describe_machine, use_threads
 from lmr.bench.cost.measured_model import LONGEST, SHORTEST, MeasuredModel, ModelSource, find_measured_model
 from lmr.bench.cost.measurement import Measurement
 from lmr.bench.cost.settings import METHODS
@@ -117,12 +115,8 @@ def measure_cost(
     request = CostRequest(ModelSource(model, random), sizes, specs, rounds, minutes, count, classes, streams, **extras)
     if out is not None:
         check_folder(Path(out), FILES)
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.threads)
-    try:
+    with use_threads(request.threads):
         return _measure(request, None if out is None else Path(out))
-    finally:
-        torch.set_num_threads(before)
 
 
 def _measure(request: CostRequest, out: Path | None) -> CostReport:

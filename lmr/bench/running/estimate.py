@@ -8,11 +8,10 @@ models and the work between passes (optimiser, caches) are not counted.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from lmr.bench.cost.flops import count_image
-from lmr.bench.cost.machine import count_cores
+from lmr.bench.cost.machine import count_cores, use_threads
 from lmr.bench.plans.task import Task
 from lmr.bench.running.bench import check_workers, choose_workers
 from lmr.bench.running.inputs import find_dataset, load_backbone, load_classifier, preprocess
@@ -111,7 +110,7 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
     forwards = backwards = prompts = 0.0
     work = []
     known: dict[tuple[str, ...], Passes | None] = {}
-    with _use_threads(threads):
+    with use_threads(threads):
         for task in sorted(tasks, key=_identify_classifier):  # a process holds one classifier at a time
             classifier = _load(task)
             key = (*_identify_classifier(task), task.contender.address)
@@ -205,14 +204,3 @@ def _time(work: Callable[[], object]) -> float:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds[1:])
-
-
-@contextlib.contextmanager
-def _use_threads(threads: int) -> Iterator[None]:
-    """As many threads as a worker will have."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
