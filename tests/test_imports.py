@@ -30,6 +30,7 @@ EVERYTHING = {
     "data",
     "bench",
     "report",
+    "service",
     "apps",
     "cli",
     "version",
@@ -47,7 +48,20 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"data", "images", "core"},
     "bench": {"bench", "methods", "watching", "models", "data", "images", "core", "version"},
     "report": {"report", "bench", "models", "data", "images", "core", "version"},
-    "apps": {"apps", "bench", "report", "methods", "watching", "models", "data", "images", "core", "version"},
+    "service": {"service", "watching", "models", "images", "core", "version"},
+    "apps": {
+        "apps",
+        "service",
+        "bench",
+        "report",
+        "methods",
+        "watching",
+        "models",
+        "data",
+        "images",
+        "core",
+        "version",
+    },
 }
 READ_BY_REPORT = ("lmr.bench.running.row.", "lmr.bench.running.metrics.")  # what report may take from bench
 HEAVY = {
@@ -62,7 +76,20 @@ HEAVY = {
     "ftfy",
     "safetensors",
 }
-HEAVY |= {"torchvision", "pandas", "scipy", "cv2", "pyarrow", "tqdm", "open_clip"}
+HEAVY |= {
+    "torchvision",
+    "pandas",
+    "scipy",
+    "cv2",
+    "pyarrow",
+    "tqdm",
+    "open_clip",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "httpx",
+}
+HEAVY |= {"prometheus_client"}
 
 
 def name_module(path: Path, root: Path) -> str:

@@ -1,0 +1,1 @@
+"""The store: states, answers and events in one SQLite file."""
