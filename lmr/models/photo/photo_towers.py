@@ -29,8 +29,8 @@ class PhotoConfig(EmbeddedConfig):
 class PhotoTower(VisionTower):
     """An image tower whose tokens come from a stem of convolutions.
 
-    The stem has no LayerNorm, so the backward to the norms ends before it; its tokens are kept for that backward, as
-    computing them again costs as much as the blocks.
+    The stem has no LayerNorm, so the backward to the norms ends before it. Computing its tokens costs as much as the
+    blocks, so they are kept for that backward, and all passes of a step start from them.
     """
 
     is_clip = False
@@ -59,11 +59,16 @@ class PhotoTower(VisionTower):
 
     def _cut_patches(self, images: Tensor) -> Tensor:
         # Batch norms see the whole batch in training. After that, parts that fit into the cache are a fifth faster.
-        if self.stem.training or len(images) <= _PART:
-            grid: Tensor = self.stem(images)
-        else:
-            grid = torch.cat([self.stem(images[k : k + _PART]) for k in range(0, len(images), _PART)])
-        return grid.flatten(2).transpose(1, 2)
+        parts = [images] if self.stem.training else images.split(_PART)
+        return torch.cat([self._convolve(part) for part in parts]).flatten(2).transpose(1, 2)
+
+    def _convolve(self, images: Tensor) -> Tensor:
+        """The grids of a few images. One alone goes twice, at little cost: convolutions of a single image are others,
+        and so the tokens of an image do not depend on those that it comes with.
+        """
+        alone = len(images) == 1 and not self.stem.training
+        grid: Tensor = self.stem(images.expand(2, -1, -1, -1) if alone else images)
+        return grid[: len(images)]
 
 
 class PhotoModel(EmbeddedTowers):
