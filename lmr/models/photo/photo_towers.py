@@ -59,16 +59,10 @@ class PhotoTower(VisionTower):
 
     def _cut_patches(self, images: Tensor) -> Tensor:
         # Batch norms see the whole batch in training. After that, parts that fit into the cache are a fifth faster.
-        parts = [images] if self.stem.training else images.split(_PART)
-        return torch.cat([self._convolve(part) for part in parts]).flatten(2).transpose(1, 2)
-
-    def _convolve(self, images: Tensor) -> Tensor:
-        """The grids of a few images. One alone goes twice, at little cost: convolutions of a single image are others,
-        and so the tokens of an image do not depend on those that it comes with.
-        """
-        alone = len(images) == 1 and not self.stem.training
-        grid: Tensor = self.stem(images.expand(2, -1, -1, -1) if alone else images)
-        return grid[: len(images)]
+        # Of about equal size, so that no image of several goes alone: its convolutions would be others in the last digits.
+        parts = 1 if self.stem.training else -(-len(images) // _PART)
+        grid = torch.cat([self.stem(part) for part in images.tensor_split(max(1, parts))])
+        return grid.flatten(2).transpose(1, 2)
 
 
 class PhotoModel(EmbeddedTowers):
