@@ -81,8 +81,12 @@ class TimeEstimate:
         texts = f", and {self.prompts:,.0f} of a class prompt" if self.prompts else ""
         lines.append(f"Passes of one image: {self.forwards:,.0f} forward, {self.backwards:,.0f} backward{texts}.")
         for (model, _, _, count), seconds in self.measured.items():
-            parts = {"embedding an image": seconds.embed, "a forward": seconds.forward}
-            parts |= {"preparing an image": seconds.prepare, "a prompt": seconds.prompt}
+            parts = {
+                "embedding an image": seconds.embed,
+                "a forward": seconds.forward,
+                "preparing an image": seconds.prepare,
+                "a prompt": seconds.prompt,
+            }
             words = ", ".join(f"{what} {1000 * value:.2f} ms" for what, value in parts.items() if value)
             lines.append(f"Measured with {model}, batches of {count}, {_count(self.threads, 'thread')}: {words}.")
         if self.unknown:

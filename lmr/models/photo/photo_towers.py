@@ -59,7 +59,7 @@ class PhotoTower(VisionTower):
 
     def _cut_patches(self, images: Tensor) -> Tensor:
         # Batch norms see the whole batch in training. After that, parts that fit into the cache are a fifth faster.
-        # Of about equal size, so that no image of several goes alone: its convolutions would be others in the last digits.
+        # Parts are of about equal size: an image that went alone would have other last digits than among others.
         parts = 1 if self.stem.training else -(-len(images) // _PART)
         grid = torch.cat([self.stem(part) for part in images.tensor_split(max(1, parts))])
         return grid.flatten(2).transpose(1, 2)
