@@ -156,6 +156,27 @@ class ZeroShot:
         found: Tensor = self._ask(lambda: ask(images, block), images)
         return found
 
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether the encoder's tokens are expensive, and taken in place of images: see ``embed``."""
+        return bool(getattr(self.encoder, "keeps_tokens", False))
+
+    def is_embedded(self, images: Tensor) -> bool:
+        """Whether these are tokens already."""
+        ask: Callable[[Tensor], bool] | None = getattr(self.encoder, "is_embedded", None)
+        return ask is not None and ask(images)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """What all passes over images can start from: their tokens where the encoder ``keeps_tokens``, else themselves.
+
+        Tokens come before the first norm, so that they depend on nothing that adapts. Tokens stay as they are.
+        """
+        if not self.keeps_tokens or self.is_embedded(images):
+            return images
+        ask: Callable[[Tensor], Tensor] = self.encoder.embed  # type: ignore[assignment]
+        tokens: Tensor = self._ask(lambda: ask(images), images)
+        return tokens
+
     def features(self, images: Tensor, first: int | None = None) -> Tensor:
         """Unit features [B, D] in the prototypes' precision; with ``first``, of activations before that block."""
         return F.normalize(self.encode(images, first), dim=-1)
@@ -198,7 +219,7 @@ class ZeroShot:
         return self.logit_scale * cosines + self.logit_bias
 
     def check(self, images: Tensor) -> None:
-        """Raise an LmrError for anything but a batch of finite preprocessed images."""
+        """Raise an LmrError for anything but a batch of finite preprocessed images, or of their tokens (``embed``)."""
         if not isinstance(images, Tensor):
             raise LmrError(f"Expected images as a tensor, got {type(images).__name__}; preprocess and stack them.")
         if not is_dense(images) and not images.is_meta:  # the device of a meta tensor is refused below
@@ -212,6 +233,8 @@ class ZeroShot:
             )
         if images.device != self.device:
             raise LmrError(f"Expected images on {self.device}, got {images.device}; move them with images.to(...).")
+        if self.is_embedded(images):
+            return  # what an encoder makes of images may not be finite, which methods deal with
         if self.input_shape is not None and tuple(images.shape[1:]) != self.input_shape:
             raise LmrError(f"Expected images of shape {['B', *self.input_shape]}, got {list(images.shape)}.")
         finite = images.isfinite().flatten(1).all(1)

@@ -92,6 +92,7 @@ class Method:
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported
+    needs_images: ClassVar[bool] = True  # False if it only passes them to the classifier: it may then get their tokens
     grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n changes with the stream
     presets: ClassVar[dict[str, Preset]] = {"default": Preset({}, "the method's own defaults")}
 
@@ -349,17 +350,23 @@ class Method:
 
     def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
         self.classifier.check(images)
+        if self.needs_images and self.classifier.is_embedded(images):
+            raise LmrError(f"{self.name} needs the images themselves, got their tokens {list(images.shape)}.")
         images = images.detach().clone() if images.is_inference() else images.detach()
         if streams is None:
             if self.streams > 1:
                 raise LmrError(f"This method serves {self.streams} streams; name them with step(images, streams=ids).")
             nothing = torch.zeros(len(images), dtype=torch.int64, device=images.device)
-            return images, Mix(nothing[:1], nothing)
+            return self._embed(images), Mix(nothing[:1], nothing)
         ids = self._ids(streams)
         if ids.shape != (len(images),):
             raise LmrError(f"Expected one stream id for each of the {len(images)} images, got shape {list(ids.shape)}.")
         active, index = torch.unique(ids, return_inverse=True)
-        return images, Mix(active, index)
+        return self._embed(images), Mix(active, index)
+
+    def _embed(self, images: Tensor) -> Tensor:
+        """What the passes of a step start from: tokens, computed once, where the encoder has them."""
+        return images if self.needs_images else self.classifier.embed(images)
 
     def _ids(self, streams: Streams) -> Tensor:
         message = f"Expected a list of stream ids from 0 to {self.streams - 1}, got {streams!r}."

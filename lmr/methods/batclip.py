@@ -30,6 +30,7 @@ class BATCLIP(BimodalMethod):
 
     source = "Maharana et al. 2025"
     year = 2025
+    needs_images = False
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=200),
         "cifar10-c": Preset({"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.01}, _SOURCE, batch_size=200),

@@ -38,6 +38,7 @@ class BITTA(BimodalMethod):
 
     source = "Sun et al. 2026"
     year = 2026
+    needs_images = False
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=200),
         "cifar10-c": Preset({"lr": 1e-3}, _SOURCE, batch_size=200),

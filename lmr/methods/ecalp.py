@@ -39,6 +39,7 @@ class ECALP(Method):
 
     source = "Li et al. 2025"
     year = 2025
+    needs_images = False
     emission = "after"
     scores = Scores.LABELS
     not_frozen_because = "its answer depends on a graph of images, not on norms, prototypes and a bias alone"

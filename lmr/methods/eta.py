@@ -37,6 +37,7 @@ class ETA(GradientMethod):
 
     source = "Niu et al. 2022"
     year = 2022
+    needs_images = False
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
         "cifar10-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),

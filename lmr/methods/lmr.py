@@ -53,6 +53,7 @@ class LMR(NormMethod):
 
     source = "Huang et al. 2026"
     year = 2026
+    needs_images = False
     role = Role.OURS
     gated = True
     parts = ("pmr", "am", "bc")

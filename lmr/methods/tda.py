@@ -37,6 +37,7 @@ class TDA(Method):
 
     source = "Karmanov et al. 2024"
     year = 2024
+    needs_images = False
     emission = "after"
     many_streams = True
     not_frozen_because = "its answer depends on caches of image features, not on norms, prototypes and a bias alone"

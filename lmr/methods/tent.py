@@ -24,6 +24,7 @@ class TENT(GradientMethod):
 
     source = "Wang et al. 2021"
     year = 2021
+    needs_images = False
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
         "cifar10-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.watching.canaries import Canaries
 from lmr.watching.ladder import Action, Ladder, Rung
@@ -66,14 +66,13 @@ class StreamWatch:
 def move_watch(
     watch: StreamWatch,
     convert: Callable[[dict[str, Tensor]], dict[str, Tensor]],
-    device: torch.device,
-    dtype: torch.dtype,
+    place: Callable[[Tensor], Tensor],
 ) -> StreamWatch:
-    """A watch whose kept states are those that ``convert`` gives, and whose canaries are there in that type."""
+    """A watch whose kept states are those that ``convert`` gives, and whose canaries those that ``place`` gives."""
     images, undo = watch.canaries.images, watch.undo
     return replace(
         watch,
-        canaries=replace(watch.canaries, images=None if images is None else images.to(device, dtype)),
+        canaries=replace(watch.canaries, images=None if images is None else place(images)),
         snapshots=tuple(replace(one, tensors=convert(one.tensors)) for one in watch.snapshots),
         undo=None if undo is None else replace(undo, tensors=convert(undo.tensors)),
     )
@@ -106,8 +105,8 @@ def drop_watch(
     return own, {key: value for key, value in facts.items() if key != "watch"}, rungs
 
 
-def check_fit(watch: StreamWatch, like: StreamWatch, shape: tuple[int, ...]) -> None:
-    """Raise ValueError if a watch does not have the tensors of ``like``, or canaries of another ``shape``."""
+def check_fit(watch: StreamWatch, like: StreamWatch, classifier: ZeroShot) -> None:
+    """Raise ValueError if a watch does not have the tensors of ``like``, or canaries that are not the classifier's."""
     for key in ("classes", "sums"):
         own, other = getattr(watch.tally, key), getattr(like.tally, key)
         if own.shape != other.shape or own.dtype != other.dtype:
@@ -117,7 +116,8 @@ def check_fit(watch: StreamWatch, like: StreamWatch, shape: tuple[int, ...]) -> 
     images = watch.canaries.images
     if (0 if images is None else len(images)) != len(watch.canaries.labels):
         raise ValueError("its canaries have no labels")
-    if images is not None and shape and tuple(images.shape[1:]) != shape:
+    shape = classifier.input_shape
+    if images is not None and shape and tuple(images.shape[1:]) != shape and not classifier.is_embedded(images):
         raise ValueError("its canaries have another shape")
 
 

@@ -444,7 +444,7 @@ class Watched(MethodWrapper):
         try:
             found = unpack_all(text, tensors, rows)
             for watch in found:
-                check_fit(watch, self._begin_watch(), self.classifier.input_shape or ())
+                check_fit(watch, self._begin_watch(), self.classifier)
                 for kept in watch.states:
                     if set(kept) != set(self.method.state):
                         raise ValueError("a snapshot of another method")
@@ -465,8 +465,12 @@ class Watched(MethodWrapper):
             yield
 
     def _move_watch(self, watch: StreamWatch) -> StreamWatch:
+        """A watch for where the classifier is now, its canaries as ``_check`` gives images."""
+        clip = self.classifier
         with leave_inference_mode():
-            return move_watch(watch, self.method._convert_state, self.classifier.device, self.classifier.dtype)
+            return move_watch(
+                watch, self.method._convert_state, lambda images: self._embed(images.to(clip.device, clip.dtype))
+            )
 
     def _one(self, stream: int) -> int:
         """Check the number of a single stream."""

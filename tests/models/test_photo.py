@@ -132,6 +132,85 @@ def test_features_do_not_depend_on_the_batch(backbone: Photo, images: Tensor) ->
             torch.testing.assert_close(backbone.encoder(images[first:last]), whole[first:last], rtol=0, atol=2e-5)
 
 
+# Tokens in place of images.
+
+
+def test_tokens_do_not_depend_on_the_batch(backbone: Photo) -> None:
+    images = torch.randn(33, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    whole = backbone.encoder.embed(images)
+    for count in (2, 16, 17, 33):
+        assert torch.equal(backbone.encoder.embed(images[:count]), whole[:count])
+    torch.testing.assert_close(backbone.encoder.embed(images[:1]), whole[:1], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", lmr.list_methods())
+def test_a_step_embeds_once_and_answers_the_same(
+    name: str, backbone: Photo, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    hook = backbone.encoder.stem.register_forward_hook(lambda *_: calls.append(1))
+    clip = backbone.classifier(CLASSES)
+    clip.logit_scale *= 3  # so that every method finds images it trusts enough
+    from_images, from_tokens, every_pass = (lmr.create(name, clip) for _ in range(3))
+    monkeypatch.setattr(every_pass, "needs_images", True)  # embeds the images in every pass
+    try:
+        for batch in (images[:4], images[3:]):
+            before = len(calls)
+            answer = from_images.step(batch)
+            assert len(calls) == before + 1
+            tokens = clip.embed(batch)
+            assert torch.equal(from_tokens.step(tokens).logits, answer.logits)
+            torch.testing.assert_close(every_pass.step(batch).logits, answer.logits, rtol=0, atol=1e-3)
+            assert torch.equal(from_images.predict(tokens).logits, from_images.predict(batch).logits)
+            before = len(calls)
+            from_images.predict(tokens)
+            assert len(calls) == before
+    finally:
+        hook.remove()
+
+
+def test_steps_of_several_streams_and_of_the_last_blocks_take_tokens(backbone: Photo, images: Tensor) -> None:
+    clip = backbone.classifier(CLASSES)
+    for spec in ("lmr", "lmr(blocks=2)", "mint"):
+        one, other = (lmr.create(spec, clip, streams=2) for _ in range(2))
+        for streams in ([0, 1, 1, 0, 1, 0, 0], [1] * 7):
+            answer = one.step(clip.embed(images), streams=streams)
+            assert torch.equal(other.step(images, streams=streams).logits, answer.logits)
+
+
+def test_tokens_are_refused_where_images_are_needed(backbone: Photo, images: Tensor) -> None:
+    clip = backbone.classifier(CLASSES)
+    method = lmr.create("lmr", clip)
+    method.needs_images = True  # type: ignore[misc]
+    for given in (method, lmr.watch(method)):
+        with pytest.raises(lmr.LmrError, match=r"lmr needs the images themselves, got their tokens \[7, 17, 192\]"):
+            given.step(clip.embed(images))
+    with pytest.raises(lmr.LmrError, match=r"Expected images of shape \['B', 3, 32, 32\], got \[2, 17, 191\]"):
+        lmr.create("lmr", clip).step(torch.zeros(2, 17, 191))
+    plain = lmr.load("pocket").classifier(["red ring", "blue star"])
+    with pytest.raises(lmr.LmrError, match="Expected images of shape"):
+        lmr.create("lmr", plain).step(torch.zeros(2, *plain.encoder.get_parameter("positions").shape))
+    assert plain.embed(images) is images
+
+
+def test_canaries_are_tokens_also_of_a_state_that_has_images(backbone: Photo, images: Tensor) -> None:
+    clip = backbone.classifier(CLASSES)
+    clip.logit_scale *= 100  # the frozen model is sure of every image
+    watched = lmr.watch(lmr.create("zeroshot", clip), every=1)
+    watched.step(images)
+    state = watched.state_dict()
+    tokens = state["tensors"]["watch/0/canaries"]
+    assert clip.is_embedded(tokens)
+    kept = [k for k, one in enumerate(clip.embed(images)) if (one == tokens).flatten(1).all(1).any()]
+    assert len(kept) == len(tokens) > 1
+    state["tensors"]["watch/0/canaries"] = images[kept]
+    watched.load_state_dict(state)
+    torch.testing.assert_close(watched.state["watch/0/canaries"], tokens, rtol=0, atol=1e-4)
+    state["tensors"]["watch/0/canaries"] = images[kept, :, :16]
+    with pytest.raises(lmr.LmrError, match="canaries have another shape"):
+        watched.load_state_dict(state)
+
+
 # What it knows.
 
 

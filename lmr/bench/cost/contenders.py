@@ -137,7 +137,9 @@ class ContenderFactory:
         if tower is None or passes is None:
             return None
         taken = passes.backwards if backwards is None else min(passes.backwards, backwards)
-        per_image = count_passes_of_image(tower, replace(passes, backwards=taken), self.classes)
+        passes, method = replace(passes, backwards=taken), contender.entry.method
+        needed = method is not None and method.needs_images
+        per_image = count_passes_of_image(tower, passes, self.classes, needs_images=needed)
         total = contender.images * per_image
         if passes.text_forwards or passes.text_backwards:
             if text is None:

@@ -33,19 +33,29 @@ def count_image(tower: VisionTower, last: int | None = None, *, whole: bool = Fa
 
     ``whole``: as if the last block were computed for all tokens.
     """
-    blocks = _count_tower(len(tower.positions), tower.config, whole, last)
+    blocks = count_blocks(tower, last, whole=whole)
     if last is not None:
         return blocks
     # There is no norm before the tokens, so the backward ends there.
     return Flops(2 * tower.count_embedding() + blocks.forward, blocks.backward)
 
 
-def count_passes_of_image(tower: VisionTower, passes: Passes, classes: int) -> float:
-    """The passes of one image through its tower, and its comparisons with all classes."""
-    image, last = count_image(tower), count_image(tower, passes.blocks)
+def count_blocks(tower: VisionTower, last: int | None = None, *, whole: bool = False) -> Flops:
+    """The tokens of one image through all blocks, or through the ``last`` of them, and what comes after."""
+    return _count_tower(len(tower.positions), tower.config, whole, last)
+
+
+def count_passes_of_image(tower: VisionTower, passes: Passes, classes: int, *, needs_images: bool) -> float:
+    """The passes of one image through its tower, and its comparisons with all classes.
+
+    A tower that keeps tokens embeds an image once in a step, unless the method ``needs_images`` for every pass.
+    """
+    every, last = count_blocks(tower), count_blocks(tower, passes.blocks)
     seen = count_comparison(tower.config.features, classes)
-    first = min(passes.whole, passes.forwards)
-    forwards = first * image.forward + (passes.forwards - first) * last.forward + passes.forwards * seen.forward
+    whole = passes.forwards if passes.blocks is None else min(passes.whole, passes.forwards)
+    embeddings = min(1.0, whole) if tower.keeps_tokens and not needs_images else whole
+    forwards = whole * every.forward + (passes.forwards - whole) * last.forward + passes.forwards * seen.forward
+    forwards += embeddings * 2 * tower.count_embedding()
     return forwards + passes.backwards * (last.backward + seen.backward)
 
 
@@ -74,8 +84,8 @@ def count_forwards(method: Method, batch_size: int, past: float = 1.0) -> float 
         backward = 1.0 if passes.blocks is None else min(1.0, passes.blocks / find_blocks(clip.encoder)[1])
         texts = passes.text_forwards + passes.text_backwards
         return None if texts else passes.forwards + passes.backwards * backward
-    one = count_passes_of_image(clip.encoder, Passes(forwards=1), clip.classes)
-    total = count_passes_of_image(clip.encoder, passes, clip.classes)
+    one = count_passes_of_image(clip.encoder, Passes(forwards=1), clip.classes, needs_images=False)
+    total = count_passes_of_image(clip.encoder, passes, clip.classes, needs_images=method.needs_images)
     if passes.text_forwards or passes.text_backwards:
         if clip.text is None or clip.text.tokens is None or not isinstance(clip.text.tower, TextTower):
             return None

@@ -31,13 +31,16 @@ class Step:
     """A method's answer to a batch, what it took, and the offset that its logits hold besides similarity."""
 
     answer: Prediction
-    seconds: float
+    seconds: float  # with those of embedding its images, wherever that was done
     peak: int  # bytes that the step added, plus the state of the method; 0 where not measured
     offset: Tensor | None  # [C]
 
 
-def take_step(method: Method, images: Tensor, measure: bool) -> Step:
-    """Adapt on a batch and answer it; ``measure`` the peak memory too, whose cost is not part of the time."""
+def take_step(method: Method, images: Tensor, measure: bool, embedding: float = 0.0) -> Step:
+    """Adapt on a batch and answer it; ``measure`` the peak memory too, whose cost is not part of the time.
+
+    ``embedding`` are the seconds that it took to turn images into the tokens that are given in their place.
+    """
     before = method.logit_offset()  # the answer holds the offset from before the batch's own update
     offset = None if before is None else before[0].clone()
     found: list[tuple[Prediction, float]] = []
@@ -47,7 +50,7 @@ def take_step(method: Method, images: Tensor, measure: bool) -> Step:
         answer = method.step(images)
         if images.is_cuda:
             torch.cuda.synchronize()
-        found.append((answer, time.perf_counter() - started))
+        found.append((answer, embedding + time.perf_counter() - started))
 
     kept = sum(tensor.numel() * tensor.element_size() for tensor in method.state.values())
     peak = measure_peak(work) + kept if measure else 0

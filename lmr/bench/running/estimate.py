@@ -2,8 +2,9 @@
 
 What a method does with an image is its ``count_passes``, with every image past its gate. A forward of one image is
 measured on the real model in small batches, a backward is that times the ratio of their arithmetic (1 where the tower
-is not one of ours), and so are the prompts of methods that adapt the text tower. Reading and corrupting images, loading
-models and the work between passes (optimiser, caches) are not counted.
+is not one of ours), and so are the prompts of methods that adapt the text tower. Where tokens are kept (``tokens.py``),
+embedding is measured apart from the rest of a forward, and counted once for all runs on the same images. Reading and
+corrupting images, loading models and the work between passes (optimiser, caches) are not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from lmr.bench.cost.flops import count_image
+from lmr.bench.cost.flops import count_blocks, count_image
 from lmr.bench.cost.machine import count_cores, use_threads
 from lmr.bench.plans.task import Task
 from lmr.bench.running.bench import check_workers, choose_workers
@@ -26,6 +27,7 @@ from lmr.bench.running.inputs import find_dataset, load_backbone, load_classifie
 from lmr.bench.running.live import describe_seconds
 from lmr.bench.running.row import read_rows
 from lmr.bench.running.run import create_method
+from lmr.bench.running.tokens import TIMED
 from lmr.core.classifier import ZeroShot
 from lmr.core.traits import Passes
 from lmr.models.clip.image_tower import VisionTower
@@ -45,12 +47,16 @@ class MeasuredPass(NamedTuple):
 
 @dataclass(frozen=True)
 class PassSeconds:
-    """Seconds of one image: to prepare it, forward, backward; and of one class prompt through the text tower."""
+    """Seconds of one image: to prepare it, forward, backward; and of one class prompt through the text tower.
+
+    Where tokens are kept, ``embed`` are those of embedding it, and ``forward`` those of the rest.
+    """
 
     prepare: float
     forward: float
     backward: float
     prompt: float | None = None  # not measured
+    embed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,12 @@ class TimeEstimate:
         texts = f", and {self.prompts:,.0f} of a class prompt" if self.prompts else ""
         lines.append(f"Passes of one image: {self.forwards:,.0f} forward, {self.backwards:,.0f} backward{texts}.")
         for (model, _, _, count), seconds in self.measured.items():
-            parts = {"a forward": seconds.forward, "preparing an image": seconds.prepare, "a prompt": seconds.prompt}
+            parts = {
+                "embedding an image": seconds.embed,
+                "a forward": seconds.forward,
+                "preparing an image": seconds.prepare,
+                "a prompt": seconds.prompt,
+            }
             words = ", ".join(f"{what} {1000 * value:.2f} ms" for what, value in parts.items() if value)
             lines.append(f"Measured with {model}, batches of {count}, {_count(self.threads, 'thread')}: {words}.")
         if self.unknown:
@@ -109,14 +120,16 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
     unknown: dict[str, None] = {}
     forwards = backwards = prompts = 0.0
     work = []
-    known: dict[tuple[str, ...], Passes | None] = {}
+    known: dict[tuple[str, ...], tuple[Passes | None, bool]] = {}
+    begun: set[tuple[str, ...]] = set()  # groups whose images are embedded
     with use_threads(threads):
         for task in sorted(tasks, key=_identify_classifier):  # a process holds one classifier at a time
             classifier = _load(task)
             key = (*_identify_classifier(task), task.contender.address)
             if key not in known:
-                known[key] = create_method(task.contender, classifier).count_passes()
-            passes = known[key]
+                method = create_method(task.contender, classifier)
+                known[key] = method.count_passes(), method.needs_images
+            passes, needs_images = known[key]
             labels[task.contender.label] = None
             if passes is None:
                 unknown[task.contender.label] = None
@@ -134,9 +147,11 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
             work.append(
                 (task.images + task.forgetting) * seconds.prepare
                 + own.forwards * seconds.forward
+                + seconds.embed * (own.forwards if needs_images else _count_embeddings(task, task.group in begun))
                 + own.backwards * seconds.backward
                 + texts * (seconds.prompt or 0.0)
             )
+            begun |= set() if needs_images else {task.group}
     return TimeEstimate(
         runs=len(tasks),
         images=sum(task.images for task in tasks),
@@ -164,6 +179,11 @@ def _count_task(task: Task, passes: Passes, classes: int) -> Passes:
     )
 
 
+def _count_embeddings(task: Task, kept: bool) -> float:
+    """The images of a run that are embedded: all, or where an earlier run kept their tokens those whose time counts."""
+    return task.images / TIMED if kept else task.images + task.forgetting
+
+
 def _identify_classifier(task: Task) -> tuple[str, ...]:
     return (task.backbone, task.dtype, task.device, task.dataset, task.prompts.name)
 
@@ -182,15 +202,17 @@ def measure_passes(task: Task, count: int, *, text: bool = False) -> PassSeconds
     images = preprocess(backbone, arrays, classifier.device)
     ratio = 1.0
     if isinstance(backbone.encoder, VisionTower):
-        arithmetic = count_image(backbone.encoder)
+        arithmetic = (count_blocks if classifier.keeps_tokens else count_image)(backbone.encoder)
         ratio = arithmetic.backward / arithmetic.forward
-    forward = _time(lambda: classifier.features(images)) / count
+    embed = _time(lambda: classifier.embed(images)) / count if classifier.keeps_tokens else 0.0
+    embedded = classifier.embed(images)
+    forward = _time(lambda: classifier.features(embedded)) / count
     prompt, side = 0.0 if text else None, classifier.text
     if text and side is not None:
         part = slice(0, min(MOST_MEASURED, classifier.classes))
         prompt = _time(lambda: side.prototypes(part)) / part.stop
     prepare = _time(lambda: preprocess(backbone, arrays, classifier.device)) / count
-    return PassSeconds(prepare, forward, ratio * forward, prompt)
+    return PassSeconds(prepare, forward, ratio * forward, prompt, embed)
 
 
 @torch.no_grad()

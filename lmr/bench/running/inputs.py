@@ -31,8 +31,8 @@ CLEAN_SETS = {"imagenet-c-5000": "imagenet"}  # for other sets that end with -c,
 class KeptImages(Dataset):
     """A dataset that keeps the images of the domain that was read last; a process keeps those of one dataset.
 
-    Methods take turns on one domain, and making its images can cost more than classifying them. Every method encodes
-    the images itself: features are never kept.
+    Methods take turns on one domain, and making its images can cost more than classifying them. Features are never
+    kept, as every method makes its own; for tokens, which come before all that adapts, see ``tokens.py``.
     """
 
     _place: ClassVar[tuple[object, str, int] | None] = None

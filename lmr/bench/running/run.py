@@ -29,6 +29,7 @@ from lmr.bench.running.inputs import (
 )
 from lmr.bench.running.metrics import accuracy, running_accuracy, thin_curve
 from lmr.bench.running.row import SAMPLES, Row, write_samples
+from lmr.bench.running.tokens import StepInputs, keep_tokens
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
@@ -62,6 +63,7 @@ def run_task(
     classifier = load_classifier(task.backbone, task.dtype, task.device, dataset.classes, task.prompts)
     method = create_method(task.contender, classifier)
     stream = make_task_stream(task, dataset)
+    inputs = StepInputs(method, keep_tokens(task.backbone, task.dtype, task.device))
     with Checkpoint(folder, task.run) as kept:
         kept.restore(method, say)
         report(kept.images)
@@ -72,7 +74,8 @@ def run_task(
             for batch, images in ahead:
                 measure = answers.is_measured(kept.batches, len(stream))
                 with ahead.hold() if measure or not dataset.reads_files else nullcontext():
-                    kept.add(*_answer(task, method, batch, images, measure))
+                    given, embedding = inputs.begin(batch.images, images, kept.batches, measure)
+                    kept.add(*_answer(task, method, batch, given, embedding, measure))
                 try:
                     report(kept.images)
                 except Stop:
@@ -83,7 +86,7 @@ def run_task(
                     saved = time.monotonic()
         records, peak = kept.read(), kept.peak
     write_samples(folder, task.run, {name: records[name] for name in SAMPLES} | {"domain": records["domain"]})
-    return _make_row(task, method, stream, records, peak)
+    return _make_row(task, method, inputs, stream, records, peak)
 
 
 def create_method(contender: Contender, classifier: ZeroShot) -> Method:
@@ -96,10 +99,10 @@ def create_method(contender: Contender, classifier: ZeroShot) -> Method:
 
 
 def _answer(
-    task: Task, method: Method, batch: Batch, images: torch.Tensor, measure: bool
+    task: Task, method: Method, batch: Batch, images: torch.Tensor, embedding: float, measure: bool
 ) -> tuple[answers.Records, int]:
     """The records of a batch and the peak memory of its step."""
-    step = answers.take_step(method, images, measure)
+    step = answers.take_step(method, images, measure, embedding)
     plain = answer_plainly(method.classifier, images) if task.recovery else None
     records = answers.record(method, step, batch.labels, batch.index, plain)
     records["domain"] = [task.domains.index(domain) for domain in batch.domains]
@@ -112,26 +115,28 @@ def answer_plainly(classifier: ZeroShot, images: torch.Tensor) -> torch.Tensor:
     return classifier.cosines(classifier.features(images)).argmax(1)
 
 
-def measure_forgetting(task: Task, method: Method) -> float:
+def measure_forgetting(task: Task, method: Method, inputs: StepInputs) -> float:
     """Accuracy on clean images with the state after the stream; nothing is adapted."""
     classifier = method.classifier
     backbone = load_backbone(task.backbone, task.dtype, task.device)
     clean = find_clean_dataset(task.dataset, task.root)
     stream = make_stream(clean, "clean", seed=task.seed, limit=task.forgetting)
-    right = [
-        method.predict(preprocess(backbone, batch.images, classifier.device)).labels.cpu().numpy() == batch.labels
-        for batch in stream
-    ]
+    right = []
+    for batch in stream:
+        images = inputs.find(batch.images, preprocess(backbone, batch.images, classifier.device))
+        right.append(method.predict(images).labels.cpu().numpy() == batch.labels)
     return float(np.concatenate(right).mean())
 
 
-def _make_row(task: Task, method: Method, stream: Stream, records: answers.Records, peak: int) -> Row:
+def _make_row(
+    task: Task, method: Method, inputs: StepInputs, stream: Stream, records: answers.Records, peak: int
+) -> Row:
     numbers = answers.compute_metrics(records, method.classifier.classes)
     past = numbers["gate_share"]
     numbers["forwards"] = count_forwards(method, task.batch_size, 1.0 if past is None else past)
     numbers["peak_mb"] = peak / 1e6
     numbers["trainable"] = method.trainable
-    numbers["clean_accuracy"] = measure_forgetting(task, method) if task.forgetting else None
+    numbers["clean_accuracy"] = measure_forgetting(task, method, inputs) if task.forgetting else None
     several: dict[str, float] = {}
     if len(task.domains) > 1:
         for place, domain in enumerate(task.domains):

@@ -5,7 +5,8 @@ cache. Of the last block only the class token is computed. And the backward is w
 tensors it needs, and skips every image whose features receive no gradient.
 
 Where only the last blocks adapt, ``embed_until`` gives the activations before them once, and every pass of a step
-starts there: ``tower(activations, first)``.
+starts there: ``tower(activations, first)``. A tower whose tokens are expensive (``keeps_tokens``) takes them in place
+of images everywhere; ``embed`` gives them.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class VisionTower(nn.Module):
     """Images [B, 3, H, W] to features [B, features], not normalised."""
 
     is_clip = True  # False for a tower that embeds images in another way, which transformers has no model of
-    keeps_tokens = False  # for the backward; embedding patches again is cheaper than keeping what came out
+    # Whether embedding is expensive: the tokens are kept for the backward, and taken in place of images. Embedding
+    # patches again is cheaper than keeping what came out.
+    keeps_tokens = False
     patches: nn.Module
 
     def __init__(self, config: VisionConfig) -> None:
@@ -106,10 +109,17 @@ class VisionTower(nn.Module):
         """Features [B, features] before normalisation. Any tensor may require gradient; norms alone are fastest.
 
         With ``first``, the activations [B, tokens, width] before that block are given in place of images.
+        A tower that ``keeps_tokens`` also takes what ``embed`` gives.
         """
         self._check(images, first)
         with hold(self):  # its norms and its memory serve one thread at a time
             return self._encode(images, first)
+
+    @torch.no_grad()
+    def embed(self, images: Tensor) -> Tensor:
+        """The tokens [B, tokens, width] of images, before the first norm, without gradient."""
+        self._check(images, None)
+        return self._embed(images)
 
     @torch.no_grad()
     def embed_until(self, images: Tensor, block: int) -> Tensor:
@@ -129,7 +139,7 @@ class VisionTower(nn.Module):
     def _check(self, x: Tensor, first: int | None) -> None:
         """Refuse what is not a batch of images, or with ``first`` of activations before that block."""
         side, depth = self.config.resolution, self.config.depth
-        shape = (3, side, side) if first is None else tuple(self.positions.shape)
+        shape = (3, side, side) if first is None and not self.is_embedded(x) else tuple(self.positions.shape)
         if first is not None and not 0 <= first < depth:
             raise LmrError(f"Expected a block from 0 to {depth - 1} to start at, got {first}.")
         if x.ndim != 1 + len(shape) or x.shape[1:] != shape:
@@ -257,8 +267,14 @@ class VisionTower(nn.Module):
         block = 5 * config.width + config.hidden + 4  # q, k, v, middle, output, hidden, and the statistics of two norms
         return len(self.positions) * (block * (kept - 1) + 2 * config.width + 4 if kept else block)
 
+    def is_embedded(self, x: Tensor) -> bool:
+        """Whether it is tokens that the tower takes in place of images."""
+        return self.keeps_tokens and x.ndim == 3 and x.shape[1:] == self.positions.shape
+
     def _embed(self, images: Tensor) -> Tensor:
-        """Class token and patches with positions [n, L, w]."""
+        """Class token and patches with positions [n, L, w]; tokens stay as they are."""
+        if self.is_embedded(images):
+            return images
         class_token = self.class_token.expand(len(images), 1, -1)
         return torch.cat([class_token, self._cut_patches(images)], dim=1) + self.positions
 

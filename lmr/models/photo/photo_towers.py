@@ -29,8 +29,8 @@ class PhotoConfig(EmbeddedConfig):
 class PhotoTower(VisionTower):
     """An image tower whose tokens come from a stem of convolutions.
 
-    The stem has no LayerNorm, so the backward to the norms ends before it; its tokens are kept for that backward, as
-    computing them again costs as much as the blocks.
+    The stem has no LayerNorm, so the backward to the norms ends before it. Computing its tokens costs as much as the
+    blocks, so they are kept for that backward, and all passes of a step start from them.
     """
 
     is_clip = False
@@ -59,10 +59,9 @@ class PhotoTower(VisionTower):
 
     def _cut_patches(self, images: Tensor) -> Tensor:
         # Batch norms see the whole batch in training. After that, parts that fit into the cache are a fifth faster.
-        if self.stem.training or len(images) <= _PART:
-            grid: Tensor = self.stem(images)
-        else:
-            grid = torch.cat([self.stem(images[k : k + _PART]) for k in range(0, len(images), _PART)])
+        # Parts are of about equal size: an image that went alone would have other last digits than among others.
+        parts = 1 if self.stem.training else -(-len(images) // _PART)
+        grid = torch.cat([self.stem(part) for part in images.tensor_split(max(1, parts))])
         return grid.flatten(2).transpose(1, 2)
 
 

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from lmr.bench.cost.flops import count_comparison, count_image, count_text
+import lmr
+from lmr.bench.cost.flops import count_comparison, count_forwards, count_image, count_passes_of_image, count_text
+from lmr.core.traits import Passes
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig
 from lmr.models.photo.photo_towers import PhotoConfig, PhotoTower
@@ -116,3 +118,30 @@ def test_stem_is_counted_as_torch_counts_it() -> None:
     assert count_image(tower).backward == count_image(patched).backward  # there is no norm in the stem
     more = tower.count_embedding() - patched.count_embedding()
     assert count_image(tower).forward - count_image(patched).forward == 2 * more
+
+
+@pytest.mark.parametrize("spec", ["zeroshot", "tent", "lmr", "lmr(blocks=2)", "mint"])
+def test_an_expensive_embedding_is_counted_once_as_torch_counts_it(spec: str) -> None:
+    """The convolutions of a real step are those of one embedding."""
+    backbone = lmr.load("photo")
+    tower, clip = backbone.encoder, backbone.classifier(["cat", "dog", "ship"])
+    assert isinstance(tower, PhotoTower)
+    method = lmr.create(spec, clip)
+    with FlopCounterMode(display=False) as counter:
+        method.step(torch.randn(2, 3, 32, 32))
+    found = counter.get_flop_counts()["Global"][torch.ops.aten.convolution]
+    assert found == 2 * 2 * tower.count_embedding()
+    passes = method.count_passes()
+    assert passes is not None
+    once = count_passes_of_image(tower, passes, 3, needs_images=False)
+    every = count_passes_of_image(tower, passes, 3, needs_images=True)
+    again = passes.forwards - 1 if passes.blocks is None else 0
+    assert every - once == again * 2 * tower.count_embedding()
+    assert count_forwards(method, 2) == once / count_passes_of_image(tower, Passes(forwards=1), 3, needs_images=False)
+
+
+def test_a_cheap_embedding_is_counted_in_every_pass() -> None:
+    tower = build(IMAGE)
+    for needed in (False, True):
+        twice = count_passes_of_image(tower, Passes(forwards=2), 3, needs_images=needed)
+        assert twice == 2 * (count_image(tower).forward + count_comparison(tower.config.features, 3).forward)

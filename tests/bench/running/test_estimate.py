@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lmr
-from lmr.bench.cost.flops import count_image
+from lmr.bench.cost.flops import count_blocks, count_image
 from lmr.bench.plans.plan import parse_plan, read_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running import estimate as module
@@ -54,6 +54,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 )
 def test_passes_are_counted(table: dict[str, Any], seconds: float, asked: list[tuple[int, bool]]) -> None:
     assert estimate_time(make_tasks(**table), workers=1).seconds == pytest.approx(seconds)
+
+
+def test_images_are_embedded_once_for_all_runs_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And in every run for one batch in 16, whose time is measured; but for every pass of a method that needs them."""
+    monkeypatch.setattr(module, "measure_passes", lambda task, count, text=False: PassSeconds(0, 0, 0, 0, embed=1.0))
+    tasks = make_tasks(methods=["zeroshot", "lmr"], corruptions=["fog", "contrast"], images=32, forgetting=5)
+    assert estimate_time(tasks, workers=1).seconds == 2 * (32 + 5 + 32 / 16)
+    monkeypatch.setattr(lmr.find_method("lmr"), "needs_images", True)
+    assert estimate_time(tasks, workers=1).seconds == 2 * (32 + 5 + 2 * 32 + 5)
 
 
 def test_workers_share_the_runs(asked: list[tuple[int, bool]]) -> None:
@@ -114,7 +123,8 @@ def test_real_passes_are_measured() -> None:
     assert min(seconds.prepare, seconds.forward, seconds.backward, seconds.prompt) > 0
     encoder = lmr.load("photo").encoder
     assert isinstance(encoder, VisionTower)
-    arithmetic = count_image(encoder)
+    arithmetic = count_blocks(encoder)  # embedding is measured apart
+    assert seconds.embed > 0
     assert seconds.backward == pytest.approx(seconds.forward * arithmetic.backward / arithmetic.forward)
     assert measure_passes(task, 4).prompt is None
 
