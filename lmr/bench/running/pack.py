@@ -87,9 +87,9 @@ def _pack_file(
     if new:  # streams, then answers, then rows: a kill leaves something that no row refers to
         write_streams(target, streams)
         write_packed(path, packed)
-    for row, samples in new.values():
+    for row, given in new.values():
         again = read_answers(target, row)
-        if any(not np.array_equal(again[key], samples[key]) for key in ("index", "true", "predicted")):
+        if any(not np.array_equal(again[key], given[key]) for key in ("index", "true", "predicted")):
             raise LmrError(f"The answers of the run {row.run} cannot be packed without loss; nothing was added.")
     return [row for row, _ in new.values()], notes
 
