@@ -63,6 +63,8 @@ def main() -> None:
         with tarfile.open(build("sdist", ROOT, folder / "sdist")) as sdist:
             sdist.extractall(folder / "unpacked", filter="data")
         (source,) = (folder / "unpacked").iterdir()
+        if (source / "results").exists():
+            raise SystemExit("The sdist has the published results, which are for the repository alone.")
         if read_wheel(build("wheel", source, folder / "again")) != files:
             raise SystemExit("The sdist builds another wheel than the tree.")
 

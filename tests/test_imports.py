@@ -63,7 +63,11 @@ ALLOWED: dict[str, set[str]] = {
         "version",
     },
 }
-READ_BY_REPORT = ("lmr.bench.running.row.", "lmr.bench.running.metrics.")  # what report may take from bench
+READ_BY_REPORT = (
+    "lmr.bench.running.row.",
+    "lmr.bench.running.metrics.",
+    "lmr.bench.running.packed_answers.",
+)  # what report may take from bench
 HEAVY = {
     "torch",
     "numpy",

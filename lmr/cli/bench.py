@@ -35,6 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="list what would be run and run nothing")
     add("--estimate", action="store_true", help="say how long it would take on this machine and run nothing")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")
+    add("--from", dest="sources", nargs="+", default=[], metavar="RUNS", help="take runs that are finished there from "
+        "folders of runs or packs (see lmr report --pack), to continue a bench of another machine")  # fmt: skip
     add("--workers", type=int, metavar="N", help="processes that share the cores (default: as many as cores for small "
         "models such as photo and pocket, otherwise 1)")  # fmt: skip
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
@@ -102,9 +104,9 @@ def run(options: argparse.Namespace) -> str | None:
         if options.estimate:
             from lmr.bench.running.estimate import describe_left_time
 
-            print(describe_left_time(tasks, options.out, options.workers))
+            print(describe_left_time(tasks, options.out, options.workers, options.sources))
         return None
-    outcome = run_bench(plans, options.out, workers=options.workers, root=options.root)
+    outcome = run_bench(plans, options.out, workers=options.workers, root=options.root, sources=options.sources)
     print(outcome.describe(), file=sys.stderr)
     if outcome.rows:
         print(f"Rows are in {options.out}; 'lmr report {options.out}' makes tables and figures of them.")

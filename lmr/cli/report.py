@@ -14,21 +14,33 @@ of lmr bench. Where a published value exists it is shown next to ours, with any 
 EXAMPLES = """\
 examples:
   lmr report
-  lmr report my-runs more-runs --out report"""
+  lmr report my-runs more-runs --out report
+  lmr report my-runs --pack results/mine      keep the runs in a repository; lmr report results/mine reads them"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr report``."""
     add = parser.add_argument
-    add("runs", nargs="*", default=[FOLDER], metavar="RUNS", help=f"folders that lmr bench wrote (default: {FOLDER})")
+    add(
+        "runs",
+        nargs="*",
+        default=[FOLDER],
+        metavar="RUNS",
+        help=f"folders that lmr bench or --pack wrote (default: {FOLDER})",
+    )
     add("--out", metavar="FOLDER", help="where the report is written (default: RUNS/report of the first folder)")
     add("--beside", metavar="TABLE", help="also show the values of this published table next to runs on other data, "
         "with the difference stated")  # fmt: skip
+    add("--pack", metavar="FOLDER", help="instead of a report, add the rows and the packed predictions of all runs to "
+        "this folder, a few KB a run: for a repository, for lmr report, for lmr bench --from")  # fmt: skip
     add("--no-figures", dest="figures", action="store_false", help="make only the tables and the page")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Make the report, show the tables and say where everything is."""
+    """Make the report, show the tables and say where everything is; or pack the runs."""
+    if options.pack is not None:
+        _pack(options)
+        return
     from lmr.report.report import make_report, show_tables
     from lmr.report.terminal import print_text
 
@@ -40,3 +52,14 @@ def run(options: argparse.Namespace) -> None:
     print_text(
         f"\nOpen {report.page} (tables also as .md, .tex, .csv in {out / 'tables'}; figures in {out / 'figures'})."
     )
+
+
+def _pack(options: argparse.Namespace) -> None:
+    from lmr.bench.running.pack import pack_runs
+    from lmr.report.terminal import print_text
+
+    outcome = pack_runs([Path(folder) for folder in options.runs], Path(options.pack))
+    for note in outcome.notes:
+        print_text(f"- {note}")
+    size = f"{outcome.size / 1e6:.2f} MB, {outcome.size / 1000 / outcome.runs:.1f} KB a run"
+    print_text(f"{outcome.added} runs were added to {options.pack}, which has {outcome.runs} ({size}).")

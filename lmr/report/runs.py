@@ -10,7 +10,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lmr.bench.running.row import Row, read_rows, read_samples
+from lmr.bench.running.packed_answers import is_pack, read_answers
+from lmr.bench.running.row import Row, read_rows
 from lmr.core.errors import LmrError
 from lmr.report.noted import Noted
 from lmr.report.row_traits import read_spec
@@ -29,7 +30,7 @@ class Runs:
     def samples(self, row: Row) -> Noted[Samples | None]:
         """The answers to every image of a run; None and a note where they are missing or damaged."""
         try:
-            return Noted(read_samples(self.folders[row.run], row.run))
+            return Noted(read_answers(self.folders[row.run], row))
         except LmrError as error:
             return Noted(None, (str(error),))
 
@@ -58,4 +59,8 @@ def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
             places[row.run] = Path(folder)
     if not rows:
         raise LmrError(f"There is no finished run in {', '.join(map(str, folders))}; run 'lmr bench PLAN' first.")
+    if any(is_pack(place) for place in places.values()):
+        notes.append(
+            "Packed runs have predictions alone: figures of margins, gaps and recoveries are not made of them."
+        )
     return Runs(tuple(rows.values()), places, tuple(notes))

@@ -19,6 +19,7 @@ from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.crew import Crew
 from lmr.bench.running.inputs import count_parameters
 from lmr.bench.running.live import View, describe_task
+from lmr.bench.running.pack import take_runs
 from lmr.bench.running.row import Row, append_row, read_rows
 from lmr.bench.running.run import SAVE_SECONDS
 from lmr.core.errors import LmrError
@@ -62,6 +63,7 @@ def run_bench(
     *,
     workers: int | None = None,
     root: str | None = None,
+    sources: Sequence[str | os.PathLike[str]] = (),
     save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
     brief: bool = False,
@@ -69,8 +71,9 @@ def run_bench(
     """Run everything in the plans that has no row in ``folder`` yet; runs with a checkpoint are resumed.
 
     ``workers`` processes share the cores (as many as cores for small models, otherwise one); ``root`` is where datasets
-    are kept. A run that fails does not stop the others. On Ctrl-C every worker saves its checkpoint first. Progress is
-    written to ``screen``; ``brief`` leaves out the line about every finished run.
+    are kept. Runs that are finished in ``sources``, folders of runs or packs, are taken from there. A run that fails
+    does not stop the others. On Ctrl-C every worker saves its checkpoint first. Progress is written to ``screen``;
+    ``brief`` leaves out the line about every finished run.
     """
     plans = [plans] if isinstance(plans, Plan) else list(plans)
     check_workers(workers)
@@ -78,6 +81,8 @@ def run_bench(
     with _open_folder(target):
         tasks = list_tasks(plans, root, lambda words: print(f"lmr: {words}", file=shown))
         rows = _find_rows(target, tasks, shown)
+        for source in sources:
+            rows |= _take_finished(Path(source), target, {task.run for task in tasks} - set(rows), shown)
         left = [task for task in tasks if task.run not in rows]
         workers = workers or choose_workers(tasks)
         started = time.monotonic()
@@ -122,6 +127,16 @@ def _find_rows(folder: Path, tasks: Sequence[Task], screen: TextIO) -> dict[str,
     for run in found:
         Checkpoint(folder, run).delete()
     return found
+
+
+def _take_finished(source: Path, folder: Path, wanted: set[str], screen: TextIO) -> dict[str, Row]:
+    """The rows of runs that are taken from elsewhere; their checkpoints are deleted."""
+    taken, words = take_runs(source, folder, wanted)
+    for message in [*words, f"{len(taken)} finished runs were taken from {str(source)!r}."]:
+        print(f"lmr: {message}", file=screen)
+    for run in taken:
+        Checkpoint(folder, run).delete()
+    return taken
 
 
 def check_workers(workers: int | None) -> int | None:

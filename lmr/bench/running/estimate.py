@@ -101,9 +101,15 @@ def _count(number: int, one: str, several: str = "") -> str:
     return f"{number} {one if number == 1 else several or one + 's'}"
 
 
-def describe_left_time(tasks: Sequence[Task], folder: str | os.PathLike[str], workers: int | None = None) -> str:
-    """How long the tasks without a row in a folder of runs would take, in words."""
-    finished = {row.run for row in read_rows(folder)[0]} if (Path(folder) / "rows.jsonl").exists() else set()
+def describe_left_time(
+    tasks: Sequence[Task],
+    folder: str | os.PathLike[str],
+    workers: int | None = None,
+    sources: Sequence[str | os.PathLike[str]] = (),
+) -> str:
+    """How long the tasks without a row in a folder of runs, or in one of the ``sources``, would take, in words."""
+    places = [*sources, folder] if (Path(folder) / "rows.jsonl").exists() else sources
+    finished = {row.run for place in places for row in read_rows(place)[0]}
     left = [task for task in tasks if task.run not in finished]
     if not left:
         return f"All {len(tasks)} runs are finished."
