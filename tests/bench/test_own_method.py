@@ -238,14 +238,12 @@ def test_list_shows_it(mine: Path) -> None:
 
 
 def test_cost_measures_it(mine: Path) -> None:
-    """Time here and memory in a process of its own, from what the method declares of its passes and towers."""
-    report = measure_cost(
-        random="small", batch_size=4, classes=16, rounds=1, threads=1, streams=1, plain=False, methods=[f"{mine}:mine"]
-    )
+    """From what the method declares of its passes and towers."""
+    small = {"random": "small", "batch_size": 4, "classes": 16, "rounds": 1, "threads": 1, "streams": 1}
+    report = measure_cost(**small, memory=False, plain=False, methods=[f"{mine}:mine"])
     forward, row = report.tables[0].rows
     assert row.entry.name == "mine"
     assert len(row.seconds) == 1
-    assert row.peak_bytes is not None
     assert row.trainable > 0
     assert forward.flops is not None
     assert row.flops is not None
