@@ -19,6 +19,7 @@ from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.row import Row, read_rows
 from lmr.bench.running.run import run_task
+from lmr.cli import main
 from lmr.core import registry
 
 LABEL = "Two towers"
@@ -204,24 +205,28 @@ def test_plan_names_a_file_beside_it(mine: Path, tmp_path: Path, monkeypatch: py
     assert contender.file == str(nearer)
 
 
-def test_command_line_runs_and_reports_it(mine: Path, tmp_path: Path) -> None:
-    """In processes that have never seen the file; the command in the row makes the row again."""
+def test_command_line_runs_and_reports_it(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In processes that have never seen the file, this one included; the command in the row makes the row again."""
     done = call("bench", "--methods", "./mine.py:mine(lr=1e-4)", "./mine.py:mine", *WORDS, folder=mine.parent)
     assert done.returncode == 0, done.stderr
     row, plain = read_rows(mine.parent / "lmr-runs")[0]
     assert (row.label, plain.label) == (f"{LABEL} (lr=0.0001)", LABEL)
     words = shlex.split(row.command)
     assert words[:4] == ["lmr", "bench", "--methods", f"{mine}:mine(lr=0.0001)"]
-    repeated = call(*words[1:], "--workers", "1", "--out", str(tmp_path / "again"), folder=tmp_path)
-    assert repeated.returncode == 0, repeated.stderr
-    (again,) = read_rows(tmp_path / "again")[0]
-    assert expect(again) == expect(row)
-    reported = call("report", folder=mine.parent)
-    assert reported.returncode == 0, reported.stderr
-    assert row.label in reported.stdout
-    assert f"{LABEL}  " in reported.stdout
+    monkeypatch.chdir(mine.parent)
+    assert "mine" not in lmr.list_methods()
+    assert main(["report", "--no-figures"]) == 0
+    reported = capsys.readouterr().out
+    assert row.label in reported
+    assert f"{LABEL}  " in reported
     tables = (mine.parent / "lmr-runs" / "report" / "tables").glob("*.csv")
     assert any(row.label in table.read_text(encoding="utf-8") for table in tables)
+    monkeypatch.chdir(tmp_path)
+    assert main([*words[1:], "--workers", "1", "--out", "again"]) == 0
+    (again,) = read_rows(tmp_path / "again")[0]
+    assert expect(again) == expect(row)
 
 
 def expect(row: Row) -> dict[str, Any]:
@@ -229,23 +234,22 @@ def expect(row: Row) -> dict[str, Any]:
     return {key: value for key, value in row.compare().items() if key != "label"}
 
 
-def test_list_shows_it(mine: Path) -> None:
-    done = call("list", "./mine.py:mine", folder=mine.parent)
-    assert done.returncode == 0, done.stderr
-    assert "lr" in done.stdout
-    assert "tiny" in done.stdout
-    assert "Less entropy by the norms of both towers" in done.stdout
+def test_list_shows_it(mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(mine.parent)
+    assert main(["list", "./mine.py:mine"]) == 0
+    shown = capsys.readouterr().out
+    assert "lr" in shown
+    assert "tiny" in shown
+    assert "Less entropy by the norms of both towers" in shown
 
 
 def test_cost_measures_it(mine: Path) -> None:
-    """Time here and memory in a process of its own, from what the method declares of its passes and towers."""
-    report = measure_cost(
-        random="small", batch_size=4, classes=16, rounds=1, threads=1, streams=1, plain=False, methods=[f"{mine}:mine"]
-    )
+    """From what the method declares of its passes and towers."""
+    small = {"random": "small", "batch_size": 4, "classes": 16, "rounds": 1, "threads": 1, "streams": 1}
+    report = measure_cost(**small, memory=False, plain=False, methods=[f"{mine}:mine"])
     forward, row = report.tables[0].rows
     assert row.entry.name == "mine"
     assert len(row.seconds) == 1
-    assert row.peak_bytes is not None
     assert row.trainable > 0
     assert forward.flops is not None
     assert row.flops is not None

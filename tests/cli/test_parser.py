@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -25,7 +24,7 @@ QUICK = {
     "completion": ["completion", "bash"],
     **{f"help of {name}": [name, "--help"] for name in COMMANDS},
 }
-LIMIT = 0.4  # seconds of CPU
+MOST_MODULES = 250  # with those of Python; torch brings more than a thousand
 
 
 @pytest.mark.parametrize("words", QUICK.values(), ids=QUICK)
@@ -34,25 +33,11 @@ def test_start_brings_nothing_heavy(words: list[str]) -> None:
         [sys.executable, "-X", "importtime", "-m", "lmr", *words], capture_output=True, text=True, check=False
     )
     assert done.returncode in (0, 2)
-    imported = {name.partition(".")[0] for name in re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE)}
+    modules = re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE)
+    imported = {name.partition(".")[0] for name in modules}
     assert {"lmr", "argparse"} <= imported
     assert not imported & HEAVY
-
-
-@pytest.mark.parametrize("case", ["help", "version", "unknown option", "completion", "help of bench"])
-def test_start_is_quick(case: str) -> None:
-    best = float("inf")
-    for _ in range(3):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lmr", *QUICK[case]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        best = min(best, usage.ru_utime + usage.ru_stime)
-        if best < LIMIT:
-            break
-    assert process.returncode in (0, 2)
-    assert best < LIMIT
+    assert len(modules) < MOST_MODULES
 
 
 def test_a_command_is_filled_when_it_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:

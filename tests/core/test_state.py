@@ -363,7 +363,7 @@ method = make_method(streams=40)
 method.save(path, notes={"count": "0"})
 reader = make_method(streams=40)
 seen, last, turn = set(), 0, 0
-while turn < 40 or (len(seen) < 6 and turn < 1000):  # on a busy machine many a child is killed before its first save
+while turn < 20 or (len(seen) < 6 and turn < 1000):  # on a busy machine many a child is killed before its first save
     turn += 1
     child = os.fork()
     if child == 0:

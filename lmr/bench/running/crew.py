@@ -6,16 +6,19 @@ If a worker dies, its run fails and the bench continues; if the bench dies, its 
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Literal
 
@@ -44,7 +47,7 @@ class Event:
 
 @dataclass
 class _Worker:
-    process: SpawnProcess
+    process: BaseProcess
     connection: Connection
     task: Task | None = None
     group: tuple[str, ...] = ()
@@ -102,11 +105,9 @@ class Crew:
 
     def _hire(self, number: int) -> _Worker:
         ours, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("spawn")
-        process = context.Process(
-            target=serve, args=(theirs, self.folder, self.threads, self.save_seconds), name=f"worker {number}"
-        )
         with _limit_threads(self.threads), _ignore_interrupts():
+            given = (theirs, self.folder, self.threads, self.save_seconds, dict(os.environ))
+            process = _find_context().Process(target=serve, args=given, name=f"worker {number}")
             process.start()
         theirs.close()  # so that the end of the worker is the end of the pipe
         self.workers[number] = _Worker(process, ours)
@@ -129,6 +130,17 @@ class Crew:
         if event.kind in ("done", "failed"):
             worker.task = None
         yield Event(event.kind, number, task, event.images, event.words, event.details, event.row)
+
+
+def _find_context() -> ForkServerContext | SpawnContext:
+    """How workers start: as copies of a process that has imported what they need, since importing torch takes seconds.
+
+    That process lives as long as this one, has run nothing and started no thread. Only Linux copies it safely.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    multiprocessing.set_forkserver_preload([__name__])
+    return multiprocessing.get_context("forkserver")
 
 
 def choose_task(left: Sequence[Task], group: tuple[str, ...], busy: Sequence[tuple[str, ...]]) -> Task:
@@ -175,10 +187,15 @@ def _ignore_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
-def serve(connection: Connection, folder: Path, threads: int, save_seconds: float) -> None:
+def serve(
+    connection: Connection, folder: Path, threads: int, save_seconds: float, environment: Mapping[str, str]
+) -> None:
     """The main loop of a worker: run tasks until there are no more or the bench ends, which alone handles Ctrl-C."""
     import torch
 
+    os.environ.clear()  # that of the first bench, where a process runs several
+    os.environ.update(environment)
+    gc.freeze()  # measuring memory collects garbage for every run, and there is none in the modules
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow_parent, daemon=True).start()

@@ -6,8 +6,11 @@ import ast
 import dataclasses
 import json
 import math
+import multiprocessing
 import statistics
+import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,7 +30,7 @@ from lmr.bench.cost.measured_model import ModelSource, find_measured_model
 from lmr.bench.cost.measurement import Measurement
 from lmr.bench.cost.memory import measure_peak, read_peak, reset_peak
 from lmr.bench.cost.settings import AIMS
-from lmr.bench.cost.step_memory import measure_step_memory
+from lmr.bench.cost.step_memory import measure_here, measure_step_memory
 from lmr.bench.cost.timing import choose_rounds, warm_up
 from lmr.cli import main
 from lmr.cli.parser import parse
@@ -48,6 +51,7 @@ ALL += [
     "plain TENT",
 ]
 ALL += ["4 streams x 1", "4 single steps"]
+linux = pytest.mark.skipif(sys.platform != "linux", reason="copies a process that has imported torch")
 
 
 @pytest.fixture(autouse=True)
@@ -310,13 +314,15 @@ def test_a_method_in_a_file_is_measured(tmp_path: Path, monkeypatch: pytest.Monk
     """A relative path; both towers; its memory in a fresh process that starts elsewhere."""
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
-    given = {"rounds": 1, "streams": 1, "lean": True, "full_context": True, "plain": False}
-    report = measure_cost(**SMALL, methods=["./own.py:sharpen_both(lr=1e-4)"], **given)
+    given = {"methods": ["./own.py:sharpen_both(lr=1e-4)"], "rounds": 1, "streams": 1, "plain": False}
+    forward, own = measure_cost(**SMALL, **given).tables[0].rows
+    assert forward.peak_bytes is not None
+    assert own.peak_bytes is not None
+    report = measure_cost(**SMALL, **given, lean=True, full_context=True, memory=False)
     rows = {row.entry.name: row for row in report.tables[0].rows}
     name = "sharpen_both(lr=1e-4)"
     assert list(rows) == ["forward", name, f"{name}, lean", f"{name}, full context"]
     assert f"{tmp_path / 'own.py'}:{name}" in report.protocol["command"]
-    assert all(row.peak_bytes is not None for row in rows.values())
     assert rows[name].trainable == 2 * 64 * (2 * 3 + 2) + 2 * 32 * (2 * 2 + 1)
     assert rows["forward"].flops < rows[name].flops < rows[f"{name}, full context"].flops
 
@@ -333,23 +339,36 @@ def test_no_method_is_named_in_the_code() -> None:
     assert found == []
 
 
+def measure_in_copy(entry: Entry, *batch_sizes: int) -> list[int]:
+    """The memory of steps, one after the other, in a copy of a process that has imported torch and run nothing.
+
+    What runs in it is what ``measure_step_memory`` starts a process for; two of those are in the tests below.
+    """
+    multiprocessing.set_forkserver_preload([measure_here.__module__])
+    source, measured = dataclasses.asdict(ModelSource(random="small")), dataclasses.asdict(entry)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
+        return [pool.submit(measure_here, source, measured, size, 16, 1).result() for size in batch_sizes]
+
+
+@linux
 @pytest.mark.parametrize("entry", [Entry("method", "lmr"), Entry("plain", "lmr")], ids=lambda entry: entry.name)
-def test_memory_is_measured_in_a_fresh_process(entry: Entry) -> None:
-    small = measure_step_memory(ModelSource(random="small"), entry, 2, 16, 1)
-    large = measure_step_memory(ModelSource(random="small"), entry, 40, 16, 1)
-    assert small is not None
-    assert large is not None
+def test_memory_is_that_of_the_step(entry: Entry) -> None:
+    small, large = measure_in_copy(entry, 2, 40)
     assert large - small > 3_000_000  # 38 images x 17 tokens x 3 blocks x (about 10 widths of 64) x 4 bytes and more
     assert large < 200_000_000
 
 
+@linux
 def test_warm_up_takes_every_kind_of_pass() -> None:
     """A first backward loads code and starts threads, tens of megabytes that are not the step's own."""
-    source = ModelSource(random="small")
-    every, half = (measure_step_memory(source, Entry("method", "lmr", past), 8, 16, 1) for past in ("all", "half"))
-    assert every is not None
-    assert half is not None
+    (every,), (half,) = (measure_in_copy(Entry("method", "lmr", past), 8) for past in ("all", "half"))
     assert half < every + 10_000_000
+
+
+def test_memory_is_measured_in_a_fresh_process() -> None:
+    peak = measure_step_memory(ModelSource(random="small"), Entry("forward"), 40, 16, 1)
+    assert peak is not None
+    assert 0 < peak < 200_000_000
 
 
 def test_a_fresh_process_that_fails_says_why() -> None:

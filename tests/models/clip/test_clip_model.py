@@ -176,11 +176,11 @@ def test_architecture_must_be_the_weights_own(halved: Any, tmp_path: Path, tiny:
 
 @pytest.mark.parametrize(("shape", "half"), [("B", True), ("L", False)])
 def test_real_shapes(shape: str, half: bool, tmp_path: Path) -> None:
-    """ViT-B/16 in OpenAI's form and ViT-L/14 in Hugging Face's, one or two blocks deep on the text side."""
+    """ViT-B/16 in OpenAI's form and ViT-L/14 in Hugging Face's, but for their depth: a few blocks on either side."""
     text = {"max_position_embeddings": 77, "num_hidden_layers": 1, "hidden_size": 512 if shape == "B" else 768}
     text |= {"num_attention_heads": text["hidden_size"] // 64, "intermediate_size": 4 * text["hidden_size"]}
-    width, depth, patch = (768, 12, 16) if shape == "B" else (1024, 24, 14)
-    vision = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": width // 64}
+    width, patch = (768, 16) if shape == "B" else (1024, 14)
+    vision = {"hidden_size": width, "num_hidden_layers": 3, "num_attention_heads": width // 64}
     vision |= {"intermediate_size": 4 * width, "image_size": 224, "patch_size": patch}
     model = maker.make_model(half=half, vision=vision, text=text)
     if shape == "B":

@@ -1,0 +1,146 @@
+"""Runs of `lmr predict` for its tests: pictures to label, ways to start a run and to end it, what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import lmr
+from lmr.apps.predict import predict_images as predict_file
+from lmr.apps.predict.predict_summary import PredictSummary
+from lmr.cli import main
+from lmr.core.state import read_state
+from lmr.data.names import read_list
+from lmr.data.photographs import Photographs
+from lmr.data.sets.dataset import CLEAN
+from lmr.data.sets.pocket_world import CLASSES, draw
+
+LABELS = list(CLASSES[:12])
+TEXT = ",".join(LABELS)
+DRAWINGS = ("--model", "pocket")  # an option that is given again later replaces it
+CLASS_NAMES = {"pocket": LABELS, "photo": list(read_list("cifar10"))}
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals, limits or locks")
+
+
+class Crash(BaseException):
+    """A death that nobody expects, in the middle of a call."""
+
+
+def predict_images(sources: Any, labels: Any, **options: Any) -> PredictSummary:
+    """The function of the package, on drawings unless another model is named."""
+    return predict_file.predict_images(sources, labels, **{"model": "pocket"} | options)
+
+
+def draw_arrays(numbers: range, model: str = "pocket") -> Any:
+    """Pictures that a model was made for."""
+    return draw(numbers)[0] if model == "pocket" else Photographs().read(CLEAN, 0, numbers)
+
+
+def draw_pictures(folder: Path, numbers: range, model: str = "pocket") -> Path:
+    folder.mkdir(exist_ok=True)
+    for number, pixels in zip(numbers, draw_arrays(numbers, model), strict=True):
+        Image.fromarray(pixels).save(folder / f"img{number}.png")
+    return folder
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def read_paths(path: Path) -> list[str]:
+    return [line["path"] for line in read_lines(path)]
+
+
+def same_state(one: Path, other: Path, notes: bool = True) -> bool:
+    """Whether two state files hold the same bytes of every tensor and the same facts."""
+    tensors, facts = read_state(one)
+    others, other_facts = read_state(other)
+    if tensors.keys() != others.keys() or not all(torch.equal(tensors[key], others[key]) for key in tensors):
+        return False
+    return not notes or facts == other_facts
+
+
+def photograph(folder: Path) -> dict[str, bytes]:
+    """Every file of the folder with its bytes."""
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def run_here(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """The program in this process, on drawings unless another model is named: exit code, standard output and error."""
+    capsys.readouterr()
+    code = main(["predict", *DRAWINGS, *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def start(*words: str, **options: Any) -> subprocess.Popen[bytes]:
+    """The program in a process of its own."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment.pop("PYTHONUNBUFFERED", None)
+    command = [sys.executable, "-m", "lmr", *words]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    if (
+        sys.platform != "win32"
+    ):  # a shell that runs the tests in the background has them ignore Ctrl-C, and their children
+        options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, env=environment, **options)
+
+
+@contextmanager
+def crash_at(owner: Any, name: str, number: int, when: str, error: type[BaseException] = Crash) -> Iterator[list[int]]:
+    """Make the ``number``-th call of a function die before or after doing its work."""
+    real: Callable[..., Any] = getattr(owner, name)
+    calls = [0]
+
+    def die(*args: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == number and when == "before":
+            raise error
+        answer = real(*args, **options)
+        if calls[0] == number:
+            raise error
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, die)
+        yield calls
+
+
+def wait_for_growth(process: subprocess.Popen[bytes], out: Path, size: int) -> None:
+    end = time.monotonic() + 300
+    while not out.exists() or out.stat().st_size <= size:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def prepare(here: Path) -> list[str]:
+    """An interrupted run and what surrounds it; the words that would resume it."""
+    draw_pictures(here / "a", range(6))
+    words = ["a", "--labels", TEXT, "--batch-size", "2", "--out", "o.jsonl"]
+    with crash_at(lmr.Method, "step", 3, "before"), pytest.raises(Crash):
+        main(["predict", *DRAWINGS, *words])
+    return words
+
+
+def refuse(capsys: pytest.CaptureFixture[str], here: Path, sentence: str, *words: str) -> None:
+    """The words must end with code 2, one sentence, and every file as it was."""
+    before = photograph(here)
+    code, out, err = run_here(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("lmr: ")
+    assert err.count("\n") == 1
+    assert sentence in err
+    assert photograph(here) == before
