@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.watching.canaries import Canaries
+from lmr.watching.canaries import KEPT, Canaries
 from lmr.watching.ladder import Action, Ladder, Rung
 from lmr.watching.signals import Signals, Tally
 from lmr.watching.snapshots import Snapshot
@@ -67,13 +67,12 @@ def move_watch(
     watch: StreamWatch,
     convert: Callable[[dict[str, Tensor]], dict[str, Tensor]],
     device: torch.device,
-    dtype: torch.dtype,
 ) -> StreamWatch:
-    """A watch whose kept states are those that ``convert`` gives, and whose canaries are there in that type."""
+    """A watch whose kept states are those that ``convert`` gives, and whose canaries are there."""
     images, undo = watch.canaries.images, watch.undo
     return replace(
         watch,
-        canaries=replace(watch.canaries, images=None if images is None else images.to(device, dtype)),
+        canaries=replace(watch.canaries, images=None if images is None else images.to(device, KEPT)),
         snapshots=tuple(replace(one, tensors=convert(one.tensors)) for one in watch.snapshots),
         undo=None if undo is None else replace(undo, tensors=convert(undo.tensors)),
     )

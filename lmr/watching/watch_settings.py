@@ -63,6 +63,7 @@ class WatchSettings:
     signals: bool = True
     reset_every: int = 0
     canaries: int = 32
+    canary_mb: float = 256.0
     snapshots: int = 4
     snapshot_mb: float = 256.0
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -71,7 +72,7 @@ class WatchSettings:
         if not isinstance(self.thresholds, Thresholds):
             raise LmrError(f"Expected lmr.watching.watch_settings.Thresholds, got {self.thresholds!r}.")
         _convert_fields(self)
-        lowest = {"every": 1, "reset_every": 0, "canaries": 0, "snapshots": 0, "snapshot_mb": 0}
+        lowest = {"every": 1, "reset_every": 0, "canaries": 0, "canary_mb": 0, "snapshots": 0, "snapshot_mb": 0}
         for key, low in lowest.items():
             value = getattr(self, key)
             if value is not None and not low <= value < math.inf:

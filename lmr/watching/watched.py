@@ -23,7 +23,7 @@ from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
 from lmr.core.method import Method, Mix, Prediction, Streams
 from lmr.core.traits import Passes
-from lmr.watching.canaries import Canaries, begin_suspicion, collect, is_due, note_check
+from lmr.watching.canaries import Canaries, begin_suspicion, collect, count_room, is_due, keep_first, note_check
 from lmr.watching.ladder import Action, Ladder, Rung, advance, enter
 from lmr.watching.signals import Signals, Tally, add_images, find_alarms, measure
 from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot
@@ -276,7 +276,11 @@ class Watched(MethodWrapper):
         if kept.images is None or not is_due(kept, suspected, len(look.places), self.settings.thresholds.confirm):
             return kept
         ids = None if self.streams == 1 else [look.stream] * len(kept.images)
-        return note_check(kept, self.method.predict(kept.images, ids).labels)
+        return note_check(kept, self.method.predict(kept.images.to(self.classifier.dtype), ids).labels)
+
+    def _count_room(self, values: int) -> int:
+        """How many canaries of so many values a stream may keep."""
+        return count_room(self.settings.canaries, self.settings.canary_mb, self.streams, values)
 
     def _answer_all(self, images: Tensor, mix: Mix, looks: list[_Look], plain: dict[int, Tensor]) -> Prediction:
         """Each stream is answered as its rung says: it adapts, it answers with its state, or as zero-shot."""
@@ -322,7 +326,7 @@ class Watched(MethodWrapper):
             entropies = torch.stack([entropy(logits) for logits in both]).double().cpu()
             tally = add_images(tally, labels, entropies, self.settings.thresholds.memory)
             if old.ladder.rung is Rung.OK:
-                canaries = collect(canaries, images[sure], frozen, self.settings.canaries)
+                canaries = collect(canaries, images[sure], frozen, self._count_room(images[0].numel()))
         return replace(
             old,
             tally=tally,
@@ -451,7 +455,14 @@ class Watched(MethodWrapper):
                     self.method._check_fit(kept, 1)
         except (KeyError, TypeError, ValueError, AttributeError, LmrError) as error:
             raise LmrError(f"The watch in the state cannot be used ({error}); the state is damaged.") from error
-        return [self._move_watch(watch) for watch in found]
+        return [self._fit_canaries(self._move_watch(watch)) for watch in found]
+
+    def _fit_canaries(self, watch: StreamWatch) -> StreamWatch:
+        """A loaded watch with no more canaries than there is room for."""
+        images = watch.canaries.images
+        if images is None:
+            return watch
+        return replace(watch, canaries=keep_first(watch.canaries, self._count_room(images[0].numel())))
 
     # Internals.
 
@@ -466,7 +477,7 @@ class Watched(MethodWrapper):
 
     def _move_watch(self, watch: StreamWatch) -> StreamWatch:
         with leave_inference_mode():
-            return move_watch(watch, self.method._convert_state, self.classifier.device, self.classifier.dtype)
+            return move_watch(watch, self.method._convert_state, self.classifier.device)
 
     def _one(self, stream: int) -> int:
         """Check the number of a single stream."""

@@ -333,7 +333,7 @@ def test_snapshots_undo_and_canaries_follow_to_another_type(spec: str, tmp_path:
             assert are_equal(method.method.state, plain.to(torch.float32).state)
         method.resume()
         method.step(small_world.make_images(5).float())
-        assert method._watches[0].canaries.images.dtype == torch.float32  # type: ignore[union-attr]
+        assert method._watches[0].canaries.images.dtype == torch.float16  # type: ignore[union-attr]
 
 
 def test_copy_goes_on_by_itself() -> None:
@@ -442,14 +442,39 @@ def test_canaries_are_kept_and_asked() -> None:
     assert len(kept.labels) >= 8
     assert kept.images is not None
     frozen = lmr.create("zeroshot", clip)
-    assert tuple(frozen.predict(kept.images).labels.tolist()) == kept.labels
+    asked = kept.images.double()  # they are kept in half precision
+    assert tuple(frozen.predict(asked).labels.tolist()) == kept.labels
     watched._watches[0] = dataclasses.replace(
         watched._watches[0], canaries=dataclasses.replace(kept, steps=200, passed=9999)
     )
-    expected = (watched.predict(kept.images).labels == torch.tensor(kept.labels)).double().mean().item()
+    expected = (watched.predict(asked).labels == torch.tensor(kept.labels)).double().mean().item()
     watched.step(small_world.make_images(3))
     assert watched.events[-1].signals.canaries == pytest.approx(expected)
     assert "canaries" in watched.events[-1].alarms
+
+
+def test_streams_share_the_memory_of_canaries_and_a_state_is_cut_to_it() -> None:
+    """Each of two streams has half of the room, whatever the other keeps; a state with more keeps the first."""
+    values = small_world.make_images(0)[0].numel()
+    plenty = dataclasses.replace(CALM, every=1)
+    tight = dataclasses.replace(plenty, canary_mb=2 * 10 * values * 2 / 1e6)  # ten canaries for each of two streams
+    full, cut, none = (
+        make("lmr", settings, clip=make_sure(), streams=2)
+        for settings in (plenty, tight, dataclasses.replace(tight, canary_mb=tight.canary_mb / 2))
+    )
+    for watched in (full, cut, none):
+        for batch in range(5):
+            watched.step(small_world.make_images(batch), [0] * 8)
+    kept = [watched._watches[0].canaries for watched in (full, cut, none)]
+    assert len(kept[0].labels) > 10
+    assert 8 <= len(kept[1].labels) <= 10
+    assert kept[2].labels == ()
+    cut.load_state_dict(full.state_dict())
+    loaded = cut._watches[0].canaries
+    assert (loaded.labels, loaded.history) == (kept[0].labels[:10], ())
+    assert kept[0].images is not None
+    assert loaded.images is not None
+    assert torch.equal(loaded.images, kept[0].images[:10])
 
 
 @pytest.mark.parametrize("healthy", [True, False])
