@@ -56,7 +56,7 @@ def test_loss_and_slope_follow_from_the_definition(cosines: Tensor, adaptive: bo
             if adaptive:
                 share = (float(mass[seen.top[k]]) - weight) / (float(mass.sum()) - weight + 1e-6)
                 target -= 1.3 * (math.log(5) + math.log(share + 1e-6))
-            missing = target - float(seen.margin[k])
+            missing = target - float(seen.margin.detach()[k])
             loss += weight * math.log1p(math.exp(missing)) / whole
             assert float(found.slope[k]) == pytest.approx(-weight / (1 + math.exp(-missing)) / whole, abs=1e-12)
         assert float(found.loss[stream]) == pytest.approx(loss, abs=1e-12)
