@@ -10,7 +10,8 @@ from lmr.core.traits import Switch, read_switches
 
 def test_switches_are_in_the_table_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
-        'source = "a trial"\nswitches = [{ kept = 1.0, values = {} }, { kept = 0.5, values = { k = 2 }, depth = 0.25 }]\n'
+        'source = "a trial"\n'
+        "switches = [{ kept = 1.0, values = {} }, { kept = 0.5, values = { k = 2 }, depth = 0.25 }]\n"
     )
     switches, source = read_switches(str(tmp_path / "mine.py"))
     assert switches == (Switch({}, 1.0), Switch({"k": 2}, 0.5, 0.25))

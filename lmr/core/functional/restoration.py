@@ -39,9 +39,7 @@ def look_at_margins(
     """Margin and gate of every sample; one without a negative has no weight."""
     local = measure_margin(logits, cosines, delta, negatives, eps, positives)
     weight = gate(logits, tau) * local.negatives.any(1)
-    return MarginLook(
-        local.margin, weight > 0, logits, weight, local.protected.sum(1), cosines.detach().argmax(1)
-    )
+    return MarginLook(local.margin, weight > 0, logits, weight, local.protected.sum(1), cosines.detach().argmax(1))
 
 
 def weigh_margins(
