@@ -202,13 +202,13 @@ class LMR(NormMethod):
         logits = look.logits.new_empty(len(images), self.classifier.classes)
         logits[teach] = look.logits
         if self.emit == "before":
-            logits = self._ask(images, ~teach, old["norms"], logits, mix)
+            logits = self.ask_again(images, ~teach, old["norms"], logits, mix)
         else:
             known, now = logits, new.get("norms", old["norms"])
-            logits = self._ask(images, ~teach | stepped[mix.index], now, known, mix)
+            logits = self.ask_again(images, ~teach | stepped[mix.index], now, known, mix)
             lost = stepped & ~mix.all(logits.isfinite().all(1))  # these are answered as they were before the step
             if bool(lost.any()):
-                known = self._ask(images, ~teach & lost[mix.index], old["norms"], known, mix)
+                known = self.ask_again(images, ~teach & lost[mix.index], old["norms"], known, mix)
                 logits = torch.where(lost[mix.index].unsqueeze(1), known, logits)
                 sound &= ~lost
         report = {
@@ -222,11 +222,3 @@ class LMR(NormMethod):
     def _look(self, cosines: Tensor) -> MarginLook:
         logits = self.classifier.logits(cosines)
         return look_at_margins(logits, cosines, self.delta, self.negatives, self.tau, self.eps, self.positives)
-
-    @torch.no_grad()
-    def _ask(self, images: Tensor, asked: Tensor, norms: Tensor, logits: Tensor, mix: Mix) -> Tensor:
-        """The logits [B, C], of the images that are ``asked`` [B] with these norms [A, P]."""
-        if bool(asked.any()):
-            logits = logits.clone()
-            logits[asked] = self.classifier.logits(self.image_cosines(images[asked], norms, mix.index[asked]))
-        return logits

@@ -26,6 +26,7 @@ ONE_TOWER = [
 CALM = WatchSettings(every=3, thresholds=Thresholds(canary_agreement=0, canary_fall=9, drift=99, quiet=2, rest=2))
 EAGER = dataclasses.replace(CALM.thresholds, entropy=1e6, entropy_ratio=0.0, least=1, confirm=1)
 LOUD = dataclasses.replace(CALM, thresholds=EAGER)  # every comparison is an alarm
+ONLY_CANARIES = dataclasses.replace(CALM.thresholds, concentration=0, entropy=0, canary_spread=99, least=1)
 
 
 def make(spec: str, settings: WatchSettings = CALM, streams: int = 1, clip: lmr.ZeroShot | None = None) -> lmr.Watched:
@@ -433,7 +434,9 @@ def test_operator_rolls_back_pauses_and_resumes() -> None:
 def test_canaries_are_kept_and_asked() -> None:
     clip = make_sure()
     settings = dataclasses.replace(
-        CALM, every=1, thresholds=dataclasses.replace(CALM.thresholds, canary_agreement=2.0, confirm=8)
+        CALM,
+        every=1,
+        thresholds=dataclasses.replace(ONLY_CANARIES, canary_agreement=2.0, confirm=8),
     )
     watched = make("lmr(lr=0.3)", settings, clip=clip)
     for batch in range(3):
@@ -480,7 +483,7 @@ def test_streams_share_the_memory_of_canaries_and_a_state_is_cut_to_it() -> None
 @pytest.mark.parametrize("healthy", [True, False])
 def test_fall_of_the_canaries_is_confirmed_by_fresh_checks(healthy: bool) -> None:
     clip = make_sure()
-    rules = dataclasses.replace(CALM.thresholds, canary_fall=0.02, confirm=8, quiet=4)
+    rules = dataclasses.replace(ONLY_CANARIES, canary_fall=0.02, confirm=8, quiet=4)
     watched = make("zeroshot", dataclasses.replace(CALM, every=1, thresholds=rules), clip=clip)
     for batch in range(3):
         watched.step(small_world.make_images(batch))
