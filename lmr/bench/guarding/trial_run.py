@@ -68,8 +68,13 @@ class TrialResult:
     plain_below: int
     reset_below: int
     suspicions: int  # on a healthy stream each is a false alarm, ...
-    rollbacks: int  # ... and each of these, with the resets among them, a harmful one
+    rollbacks: int  # ... and each of these, resets included, a harmful one
     largest: dict[str, float]  # of each signal; of concentration, entropy and canaries the smallest
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it was meant to be healthy and was: without a watch not a point below zero-shot."""
+        return self.trial.healthy and self.plain >= self.zero_shot - NEAR
 
 
 def run_trials(

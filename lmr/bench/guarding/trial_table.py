@@ -19,9 +19,9 @@ def format_results(results: Sequence[TrialResult]) -> str:
         accuracies = [f"{100 * value:.1f}" for value in (one.zero_shot, one.plain, one.watched, one.reset)]
         times = ["–" if value is None else str(value) for value in (one.detected, one.acted)]
         counts = (one.plain_below, one.below, one.reset_below, one.suspicions, one.rollbacks)
-        name = one.trial.name + (" (healthy)" if one.trial.healthy else "")
+        name = one.trial.name + (" (healthy)" if one.healthy else "")
         lines.append(_join([name, one.trial.method, *accuracies, *times, *(str(value) for value in counts)]))
-    healthy = [one for one in results if one.trial.healthy]
+    healthy = [one for one in results if one.healthy]
     if healthy:
         steps, lost = sum(one.steps for one in healthy), max(one.plain - one.watched for one in healthy)
         lines += ["", (

@@ -33,3 +33,12 @@ def test_false_alarms_are_those_of_healthy_streams() -> None:
     ]
     said = format_results(results).splitlines()[-1]
     assert said == "Healthy streams, 200 steps: 4 false alarms, 2 false rollbacks, at most 0.4 points lost."
+
+
+def test_a_method_that_falls_by_itself_is_not_healthy() -> None:
+    meant = replace(SICK, trial=replace(SICK.trial, healthy=True))
+    assert not meant.healthy
+    assert replace(meant, plain=0.4901).healthy
+    assert not replace(meant, plain=0.4899).healthy
+    assert "(healthy)" not in format_results([meant])
+    assert "Healthy streams" not in format_results([meant])
