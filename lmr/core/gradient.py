@@ -100,6 +100,14 @@ class NormMethod(Method):
         """Cosines [B, C] with the frozen prototypes."""
         return self.classifier.cosines(self.image_features(images, norms, index))
 
+    @torch.no_grad()
+    def ask_again(self, images: Tensor, asked: Tensor, norms: Tensor, logits: Tensor, mix: Mix) -> Tensor:
+        """The logits [B, C], with those of the images that are ``asked`` [B] replaced: computed with norms [A, P]."""
+        if bool(asked.any()):
+            logits = logits.clone()
+            logits[asked] = self.classifier.logits(self.image_cosines(images[asked], norms, mix.index[asked]))
+        return logits
+
     def answer(self, images: Tensor, mix: Mix) -> Tensor:
         """Logits with the adapted norms and the frozen prototypes."""
         images = self.approach(images)

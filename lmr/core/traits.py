@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 Emission = Literal["before", "after"]
@@ -106,3 +108,9 @@ class Switch:
     def list_keys(self) -> set[str]:
         """The arguments that it changes."""
         return {*self.values, *(() if self.depth is None else ("blocks",))}
+
+
+def read_switches(file: str) -> tuple[tuple[Switch, ...], str]:
+    """The switches of the method in the Python ``file`` and what measured them, from the TOML file beside it."""
+    table = tomllib.loads(Path(file).with_suffix(".toml").read_text("utf-8"))
+    return tuple(Switch(**row) for row in table["switches"]), table["source"]

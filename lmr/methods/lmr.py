@@ -15,7 +15,7 @@ The state is one row per stream; a batch may mix streams and every stream gets w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -23,28 +23,17 @@ from torch import Tensor
 from lmr.core.errors import LmrError
 from lmr.core.functional.bias import correct_bias
 from lmr.core.functional.by_stream import choose_rows
-from lmr.core.functional.margin import adapt_margin, count_mass, gate, measure_margin, restoration_loss
 from lmr.core.functional.pace import count_waiting, pace_bias
+from lmr.core.functional.restoration import MarginLook, look_at_margins, weigh_margins
 from lmr.core.functional.teachers import choose_teachers
 from lmr.core.gradient import NormMethod
 from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Role, Switch
+from lmr.core.traits import Passes, Role, read_switches
 
 UNIT = 64  # images in a step of the paper's experiments, for which lr, eta and mu were chosen
 FEW_CLASSES = 30  # below, the values for ten classes suit better than those for 100; see docs/tune.md
-
-
-class _Look(NamedTuple):
-    """What is known of every sample before the step, each without the rest of the batch."""
-
-    margin: Tensor  # [B]
-    passes: Tensor  # whether it passes the gate: bool [B]
-    logits: Tensor  # [B, C]
-    weight: Tensor  # of the gate: [B]
-    protected: Tensor  # size of the set: [B]
-    top: Tensor  # predicted class: [B]
 
 
 @register("lmr")
@@ -59,15 +48,7 @@ class LMR(NormMethod):
     parts = ("pmr", "am", "bc")
     swept: ClassVar[dict[str, tuple[str, ...]]] = {"delta": ("delta",), "negatives": ("negatives", "positives")}
     added = ("pace", "share", "blocks")
-    # To be replaced by the numbers of the plan pocket-frontier; until then those of two short trials.
-    switches = (
-        Switch({}, 1.0),
-        Switch({"emit": "before"}, 1.0),
-        Switch({"share": 0.25}, 0.92),
-        Switch({}, 0.89, depth=0.5),
-        Switch({"pmr": False}, 0.61),
-    )
-    switches_source = "a first trial on six corruptions of CIFAR images, and the demonstration for the last"
+    switches, switches_source = read_switches(__file__)
     many_streams = True
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, "paper, Implementation details: CIFAR-100-C and ImageNet-C"),
@@ -206,8 +187,8 @@ class LMR(NormMethod):
         teach = choose_teachers(mix.index, mix.count, self.share)
         lesson, lent = (images, mix) if self.share == 1 else (images[teach], Mix(mix.active, mix.index[teach]))
         traced = self.trace(lesson, lent, old["norms"], self._look)
-        look = _Look(*traced.values)
-        mass, loss, slope = self._weigh(look, lent, old["mass"])
+        look = MarginLook(*traced.values)
+        mass, loss, slope = weigh_margins(look, lent.index, old["mass"], self.gamma0, self.beta, self.eps, self.am)
         new, sound = {"mass": mass}, loss.isfinite()
         wanted = sound & (lent.sum(look.weight) > 0)
         stepped = torch.zeros_like(wanted)
@@ -222,13 +203,13 @@ class LMR(NormMethod):
         logits = look.logits.new_empty(len(images), self.classifier.classes)
         logits[teach] = look.logits
         if self.emit == "before":
-            logits = self._ask(images, ~teach, old["norms"], logits, mix)
+            logits = self.ask_again(images, ~teach, old["norms"], logits, mix)
         else:
             known, now = logits, new.get("norms", old["norms"])
-            logits = self._ask(images, ~teach | stepped[mix.index], now, known, mix)
+            logits = self.ask_again(images, ~teach | stepped[mix.index], now, known, mix)
             lost = stepped & ~mix.all(logits.isfinite().all(1))  # these are answered as they were before the step
             if bool(lost.any()):
-                known = self._ask(images, ~teach & lost[mix.index], old["norms"], known, mix)
+                known = self.ask_again(images, ~teach & lost[mix.index], old["norms"], known, mix)
                 logits = torch.where(lost[mix.index].unsqueeze(1), known, logits)
                 sound &= ~lost
         report = {
@@ -239,30 +220,6 @@ class LMR(NormMethod):
         }
         return logits, new, report, sound
 
-    def _look(self, cosines: Tensor) -> _Look:
-        """Margin and gate of every sample; gradient flows from the margins to the cosines [B, C]."""
+    def _look(self, cosines: Tensor) -> MarginLook:
         logits = self.classifier.logits(cosines)
-        local = measure_margin(logits, cosines, self.delta, self.negatives, self.eps, self.positives)
-        weight = gate(logits, self.tau) * local.negatives.any(1)
-        top = cosines.detach().argmax(1)
-        return _Look(local.margin, weight > 0, logits, weight, local.protected.sum(1), top)
-
-    def _weigh(self, look: _Look, mix: Mix, mass: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The mass with this batch [A, C], the loss of every stream [A], and its slope along every margin [B]."""
-        margin, weight = look.margin.requires_grad_(), look.weight
-        mass = mass + count_mass(weight, look.top, self.classifier.classes, mix.index, mix.count)
-        target = torch.full_like(weight, self.gamma0)
-        if self.am:
-            target = adapt_margin(mass, weight, look.top, mix.index, self.gamma0, self.beta, self.eps)
-        with torch.enable_grad():
-            loss = restoration_loss(margin, target, weight, mix.index, mix.count, self.eps)
-            (slope,) = torch.autograd.grad(loss.sum(), margin)
-        return mass, loss.detach(), slope
-
-    @torch.no_grad()
-    def _ask(self, images: Tensor, asked: Tensor, norms: Tensor, logits: Tensor, mix: Mix) -> Tensor:
-        """The logits [B, C], of the images that are ``asked`` [B] with these norms [A, P]."""
-        if bool(asked.any()):
-            logits = logits.clone()
-            logits[asked] = self.classifier.logits(self.image_cosines(images[asked], norms, mix.index[asked]))
-        return logits
+        return look_at_margins(logits, cosines, self.delta, self.negatives, self.tau, self.eps, self.positives)

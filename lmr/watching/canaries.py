@@ -12,6 +12,7 @@ from lmr.watching.signals import POINTS, find_earlier
 SURE = 0.9  # probability of the frozen model's answer to an image that becomes a canary
 FEWEST = 8  # canaries before they are asked
 PER_CLASS = 4  # canaries of one predicted class, if there are enough classes: a stream of one class is no reference
+KEPT = torch.float16  # half of the memory of float32; a sure answer does not depend on the digits that are lost
 STEPS, COST = 200, 20  # they are asked every 200 steps and every 20 images of the stream for each of them
 
 
@@ -19,12 +20,29 @@ STEPS, COST = 200, 20  # they are asked every 200 steps and every 20 images of t
 class Canaries:
     """Images [n, ...], the labels the frozen model gives them [n], and the agreement at the last checks."""
 
-    images: Tensor | None = None
+    images: Tensor | None = None  # in half precision
     labels: tuple[int, ...] = ()
     history: tuple[float, ...] = ()
     steps: int = 0  # since the last check
     passed: int = 0  # images of the stream since then
     earlier: float | None = None  # mean agreement before the last suspicion, until the history is long enough again
+
+
+def count_room(most: int, megabytes: float, streams: int, values: int) -> int:
+    """How many images of so many ``values`` each of ``streams`` may keep, ``most`` or as the memory of all allows.
+
+    It does not depend on what the other streams keep: each is watched as it would be alone. Fewer than are ever asked
+    are not kept at all.
+    """
+    room = int(1e6 * megabytes / (streams * values * KEPT.itemsize))
+    return min(most, room) if room >= FEWEST else 0
+
+
+def keep_first(kept: Canaries, most: int) -> Canaries:
+    """The first ``most`` canaries; without their history if that leaves some out."""
+    if kept.images is None or len(kept.labels) <= most:
+        return kept
+    return replace(Canaries(), images=kept.images[:most].clone() if most else None, labels=kept.labels[:most])
 
 
 def collect(kept: Canaries, images: Tensor, logits: Tensor, most: int) -> Canaries:
@@ -33,14 +51,16 @@ def collect(kept: Canaries, images: Tensor, logits: Tensor, most: int) -> Canari
         return kept
     share = max(PER_CLASS, -(-most // logits.shape[1]))
     sure, found = logits.softmax(1).max(1)
+    small = images.to(KEPT)
+    fit = (sure >= SURE) & small.isfinite().flatten(1).all(1)
     labels, chosen = list(kept.labels), []
-    for place, (certain, label) in enumerate(zip(sure.tolist(), found.tolist(), strict=True)):
-        if certain >= SURE and labels.count(label) < share and len(labels) < most:
+    for place, (fits, label) in enumerate(zip(fit.tolist(), found.tolist(), strict=True)):
+        if fits and labels.count(label) < share and len(labels) < most:
             labels.append(label)
             chosen.append(place)
     if not chosen:
         return kept
-    more = images[chosen]
+    more = small[chosen]
     return replace(kept, images=more if kept.images is None else torch.cat([kept.images, more]), labels=tuple(labels))
 
 

@@ -116,6 +116,8 @@ def find_earlier(history: Sequence[float], earlier: float | None) -> float | Non
 def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: int) -> tuple[str, ...]:
     """The names of the signals that are alarms, with so many ``canaries``.
 
+    Of the canaries the frozen model is sure, and under heavy drift it is sure and wrong: a model that becomes better
+    disagrees, too. But it spreads its answers over more classes, so that only a narrower one is suspicious.
     One canary of 32 is more than a fine threshold of their fall, and single labels do change in a healthy stream.
     """
     found = [NOT_FINITE] if signals.not_finite >= limits.not_finite else []
@@ -125,9 +127,12 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: in
             found.append("concentration")
         if _below(signals.entropy, low) and _above(signals.frozen_entropy, limits.entropy_ratio * low):
             found.append("entropy")
-    fall = max(limits.canary_fall, FEWEST_FALLEN / max(canaries, 1) + 1e-9)  # the fall is a difference of rounded means
-    if _below(signals.canaries, limits.canary_agreement) or _above(signals.canary_fall, fall):
-        found.append("canaries")
+        least = FEWEST_FALLEN / max(canaries, 1) + 1e-9  # the fall is a difference of rounded means
+        fallen = _above(signals.canary_fall, max(limits.canary_fall, least))
+        if (fallen or _below(signals.canaries, limits.canary_agreement)) and _below(
+            signals.concentration, limits.canary_spread
+        ):
+            found.append("canaries")
     if _above(signals.drift, limits.drift):
         found.append("drift")
     return tuple(found)

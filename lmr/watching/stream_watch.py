@@ -14,7 +14,7 @@ from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.watching.canaries import Canaries
 from lmr.watching.ladder import Action, Ladder, Rung
-from lmr.watching.signals import Signals, Tally
+from lmr.watching.signals import Signals, Tally, measure
 from lmr.watching.snapshots import Snapshot
 
 EVENTS = 100  # kept of each stream
@@ -61,6 +61,12 @@ class StreamWatch:
     def states(self) -> list[dict[str, Tensor]]:
         """The states of the method that are kept: snapshots, and what undoes the last action."""
         return [one.tensors for one in self.snapshots] + ([] if self.undo is None else [self.undo.tensors])
+
+
+def measure_watch(watch: StreamWatch) -> Signals:
+    """The present signals of a stream."""
+    kept = watch.canaries
+    return measure(watch.tally, watch.not_finite, kept.history, watch.drift, kept.earlier)
 
 
 def move_watch(

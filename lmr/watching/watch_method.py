@@ -15,6 +15,7 @@ def watch(
     signals: bool = True,
     reset_every: int = 0,
     canaries: int = 32,
+    canary_mb: float = 256.0,
     snapshots: int = 4,
     snapshot_mb: float = 256.0,
     thresholds: Thresholds | None = None,
@@ -24,8 +25,8 @@ def watch(
     ``every``: one image in so many is compared with the frozen model while nothing is suspected; 16, or 32 where a
     step of the method is about one forward. ``mode="report"`` reports and never acts, nor does ``reset_every`` then.
     ``reset_every=N`` forgets everything every N steps of a stream that is not paused, with ``signals=False`` as the
-    only guard. Up to ``canaries`` images of each stream are kept to check it against, and up to ``snapshots`` of its
-    state, of at most ``snapshot_mb`` megabytes.
+    only guard. Up to ``canaries`` images of each stream are kept to check it against, of all streams together at most
+    ``canary_mb`` megabytes, and of each stream up to ``snapshots`` of its state, of at most ``snapshot_mb`` megabytes.
 
     Examples:
         >>> import lmr, torch
@@ -35,6 +36,6 @@ def watch(
         {0: 'ok'}
     """
     settings = WatchSettings(
-        mode, every, signals, reset_every, canaries, snapshots, snapshot_mb, thresholds or Thresholds()
+        mode, every, signals, reset_every, canaries, canary_mb, snapshots, snapshot_mb, thresholds or Thresholds()
     )
     return Watched(method, settings)

@@ -16,7 +16,10 @@ MODES = ("on", "report", "off")  # what the command line offers
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a signal of a watch is an alarm, and how long each rung of its ladder lasts; see docs/watch.md.
+    """When a signal of a watch is an alarm, and how long each rung of its ladder lasts.
+
+    The numbers were chosen on drawings, between what healthy streams and collapses reached there, before any photograph
+    was seen; docs/watch.md has both and the commands.
 
     Examples:
         >>> import lmr
@@ -25,13 +28,14 @@ class Thresholds:
     """
 
     not_finite: int = 3  # steps in a row whose answers are not finite
-    concentration: float = 0.5  # effective number of predicted classes: adapted over frozen, below this ...
-    top_share: float = 0.25  # ... while the adapted model's most predicted class has this much more than the frozen's
-    entropy: float = 0.2  # nats at 1,000 classes, scaled with ln C: the adapted mean below this ...
+    concentration: float = 0.75  # effective number of predicted classes: adapted over frozen, below this ...
+    top_share: float = 0.1  # ... while the adapted model's most predicted class has this much more than the frozen's
+    entropy: float = 0.1  # nats at 1,000 classes, scaled with ln C: the adapted mean below this ...
     entropy_ratio: float = 3.0  # ... while the frozen mean is above this many times it
-    canary_agreement: float = 0.8  # agreement with the frozen model on the canaries, below this
-    canary_fall: float = 0.02  # or the mean of the last five points this far below the mean of the five before
-    drift: float = 0.25  # distance of the norms from their start, relative to its length, above this
+    canary_agreement: float = 0.8  # agreement with the frozen model on the canaries, below this, ...
+    canary_fall: float = 0.02  # or the mean of the last five points this far below the mean of the five before, ...
+    canary_spread: float = 0.9  # ... both while the concentration is below this: a better model disagrees, and spreads
+    drift: float = 0.2  # distance of the norms from their start, relative to its length, above this
     memory: int = 64  # compared images over which the averages forget
     least: int = 32  # compared images before averages are judged
     confirm: int = 64  # images compared under suspicion before anything is done
@@ -63,6 +67,7 @@ class WatchSettings:
     signals: bool = True
     reset_every: int = 0
     canaries: int = 32
+    canary_mb: float = 256.0
     snapshots: int = 4
     snapshot_mb: float = 256.0
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -71,7 +76,7 @@ class WatchSettings:
         if not isinstance(self.thresholds, Thresholds):
             raise LmrError(f"Expected lmr.watching.watch_settings.Thresholds, got {self.thresholds!r}.")
         _convert_fields(self)
-        lowest = {"every": 1, "reset_every": 0, "canaries": 0, "snapshots": 0, "snapshot_mb": 0}
+        lowest = {"every": 1, "reset_every": 0, "canaries": 0, "canary_mb": 0, "snapshots": 0, "snapshot_mb": 0}
         for key, low in lowest.items():
             value = getattr(self, key)
             if value is not None and not low <= value < math.inf:

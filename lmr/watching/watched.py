@@ -6,12 +6,10 @@ signals, and what the ladder decides is done to the state of the stream. Each st
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,10 +21,11 @@ from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
 from lmr.core.method import Method, Mix, Prediction, Streams
 from lmr.core.traits import Passes
-from lmr.watching.canaries import Canaries, begin_suspicion, collect, is_due, note_check
+from lmr.watching.canaries import KEPT, Canaries, begin_suspicion, collect, count_room, is_due, keep_first, note_check
 from lmr.watching.ladder import Action, Ladder, Rung, advance, enter
-from lmr.watching.signals import Signals, Tally, add_images, find_alarms, measure
+from lmr.watching.signals import Signals, Tally, add_images, find_alarms
 from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot
+from lmr.watching.stream_look import StreamLook, describe_batch, look_at_streams
 from lmr.watching.stream_watch import (
     EVENTS,
     PREFIX,
@@ -34,22 +33,13 @@ from lmr.watching.stream_watch import (
     StreamWatch,
     Undo,
     check_fit,
+    measure_watch,
     move_watch,
     pack_all,
     unpack_all,
 )
 from lmr.watching.watch_settings import WatchSettings
 from lmr.watching.wrapper import MethodWrapper
-
-
-@dataclass(frozen=True)
-class _Look:
-    """One stream in one batch: its images' places, those to compare, and its watch before the step."""
-
-    stream: int
-    places: list[int]
-    compared: list[int]
-    watch: StreamWatch
 
 
 class Watched(MethodWrapper):
@@ -115,7 +105,7 @@ class Watched(MethodWrapper):
 
     def signals(self, stream: int = 0) -> Signals:
         """The present signals of a stream."""
-        return _measure(self._watches[self._one(stream)])
+        return measure_watch(self._watches[self._one(stream)])
 
     # The interface of a method.
 
@@ -127,7 +117,7 @@ class Watched(MethodWrapper):
         """
         with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
             checked, mix = self._check(images, streams)
-            looks = list(self._look(mix))
+            looks = look_at_streams(mix, self._watches, self._every if self.settings.signals else 0)
             plain = self._ask_frozen(checked, looks)
             asked = {look.stream: self._ask_canaries(look) for look in looks}
             answer = self._answer_all(checked, mix, looks, plain)  # the last that can fail, and the first that changes
@@ -137,7 +127,7 @@ class Watched(MethodWrapper):
                 new = self._judge(look, checked, answer, plain, finite, asked[look.stream])
                 self._watches[look.stream] = new
                 events += self._climb(look.stream, len(look.compared))
-            return replace(answer, info=answer.info | self._describe(looks, events))
+            return replace(answer, info=answer.info | describe_batch(looks, self._watches, events))
 
     def predict(self, images: Tensor, streams: Streams = None) -> Prediction:
         """Answer with the present state, a quarantined stream as zero-shot, and change nothing."""
@@ -239,22 +229,7 @@ class Watched(MethodWrapper):
         passes = self.method.count_passes()
         return 16 if passes is None or passes.total >= 1.5 else 32
 
-    def _look(self, mix: Mix) -> Iterator[_Look]:
-        """The streams of a batch. Which images are compared depends on nothing but their number in the stream."""
-        every = self._every
-        members: list[list[int]] = [[] for _ in range(mix.count)]
-        for place, k in enumerate(mix.index.tolist()):
-            members[k].append(place)
-        for stream, places in zip(mix.active.tolist(), members, strict=True):
-            watch = self._watches[stream]
-            rung = watch.ladder.rung
-            calm = rung in (Rung.OK, Rung.PAUSED)
-            compared = [place for n, place in enumerate(places, watch.images) if not calm or n % every == 0]
-            if not self.settings.signals or rung is Rung.QUARANTINED:
-                compared = []
-            yield _Look(stream, places, compared, watch)
-
-    def _ask_frozen(self, images: Tensor, looks: list[_Look]) -> dict[int, Tensor]:
+    def _ask_frozen(self, images: Tensor, looks: list[StreamLook]) -> dict[int, Tensor]:
         """The frozen model's logits [C] of the images that are compared or answered by it, by their places."""
         places = [
             place
@@ -268,7 +243,7 @@ class Watched(MethodWrapper):
         clip = self.classifier
         return clip.logits(clip.cosines(clip.features(images)))
 
-    def _ask_canaries(self, look: _Look) -> Canaries:
+    def _ask_canaries(self, look: StreamLook) -> Canaries:
         """The canaries of a stream, after a check if one is due."""
         kept = look.watch.canaries
         rung = look.watch.ladder.rung
@@ -276,9 +251,13 @@ class Watched(MethodWrapper):
         if kept.images is None or not is_due(kept, suspected, len(look.places), self.settings.thresholds.confirm):
             return kept
         ids = None if self.streams == 1 else [look.stream] * len(kept.images)
-        return note_check(kept, self.method.predict(kept.images, ids).labels)
+        return note_check(kept, self.method.predict(kept.images.to(self.classifier.dtype), ids).labels)
 
-    def _answer_all(self, images: Tensor, mix: Mix, looks: list[_Look], plain: dict[int, Tensor]) -> Prediction:
+    def _count_room(self, values: int) -> int:
+        """How many canaries of so many values a stream may keep."""
+        return count_room(self.settings.canaries, self.settings.canary_mb, self.streams, values)
+
+    def _answer_all(self, images: Tensor, mix: Mix, looks: list[StreamLook], plain: dict[int, Tensor]) -> Prediction:
         """Each stream is answered as its rung says: it adapts, it answers with its state, or as zero-shot."""
         rungs = {look.stream: look.watch.ladder.rung for look in looks}
         if all(rung.adapts for rung in rungs.values()):
@@ -301,7 +280,7 @@ class Watched(MethodWrapper):
 
     def _judge(
         self,
-        look: _Look,
+        look: StreamLook,
         images: Tensor,
         answer: Prediction,
         plain: dict[int, Tensor],
@@ -322,7 +301,7 @@ class Watched(MethodWrapper):
             entropies = torch.stack([entropy(logits) for logits in both]).double().cpu()
             tally = add_images(tally, labels, entropies, self.settings.thresholds.memory)
             if old.ladder.rung is Rung.OK:
-                canaries = collect(canaries, images[sure], frozen, self.settings.canaries)
+                canaries = collect(canaries, images[sure], frozen, self._count_room(images[0].numel()))
         return replace(
             old,
             tally=tally,
@@ -339,7 +318,7 @@ class Watched(MethodWrapper):
         watch, rules = self._watches[stream], self.settings.thresholds
         alarms: tuple[str, ...] = ()
         if self.settings.signals:
-            alarms = find_alarms(_measure(watch), rules, self.classifier.classes, len(watch.canaries.labels))
+            alarms = find_alarms(measure_watch(watch), rules, self.classifier.classes, len(watch.canaries.labels))
         last = watch.ladder.since - rules.quiet
         snapshot = find_snapshot(watch.snapshots, last) is not None
         ladder, action = advance(watch.ladder, alarms, compared, snapshot, rules, self.settings.mode == "on")
@@ -393,7 +372,7 @@ class Watched(MethodWrapper):
         """Set the ladder of a stream and note the event."""
         watch = self._watches[stream]
         event = HealthEvent(
-            stream, ladder.step, watch.ladder.rung, ladder.rung, action, alarms, _measure(watch), operator
+            stream, ladder.step, watch.ladder.rung, ladder.rung, action, alarms, measure_watch(watch), operator
         )
         suspected = ladder.rung is Rung.WATCH and not watch.ladder.rung.rests  # a rest has begun a history already
         canaries = begin_suspicion(watch.canaries) if suspected else watch.canaries
@@ -451,7 +430,14 @@ class Watched(MethodWrapper):
                     self.method._check_fit(kept, 1)
         except (KeyError, TypeError, ValueError, AttributeError, LmrError) as error:
             raise LmrError(f"The watch in the state cannot be used ({error}); the state is damaged.") from error
-        return [self._move_watch(watch) for watch in found]
+        return [self._fit_canaries(self._move_watch(watch)) for watch in found]
+
+    def _fit_canaries(self, watch: StreamWatch) -> StreamWatch:
+        """A loaded watch with no more canaries than there is room for."""
+        images = watch.canaries.images
+        if images is None:
+            return watch
+        return replace(watch, canaries=keep_first(watch.canaries, self._count_room(images[0].numel())))
 
     # Internals.
 
@@ -469,23 +455,11 @@ class Watched(MethodWrapper):
         clip = self.classifier
         with leave_inference_mode():
             return move_watch(
-                watch, self.method._convert_state, lambda images: self._embed(images.to(clip.device, clip.dtype))
+                watch,
+                self.method._convert_state,
+                lambda images: self._embed(images.to(clip.device, clip.dtype)).to(KEPT),
             )
 
     def _one(self, stream: int) -> int:
         """Check the number of a single stream."""
         return int(self._ids([stream])[0])
-
-    def _describe(self, looks: list[_Look], events: list[HealthEvent]) -> dict[str, Any]:
-        """What the info of a batch says of the watch, in plain Python values."""
-        watches = {look.stream: self._watches[look.stream] for look in looks}
-        return {
-            "health": {stream: str(watch.ladder.rung) for stream, watch in watches.items()},
-            "signals": {stream: dict(vars(_measure(watch))) for stream, watch in watches.items()},
-            "events": [json.loads(json.dumps(dataclasses.asdict(event))) for event in events],
-        }
-
-
-def _measure(watch: StreamWatch) -> Signals:
-    kept = watch.canaries
-    return measure(watch.tally, watch.not_finite, kept.history, watch.drift, kept.earlier)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmr.watching.canaries import Canaries, begin_suspicion, collect, is_due, note_check
+from lmr.watching.canaries import Canaries, begin_suspicion, collect, count_room, is_due, keep_first, note_check
 
 
 def logits(labels: list[int], sure: float = 20.0, classes: int = 20) -> Tensor:
@@ -54,3 +54,29 @@ def test_agreement_is_noted_and_old_points_are_forgotten() -> None:
     new = note_check(kept, torch.tensor([0, 1, 0, 1, 0, 0, 0, 0]))
     assert new.history == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.75)
     assert (new.steps, new.passed) == (0, 0)
+
+
+def test_room_is_that_of_all_streams_and_none_is_kept_that_would_never_be_asked() -> None:
+    picture = 3 * 224 * 224  # 0.3 MB in half precision
+    assert count_room(32, 256, 1, picture) == 32
+    assert count_room(32, 256, 64, picture) == 13
+    assert count_room(32, 256, 106, picture) == 8
+    assert count_room(32, 256, 107, picture) == 0
+    assert count_room(0, 256, 1, picture) == 0
+    assert count_room(4, 256, 1, picture) == 4
+
+
+def test_images_are_kept_in_half_precision_if_they_fit_in_it() -> None:
+    images = torch.tensor([[1.0], [1e6], [2.0]])
+    kept = collect(Canaries(), images, logits([1, 2, 3]), 9)
+    assert kept.labels == (1, 3)
+    assert kept.images is not None
+    assert kept.images.dtype == torch.float16
+
+
+def test_fewer_canaries_begin_a_new_history() -> None:
+    kept = Canaries(torch.arange(9.0).unsqueeze(1), tuple(range(9)), (1.0,), 5, 6, 0.5)
+    assert keep_first(kept, 9) is kept
+    fewer = keep_first(kept, 2)
+    assert (fewer.labels, fewer.history, fewer.earlier) == ((0, 1), (), None)
+    assert keep_first(kept, 0) == Canaries()

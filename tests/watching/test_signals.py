@@ -90,9 +90,10 @@ def test_one_or_two_canaries_that_change_are_no_alarm(count: int) -> None:
     limits = Thresholds(canary_agreement=0)
     for changed in range(5):
         history = (1.0,) * 5 + ((count - changed) / count,) * 5
-        signals = measure(Tally.begin(CLASSES), 0, history, None)
+        signals = dataclasses.replace(WELL, concentration=0.8)
+        signals = dataclasses.replace(signals, canary_fall=measure(Tally.begin(CLASSES), 0, history, None).canary_fall)
         assert find_alarms(signals, limits, CLASSES, count) == (("canaries",) if changed > 2 else ())
-    signals = dataclasses.replace(WELL, canary_fall=0.09)
+    signals = dataclasses.replace(WELL, canary_fall=0.09, concentration=0.8)
     assert find_alarms(signals, Thresholds(canary_fall=0.1), CLASSES, 32) == ()
 
 
@@ -105,8 +106,8 @@ LOW = 0.2 * math.log(100) / math.log(1000)
         ({"not_finite": 3}, "not finite"),
         ({"concentration": 0.49, "top_share": 0.26}, "concentration"),
         ({"entropy": LOW - 0.001, "frozen_entropy": 3 * LOW + 0.001}, "entropy"),
-        ({"canaries": 0.79}, "canaries"),
-        ({"canary_fall": 0.2}, "canaries"),
+        ({"canaries": 0.79, "concentration": 0.89}, "canaries"),
+        ({"canary_fall": 0.2, "concentration": 0.89}, "canaries"),
         ({"drift": 0.5}, "drift"),
     ],
 )
@@ -118,6 +119,7 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         entropy_ratio=3,
         canary_agreement=0.8,
         canary_fall=0.1,
+        canary_spread=0.9,
         drift=0.3,
     )
     assert find_alarms(WELL, limits, 100, 32) == ()
@@ -133,6 +135,8 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         {"entropy": 0.001, "frozen_entropy": 0.2},
         {"concentration": 0.1, "top_share": 0.9, "compared": 31},
         {"agreement": 0.0},
+        {"canaries": 0.0, "canary_fall": 0.9},  # a better model disagrees where the frozen one is sure and wrong
+        {"canaries": 0.0, "concentration": 0.8, "compared": 31},
     ],
 )
 def test_what_is_no_alarm(change: dict[str, float]) -> None:

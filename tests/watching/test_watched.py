@@ -26,6 +26,7 @@ ONE_TOWER = [
 CALM = WatchSettings(every=3, thresholds=Thresholds(canary_agreement=0, canary_fall=9, drift=99, quiet=2, rest=2))
 EAGER = dataclasses.replace(CALM.thresholds, entropy=1e6, entropy_ratio=0.0, least=1, confirm=1)
 LOUD = dataclasses.replace(CALM, thresholds=EAGER)  # every comparison is an alarm
+ONLY_CANARIES = dataclasses.replace(CALM.thresholds, concentration=0, entropy=0, canary_spread=99, least=1)
 
 
 def make(spec: str, settings: WatchSettings = CALM, streams: int = 1, clip: lmr.ZeroShot | None = None) -> lmr.Watched:
@@ -333,7 +334,7 @@ def test_snapshots_undo_and_canaries_follow_to_another_type(spec: str, tmp_path:
             assert are_equal(method.method.state, plain.to(torch.float32).state)
         method.resume()
         method.step(small_world.make_images(5).float())
-        assert method._watches[0].canaries.images.dtype == torch.float32  # type: ignore[union-attr]
+        assert method._watches[0].canaries.images.dtype == torch.float16  # type: ignore[union-attr]
 
 
 def test_copy_goes_on_by_itself() -> None:
@@ -433,7 +434,9 @@ def test_operator_rolls_back_pauses_and_resumes() -> None:
 def test_canaries_are_kept_and_asked() -> None:
     clip = make_sure()
     settings = dataclasses.replace(
-        CALM, every=1, thresholds=dataclasses.replace(CALM.thresholds, canary_agreement=2.0, confirm=8)
+        CALM,
+        every=1,
+        thresholds=dataclasses.replace(ONLY_CANARIES, canary_agreement=2.0, confirm=8),
     )
     watched = make("lmr(lr=0.3)", settings, clip=clip)
     for batch in range(3):
@@ -442,20 +445,45 @@ def test_canaries_are_kept_and_asked() -> None:
     assert len(kept.labels) >= 8
     assert kept.images is not None
     frozen = lmr.create("zeroshot", clip)
-    assert tuple(frozen.predict(kept.images).labels.tolist()) == kept.labels
+    asked = kept.images.double()  # they are kept in half precision
+    assert tuple(frozen.predict(asked).labels.tolist()) == kept.labels
     watched._watches[0] = dataclasses.replace(
         watched._watches[0], canaries=dataclasses.replace(kept, steps=200, passed=9999)
     )
-    expected = (watched.predict(kept.images).labels == torch.tensor(kept.labels)).double().mean().item()
+    expected = (watched.predict(asked).labels == torch.tensor(kept.labels)).double().mean().item()
     watched.step(small_world.make_images(3))
     assert watched.events[-1].signals.canaries == pytest.approx(expected)
     assert "canaries" in watched.events[-1].alarms
 
 
+def test_streams_share_the_memory_of_canaries_and_a_state_is_cut_to_it() -> None:
+    """Each of two streams has half of the room, whatever the other keeps; a state with more keeps the first."""
+    values = small_world.make_images(0)[0].numel()
+    plenty = dataclasses.replace(CALM, every=1)
+    tight = dataclasses.replace(plenty, canary_mb=2 * 10 * values * 2 / 1e6)  # ten canaries for each of two streams
+    full, cut, none = (
+        make("lmr", settings, clip=make_sure(), streams=2)
+        for settings in (plenty, tight, dataclasses.replace(tight, canary_mb=tight.canary_mb / 2))
+    )
+    for watched in (full, cut, none):
+        for batch in range(5):
+            watched.step(small_world.make_images(batch), [0] * 8)
+    kept = [watched._watches[0].canaries for watched in (full, cut, none)]
+    assert len(kept[0].labels) > 10
+    assert 8 <= len(kept[1].labels) <= 10
+    assert kept[2].labels == ()
+    cut.load_state_dict(full.state_dict())
+    loaded = cut._watches[0].canaries
+    assert (loaded.labels, loaded.history) == (kept[0].labels[:10], ())
+    assert kept[0].images is not None
+    assert loaded.images is not None
+    assert torch.equal(loaded.images, kept[0].images[:10])
+
+
 @pytest.mark.parametrize("healthy", [True, False])
 def test_fall_of_the_canaries_is_confirmed_by_fresh_checks(healthy: bool) -> None:
     clip = make_sure()
-    rules = dataclasses.replace(CALM.thresholds, canary_fall=0.02, confirm=8, quiet=4)
+    rules = dataclasses.replace(ONLY_CANARIES, canary_fall=0.02, confirm=8, quiet=4)
     watched = make("zeroshot", dataclasses.replace(CALM, every=1, thresholds=rules), clip=clip)
     for batch in range(3):
         watched.step(small_world.make_images(batch))

@@ -1,12 +1,15 @@
 """Run trials: each method plain, watched and reset every N steps, beside the frozen model, on the same images.
 
-Every finished trial is a line of a JSON file; trials that have a line are not run again.
+Every finished trial is a line of a JSON file; trials that have a line are not run again. With a folder for them, the
+signals of every step are a CSV file of each trial, for choosing thresholds.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import hashlib
+import io
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -26,11 +29,13 @@ from lmr.core.files import write_atomically
 from lmr.core.registry import create
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.watching.ladder import Action, Rung
+from lmr.watching.signals import Signals
 from lmr.watching.watch_settings import WatchSettings
 from lmr.watching.watched import Watched
 
 WINDOW = 20  # steps of an accuracy that is compared with zero-shot's
 NEAR = 0.01  # a stream is back when it is within a point of zero-shot
+FORM = 2  # of a line; lines of an earlier form are not read
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class TrialSettings:
     steps: int = 400
     batch_size: int = 64
     seed: int = 1
-    reset_every: int = 1000
+    reset_every: int = 100
     watch: WatchSettings = dataclasses.field(default_factory=WatchSettings)
 
 
@@ -61,8 +66,15 @@ class TrialResult:
     acted: int | None  # to the first rollback or reset
     below: int  # steps from the onset after which the watched stream is never again a point below zero-shot
     plain_below: int
-    rollbacks: int
+    reset_below: int
+    suspicions: int  # on a healthy stream each is a false alarm, ...
+    rollbacks: int  # ... and each of these, resets included, a harmful one
     largest: dict[str, float]  # of each signal; of concentration, entropy and canaries the smallest
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it was meant to be healthy and was: without a watch not a point below zero-shot."""
+        return self.trial.healthy and self.plain >= self.zero_shot - NEAR
 
 
 def run_trials(
@@ -71,8 +83,12 @@ def run_trials(
     names: Sequence[str] = (),
     root: str | None = None,
     say: Callable[[str], object] = lambda words: None,
+    traces: str | os.PathLike[str] | None = None,
 ) -> list[TrialResult]:
-    """Run the named trials, or all, that have no line in ``out`` yet; gives the results of all of them."""
+    """Run the named trials, or all, that have no line in ``out`` yet; gives the results of all of them.
+
+    ``traces``: a folder for the signals of every step, one CSV file for each trial.
+    """
     trials = [trial for trial in list_trials() if not names or trial.name in names]
     if unknown := set(names) - {trial.name for trial in trials}:
         known = ", ".join(repr(trial.name) for trial in list_trials())
@@ -82,40 +98,56 @@ def run_trials(
     kept = {json.loads(line)["run"]: json.loads(line) for line in lines}
     for trial in trials:
         run = _hash(trial, settings)
-        if run not in kept:
+        trace = None if traces is None else Path(traces) / f"{trial.name}, seed {settings.seed}, {run}.csv"
+        if run not in kept or (trace is not None and not trace.exists()):
             say(f"{trial.name}: {settings.steps} steps")
-            kept[run] = dataclasses.asdict(run_trial(trial, settings, root))
+            result, steps = run_trial(trial, settings, root)
+            kept[run] = dataclasses.asdict(result)
+            if trace is not None:
+                trace.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(trace, _format_trace(steps).encode())
             write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept.values()).encode())
         found[run] = TrialResult(**{**kept[run], "trial": WatchTrial(**kept[run]["trial"])})
     return list(found.values())
 
 
-def run_trial(trial: WatchTrial, settings: TrialSettings, root: str | None = None) -> TrialResult:
-    """One stream, answered four times."""
+def run_trial(
+    trial: WatchTrial, settings: TrialSettings, root: str | None = None
+) -> tuple[TrialResult, list[dict[str, Any]]]:
+    """One stream, answered by all contenders; the result, and what was measured at every step."""
     dataset = find_dataset(settings.dataset, root)
     prompts = PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES)
     classifier = load_classifier(settings.model, "float32", "cpu", dataset.classes, prompts)
     backbone = load_backbone(settings.model, "float32", "cpu")
-    plain, watched = create(trial.method, classifier), Watched(create(trial.method, classifier), settings.watch)
-    forgetful = Watched(
-        create(trial.method, classifier), WatchSettings(signals=False, reset_every=settings.reset_every)
-    )
+    watched = Watched(create(trial.method, classifier), settings.watch)
+    # Contenders that must give the same answers are run once: a watch that only reports is the plain method, and so is
+    # one whose reset would come after the end.
+    plain = watched if settings.watch.mode == "report" else create(trial.method, classifier)
+    forgetful = plain
+    if settings.reset_every < settings.steps:
+        simplest = WatchSettings(signals=False, reset_every=settings.reset_every)
+        forgetful = Watched(create(trial.method, classifier), simplest)
+    contenders = (plain, watched, forgetful)
     right: list[list[float]] = []
-    extremes: dict[str, float] = {}
+    steps: list[dict[str, Any]] = []
     for batch in show(dataset, trial.kind, settings.steps, settings.batch_size, settings.seed):
         images = backbone.preprocess_pixels(torch.from_numpy(batch.images)).to(classifier.device)
         truth = torch.from_numpy(batch.labels)
         with torch.no_grad():
             frozen = classifier.cosines(classifier.features(images)).argmax(1)
-        answers = [frozen, *(method.step(images).labels for method in (plain, watched, forgetful))]
+        given = {method: method.step(images).labels for method in dict.fromkeys(contenders)}
         shown = bool((truth >= 0).all())
-        right.append([float((one.cpu() == truth).double().mean()) if shown else np.nan for one in answers])
-        _note_extremes(extremes, dataclasses.asdict(watched.signals()))
+        labels = [frozen, *(given[method] for method in contenders)]
+        right.append([float((one.cpu() == truth).double().mean()) if shown else np.nan for one in labels])
+        accuracies = dict(zip(("zero_shot", "plain", "watched", "reset"), right[-1], strict=True))
+        health = {"step": len(right), "rung": str(watched.health[0])}
+        steps.append(health | accuracies | dataclasses.asdict(watched.signals()))
     scores, onset = np.array(right), find_onset(trial.kind, settings.steps)
     zero_shot, alone, guarded, reset = (float(value) for value in np.nanmean(scores, 0))
+    alone_below, guarded_below, reset_below = (count_below(scores[onset:, k] - scores[onset:, 0]) for k in (1, 2, 3))
     acting = [event.step for event in watched.events if event.action in (Action.ROLL_BACK, Action.RESET)]
     noticing = [event.step for event in watched.events if (event.before, event.after) == (Rung.OK, Rung.WATCH)]
-    return TrialResult(
+    result = TrialResult(
         trial,
         run=_hash(trial, settings),
         steps=settings.steps,
@@ -125,11 +157,14 @@ def run_trial(trial: WatchTrial, settings: TrialSettings, root: str | None = Non
         reset=reset,
         detected=_find_first(noticing, onset),
         acted=_find_first(acting, onset),
-        below=count_below(scores[onset:, 2] - scores[onset:, 0]),
-        plain_below=count_below(scores[onset:, 1] - scores[onset:, 0]),
+        below=guarded_below,
+        plain_below=alone_below,
+        reset_below=reset_below,
+        suspicions=len(noticing),
         rollbacks=len(acting),
-        largest=extremes,
+        largest=_find_extremes(steps),
     )
+    return result, steps
 
 
 def _find_first(steps: Sequence[int], onset: int) -> int | None:
@@ -149,29 +184,25 @@ def _windows(values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     return [part if np.isfinite(part).any() else np.zeros(1) for part in parts]
 
 
-def _note_extremes(extremes: dict[str, float], signals: dict[str, Any]) -> None:
-    for key, value in signals.items():
-        if value is not None:
-            choose = min if key in ("concentration", "entropy", "canaries", "agreement") else max
-            extremes[key] = choose(extremes.get(key, value), value)
+def _find_extremes(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The largest value of each signal in all steps; of those whose fall is the trouble the smallest."""
+    extremes: dict[str, float] = {}
+    for item in dataclasses.fields(Signals):
+        choose = min if item.name in ("concentration", "entropy", "canaries", "agreement") else max
+        if known := [step[item.name] for step in steps if step[item.name] is not None]:
+            extremes[item.name] = choose(known)
+    return extremes
+
+
+def _format_trace(steps: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(steps[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(steps)
+    return text.getvalue()
 
 
 def _hash(trial: WatchTrial, settings: TrialSettings) -> str:
-    content = [dataclasses.asdict(trial), dataclasses.asdict(settings)]
+    content: list[Any] = [FORM, dataclasses.asdict(trial), dataclasses.asdict(settings)]
     content.append({"weights": describe_backbone(settings.model, "float32", "cpu")})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def format_results(results: Sequence[TrialResult]) -> str:
-    """The results as a Markdown table; accuracies in %."""
-    lines = [
-        "| stream | method | zero-shot | plain | watched | reset | noticed | acted | below | plain | rollbacks |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    for one in results:
-        numbers = [f"{100 * value:.1f}" for value in (one.zero_shot, one.plain, one.watched, one.reset)]
-        times = ["–" if value is None else str(value) for value in (one.detected, one.acted)]
-        counts = [str(value) for value in (one.below, one.plain_below, one.rollbacks)]
-        name = one.trial.name + (" (healthy)" if one.trial.healthy else "")
-        lines.append(f"| {' | '.join([name, one.trial.method, *numbers, *times, *counts])} |")
-    return "\n".join(lines)

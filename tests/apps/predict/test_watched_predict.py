@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,8 @@ from PIL import Image
 from lmr import LmrError
 from lmr.apps.predict.folder_run import FolderRun
 from lmr.apps.predict.predict_images import predict_images
+from lmr.core.classifier import digest_tensors
+from lmr.core.state import read_state
 from lmr.data.sets.pocket_world import CLASSES, draw
 
 LABELS = list(CLASSES[:12])
@@ -57,6 +63,42 @@ def test_watched_run_that_is_killed_resumes_to_the_same_bytes(folder: Path, monk
         label(folder, "parts.jsonl", "off", resume=True)
     label(folder, "parts.jsonl", EAGER, resume=True)
     assert (folder / "parts.jsonl").read_bytes() == (folder / "whole.jsonl").read_bytes()
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from lmr.apps.predict.folder_run import FolderRun
+from lmr.apps.predict.predict_images import predict_images
+
+answer, calls = FolderRun.answer, []
+
+def die(self, chunk):
+    calls.append(chunk)
+    if len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer(self, chunk)
+
+FolderRun.answer, folder = die, Path({folder!r})
+predict_images(
+    folder / "images", {labels!r}, model="pocket", method="lmr", batch_size=2, out=folder / "killed.jsonl",
+    watch={watch!r}, state=folder / "killed.jsonl.state", resume=False,
+)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only there a process can be killed without notice")
+def test_watched_run_that_is_killed_without_notice_resumes_to_the_same_bytes(folder: Path) -> None:
+    """Lines and state, watch included: the process ends in the middle of the fourth batch."""
+    code = KILLED.format(folder=str(folder), labels=LABELS, watch=EAGER)
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == -signal.SIGKILL
+    assert len((folder / "killed.jsonl").read_bytes().splitlines()) < 10
+    label(folder, "killed.jsonl", EAGER, resume=True)
+    label(folder, "whole.jsonl", EAGER)
+    assert (folder / "killed.jsonl").read_bytes() == (folder / "whole.jsonl").read_bytes()
+    kept, other = (read_state(folder / f"{name}.jsonl.state") for name in ("killed", "whole"))
+    assert kept[1]["watch"] == other[1]["watch"]
+    assert digest_tensors(kept[0]) == digest_tensors(other[0])  # their names and bytes
 
 
 def test_report_answers_as_without_a_watch(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 from lmr import LmrError, create, load
 from lmr.bench.guarding import trial_run
 from lmr.bench.guarding.scenarios import KINDS, list_trials, show
-from lmr.bench.guarding.trial_run import TrialSettings, count_below, format_results, run_trials
+from lmr.bench.guarding.trial_run import TrialResult, TrialSettings, count_below, run_trial, run_trials
+from lmr.bench.guarding.trial_table import format_results
 from lmr.data.sets.dataset import Dataset, ImageArray
+from lmr.watching.watch_settings import read_watch
 
 
 class Plates(Dataset):
@@ -92,3 +95,36 @@ def test_finished_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "| steady (healthy) | lmr(preset='auto') |" in format_results(first)
     with pytest.raises(LmrError, match="no trial 'stormy'"):
         run_trials(settings, out, ["stormy"])
+
+
+def test_signals_of_every_step_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, out = TrialSettings(steps=3, batch_size=4), tmp_path / "trials.jsonl"
+    first = run_trials(settings, out, ["steady"])
+    again = run_trials(settings, out, ["steady"], traces=tmp_path / "signals")  # a line without its trace is run again
+    assert again == first
+    (trace,) = (tmp_path / "signals").iterdir()
+    with trace.open(newline="") as file:
+        steps = list(csv.DictReader(file))
+    assert [step["step"] for step in steps] == ["1", "2", "3"]
+    assert {step["rung"] for step in steps} == {"ok"}
+    assert max(float(step["drift"]) for step in steps) == first[0].largest["drift"]
+    assert float(np.mean([float(step["watched"]) for step in steps])) == pytest.approx(first[0].watched)
+    monkeypatch.setattr(trial_run, "run_trial", lambda *_: pytest.fail("it was run again"))
+    assert run_trials(settings, out, ["steady"], traces=tmp_path / "signals") == first
+
+
+def test_contenders_with_the_same_answers_are_run_once() -> None:
+    """A watch that only reports has the plain method's answers, and so has a reset that never comes."""
+    trial = next(trial for trial in list_trials() if trial.name == "rate ten times too high")
+    eager = "watch(every=1, entropy=1e6, entropy_ratio=0.0, least=1, confirm=2, rest=1{})"  # alarmed by everything
+
+    def run(mode: str, reset_every: int) -> TrialResult:
+        watch = read_watch(eager.format(mode))
+        assert watch is not None
+        return run_trial(trial, TrialSettings(steps=6, batch_size=4, reset_every=reset_every, watch=watch))[0]
+
+    acting, reporting = run("", 2), run(", mode='report'", 99)
+    assert (acting.suspicions, acting.rollbacks > 0) == (1, True)
+    assert (reporting.suspicions, reporting.rollbacks) == (1, 0)
+    assert reporting.plain == reporting.watched == reporting.reset == acting.plain
+    assert acting.largest["drift"] < reporting.largest["drift"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -290,3 +291,31 @@ def test_pattern_of_photographs_is_the_experiments_of_the_paper() -> None:
     assert "photo" in names
     assert not [name for name in names if "life" in name]
     assert {plan.name for plan in choose_plans(["life*"])} >= {"life", "life-photo", "life-haul", "life-haul-photo"}
+
+
+@pytest.mark.parametrize("name", ["life", "life-photo"])
+def test_single_images_go_to_the_methods_that_they_make_a_difference_for(name: str) -> None:
+    """Every kind of stream is there in batches of 1, 8 and 64; only the batches of 1 have fewer methods and images."""
+    parts = read_plan(name).parts
+    kinds = {
+        sizes: {(part.order, part.concentration, part.mix, part.rounds) for part in parts if part.batch_sizes == sizes}
+        for sizes in ((1,), (8, 64), (64,))
+    }
+    assert kinds[1,] == kinds[8, 64]
+    assert {kind[0] for kind in kinds[1,]} == {"shuffle", "dirichlet", "classes", "bursts", "shift"}
+    assert len(kinds[64,]) == 2
+    for part in parts:
+        names = {parse_spec(contender.spec)[0] for contender in part.methods}
+        single = part.batch_sizes == (1,)
+        assert names == ({"zeroshot", "tent", "eta", "mint", "lmr"} if single else names | {"tda", "ecalp", "batclip"})
+        if part.batch_sizes != (64,):
+            assert part.images == (500 if single else 1000)
+
+
+@pytest.mark.parametrize("name", ["classes-pocket", "classes-photo"])
+def test_number_of_classes_is_judged_by_both_published_pairs(name: str) -> None:
+    (part,) = read_plan(name).parts
+    values = [parse_spec(contender.spec)[1] for contender in part.methods if contender.spec.startswith("lmr")]
+    assert {(own["gamma0"], own["beta"]) for own in values} == {(4.0, 1.0), (4.0, 3.0), (0.3, 1.0), (0.3, 3.0)}
+    for count in (5, 10, 20, 50):
+        assert len([one for one in part.datasets if re.search(rf"@{count}(\.|\b)", one)]) == 3
