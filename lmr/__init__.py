@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lmr.core.norms import NormBank
     from lmr.core.optim import Optimizer
     from lmr.core.registry import create, find_method, list_methods, register
-    from lmr.core.text import TextSide
+    from lmr.core.text import TextReader, TextSide
     from lmr.core.traits import Passes, Preset, Role, Scores, Tower
     from lmr.data.sets.dataset import Dataset, MissingData
     from lmr.images.image_files import UnreadableImage, list_images, open_image
@@ -51,6 +51,7 @@ _PLACES = {
     "Preset": "lmr.core.traits",
     "Role": "lmr.core.traits",
     "Scores": "lmr.core.traits",
+    "TextReader": "lmr.core.text",
     "TextSide": "lmr.core.text",
     "Thresholds": "lmr.watching.watch_settings",
     "Tower": "lmr.core.traits",
@@ -91,6 +92,7 @@ __all__ = [
     "Preset",
     "Role",
     "Scores",
+    "TextReader",
     "TextSide",
     "Thresholds",
     "Tower",

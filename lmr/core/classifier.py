@@ -15,7 +15,7 @@ from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.norms import find_blocks
 from lmr.core.placement import Device, count_moves, find_placement, find_whole, place_tower, read_target, widen
-from lmr.core.text import TextSide
+from lmr.core.text import TextReader, TextSide
 
 
 class ZeroShot:
@@ -26,7 +26,8 @@ class ZeroShot:
     image) are optional; they give answers their names and a wrong image a clearer error message. ``text`` is needed
     only by methods that adapt the text tower too. ``identity`` says what the prototypes were made from (model, prompts)
     where that is known: a saved state is then recognised by it, and not by values whose last digits depend on the
-    machine that computed them. ``prompts`` are the texts of each class, where they are known.
+    machine that computed them. ``prompts`` are the texts of each class, where they are known. ``reader``
+    encodes other texts, for methods that write some.
 
     Examples:
         >>> import lmr, torch
@@ -50,6 +51,7 @@ class ZeroShot:
         text: TextSide | None = None,
         identity: str | None = None,
         prompts: Sequence[Sequence[str]] | None = None,
+        reader: TextReader | None = None,
     ) -> None:
         if not isinstance(encoder, nn.Module):
             raise LmrError(f"Expected an nn.Module that maps images to features, got {type(encoder).__name__}.")
@@ -74,7 +76,7 @@ class ZeroShot:
         self.logit_scale, self.logit_bias = scale, bias
         self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
         self.input_shape = tuple(input_shape) if input_shape is not None else None
-        self.text, self.identity, self.prompts = text, identity, prompts
+        self.text, self.identity, self.prompts, self.reader = text, identity, prompts, reader
 
     @property
     def prototypes(self) -> Tensor:
@@ -112,6 +114,11 @@ class ZeroShot:
     def classes(self) -> int:
         """C, the number of classes."""
         return len(self._prototypes)
+
+    @property
+    def text_towers(self) -> list[nn.Module]:
+        """The towers that encode texts for methods, where there are any."""
+        return list(dict.fromkeys(side.tower for side in (self.text, self.reader) if side is not None))
 
     @property
     def device(self) -> torch.device:
@@ -188,6 +195,16 @@ class ZeroShot:
         """Parts of a batch that are best encoded one after the other, as the encoder's ``split_batch`` says."""
         split = getattr(self.encoder, "split_batch", None)
         return list(split(count)) if callable(split) else [slice(0, count)]
+
+    def read_texts(self, texts: Sequence[str]) -> Tensor:
+        """Unit features [N, D] of texts, without gradient, in the prototypes' precision; an LmrError if it cannot."""
+        if self.reader is None:
+            raise LmrError(
+                "This classifier has prototypes and no text encoder; give ZeroShot a reader=TextReader(...)."
+            )
+        with torch.no_grad():
+            features = self.reader.encode(texts)
+        return F.normalize(features.to(self.prototypes.device, self.prototypes.dtype), dim=-1)
 
     def cosines(self, features: Tensor) -> Tensor:
         """Cosine of every unit feature with every prototype: [B, C]."""

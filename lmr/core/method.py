@@ -329,8 +329,7 @@ class Method:
         Always both towers: a method that acquired the text tower only when it needs it could wait for another method
         that waits for it. Where the classifier was moved since the last call, the state follows.
         """
-        text = self.classifier.text
-        with hold(self.classifier.encoder, *([] if text is None else [text.tower])):
+        with hold(self.classifier.encoder, *self.classifier.text_towers):
             if self._placement != (self.classifier.device, self.classifier.prototypes.dtype):
                 self._follow()
             yield

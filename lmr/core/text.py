@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -63,6 +63,24 @@ class TextSide:
     def chunks(self, chunk: int) -> Iterator[slice]:
         """Slices of at most ``chunk`` classes that cover all of them."""
         return (slice(first, min(first + chunk, self.classes)) for first in range(0, self.classes, chunk))
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """A text tower and how it reads any texts, for methods that write texts of their own.
+
+    ``encode`` maps N texts to their features [N, D], without gradient. A text that it cannot read is an LmrError.
+
+    Examples:
+        >>> import lmr, torch
+        >>> backbone = lmr.load("photo")
+        >>> clip = backbone.classifier(["cat", "ship"])
+        >>> clip.read_texts(["a large cat", "a small ship"]).shape
+        torch.Size([2, 128])
+    """
+
+    tower: nn.Module
+    encode: Callable[[Sequence[str]], Tensor]
 
 
 def differentiate_towers(

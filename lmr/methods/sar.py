@@ -36,8 +36,8 @@ class SAR(NormMethod):
     authors' code. A running mean of the second loss below ``recovery`` restores the original norms and starts again;
     the momentum stays, also as in their code, which keeps the mean by mistake (issue 4 of mr-eggplant/SAR).
 
-    Norms of the blocks 9 to 11 (from 0) do not adapt, nor does one that is called ``norm``; a final norm of another name,
-    as CLIP's, does.
+    Norms of the blocks 9 to 11 (from 0) do not adapt, nor does one that is called ``norm``; a final norm of another
+    name, as CLIP's, does.
     """
 
     source = "Niu et al. 2023"
@@ -101,7 +101,7 @@ class SAR(NormMethod):
         return uncertainty.where(certain, 0), certain
 
     def _look_again(self, images: Tensor, mix: Mix, norms: Tensor, certain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradient [A, P] and mean entropy [A] of those certain samples that are certain with ``norms``, and their number.
+        """Gradient [A, P] and mean entropy [A] of the certain samples that ``norms`` leave certain, and their number [A].
 
         Nothing couples two images, so that the others need not be encoded again.
         """

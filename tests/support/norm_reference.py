@@ -29,16 +29,17 @@ def make_problem(seed: int = 11, count: int = 59) -> tuple[Any, Tensor, Tensor]:
         return tower, tower(anchors), images
 
 
-def make_method(spec: str, **more: Any) -> lmr.Method:
+def make_method(spec: str, scale: float = SCALE, **more: Any) -> lmr.Method:
     tower, prototypes, _ = make_problem()
-    return lmr.create(spec, lmr.ZeroShot(tower, prototypes, SCALE, input_shape=(3, 6), **more))
+    return lmr.create(spec, lmr.ZeroShot(tower, prototypes, scale, input_shape=(3, 6), **more))
 
 
 class NormReference:
     """A tower written out, its norms as leaves, and the frozen prototypes."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float = SCALE) -> None:
         tower, prototypes, _ = make_problem()
+        self.scale = scale
         self.encode = book.write_out(tower)
         self.leaves = [t.detach().double().clone().requires_grad_() for norm in tower.norms for t in norm]
         self.start = [leaf.detach().clone() for leaf in self.leaves]
@@ -60,7 +61,7 @@ class NormReference:
         return raw / raw.norm(dim=1, keepdim=True)
 
     def score(self, images: Tensor, leaves: Sequence[Tensor] | None = None) -> Tensor:
-        return SCALE * self.features(images, leaves) @ self.prototypes.T
+        return self.scale * self.features(images, leaves) @ self.prototypes.T
 
     def set_leaves(self, values: Sequence[Tensor]) -> None:
         with torch.no_grad():
@@ -77,3 +78,37 @@ def measure_entropies(logits: Tensor) -> Tensor:
 
 def compare_norms(method: lmr.Method, reference: NormReference) -> None:
     torch.testing.assert_close(method.state["norms"][0], reference.flat, atol=1e-8, rtol=0)
+
+
+NAMES = tuple(f"thing_{c}" for c in range(CLASSES))
+
+
+def read_words(texts: Sequence[str]) -> Tensor:
+    """A feature [10] of every text that depends on all its characters and their order; not of unit length."""
+    rows = []
+    for text in texts:
+        total = torch.zeros(10, dtype=torch.float64)
+        for place, letter in enumerate(text):
+            total += torch.sin(torch.arange(1, 11, dtype=torch.float64) * (ord(letter) * 0.37 + 1.3 * place))
+        rows.append(total)
+    return torch.stack(rows)
+
+
+def make_reader() -> lmr.TextReader:
+    return lmr.TextReader(torch.nn.Identity(), read_words)
+
+
+def match_loss(features: Tensor, captions: Tensor, scale: float) -> Tensor:
+    """The transposed cross-entropy of WATT and CLIPArTT, element by element."""
+    count = len(features)
+    likeness = [
+        [(features[i] @ features[j] + captions[i] @ captions[j]) / 2 / 0.01 for j in range(count)] for i in range(count)
+    ]
+    target = [torch.stack(row).softmax(0) for row in likeness]
+    total = torch.zeros((), dtype=torch.float64)
+    for i in range(count):
+        logits = scale * torch.stack([features[i] @ captions[j] for j in range(count)])
+        logs = logits - torch.logsumexp(logits, 0)
+        for j in range(count):
+            total = total - target[j][i] * logs[j]
+    return total / count
