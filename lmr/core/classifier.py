@@ -16,6 +16,7 @@ from lmr.core.locks import hold
 from lmr.core.norms import find_blocks
 from lmr.core.placement import Device, count_moves, find_placement, find_whole, place_tower, read_target, widen
 from lmr.core.text import TextReader, TextSide
+from lmr.core.views.pixel_scale import PixelScale
 
 
 class ZeroShot:
@@ -26,8 +27,9 @@ class ZeroShot:
     image) are optional; they give answers their names and a wrong image a clearer error message. ``text`` is needed
     only by methods that adapt the text tower too. ``identity`` says what the prototypes were made from (model, prompts)
     where that is known: a saved state is then recognised by it, and not by values whose last digits depend on the
-    machine that computed them. ``prompts`` are the texts of each class, where they are known. ``reader``
-    encodes other texts, for methods that write some.
+    machine that computed them. ``prompts`` are the texts of each class, where they are known. ``reader`` encodes other
+    texts, for methods that write some. ``pixels`` says how images were scaled, for methods whose augmentations work on
+    pixel values.
 
     Examples:
         >>> import lmr, torch
@@ -52,6 +54,7 @@ class ZeroShot:
         identity: str | None = None,
         prompts: Sequence[Sequence[str]] | None = None,
         reader: TextReader | None = None,
+        pixels: PixelScale | None = None,
     ) -> None:
         if not isinstance(encoder, nn.Module):
             raise LmrError(f"Expected an nn.Module that maps images to features, got {type(encoder).__name__}.")
@@ -76,7 +79,7 @@ class ZeroShot:
         self.logit_scale, self.logit_bias = scale, bias
         self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
         self.input_shape = tuple(input_shape) if input_shape is not None else None
-        self.text, self.identity, self.prompts, self.reader = text, identity, prompts, reader
+        self.text, self.identity, self.prompts, self.reader, self.pixels = text, identity, prompts, reader, pixels
 
     @property
     def prototypes(self) -> Tensor:
@@ -235,6 +238,22 @@ class ZeroShot:
         if not finite.all():
             bad = (~finite).nonzero().flatten().tolist()
             raise LmrError(f"Images {bad[:8]} of this batch hold NaN or infinite values; remove them.")
+
+    def holds_views(self, images: object) -> bool:
+        """Whether it is a tensor of views [B, V, ...] of images, and not of images [B, ...].
+
+        Where the shape of an image is not known, images are taken to be [3, H, W] at most.
+        """
+        most = 3 if self.input_shape is None else len(self.input_shape)
+        return isinstance(images, Tensor) and images.ndim == most + 2
+
+    def check_views(self, images: Tensor) -> None:
+        """Raise an LmrError for anything but views [B, V, ...] of finite preprocessed images."""
+        if self.input_shape is not None and is_dense(images) and tuple(images.shape[2:]) != self.input_shape:
+            raise LmrError(f"Expected views of shape {['B', 'V', *self.input_shape]}, got {list(images.shape)}.")
+        if 0 in images.shape[:2]:
+            raise LmrError(f"Expected at least one view of each image [B, V, ...], got shape {list(images.shape)}.")
+        self.check(images.flatten(0, 1) if is_dense(images) else images)
 
 
 def is_dense(value: object) -> bool:

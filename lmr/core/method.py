@@ -28,7 +28,7 @@ from lmr.core.log import LOGGER
 from lmr.core.placement import Device
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
-from lmr.core.traits import Emission, Passes, Role, Scores, Switch, Tower
+from lmr.core.traits import Emission, Passes, Role, Scores, Switch, Tower, Trained
 from lmr.core.traits import Preset as Preset
 
 Streams = Sequence[int] | Tensor | int | None
@@ -80,7 +80,8 @@ class Method:
     source: ClassVar[str] = ""  # where it was published, in a few words
     year: ClassVar[int] = 9999  # of the publication; orders tables
     role: ClassVar[Role] = Role.OTHER
-    towers: ClassVar[tuple[Tower, ...]] = ()  # whose norms it adapts
+    towers: ClassVar[tuple[Tower, ...]] = ()  # which of them it adapts
+    trained: ClassVar[Trained] = Trained.NORMS  # what of them
     emission: ClassVar[Emission] = "before"  # of a method without an argument ``emit``
     scores: ClassVar[Scores] = Scores.COSINES
     gated: ClassVar[bool] = False  # info["gate_share"] of the samples take the backward; the others cost a forward
@@ -89,6 +90,8 @@ class Method:
     added: ClassVar[tuple[str, ...]] = ()  # arguments newer than saved states and rows, whose specs do not have them
     switches: ClassVar[tuple[Switch, ...]] = ()  # what a budget chooses from
     switches_source: ClassVar[str] = ""  # what measured them, in a few words
+    episodic: ClassVar[bool] = False  # nothing of an image stays for the next: batches and streams only group images
+    takes_views: ClassVar[bool] = False  # ``step`` also takes given views [B, V, ...] of each image, the image first
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported
@@ -181,7 +184,11 @@ class Method:
     # The interface for users. Threads may share a method: each call holds the towers it uses.
 
     def step(self, images: Tensor, streams: Streams = None) -> Prediction:
-        """Adapt on this batch and answer it. With several streams, ``streams`` [B] gives the stream of each image."""
+        """Adapt on this batch and answer it. With several streams, ``streams`` [B] gives the stream of each image.
+
+        A method that ``takes_views`` makes views of each image, or takes given ones: images [B, V, ...], of which the
+        first view is the image itself.
+        """
         with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
             images, mix = self._check(images, streams)
             prediction = self.adapt(images, mix)
@@ -347,7 +354,10 @@ class Method:
         return {key: _convert(value, like[key]) for key, value in tensors.items()}
 
     def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
-        self.classifier.check(images)
+        if self.takes_views and self.classifier.holds_views(images):
+            self.classifier.check_views(images)
+        else:
+            self.classifier.check(images)
         images = images.detach().clone() if images.is_inference() else images.detach()
         if streams is None:
             if self.streams > 1:

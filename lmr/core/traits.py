@@ -23,8 +23,15 @@ class Role(enum.IntEnum):
     OURS = 2  # the method of this package
 
 
+class Trained(enum.Enum):
+    """What a method adapts of the towers it names."""
+
+    NORMS = "norms"
+    CONTEXT = "context words"  # the vectors of the words before the class names, in the input of the text tower
+
+
 class Tower(enum.Enum):
-    """A part of the model whose norms a method adapts.
+    """A part of the model that a method adapts.
 
     Examples:
         >>> import lmr
@@ -47,6 +54,7 @@ class Scores(enum.Enum):
 
     COSINES = "cosines"  # logit_scale * similarity + logit_bias, plus an offset the method can name
     LABELS = "labels"  # the logarithm of a distribution over labels
+    VOTES = "votes"  # how many views of the image chose each class
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.placement import find_placement, widen
 from lmr.core.text import TextReader, TextSide
+from lmr.core.views.pixel_scale import PixelScale
 from lmr.models.prompts import Templates, write_prompts
 from lmr.models.prototypes import average_prompts, digest_tower
 
@@ -96,8 +97,17 @@ def build_classifier(model: Any, tokenizer: Tokenizer, names: Sequence[str], tem
     single = all(len(own) == 1 for own in prompts)
     text = TextSide(model, TextPrompts(tokens), len(prompts)) if single else None
     identity = hashlib.sha256(facts.encode()).hexdigest()
-    known = {"names": names, "text": text, "identity": identity, "reader": TextReader(model, encode)}
-    clip = ZeroShot(encoder, prototypes, scale, logit_bias=bias, **known)
+    clip = ZeroShot(
+        encoder,
+        prototypes,
+        scale,
+        logit_bias=bias,
+        names=names,
+        text=text,
+        identity=identity,
+        reader=TextReader(model, encode),
+        pixels=_read_pixels(model),
+    )
     model.eval().requires_grad_(False)  # all of it, also where no text side holds its other parts
     return clip
 
@@ -129,6 +139,16 @@ def _read_number(value: Any) -> float:
         return 0.0 if value is None else float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError):
         return math.nan
+
+
+def _read_pixels(model: Any) -> PixelScale | None:
+    """How images are scaled, where the model's image tower says it, as those of open_clip do."""
+    settings = getattr(getattr(model, "visual", None), "preprocess_cfg", None)
+    mean, std = (settings.get(key) for key in ("mean", "std")) if isinstance(settings, Mapping) else (None, None)
+    try:
+        return None if mean is None or std is None else PixelScale(tuple(mean), tuple(std))
+    except (TypeError, LmrError):
+        return None
 
 
 @contextmanager
