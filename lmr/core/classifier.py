@@ -217,6 +217,15 @@ class ZeroShot:
         """Cosines on the model's scale: [B, C]."""
         return self.logit_scale * cosines + self.logit_bias
 
+    def require_shape(self, method: str) -> tuple[int, ...]:
+        """The shape of an image, for a method that keeps some; an LmrError if it is not known."""
+        if self.input_shape is None:
+            raise LmrError(
+                f"{method} keeps images, and this classifier does not know their shape; give ZeroShot an "
+                "input_shape=(3, 224, 224), or set clip.input_shape."
+            )
+        return self.input_shape
+
     def check(self, images: Tensor) -> None:
         """Raise an LmrError for anything but a batch of finite preprocessed images."""
         if not isinstance(images, Tensor):

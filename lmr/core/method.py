@@ -320,6 +320,12 @@ class Method:
             if not 0 <= value < math.inf:
                 raise LmrError(f"Expected {key!r} of {self.name} to be finite and not negative, got {value}.")
 
+    def _require_count(self, *keys: str, most: int = 1000) -> None:
+        """Refuse numbers of repetitions or entries that are not sensible; for ``prepare``."""
+        for key in keys:
+            if not 1 <= getattr(self, key) <= most:
+                raise LmrError(f"Expected {key!r} of {self.name} from 1 to {most}, got {getattr(self, key)}.")
+
     def _check_size(self, key: str) -> None:
         """Refuse finite arguments that the model's precision, or a whole number of the machine, cannot hold."""
         value = getattr(self, key)

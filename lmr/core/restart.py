@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 from lmr.core.batch import FrozenAnswer
-from lmr.core.errors import LmrError
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.gradient import NormMethod
 from lmr.core.method import Method, Mix, Prediction
 from lmr.core.optim import Optimizer
 from lmr.core.traits import Emission
-
-MOST = 1000  # of any number of repetitions in a batch
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -84,12 +81,6 @@ class RestartMethod(NormMethod):
             gradient, losses, _ = self.differentiate(images, mix, norms, loss)
             norms, moments = self.optim.step(norms, gradient, moments)
         return (norms, moments), losses
-
-    def _require_count(self, *keys: str) -> None:
-        """Refuse numbers of repetitions that are not sensible; for ``prepare``."""
-        for key in keys:
-            if not 1 <= getattr(self, key) <= MOST:
-                raise LmrError(f"Expected {key!r} of {self.name} from 1 to {MOST}, got {getattr(self, key)}.")
 
     def _solve(self, images: Tensor, mix: Mix) -> tuple[Tensor, dict[str, Tensor]]:
         start = self.bank.start.repeat(mix.count, 1)

@@ -41,7 +41,7 @@ def make_classifier(dtype: torch.dtype = torch.float64) -> ZeroShot:
     side = TextSide(text, lambda tower, part: tower(prompts[part]), CLASSES)
     with torch.no_grad():
         prototypes = text(prompts)
-    return ZeroShot(image, prototypes, 20.0, text=side)
+    return ZeroShot(image, prototypes, 20.0, text=side, input_shape=(4, WIDTH))
 
 
 def make_images(batch: int) -> Tensor:
