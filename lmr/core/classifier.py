@@ -205,7 +205,7 @@ class ZeroShot:
             raise LmrError(
                 "This classifier has prototypes and no text encoder; give ZeroShot a reader=TextReader(...)."
             )
-        with torch.no_grad():
+        with torch.no_grad(), leave_inference_mode(), leave_autocast(self.device):
             features = self.reader.encode(texts)
         return F.normalize(features.to(self.prototypes.device, self.prototypes.dtype), dim=-1)
 
