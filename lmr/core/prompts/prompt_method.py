@@ -47,9 +47,9 @@ class ContextMethod(ViewMethod):
         if text is None or text.learn is None:
             lack = "only prototypes" if text is None else "a text tower that takes no vectors in place of words"
             raise LmrError(
-                f"{self.name} learns the context of the prompts through the text tower, but this classifier has {lack}; "
-                "create it with backbone.classifier(names, templates=[one template]) of a CLIP model that lmr loads "
-                "itself, or give ZeroShot a text=TextSide(..., learn=...)."
+                f"{self.name} learns the context of the prompts through the text tower, but this classifier has "
+                f"{lack}; create it with backbone.classifier(names, templates=[one template]) of a CLIP model that lmr "
+                "loads itself, or give ZeroShot a text=TextSide(..., learn=...)."
             )
         prompts = text.learn(self.context, self.classifier.names)
         if len(prompts.order) != self.classifier.classes:
