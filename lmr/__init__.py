@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lmr.core.method import Method
     from lmr.core.norms import NormBank
     from lmr.core.optim import Optimizer
+    from lmr.core.prompts.prompt_method import PromptMethod
     from lmr.core.registry import create, find_method, list_methods, register
     from lmr.core.text import TextReader, TextSide
     from lmr.core.traits import Passes, Preset, Role, Scores, Tower
@@ -54,6 +55,7 @@ _PLACES = {
     "Prediction": "lmr.core.batch",
     "Preprocessing": "lmr.models.preprocessing",
     "Preset": "lmr.core.traits",
+    "PromptMethod": "lmr.core.prompts.prompt_method",
     "Role": "lmr.core.traits",
     "Scores": "lmr.core.traits",
     "TextReader": "lmr.core.text",
@@ -99,6 +101,7 @@ __all__ = [
     "Prediction",
     "Preprocessing",
     "Preset",
+    "PromptMethod",
     "Role",
     "Scores",
     "TextReader",

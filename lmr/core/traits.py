@@ -62,13 +62,14 @@ class Passes:
     """How often one step sends each image, and each class prompt, through its tower; averages over the batch.
 
     With ``blocks`` only ``whole`` of the forwards, the first, are through the whole tower. Every further one, and every
-    backward, is through the last so many blocks.
+    backward, is through the last so many blocks. Prompts are encoded once for a whole batch, or with ``own_prompts``
+    once for each image; of each prompt, ``shared_tokens`` are computed once for all classes.
 
     Examples:
         >>> import lmr
         >>> method = lmr.create("tent", lmr.load("pocket").classifier(["red ring", "blue star"]))
         >>> method.count_passes()
-        Passes(forwards=1, backwards=1, text_forwards=0.0, text_backwards=0.0, blocks=None, whole=1.0)
+        Passes(forwards=1, backwards=1, text_forwards=0.0, text_backwards=0.0, blocks=None, whole=1.0, ...)
     """
 
     forwards: float
@@ -77,6 +78,13 @@ class Passes:
     text_backwards: float = 0.0
     blocks: int | None = None
     whole: float = 1.0
+    own_prompts: bool = False
+    shared_tokens: int = 0
+
+    def count_texts(self, batch_size: int) -> tuple[float, float]:
+        """Forwards and backwards of each class prompt in a batch of so many images."""
+        times = batch_size if self.own_prompts else 1
+        return times * self.text_forwards, times * self.text_backwards
 
     @property
     def total(self) -> float:

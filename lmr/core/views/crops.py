@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.placement import widen
+
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 ATTEMPTS = 10
@@ -60,17 +62,19 @@ def cut_crops(image: Tensor, crops: Crops) -> Tensor:
     return sample_bilinear(image.expand(len(down), *image.shape), across.unsqueeze(1), down.unsqueeze(2))
 
 
-def sample_bilinear(images: Tensor, x: Tensor, y: Tensor, *, outside: str = "border") -> Tensor:
+def sample_bilinear(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Values of images [V, C, H, W] at the points (x, y), in pixels from the centre of the first: [V, C, h, w].
 
-    ``x`` and ``y`` are broadcast to [V, h, w]. Points outside of the image have the value of its border or, with
-    ``outside="zeros"``, 0.
+    ``x`` and ``y`` are broadcast to [V, h, w]. Points outside of the image have the value of its border. Images of half
+    precision are sampled in float32, which can tell their pixels apart.
     """
     height, width = images.shape[-2:]
-    shape = torch.broadcast_shapes(x.shape, y.shape)
+    shape = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
     grid = torch.stack([((2 * x + 1) / width - 1).expand(shape), ((2 * y + 1) / height - 1).expand(shape)], -1)
-    grid = grid.to(images.device, images.dtype)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode=outside, align_corners=False)
+    wide = widen(images.dtype)
+    grid = grid.to(images.device, wide)
+    found = F.grid_sample(images.to(wide), grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return found.to(images.dtype)
 
 
 def _place_points(first: Tensor, length: Tensor, size: int) -> Tensor:

@@ -70,20 +70,24 @@ class ViewMethod(Method):
         """The number of each image in its stream, from 0: [B]."""
         return self.take(mix, "seen")["seen"][mix.index] + rank_by_stream(mix.index, mix.count)
 
+    def count_made(self) -> int:
+        """How many views are made of an image, besides the image itself."""
+        return self.views - 1
+
     def iterate_views(self, images: Tensor, mix: Mix) -> Iterator[Tensor]:
         """The views [V, ...] of each image, the image itself first; one image at a time, as views take memory."""
         if self.classifier.holds_views(images):
             yield from images
             return
-        shape = self.classifier.input_shape
-        if shape is not None and len(shape) != 3 and self.views > 1:
+        shape, made = self.classifier.input_shape, self.count_made()
+        if shape is not None and len(shape) != 3 and made:
             raise LmrError(
                 f"{self.name} cannot crop the inputs of this model, which have the shape {list(shape)} and are no "
                 "pictures [3, H, W]; give views of your own as [B, V, ...]."
             )
         for image, number in zip(images, self.number_images(mix).tolist(), strict=True):
             own = image.unsqueeze(0)
-            yield torch.cat([own, self.maker.make(image, number, self.views - 1)]) if self.views > 1 else own
+            yield torch.cat([own, self.maker.make(image, number, made)]) if made else own
 
     def encode_views(self, images: Tensor, mix: Mix) -> Tensor:
         """Unit features [B, V, D] of all views, without gradient."""
