@@ -691,7 +691,9 @@ LOUD += ["eata(margin=1.0, diversity=2.0)", "sar(margin=1.0)", "cliptta(steps=2)
 
 
 @pytest.mark.parametrize("lr", [1e30, 1e300])
-@pytest.mark.parametrize("spec", [*LOUD, "clipartt(steps=2)", "watt(rounds=1)", "batclip", "bitta", 'bitta(emit="before")'])
+@pytest.mark.parametrize(
+    "spec", [*LOUD, "clipartt(steps=2)", "watt(rounds=1)", "batclip", "bitta", 'bitta(emit="before")']
+)
 def test_step_that_would_ruin_the_state_is_refused(spec: str, lr: float) -> None:
     clip = small_world.make_classifier()
     method = lmr.create(spec, clip, lr=lr)
