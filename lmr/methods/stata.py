@@ -23,9 +23,9 @@ class StatA(TransductiveMethod):
     """Soft assignments of a batch, and for every class a mean and a diagonal variance, in turns.
 
     The assignments begin as the zero-shot probabilities, the means as the text, one variance for all classes as that of
-    the images around it. In a round five updates multiply the zero-shot probabilities by exp((log-likelihood) / 50 +
-    ``smooth`` / 6 times the assignments of linked images); links go from an image to its ``neighbours`` nearest, both
-    directions count, and the 6 is twice the published number of neighbours, whatever theirs is. Then the mean and
+    the images around it. In a round five updates multiply the zero-shot probabilities by exp(log-likelihood / 50 +
+    ``smooth`` times the mean assignment of linked images). Links go from an image to its ``neighbours`` nearest and
+    weigh as much as their cosine; both directions count, and the mean divides by twice ``neighbours``. Then the mean and
     variance of a class are mixed with those of the text: the share of the images is n / (alpha + n) for n images whose
     largest assignment the class is. After ``rounds`` of both a last round of updates makes the answer.
 
@@ -57,7 +57,7 @@ class StatA(TransductiveMethod):
         means, variances = text, start.expand_as(text)
         likeness = features @ features.T
         links = link_nearest(likeness, self.neighbours, likeness)
-        links = (links + links.T) * self.smooth / 6
+        links = (links + links.T) * self.smooth / max(1, 2 * self.neighbours)
         for number in range(self.rounds + 1):
             fixed = logits.log_softmax(1) + _SCALE * measure_likelihood(features, means, variances)
             for _ in range(_INNER):
