@@ -113,7 +113,7 @@ class Method:
             reason = f" ({self.one_stream_because})" if self.one_stream_because else ""
             raise LmrError(f"{self.name} serves one stream{reason}; create one {self.name} per stream.")
         try:
-            with leave_inference_mode():
+            with leave_inference_mode(), leave_autocast(self.classifier.device):
                 self.prepare()
                 self.state: dict[str, Tensor] = self.begin(self.streams)
                 self.state["predicted"] = self._no_predictions(self.streams)
@@ -344,7 +344,7 @@ class Method:
 
     def _follow(self) -> None:
         """Bring the state to where the classifier is now, in the types it would begin with there."""
-        with leave_inference_mode():
+        with leave_inference_mode(), leave_autocast(self.classifier.device):
             self.prepare()
             self.state = self._convert_state(self.state)
         self._placement = self.classifier.device, self.classifier.prototypes.dtype
