@@ -92,6 +92,8 @@ class Method:
     switches_source: ClassVar[str] = ""  # what measured them, in a few words
     episodic: ClassVar[bool] = False  # nothing of an image stays for the next: batches and streams only group images
     takes_views: ClassVar[bool] = False  # ``step`` also takes given views [B, V, ...] of each image, the image first
+    restarts: ClassVar[bool] = False  # nothing of a batch stays for the next: ``predict`` answers as ``step`` does
+    keeps_images: ClassVar[bool] = False  # the state holds images of the stream, so their shape must be known
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported
@@ -113,7 +115,7 @@ class Method:
             reason = f" ({self.one_stream_because})" if self.one_stream_because else ""
             raise LmrError(f"{self.name} serves one stream{reason}; create one {self.name} per stream.")
         try:
-            with leave_inference_mode():
+            with leave_inference_mode(), leave_autocast(self.classifier.device):
                 self.prepare()
                 self.state: dict[str, Tensor] = self.begin(self.streams)
                 self.state["predicted"] = self._no_predictions(self.streams)
@@ -349,7 +351,7 @@ class Method:
 
     def _follow(self) -> None:
         """Bring the state to where the classifier is now, in the types it would begin with there."""
-        with leave_inference_mode():
+        with leave_inference_mode(), leave_autocast(self.classifier.device):
             self.prepare()
             self.state = self._convert_state(self.state)
         self._placement = self.classifier.device, self.classifier.prototypes.dtype

@@ -27,6 +27,7 @@ class RestartMethod(NormMethod):
     """
 
     many_streams = True
+    restarts = True
     emission: Emission = "after"  # type: ignore[misc]
     not_frozen_because = "it starts from the original norms with every batch, so there is no adapted model to keep"
 

@@ -23,6 +23,7 @@ class TransductiveMethod(Method):
     """
 
     many_streams = True
+    restarts = True
     emission: Emission = "after"  # type: ignore[misc]
     scores: Scores = Scores.LABELS  # type: ignore[misc]
     not_frozen_because = "its answer to an image depends on the other images of the batch"

@@ -45,6 +45,7 @@ class CLIPTTA(NormMethod):
     year = 2025
     emission = "after"
     many_streams = True
+    keeps_images = True
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=128),
         "cifar10-c": Preset({"shots": 4, "sample": 40}, _SOURCE, batch_size=128),

@@ -30,8 +30,7 @@ class MTA(EpisodicMethod):
         return Passes(forwards=self.views)
 
     def solve(self, images: Tensor, mix: Mix) -> tuple[Tensor, dict[str, Tensor]]:
-        features = self.encode_views(images, mix)
-        shares = self.classifier.logits(self.classifier.cosines(features)).softmax(-1)
-        modes = torch.stack([find_mode(own, p) for own, p in zip(features, shares, strict=True)])
-        moved = torch.linalg.vector_norm(modes - features[:, 0], dim=1)
-        return self.classifier.logits(self.classifier.cosines(modes)), {"shift": moved}
+        clip, features = self.classifier, self.encode_views(images, mix)
+        modes = torch.stack([find_mode(own, clip.logits(clip.cosines(own)).softmax(1)) for own in features])
+        logits = torch.cat([clip.logits(clip.cosines(mode)) for mode in modes.split(1)])
+        return logits, {"shift": torch.linalg.vector_norm(modes - features[:, 0], dim=1)}

@@ -43,6 +43,7 @@ class RoTTA(NormMethod):
     year = 2023
     label = "RoTTA"
     many_streams = True
+    keeps_images = True
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE),
         "cifar10-c": Preset({}, _PORT + ": CIFAR", batch_size=200),

@@ -46,7 +46,7 @@ class ZERO(EpisodicMethod):
 
     def solve(self, images: Tensor, mix: Mix) -> tuple[Tensor, dict[str, Tensor]]:
         features = self.encode_views(images, mix)
-        logits = self.classifier.logits(self.classifier.cosines(features))
+        logits = torch.stack([self.classifier.logits(self.classifier.cosines(own)) for own in features])
         kept = count_kept(logits.shape[1], self.keep)
         sound = logits.isfinite().flatten(1).all(1)
         votes = torch.stack([count_votes(own, kept) if ok else own[0] for own, ok in zip(logits, sound, strict=True)])

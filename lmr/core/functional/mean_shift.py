@@ -24,7 +24,7 @@ def find_mode(features: Tensor, probabilities: Tensor, sharpness: float = 0.2, a
         return features[0]
     squared = torch.cdist(features, features, compute_mode="donot_use_mm_for_euclid_dist").square()
     near = squared.sort(dim=1).values[:, 1 : 1 + max(1, int(SHARE * (views - 1)))]  # without the view itself
-    width = (0.5 * near.mean(1)).clamp(min=torch.finfo(features.dtype).tiny)  # views can be equal
+    width = (0.5 * near.mean(1)).clamp(min=torch.finfo(features.dtype).eps)  # views can be equal
     alike, mode = probabilities @ probabilities.T, features[0]
     scores = features.new_full((views,), 1 / views)
 
