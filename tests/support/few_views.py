@@ -14,7 +14,7 @@ from lmr.core.spec import parse_spec
 FEW = {"views": 3, "prompts": 3, "steps": 2, "rounds": 1, "inner": 1}
 
 
-def create(spec: str, clip: lmr.ZeroShot, **arguments: Any) -> lmr.Method:
+def create(spec: str, clip: lmr.ZeroShot, /, **arguments: Any) -> lmr.Method:
     """As lmr.create; what is given is kept."""
     name, given = parse_spec(split_address(spec)[1])
     method = lmr.find_method(name)
