@@ -29,9 +29,9 @@ class DMN(ViewMethod):
     and normalised; the answer is the logarithm of the text's probabilities plus ``alpha`` times those with the
     prototypes read. Images are served in order, one at a time; a batch only encodes them together.
 
-    Class and uncertainty are those of the mean over the views with the lowest entropy, a share ``keep`` of them; a single
-    view is taken as it is. The authors' script has 32 views. They choose ``alpha`` for each dataset on test labels, which
-    is not done here. The state has a fixed size: C * memory unit features.
+    Class and uncertainty are those of the mean over the views with the lowest entropy, a share ``keep`` of them; a
+    single view is taken as it is. The authors' script has 32 views. They choose ``alpha`` for each dataset on test
+    labels, which is not done here. The state has a fixed size: C * memory unit features.
     """
 
     source = "Zhang et al. 2024"

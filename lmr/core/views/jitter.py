@@ -107,4 +107,5 @@ def blur(x: Tensor, sigma: float) -> Tensor:
 
 def _to_grey(x: Tensor) -> Tensor:
     red, green, blue = x.split(1, -3)
-    return _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    grey: Tensor = _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    return grey
