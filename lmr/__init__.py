@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lmr.core.optim import Optimizer
     from lmr.core.prompts.prompt_method import PromptMethod
     from lmr.core.registry import create, find_method, list_methods, register
-    from lmr.core.text import TextSide
+    from lmr.core.text import TextReader, TextSide
     from lmr.core.traits import Passes, Preset, Role, Scores, Tower
     from lmr.core.views.pixel_scale import PixelScale
     from lmr.core.views.view_maker import ViewMaker
@@ -58,6 +58,7 @@ _PLACES = {
     "PromptMethod": "lmr.core.prompts.prompt_method",
     "Role": "lmr.core.traits",
     "Scores": "lmr.core.traits",
+    "TextReader": "lmr.core.text",
     "TextSide": "lmr.core.text",
     "Thresholds": "lmr.watching.watch_settings",
     "Tower": "lmr.core.traits",
@@ -103,6 +104,7 @@ __all__ = [
     "PromptMethod",
     "Role",
     "Scores",
+    "TextReader",
     "TextSide",
     "Thresholds",
     "Tower",

@@ -89,6 +89,8 @@ def _describe_traits(method: type[Method]) -> list[str]:
     streams = "Serves many streams in one batch." if method.many_streams else f"Serves one stream{because}."
     views = "Looks at several views of each image, which can also be given." * method.takes_views
     state = "Keeps nothing of an image for the next." * method.episodic
+    state += "Keeps nothing of a batch for the next." * method.restarts
+    state += "Its state holds images of the stream." * method.keeps_images
     traits = " ".join(part for part in (adapts, streams, views, state) if part)
     return [f"Source: {method.source}."] * bool(method.source) + [traits]
 

@@ -92,6 +92,8 @@ class Method:
     switches_source: ClassVar[str] = ""  # what measured them, in a few words
     episodic: ClassVar[bool] = False  # nothing of an image stays for the next: batches and streams only group images
     takes_views: ClassVar[bool] = False  # ``step`` also takes given views [B, V, ...] of each image, the image first
+    restarts: ClassVar[bool] = False  # nothing of a batch stays for the next: ``predict`` answers as ``step`` does
+    keeps_images: ClassVar[bool] = False  # the state holds images of the stream, so their shape must be known
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported
@@ -320,6 +322,12 @@ class Method:
             if not 0 <= value < math.inf:
                 raise LmrError(f"Expected {key!r} of {self.name} to be finite and not negative, got {value}.")
 
+    def _require_count(self, *keys: str, most: int = 1000) -> None:
+        """Refuse numbers of repetitions or entries that are not sensible; for ``prepare``."""
+        for key in keys:
+            if not 1 <= getattr(self, key) <= most:
+                raise LmrError(f"Expected {key!r} of {self.name} from 1 to {most}, got {getattr(self, key)}.")
+
     def _check_size(self, key: str) -> None:
         """Refuse finite arguments that the model's precision, or a whole number of the machine, cannot hold."""
         value = getattr(self, key)
@@ -336,8 +344,7 @@ class Method:
         Always both towers: a method that acquired the text tower only when it needs it could wait for another method
         that waits for it. Where the classifier was moved since the last call, the state follows.
         """
-        text = self.classifier.text
-        with hold(self.classifier.encoder, *([] if text is None else [text.tower])):
+        with hold(self.classifier.encoder, *self.classifier.text_towers):
             if self._placement != (self.classifier.device, self.classifier.prototypes.dtype):
                 self._follow()
             yield

@@ -83,6 +83,24 @@ class TextSide:
         return (slice(first, min(first + chunk, self.classes)) for first in range(0, self.classes, chunk))
 
 
+@dataclass(frozen=True)
+class TextReader:
+    """A text tower and how it reads any texts, for methods that write texts of their own.
+
+    ``encode`` maps N texts to their features [N, D], without gradient. A text that it cannot read is an LmrError.
+
+    Examples:
+        >>> import lmr, torch
+        >>> backbone = lmr.load("photo")
+        >>> clip = backbone.classifier(["cat", "ship"])
+        >>> clip.read_texts(["a large cat", "a small ship"]).shape
+        torch.Size([2, 128])
+    """
+
+    tower: nn.Module
+    encode: Callable[[Sequence[str]], Tensor]
+
+
 def differentiate_towers(
     loss: Callable[[Tensor, Tensor], tuple[Tensor, T]],
     encode: Callable[[], Tensor],

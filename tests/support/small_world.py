@@ -9,6 +9,7 @@ from lmr import PixelScale, ZeroShot
 from lmr.core.text import TextSide
 
 CLASSES, WIDTH = 6, 8
+SHAPE = (4, WIDTH)  # of an image; the classifier is not told, so that it is not taken for a picture or a table
 
 
 class SmallTower(nn.Module):

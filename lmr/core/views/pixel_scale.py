@@ -43,6 +43,11 @@ class PixelScale:
         mean, std = self._spread(pixels)
         return (pixels / 255 - mean) / std
 
+    def to_shares(self, images: Tensor) -> Tensor:
+        """Pixel values as shares of 255, from 0 to 1 and not rounded, of preprocessed ``images`` [..., C, H, W]."""
+        mean, std = self._spread(images)
+        return (images * std + mean).clamp(0, 1)
+
     def _spread(self, images: Tensor) -> tuple[Tensor, Tensor]:
         if images.shape[-3] != len(self.mean):
             raise LmrError(f"Expected images of {len(self.mean)} channels, got {images.shape[-3]}.")

@@ -92,6 +92,8 @@ class ViewMethod(Method):
     def encode_views(self, images: Tensor, mix: Mix) -> Tensor:
         """Unit features [B, V, D] of all views, without gradient."""
         with torch.no_grad():
+            if self.views == 1 and not self.classifier.holds_views(images):
+                return self.classifier.features(images).unsqueeze(1)
             return torch.stack([self.classifier.features(views) for views in self.iterate_views(images, mix)])
 
 
