@@ -35,8 +35,8 @@ class RoTTA(NormMethod):
 
     A is the authors' augmentation (``lmr.core.views.jitter``), drawn from ``seed`` and the number of the update. It
     needs pictures and a classifier that knows how they were scaled; without, images are not augmented, and the log
-    tells that. ``method.augment = f`` gives another: ``f(images, number)``. In towers with BatchNorm the authors also replace
-    its statistics; here only LayerNorms adapt. The memory is part of the state: ``memory`` images.
+    tells that. ``method.augment = f`` gives another: ``f(images, number)``. In towers with BatchNorm the
+    authors also replace its statistics; here only LayerNorms adapt. The state holds ``memory`` images.
     """
 
     source = "Yuan et al. 2023"
