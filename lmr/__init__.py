@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from lmr.core.method import Method
     from lmr.core.norms import NormBank
     from lmr.core.optim import Optimizer
+    from lmr.core.prompts.prompt_method import PromptMethod
     from lmr.core.registry import create, find_method, list_methods, register
-    from lmr.core.text import TextSide
+    from lmr.core.text import TextReader, TextSide
     from lmr.core.traits import Passes, Preset, Role, Scores, Tower
+    from lmr.core.views.pixel_scale import PixelScale
+    from lmr.core.views.view_maker import ViewMaker
+    from lmr.core.views.view_method import EpisodicMethod, ViewMethod
     from lmr.data.sets.dataset import Dataset, MissingData
     from lmr.images.image_files import UnreadableImage, list_images, open_image
     from lmr.models import Backbone, list_models, load
@@ -36,6 +40,7 @@ _PLACES = {
     "Backbone": "lmr.models",
     "BimodalMethod": "lmr.core.bimodal",
     "Dataset": "lmr.data.sets.dataset",
+    "EpisodicMethod": "lmr.core.views.view_method",
     "FrozenAnswer": "lmr.core.batch",
     "GradientMethod": "lmr.core.gradient",
     "LmrError": "lmr.core.errors",
@@ -46,15 +51,20 @@ _PLACES = {
     "NormMethod": "lmr.core.gradient",
     "Optimizer": "lmr.core.optim",
     "Passes": "lmr.core.traits",
+    "PixelScale": "lmr.core.views.pixel_scale",
     "Prediction": "lmr.core.batch",
     "Preprocessing": "lmr.models.preprocessing",
     "Preset": "lmr.core.traits",
+    "PromptMethod": "lmr.core.prompts.prompt_method",
     "Role": "lmr.core.traits",
     "Scores": "lmr.core.traits",
+    "TextReader": "lmr.core.text",
     "TextSide": "lmr.core.text",
     "Thresholds": "lmr.watching.watch_settings",
     "Tower": "lmr.core.traits",
     "UnreadableImage": "lmr.images.image_files",
+    "ViewMaker": "lmr.core.views.view_maker",
+    "ViewMethod": "lmr.core.views.view_method",
     "Watched": "lmr.watching.watched",
     "ZeroShot": "lmr.core.classifier",
     "create": "lmr.core.registry",
@@ -76,6 +86,7 @@ __all__ = [
     "Backbone",
     "BimodalMethod",
     "Dataset",
+    "EpisodicMethod",
     "FrozenAnswer",
     "GradientMethod",
     "LmrError",
@@ -86,15 +97,20 @@ __all__ = [
     "NormMethod",
     "Optimizer",
     "Passes",
+    "PixelScale",
     "Prediction",
     "Preprocessing",
     "Preset",
+    "PromptMethod",
     "Role",
     "Scores",
+    "TextReader",
     "TextSide",
     "Thresholds",
     "Tower",
     "UnreadableImage",
+    "ViewMaker",
+    "ViewMethod",
     "Watched",
     "ZeroShot",
     "__version__",

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import small_world
 import torch
+from few_views import create
 from torch import Tensor, nn
 
 import lmr
@@ -54,7 +55,7 @@ def references(clip: lmr.ZeroShot, batches: list[Tensor]) -> dict[str, Reference
     """For each method, the logits of one undisturbed stream and the state it ends in."""
     made = {}
     for name in METHODS:
-        method = lmr.create(name, clip)
+        method = create(name, clip)
         made[name] = flow(method, batches), copy_state(method)
     return made
 
@@ -67,7 +68,7 @@ def reference(method_name: str, references: dict[str, Reference]) -> Reference:
 @pytest.fixture(scope="module")
 def busy(method_name: str, clip: lmr.ZeroShot, batches: list[Tensor]) -> lmr.Method:
     """A method in the middle of its life, for tests that may not change it anyway."""
-    method = lmr.create(method_name, clip)
+    method = create(method_name, clip)
     method.step(batches[0])
     return method
 
@@ -93,7 +94,7 @@ def stream(method_name: str, clip: lmr.ZeroShot, batches: list[Tensor]) -> Obser
     images = [batch.clone() for batch in batches]
     before = [batch.clone() for batch in images]
     torch.manual_seed(1234)  # no hidden draw from the global generator
-    seen = ObservedStream(lmr.create(method_name, clip), [], [], [], [], [], before, images, [encode(clip, images[0])])
+    seen = ObservedStream(create(method_name, clip), [], [], [], [], [], before, images, [encode(clip, images[0])])
     for batch in images:
         seen.state_before.append(copy_state(seen.method))
         seen.looks.append((seen.method.predict(batch), seen.method.predict(batch)))
@@ -107,7 +108,7 @@ def stream(method_name: str, clip: lmr.ZeroShot, batches: list[Tensor]) -> Obser
 
 @pytest.fixture
 def method(method_name: str, clip: lmr.ZeroShot) -> lmr.Method:
-    return lmr.create(method_name, clip)
+    return create(method_name, clip)
 
 
 def sharpen(clip: lmr.ZeroShot) -> lmr.ZeroShot:
@@ -190,7 +191,7 @@ def test_info_holds_plain_numbers(stream: ObservedStream, batches: list[Tensor])
         check(answer.info)
         assert 0 < answer.info["top_class_share"] <= 1
     if stream.method.many_streams:
-        many = lmr.create(stream.method.spec, stream.method.classifier, streams=3)
+        many = create(stream.method.spec, stream.method.classifier, streams=3)
         check(many.step(batches[0], streams=[0, 2, 2, 0, 2, 0]).info)
 
 
@@ -244,7 +245,7 @@ def test_step_is_the_same_without_gradient_mode(
 
 def test_step_is_the_same_in_inference_mode(method_name: str, batches: list[Tensor], reference: Reference) -> None:
     with torch.inference_mode():
-        method = lmr.create(method_name, sharpen(lmr.load("pocket").classifier(NAMES)))
+        method = create(method_name, sharpen(lmr.load("pocket").classifier(NAMES)))
         answers = flow(method, batches[:2])
     answers += flow(method, batches[2:])  # what was made inside serves outside
     assert are_equal([answer.clone() for answer in answers], reference[0])
@@ -253,7 +254,7 @@ def test_step_is_the_same_in_inference_mode(method_name: str, batches: list[Tens
 def test_step_is_the_same_under_autocast(method_name: str, batches: list[Tensor], reference: Reference) -> None:
     """The precision is that of the model: half of it would round margins away."""
     with torch.autocast("cpu", torch.bfloat16):
-        method = lmr.create(method_name, sharpen(lmr.load("pocket").classifier(NAMES)))
+        method = create(method_name, sharpen(lmr.load("pocket").classifier(NAMES)))
         answers = flow(method, batches)
         assert torch.equal(method.predict(batches[0]).logits, method.predict(batches[0]).logits.float())
     assert are_equal(answers, reference[0])
@@ -275,7 +276,7 @@ def test_images_with_gradient_are_taken_as_images(
 def test_nothing_of_the_model_changes(method_name: str, batches: list[Tensor]) -> None:
     backbone = lmr.load("pocket")  # fresh: what an earlier step may have done must not count as its own
     clip = sharpen(backbone.classifier(NAMES))
-    method = lmr.create(method_name, clip)
+    method = create(method_name, clip)
     towers = list_towers(backbone, clip)
     assert clip.encoder in towers
     before = [copy.deepcopy(tower.state_dict()) for tower in towers]
@@ -308,7 +309,7 @@ def test_encoder_is_itself_between_the_steps(stream: ObservedStream) -> None:
 def test_methods_that_share_a_classifier_do_not_meet(
     clip: lmr.ZeroShot, batches: list[Tensor], references: dict[str, Reference]
 ) -> None:
-    methods = {name: lmr.create(name, clip) for name in (*METHODS, *METHODS[::-1])}
+    methods = {name: create(name, clip) for name in (*METHODS, *METHODS[::-1])}
     for k, images in enumerate(batches[:3]):
         for name, method in methods.items():
             assert torch.equal(method.step(images).logits, references[name][0][k]), name
@@ -375,7 +376,7 @@ def test_saved_stream_goes_on_as_if_never_stopped(
     answers, path = [], tmp_path / "state.safetensors"
     for k, images in enumerate(batches):
         same_classes = clip if k % 2 else sharpen(backbone.classifier(NAMES))
-        method = lmr.create(method_name, same_classes)
+        method = create(method_name, same_classes)
         if k:
             assert method.load(path) == {"seen": str(k)}
         answers.append(method.step(images).logits)
@@ -393,7 +394,7 @@ def test_state_dict_is_a_copy_and_goes_both_ways(
 ) -> None:
     flow(method, batches[:2])
     kept = method.state_dict()
-    fresh = lmr.create(method_name, clip)
+    fresh = create(method_name, clip)
     fresh.load_state_dict(kept)
     assert are_equal(flow(method, batches[2:]), reference[0][2:])
     assert are_equal(flow(fresh, batches[2:]), reference[0][2:])
@@ -405,7 +406,7 @@ def test_state_dict_is_a_copy_and_goes_both_ways(
 
 
 def test_spec_string_makes_the_same_method(method: lmr.Method, clip: lmr.ZeroShot) -> None:
-    again = lmr.create(method.spec, clip)
+    again = create(method.spec, clip)
     assert type(again) is type(method)
     assert again.spec == method.spec == repr(method)
 
@@ -422,14 +423,14 @@ def test_every_preset_makes_a_method_with_its_values(method_name: str, clip: lmr
 
 
 def test_default_preset_is_the_defaults(method: lmr.Method, method_name: str, clip: lmr.ZeroShot) -> None:
-    assert lmr.create(method_name, clip, preset="default").spec == method.spec
+    assert create(method_name, clip, preset="default").spec == method.spec
 
 
 def test_every_argument_refuses_another_type(method: lmr.Method, clip: lmr.ZeroShot) -> None:
     arguments = [f.name for f in dataclasses.fields(method) if f.init and f.name not in ("classifier", "streams")]
     for key in arguments:
         with pytest.raises(lmr.LmrError, match=f"'{key}' of {method.name}"):
-            lmr.create(f"{method.name}({key}={{}})", clip)
+            create(f"{method.name}({key}={{}})", clip)
 
 
 # What cannot be used.
@@ -517,7 +518,7 @@ def test_bad_streams_to_reset_or_save_get_a_sentence(bad: Any, busy: lmr.Method,
 @pytest.mark.parametrize("bad", [0, -1, 1.0, True, "2", None])
 def test_bad_number_of_streams_gets_a_sentence(bad: Any, method_name: str, clip: lmr.ZeroShot) -> None:
     with pytest.raises(lmr.LmrError, match="number of streams"):
-        lmr.create(method_name, clip, streams=bad)
+        create(method_name, clip, streams=bad)
 
 
 # Many streams, where a method serves them.
@@ -525,13 +526,13 @@ def test_bad_number_of_streams_gets_a_sentence(bad: Any, method_name: str, clip:
 
 @pytest.fixture(params=MANY)
 def many(request: pytest.FixtureRequest, backbone: lmr.Backbone) -> lmr.Method:
-    return lmr.create(request.param, backbone.classifier(NAMES), streams=4)
+    return create(request.param, backbone.classifier(NAMES), streams=4)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in MANY])
 def test_method_of_one_stream_says_so(name: str, clip: lmr.ZeroShot) -> None:
     with pytest.raises(lmr.LmrError, match=f"{name} serves one stream"):
-        lmr.create(name, clip, streams=2)
+        create(name, clip, streams=2)
 
 
 def test_many_streams_need_ids(many: lmr.Method, batches: list[Tensor]) -> None:
@@ -554,6 +555,12 @@ class Faulty(nn.Module):
         return [slice(k, min(k + self.part, count)) for k in range(0, count, self.part)]
 
 
+def make_faulty(part: int) -> lmr.ZeroShot:
+    world = small_world.make_classifier()
+    tower = Faulty(world.encoder, part)
+    return lmr.ZeroShot(tower, world.prototypes, 60.0, text=world.text, pixels=world.pixels)
+
+
 EXACT = [
     *MANY,
     "lmr(tau=0.0, lr=0.01)",
@@ -563,6 +570,13 @@ EXACT = [
     'tent(lr=0.01, optimizer="adamw", weight_decay=0.1)',
     "eta(lr=0.01, margin=1.0, diversity=0.9)",
     "eta(lr=0.01, margin=0.6, diversity=0.5)",
+    "eata(lr=0.01, margin=0.6, diversity=0.5)",
+    "sar(lr=0.01, margin=0.8, rho=0.5)",
+    'watt(mode="p", rounds=2, inner=1)',
+    "cliptta(steps=2, shots=2, sample=6)",
+    "rotta(memory=7, every=5, nu=0.3)",
+    "bca(c1=5, tau2=0.3)",
+    "dmn(memory=2)",
     "mint(lr=0.05, prior=5.0)",
     "tda(entropy=(0.0, 0.7), pos_capacity=1)",
 ]
@@ -572,10 +586,9 @@ EXACT = [
 @pytest.mark.parametrize("spec", EXACT)
 def test_stream_in_a_mixed_batch_gets_what_it_gets_alone(spec: str, part: int) -> None:
     """Streams of all sizes that come and go, one of them with bad images, for eight batches, in float64."""
-    world = small_world.make_classifier()
-    clip = lmr.ZeroShot(Faulty(world.encoder, part), world.prototypes, 60.0)
-    many = lmr.create(spec, clip, streams=5)
-    alone = [lmr.create(spec, clip) for _ in range(5)]
+    clip = make_faulty(part)
+    many = create(spec, clip, streams=5)
+    alone = [create(spec, clip) for _ in range(5)]
     generator = torch.Generator().manual_seed(0)
     sizes, reports = set(), 0
     for batch in range(8):
@@ -604,7 +617,7 @@ def test_stream_in_a_mixed_batch_gets_what_it_gets_alone(spec: str, part: int) -
                     assert answer.info[key] == pytest.approx(value, abs=1e-9, nan_ok=True), key
                     assert type(answer.info[key]) is type(value), key
     assert len(sizes) > 4
-    assert bool(reports) == (set(many.state) != {"predicted"})
+    assert reports or set(many.state) == {"predicted"}
     images, ids = small_world.make_images(20), torch.arange(8) % 5
     looked = many.predict(images, streams=ids).logits
     for k, single in enumerate(alone):
@@ -614,12 +627,14 @@ def test_stream_in_a_mixed_batch_gets_what_it_gets_alone(spec: str, part: int) -
 @pytest.mark.parametrize("spec", EXACT)
 def test_comparison_of_streams_compares_something(spec: str) -> None:
     """Each stream of the comparison above learns: its state after other batches is another one."""
-    world = small_world.make_classifier()
-    clip = lmr.ZeroShot(Faulty(world.encoder, 3), world.prototypes, 60.0)
-    many = lmr.create(spec, clip, streams=2)
+    clip = make_faulty(3)
+    many, fresh = (create(spec, clip, streams=2) for _ in range(2))
     for batch in range(6):
         many.step(small_world.make_images(batch), streams=torch.arange(8) % 2)
-    assert all(not torch.equal(value[0], value[1]) for value in many.state.values() if value.is_floating_point())
+    own = [key for key, value in many.state.items() if value.is_floating_point()]
+    learnt = [key for key in own if not torch.equal(many.state[key], fresh.state[key])]
+    assert bool(learnt) == bool(own)
+    assert all(not torch.equal(*many.state[key]) for key in learnt)
 
 
 def test_ids_may_come_in_any_whole_form(many: lmr.Method, batches: list[Tensor]) -> None:
@@ -649,7 +664,7 @@ FLIPS = 200  # of each method
 
 @pytest.mark.parametrize("name", METHODS)
 def test_flipped_bit_of_a_state_file_is_noticed_or_changes_nothing(name: str, tmp_path: Path) -> None:
-    method = lmr.create(name, small_world.make_classifier())
+    method = create(name, small_world.make_classifier())
     for batch in range(2):
         method.step(small_world.make_images(batch))
     path = tmp_path / "state"
@@ -675,6 +690,19 @@ LIMITS: dict[str, list[tuple[str, float]]] = {
     ],
     "tent": [("norms", -1.7e38), ("second", -1e-9), ("steps", -3), ("predicted", -(2**60))],
     "eta": [("average", 1.1), ("average", -0.1), ("norms", 2e6)],
+    "eata": [("fisher", -1e-9), ("average", 1.1), ("second", -1e-9)],
+    "sar": [("running", -0.1), ("losses", -1), ("norms", 2e6), ("steps", -1)],
+    "clipartt": [("predicted", -1)],
+    "watt": [("predicted", -1)],
+    "rotta": [
+        *[("label", -2), ("label", 6), ("age", -1), ("uncertainty", -0.1), ("seen", -1), ("student", 2e6)],
+        *[("norms", -2e6), ("second", -1e-9), ("steps", -1)],
+    ],
+    "bca": [("means", 1.1), ("prior", -0.1), ("prior", 1.1), ("mean_counts", -1), ("prior_counts", -1), ("seen", -1)],
+    "dmn": [("keys", -1.1), ("entropy", -0.1), ("seen", -1)],
+    "stata": [("predicted", -1)],
+    "lame": [("predicted", -1)],
+    "cliptta": [("confidence", 1.1), ("confidence", -1.1), ("batches", -1), ("norms", 2e6), ("second", -1e-9)],
     "mint": [("batches", -1), ("pre_counts", -1), ("post_counts", -1), ("pre_means", 1.1), ("post_means", -1.1)],
     "tda": [("pos_keys", 1.1), ("neg_keys", -1.1), ("pos_entropy", -0.1), ("neg_entropy", -0.1), ("neg_mask", 1.5)],
     "ecalp": [
@@ -684,12 +712,14 @@ LIMITS: dict[str, list[tuple[str, float]]] = {
     "batclip": [("norms", 1e7), ("second", -1.0), ("steps", -1)],
     "bitta": [("selection", -1), ("selection", 9), ("norms", 1e7)],
     "zeroshot": [("predicted", -1)],
+    "dynaprompt": [("order", 3), ("order", -1), ("uses", -1), ("seen", -1)],
+    **{name: [("seen", -1)] for name in METHODS if lmr.find_method(name).episodic},
 }
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_value_outside_of_its_range_is_refused(name: str) -> None:
-    method = lmr.create(name, small_world.make_classifier())
+    method = create(name, small_world.make_classifier())
     for batch in range(2):
         method.step(small_world.make_images(batch))
     kept = method.state_dict()
@@ -701,21 +731,24 @@ def test_value_outside_of_its_range_is_refused(name: str) -> None:
 
 
 LOUD = ["lmr", 'lmr(emit="before")', "tent", 'tent(optimizer="sgd")', "eta(margin=1.0, diversity=2.0)", "mint"]
+LOUD += ["eata(margin=1.0, diversity=2.0)", "sar(margin=1.0)", "cliptta(steps=2)"]
 
 
 @pytest.mark.parametrize("lr", [1e30, 1e300])
-@pytest.mark.parametrize("spec", [*LOUD, "batclip", "bitta", 'bitta(emit="before")'])
+@pytest.mark.parametrize(
+    "spec", [*LOUD, "clipartt(steps=2)", "watt(rounds=1)", "batclip", "bitta", 'bitta(emit="before")']
+)
 def test_step_that_would_ruin_the_state_is_refused(spec: str, lr: float) -> None:
     clip = small_world.make_classifier()
-    method = lmr.create(spec, clip, lr=lr)
-    plain = lmr.create("zeroshot", clip)
+    method = create(spec, clip, lr=lr)
+    plain = create("zeroshot", clip)
     for batch in range(3):
         images = small_world.make_images(batch)
         answer = method.step(images)
         assert answer.info["stepped"] is False
         if "bitta" not in spec and "batclip" not in spec:
             torch.testing.assert_close(answer.logits, plain.predict(images).logits, atol=1e-12, rtol=0)
-    fresh = lmr.create(spec, clip, lr=lr)
+    fresh = create(spec, clip, lr=lr)
     assert all(torch.equal(value, fresh.state[key]) for key, value in method.state.items() if key != "predicted")
     fresh.load_state_dict(method.state_dict())
 
@@ -725,7 +758,7 @@ def test_stream_whose_step_is_refused_does_not_disturb_the_others(spec: str) -> 
     """One stream stands at the limit of the norms, so that its own step would pass it."""
     world = small_world.make_classifier()
     clip = lmr.ZeroShot(world.encoder, world.prototypes, 60.0)
-    many, alone = lmr.create(spec, clip, streams=2, lr=0.1), lmr.create(spec, clip, lr=0.1)
+    many, alone = create(spec, clip, streams=2, lr=0.1), create(spec, clip, lr=0.1)
     limit = many.state_dict()["tensors"]["norms"].sign() * 1e6
     many.state["norms"][1] = limit[1]
     ids = torch.arange(8) % 2
@@ -751,7 +784,7 @@ def test_extreme_argument_works_or_gets_a_message(name: str, dtype: torch.dtype)
     for key in set(fields) - {"classifier", "streams", "iterations"}:
         for value in EXTREME:
             try:
-                method = lmr.create(name, clip, **{key: value})
+                method = create(name, clip, **{key: value})
                 for _ in range(2):
                     method.step(images)
                 method.load_state_dict(method.state_dict())
@@ -761,7 +794,7 @@ def test_extreme_argument_works_or_gets_a_message(name: str, dtype: torch.dtype)
 
 def test_target_margin_beyond_the_precision_gets_a_message(clip: lmr.ZeroShot) -> None:
     with pytest.raises(lmr.LmrError, match=r"Expected 'gamma0' of lmr from -3e\+38 to 3e\+38, got a value beyond\."):
-        lmr.create("lmr(gamma0=1e308)", clip)
+        create("lmr(gamma0=1e308)", clip)
 
 
 # Copies.
@@ -779,4 +812,4 @@ def test_copies_go_on_by_themselves(
 def test_state_too_large_for_any_memory_gets_a_sentence(clip: lmr.ZeroShot) -> None:
     for spec, streams in (("tda(pos_capacity=1000000000000)", 1), ("lmr", 10**12)):
         with pytest.raises(lmr.LmrError, match="does not fit in memory"):
-            lmr.create(spec, clip, streams=streams)
+            create(spec, clip, streams=streams)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from few_views import create
 
 import lmr
 from lmr.data.sets.catalogue import CorruptedOnTheFly, PocketWorld
@@ -42,7 +43,7 @@ def draw_batches() -> list[torch.Tensor]:
 
 def answer_stream(name: str) -> list[list[list[float]]]:
     """The probabilities of three classes for the first three images of every batch."""
-    method = lmr.create(name, make_classifier())
+    method = create(name, make_classifier())
     return [
         [[round(p, 8) for p in row] for row in method.step(images).probabilities[:3, ::7].tolist()]
         for images in draw_batches()

@@ -18,6 +18,7 @@ ROOT = Path(lmr.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LIMIT = 500  # lines; a longer file asks to be two
 ROOM = 18  # modules in one folder; more ask for another folder
+CATALOGUE = ROOT / "methods"  # one entry per method, found by scanning and never importing each other: no limit
 
 EVERYTHING = {
     "",
@@ -174,7 +175,7 @@ def test_file_fits_in_a_head(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LIMIT
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES} - {CATALOGUE}), ids=lambda path: path.name)
 def test_folder_is_not_crowded(folder: Path) -> None:
     assert len(list(folder.glob("*.py"))) <= ROOM
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from few_views import create
 from torch import Tensor, nn
 
 import lmr
@@ -60,7 +61,10 @@ def test_stream_is_that_of_plain_autograd(name: str, backbone: lmr.Backbone, bat
     prototypes = backbone.encode_text([f"a photo of a {word}." for word in classes]).double()
     towers = (copy.deepcopy(backbone.encoder).double(), PlainTower(copy.deepcopy(backbone.encoder).double()))
     spec = f"{name}(preset='cifar10-c')" if "cifar10-c" in lmr.find_method(name).presets else name
-    fast, plain = (lmr.create(spec, lmr.ZeroShot(tower, prototypes, 100.0, names=classes)) for tower in towers)
+    pixels = backbone.classifier(classes).pixels
+    fast, plain = (
+        create(spec, lmr.ZeroShot(tower, prototypes, 100.0, names=classes, pixels=pixels)) for tower in towers
+    )
     moved = False
     for batch in batches:
         one, other = fast.step(batch.double()), plain.step(batch.double())
@@ -75,7 +79,7 @@ def test_resumed_stream_is_the_uninterrupted_one(
     name: str, backbone: lmr.Backbone, batches: list[Tensor], tmp_path: Path
 ) -> None:
     clip = backbone.classifier(read_list("cifar10"))
-    whole, first, second = (lmr.create(name, clip) for _ in range(3))
+    whole, first, second = (create(name, clip) for _ in range(3))
     expected = [whole.step(batch).logits for batch in batches]
     for batch in batches[:2]:
         first.step(batch)

@@ -83,11 +83,16 @@ def _name_type(hint: Any) -> str:
 
 
 def _describe_traits(method: type[Method]) -> list[str]:
-    norms = " and ".join(f"the {tower.value} tower" for tower in method.towers)
-    adapts = f"Adapts the norms of {norms}." if norms else "Adapts no weights."
+    towers = " and ".join(f"the {tower.value} tower" for tower in method.towers)
+    adapts = f"Adapts the {method.trained.value} of {towers}." if towers else "Adapts no weights."
     because = f": {method.one_stream_because}" if method.one_stream_because else ""
     streams = "Serves many streams in one batch." if method.many_streams else f"Serves one stream{because}."
-    return [f"Source: {method.source}."] * bool(method.source) + [f"{adapts} {streams}"]
+    views = "Looks at several views of each image, which can also be given." * method.takes_views
+    state = "Keeps nothing of an image for the next." * method.episodic
+    state += "Keeps nothing of a batch for the next." * method.restarts
+    state += "Its state holds images of the stream." * method.keeps_images
+    traits = " ".join(part for part in (adapts, streams, views, state) if part)
+    return [f"Source: {method.source}."] * bool(method.source) + [traits]
 
 
 def _list_presets(method: type[Method]) -> list[tuple[str, str, str, str]]:

@@ -68,6 +68,10 @@ class Mix:
         """The number of samples of each stream: [A]."""
         return torch.bincount(self.index, minlength=self.count)
 
+    def pick(self, values: Tensor, place: int) -> Tensor:
+        """The ``values`` [B, ...] of the samples of one stream, by its place in ``active``, in their order."""
+        return values if self.count == 1 else values[self.index == place]
+
     def sum(self, values: Tensor) -> Tensor:
         """The sum of ``values`` [B, ...] over the samples of each stream: [A, ...]."""
         return sum_by_stream(values, self.index, self.count)

@@ -15,7 +15,8 @@ from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.norms import find_blocks
 from lmr.core.placement import Device, count_moves, find_placement, find_whole, place_tower, read_target, widen
-from lmr.core.text import TextSide
+from lmr.core.text import TextReader, TextSide
+from lmr.core.views.pixel_scale import PixelScale
 
 
 class ZeroShot:
@@ -26,7 +27,9 @@ class ZeroShot:
     image) are optional; they give answers their names and a wrong image a clearer error message. ``text`` is needed
     only by methods that adapt the text tower too. ``identity`` says what the prototypes were made from (model, prompts)
     where that is known: a saved state is then recognised by it, and not by values whose last digits depend on the
-    machine that computed them. ``prompts`` are the texts of each class, where they are known.
+    machine that computed them. ``prompts`` are the texts of each class, where they are known. ``reader`` encodes other
+    texts, for methods that write some. ``pixels`` says how images were scaled, for methods whose augmentations work on
+    pixel values.
 
     Examples:
         >>> import lmr, torch
@@ -50,6 +53,8 @@ class ZeroShot:
         text: TextSide | None = None,
         identity: str | None = None,
         prompts: Sequence[Sequence[str]] | None = None,
+        reader: TextReader | None = None,
+        pixels: PixelScale | None = None,
     ) -> None:
         if not isinstance(encoder, nn.Module):
             raise LmrError(f"Expected an nn.Module that maps images to features, got {type(encoder).__name__}.")
@@ -74,7 +79,7 @@ class ZeroShot:
         self.logit_scale, self.logit_bias = scale, bias
         self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
         self.input_shape = tuple(input_shape) if input_shape is not None else None
-        self.text, self.identity, self.prompts = text, identity, prompts
+        self.text, self.identity, self.prompts, self.reader, self.pixels = text, identity, prompts, reader, pixels
 
     @property
     def prototypes(self) -> Tensor:
@@ -112,6 +117,11 @@ class ZeroShot:
     def classes(self) -> int:
         """C, the number of classes."""
         return len(self._prototypes)
+
+    @property
+    def text_towers(self) -> list[nn.Module]:
+        """The towers that encode texts for methods, where there are any."""
+        return list(dict.fromkeys(side.tower for side in (self.text, self.reader) if side is not None))
 
     @property
     def device(self) -> torch.device:
@@ -210,6 +220,16 @@ class ZeroShot:
         split = getattr(self.encoder, "split_batch", None)
         return list(split(count)) if callable(split) else [slice(0, count)]
 
+    def read_texts(self, texts: Sequence[str]) -> Tensor:
+        """Unit features [N, D] of texts, without gradient, in the prototypes' precision; an LmrError if it cannot."""
+        if self.reader is None:
+            raise LmrError(
+                "This classifier has prototypes and no text encoder; give ZeroShot a reader=TextReader(...)."
+            )
+        with torch.no_grad(), leave_inference_mode(), leave_autocast(self.device):
+            features = self.reader.encode(texts)
+        return F.normalize(features.to(self.prototypes.device, self.prototypes.dtype), dim=-1)
+
     def cosines(self, features: Tensor) -> Tensor:
         """Cosine of every unit feature with every prototype: [B, C]."""
         return features @ self.prototypes.T
@@ -217,6 +237,15 @@ class ZeroShot:
     def logits(self, cosines: Tensor) -> Tensor:
         """Cosines on the model's scale: [B, C]."""
         return self.logit_scale * cosines + self.logit_bias
+
+    def require_shape(self, method: str) -> tuple[int, ...]:
+        """The shape of an image, for a method that keeps some; an LmrError if it is not known."""
+        if self.input_shape is None:
+            raise LmrError(
+                f"{method} keeps images, and this classifier does not know their shape; give ZeroShot an "
+                "input_shape=(3, 224, 224), or set clip.input_shape."
+            )
+        return self.input_shape
 
     def check(self, images: Tensor) -> None:
         """Raise an LmrError for anything but a batch of finite preprocessed images, or of their tokens (``embed``)."""
@@ -241,6 +270,22 @@ class ZeroShot:
         if not finite.all():
             bad = (~finite).nonzero().flatten().tolist()
             raise LmrError(f"Images {bad[:8]} of this batch hold NaN or infinite values; remove them.")
+
+    def holds_views(self, images: object) -> bool:
+        """Whether it is a tensor of views [B, V, ...] of images, and not of images [B, ...].
+
+        Where the shape of an image is not known, images are taken to be [3, H, W] at most.
+        """
+        most = 3 if self.input_shape is None else len(self.input_shape)
+        return isinstance(images, Tensor) and images.ndim == most + 2
+
+    def check_views(self, images: Tensor) -> None:
+        """Raise an LmrError for anything but views [B, V, ...] of finite preprocessed images."""
+        if self.input_shape is not None and is_dense(images) and tuple(images.shape[2:]) != self.input_shape:
+            raise LmrError(f"Expected views of shape {['B', 'V', *self.input_shape]}, got {list(images.shape)}.")
+        if 0 in images.shape[:2]:
+            raise LmrError(f"Expected at least one view of each image [B, V, ...], got shape {list(images.shape)}.")
+        self.check(images.flatten(0, 1) if is_dense(images) else images)
 
 
 def is_dense(value: object) -> bool:

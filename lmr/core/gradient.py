@@ -6,7 +6,7 @@ one optimiser step per stream. ``GradientMethod`` adds the arguments of an optim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,13 +53,17 @@ class NormMethod(Method):
 
     def prepare(self) -> None:
         """Find the norms of the tower, or of its last blocks."""
-        self.bank = NormBank(self.tower(), self.last_blocks)
+        self.bank = NormBank(self.tower(), self.last_blocks, self.list_skipped())
         self.first = self.classifier.find_start(self.last_blocks)  # block that passes start from; None: the images
 
     @property
     def last_blocks(self) -> int | None:
         """How many of the last blocks adapt, with the norms after them; None for the whole tower."""
         return None
+
+    def list_skipped(self) -> Collection[str]:
+        """The names of norms that do not adapt."""
+        return ()
 
     @property
     def trainable(self) -> int:
@@ -181,6 +185,21 @@ class NormMethod(Method):
         values = tuple(torch.cat(pieces) for pieces in zip(*seen, strict=True))
         return TracedBatch(values, lambda slope: mix.sum(slope.unsqueeze(1) * torch.cat(slopes)))
 
+    def differentiate(
+        self, images: Tensor, mix: Mix, norms: Tensor, loss: Callable[[Tensor, int], Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients [A, P] of losses that compare the images of a stream with each other, the losses [A], the features.
+
+        ``loss`` maps the unit features [n, D] of a stream's images and its place among the active ones to one number.
+        The batch is encoded as a whole. A stream whose loss is not finite spoils only its own gradient.
+        """
+        norms = norms.detach().requires_grad_()
+        with torch.enable_grad():
+            features = self.image_features(images, norms, mix.index)
+            losses = torch.stack([loss(mix.pick(features, k), k) for k in range(mix.count)])
+            (gradient,) = torch.autograd.grad(losses.sum(), norms)
+        return gradient, losses.detach(), features.detach()
+
     # Steps.
 
     def propose(
@@ -210,9 +229,12 @@ class NormMethod(Method):
 
     def drift(self, mix: Mix) -> Tensor:
         """How far the norms of each stream are from their start, relative to its length: [A]."""
+        return self.measure_drift(self.take(mix, "norms")["norms"])
+
+    def measure_drift(self, norms: Tensor) -> Tensor:
+        """How far norms [A, P] are from the tower's own, relative to their length: [A]."""
         start = self.bank.start
-        moved = self.take(mix, "norms")["norms"] - start
-        length: Tensor = torch.linalg.vector_norm(moved, dim=1) / torch.linalg.vector_norm(start)
+        length: Tensor = torch.linalg.vector_norm(norms - start, dim=1) / torch.linalg.vector_norm(start)
         return length
 
 

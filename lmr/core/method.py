@@ -28,7 +28,7 @@ from lmr.core.log import LOGGER
 from lmr.core.placement import Device
 from lmr.core.spec import convert, format_spec
 from lmr.core.state import read_state, write_state
-from lmr.core.traits import Emission, Passes, Role, Scores, Switch, Tower
+from lmr.core.traits import Emission, Passes, Role, Scores, Switch, Tower, Trained
 from lmr.core.traits import Preset as Preset
 
 Streams = Sequence[int] | Tensor | int | None
@@ -80,7 +80,8 @@ class Method:
     source: ClassVar[str] = ""  # where it was published, in a few words
     year: ClassVar[int] = 9999  # of the publication; orders tables
     role: ClassVar[Role] = Role.OTHER
-    towers: ClassVar[tuple[Tower, ...]] = ()  # whose norms it adapts
+    towers: ClassVar[tuple[Tower, ...]] = ()  # which of them it adapts
+    trained: ClassVar[Trained] = Trained.NORMS  # what of them
     emission: ClassVar[Emission] = "before"  # of a method without an argument ``emit``
     scores: ClassVar[Scores] = Scores.COSINES
     gated: ClassVar[bool] = False  # info["gate_share"] of the samples take the backward; the others cost a forward
@@ -89,6 +90,10 @@ class Method:
     added: ClassVar[tuple[str, ...]] = ()  # arguments newer than saved states and rows, whose specs do not have them
     switches: ClassVar[tuple[Switch, ...]] = ()  # what a budget chooses from
     switches_source: ClassVar[str] = ""  # what measured them, in a few words
+    episodic: ClassVar[bool] = False  # nothing of an image stays for the next: batches and streams only group images
+    takes_views: ClassVar[bool] = False  # ``step`` also takes given views [B, V, ...] of each image, the image first
+    restarts: ClassVar[bool] = False  # nothing of a batch stays for the next: ``predict`` answers as ``step`` does
+    keeps_images: ClassVar[bool] = False  # the state holds images of the stream, so their shape must be known
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported
@@ -111,7 +116,7 @@ class Method:
             reason = f" ({self.one_stream_because})" if self.one_stream_because else ""
             raise LmrError(f"{self.name} serves one stream{reason}; create one {self.name} per stream.")
         try:
-            with leave_inference_mode():
+            with leave_inference_mode(), leave_autocast(self.classifier.device):
                 self.prepare()
                 self.state: dict[str, Tensor] = self.begin(self.streams)
                 self.state["predicted"] = self._no_predictions(self.streams)
@@ -182,7 +187,11 @@ class Method:
     # The interface for users. Threads may share a method: each call holds the towers it uses.
 
     def step(self, images: Tensor, streams: Streams = None) -> Prediction:
-        """Adapt on this batch and answer it. With several streams, ``streams`` [B] gives the stream of each image."""
+        """Adapt on this batch and answer it. With several streams, ``streams`` [B] gives the stream of each image.
+
+        A method that ``takes_views`` makes views of each image, or takes given ones: images [B, V, ...], of which the
+        first view is the image itself.
+        """
         with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
             images, mix = self._check(images, streams)
             prediction = self.adapt(images, mix)
@@ -314,6 +323,12 @@ class Method:
             if not 0 <= value < math.inf:
                 raise LmrError(f"Expected {key!r} of {self.name} to be finite and not negative, got {value}.")
 
+    def _require_count(self, *keys: str, most: int = 1000) -> None:
+        """Refuse numbers of repetitions or entries that are not sensible; for ``prepare``."""
+        for key in keys:
+            if not 1 <= getattr(self, key) <= most:
+                raise LmrError(f"Expected {key!r} of {self.name} from 1 to {most}, got {getattr(self, key)}.")
+
     def _check_size(self, key: str) -> None:
         """Refuse finite arguments that the model's precision, or a whole number of the machine, cannot hold."""
         value = getattr(self, key)
@@ -330,15 +345,14 @@ class Method:
         Always both towers: a method that acquired the text tower only when it needs it could wait for another method
         that waits for it. Where the classifier was moved since the last call, the state follows.
         """
-        text = self.classifier.text
-        with hold(self.classifier.encoder, *([] if text is None else [text.tower])):
+        with hold(self.classifier.encoder, *self.classifier.text_towers):
             if self._placement != (self.classifier.device, self.classifier.prototypes.dtype):
                 self._follow()
             yield
 
     def _follow(self) -> None:
         """Bring the state to where the classifier is now, in the types it would begin with there."""
-        with leave_inference_mode():
+        with leave_inference_mode(), leave_autocast(self.classifier.device):
             self.prepare()
             self.state = self._convert_state(self.state)
         self._placement = self.classifier.device, self.classifier.prototypes.dtype
@@ -349,9 +363,12 @@ class Method:
         return {key: _convert(value, like[key]) for key, value in tensors.items()}
 
     def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
-        self.classifier.check(images)
-        if self.needs_images and self.classifier.is_embedded(images):
-            raise LmrError(f"{self.name} needs the images themselves, got their tokens {list(images.shape)}.")
+        if self.takes_views and self.classifier.holds_views(images):
+            self.classifier.check_views(images)
+        else:
+            self.classifier.check(images)
+            if self.needs_images and self.classifier.is_embedded(images):
+                raise LmrError(f"{self.name} needs the images themselves, got their tokens {list(images.shape)}.")
         images = images.detach().clone() if images.is_inference() else images.detach()
         if streams is None:
             if self.streams > 1:

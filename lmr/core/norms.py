@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +57,7 @@ class NormBank:
     sample is scaled and shifted by its own row. Norms with tied parameters are adapted separately.
 
     With ``blocks`` only the norms of the last so many blocks and of what comes after them are in a row; the others
-    always use their own parameters.
+    always use their own parameters. So do the norms that ``skip`` names.
 
     Examples:
         >>> import lmr, torch
@@ -72,14 +72,14 @@ class NormBank:
         True
     """
 
-    def __init__(self, tower: nn.Module, blocks: int | None = None) -> None:
+    def __init__(self, tower: nn.Module, blocks: int | None = None, skip: Collection[str] = ()) -> None:
         self.tower = tower
         wanted = None if blocks is None else list_last_modules(tower, blocks)
         self.norms: list[_Norm] = []
         values: list[Tensor] = []
         size = 0
         for name, module in tower.named_modules():
-            if not isinstance(module, nn.LayerNorm) or (wanted is not None and name not in wanted):
+            if not isinstance(module, nn.LayerNorm) or name in skip or (wanted is not None and name not in wanted):
                 continue
             own = [_find_own(module, key) for key in ("weight", "bias")]
             if not isinstance(own[0], Tensor):
@@ -264,16 +264,29 @@ def find_blocks(tower: nn.Module) -> tuple[str, int]:
 
 def list_last_modules(tower: nn.Module, blocks: int) -> set[str]:
     """The names of all modules in the last ``blocks`` blocks (all of them if there are fewer) and registered after."""
-    sequence, count = find_blocks(tower)
-    prefix = f"{sequence}." if sequence else ""
-    names = [name for name, _ in tower.named_modules()]
-    places = [_read_place(name, prefix) for name in names]
-    last = max(k for k, place in enumerate(places) if place is not None)
+    places, count = _place_modules(tower)
+    last = max(k for k, place in enumerate(places.values()) if place is not None)
     return {
         name
-        for k, (name, place) in enumerate(zip(names, places, strict=True))
+        for k, (name, place) in enumerate(places.items())
         if k > last or (place is not None and place >= count - blocks)
     }
+
+
+def list_numbered_modules(tower: nn.Module, numbers: Collection[int]) -> set[str]:
+    """The names of all modules in the blocks of these numbers, from 0; none where the tower has no such blocks."""
+    try:
+        places, _ = _place_modules(tower)
+    except LmrError:
+        return set()
+    return {name for name, place in places.items() if place in numbers}
+
+
+def _place_modules(tower: nn.Module) -> tuple[dict[str, int | None], int]:
+    """The number of the block that each module belongs to, None outside of them; and how many blocks there are."""
+    sequence, count = find_blocks(tower)
+    prefix = f"{sequence}." if sequence else ""
+    return {name: _read_place(name, prefix) for name, _ in tower.named_modules()}, count
 
 
 def _holds_norm(block: nn.Module) -> bool:

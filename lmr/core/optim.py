@@ -14,7 +14,7 @@ OptimizerName = Literal["adam", "adamw", "sgd"]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Adam (decay in the gradient), AdamW (decay on the rows) or SGD (momentum 0.9, Nesterov), as in torch.optim.
+    """Adam (decay in the gradient), AdamW (decay on the rows) or SGD with momentum, as in torch.optim.
 
     ``begin`` gives the moments before the first step, ``step`` the rows and moments after one; nothing is changed in
     place.
@@ -34,6 +34,9 @@ class Optimizer:
     lr: float
     weight_decay: float = 0.0
     unit: int = 1  # of what ``steps`` counts make a step of the usual length (Adam); 64: images in batches of 64
+    momentum: float = 0.9  # of SGD
+    nesterov: bool = True  # of SGD
+    eps: float = 1e-8  # of Adam and AdamW
 
     def begin(self, rows: Tensor) -> dict[str, Tensor]:
         """Moments for rows [A, P] before their first step."""
@@ -51,11 +54,19 @@ class Optimizer:
         elif self.weight_decay:
             gradient = gradient + self.weight_decay * rows
         if self.name == "sgd":
-            momentum = 0.9 * moments["momentum"] + gradient
-            moved = rows - self.lr * (gradient + 0.9 * momentum)
+            momentum = self.momentum * moments["momentum"] + gradient
+            moved = rows - self.lr * (gradient + self.momentum * momentum if self.nesterov else momentum)
             return moved, {"momentum": momentum, "steps": moments["steps"] + 1}
         moved, first, second, steps = adam_step(
-            rows, gradient, moments["first"], moments["second"], moments["steps"], self.lr, taken=taken, unit=self.unit
+            rows,
+            gradient,
+            moments["first"],
+            moments["second"],
+            moments["steps"],
+            self.lr,
+            eps=self.eps,
+            taken=taken,
+            unit=self.unit,
         )
         return moved, {"first": first, "second": second, "steps": steps}
 

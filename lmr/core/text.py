@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,23 @@ from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 
 T = TypeVar("T")
+
+
+class ContextPrompts(Protocol):
+    """One prompt per class, whose first words are vectors that a method learns: the context, the same for all."""
+
+    order: Tensor  # the classes [C], those together that are best encoded together
+
+    def start(self, tower: nn.Module) -> Tensor:
+        """The vectors [n, w] of the context's words."""
+        ...
+
+    def encode(self, tower: nn.Module, classes: Tensor, context: Tensor) -> Tensor:
+        """Raw features [k, D] of some classes [k] with a context [n, w]; gradient flows to it."""
+        ...
+
+
+ContextWriter = Callable[[str, Sequence[str]], ContextPrompts]  # of the context's words and the names of the classes
 
 
 @dataclass(frozen=True)
@@ -40,6 +57,7 @@ class TextSide:
     encode: Callable[[nn.Module, slice], Tensor]  # takes the tower, so that a copy encodes with its copy
     classes: int
     tokens: int | None = None  # of each prompt as it is encoded, where that is known: what one prompt costs
+    learn: ContextWriter | None = None  # writes prompts whose context can be learnt, where the tower takes them
 
     def __post_init__(self) -> None:
         self.tower.eval().requires_grad_(False)
@@ -63,6 +81,24 @@ class TextSide:
     def chunks(self, chunk: int) -> Iterator[slice]:
         """Slices of at most ``chunk`` classes that cover all of them."""
         return (slice(first, min(first + chunk, self.classes)) for first in range(0, self.classes, chunk))
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """A text tower and how it reads any texts, for methods that write texts of their own.
+
+    ``encode`` maps N texts to their features [N, D], without gradient. A text that it cannot read is an LmrError.
+
+    Examples:
+        >>> import lmr, torch
+        >>> backbone = lmr.load("photo")
+        >>> clip = backbone.classifier(["cat", "ship"])
+        >>> clip.read_texts(["a large cat", "a small ship"]).shape
+        torch.Size([2, 128])
+    """
+
+    tower: nn.Module
+    encode: Callable[[Sequence[str]], Tensor]
 
 
 def differentiate_towers(

@@ -25,8 +25,15 @@ class Role(enum.IntEnum):
     OURS = 2  # the method of this package
 
 
+class Trained(enum.Enum):
+    """What a method adapts of the towers it names."""
+
+    NORMS = "norms"
+    CONTEXT = "context words"  # the vectors of the words before the class names, in the input of the text tower
+
+
 class Tower(enum.Enum):
-    """A part of the model whose norms a method adapts.
+    """A part of the model that a method adapts.
 
     Examples:
         >>> import lmr
@@ -49,6 +56,7 @@ class Scores(enum.Enum):
 
     COSINES = "cosines"  # logit_scale * similarity + logit_bias, plus an offset the method can name
     LABELS = "labels"  # the logarithm of a distribution over labels
+    VOTES = "votes"  # how many views of the image chose each class
 
 
 @dataclass(frozen=True)
@@ -56,13 +64,14 @@ class Passes:
     """How often one step sends each image, and each class prompt, through its tower; averages over the batch.
 
     With ``blocks`` only ``whole`` of the forwards, the first, are through the whole tower. Every further one, and every
-    backward, is through the last so many blocks.
+    backward, is through the last so many blocks. Prompts are encoded once for a whole batch, or with ``own_prompts``
+    once for each image; of each prompt, ``shared_tokens`` are computed once for all classes.
 
     Examples:
         >>> import lmr
         >>> method = lmr.create("tent", lmr.load("pocket").classifier(["red ring", "blue star"]))
         >>> method.count_passes()
-        Passes(forwards=1, backwards=1, text_forwards=0.0, text_backwards=0.0, blocks=None, whole=1.0)
+        Passes(forwards=1, backwards=1, text_forwards=0.0, text_backwards=0.0, blocks=None, whole=1.0, ...)
     """
 
     forwards: float
@@ -71,6 +80,13 @@ class Passes:
     text_backwards: float = 0.0
     blocks: int | None = None
     whole: float = 1.0
+    own_prompts: bool = False
+    shared_tokens: int = 0
+
+    def count_texts(self, batch_size: int) -> tuple[float, float]:
+        """Forwards and backwards of each class prompt in a batch of so many images."""
+        times = batch_size if self.own_prompts else 1
+        return times * self.text_forwards, times * self.text_backwards
 
     @property
     def total(self) -> float:

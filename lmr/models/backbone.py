@@ -15,7 +15,8 @@ from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.placement import Device, find_placement, place_tower, read_target
-from lmr.core.text import TextSide
+from lmr.core.text import TextReader, TextSide
+from lmr.core.views.pixel_scale import PixelScale
 from lmr.models.formats.to_transformers import Norms
 from lmr.models.image_preprocess import ImagePreprocess, Images
 from lmr.models.model_facts import ModelFacts, describe_facts
@@ -137,6 +138,8 @@ class Backbone(ABC):
             text=text,
             identity=identity,
             prompts=prompts,
+            reader=TextReader(self._text, self.encode_text),
+            pixels=PixelScale(self.preprocessing.mean, self.preprocessing.std),
         )
 
     def _find_prototypes(self, identity: str, prompts: list[list[str]], cache: Cache) -> Tensor:

@@ -6,6 +6,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from lmr.models.backbone import Backbone
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import Memory, VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig, TextTower
+from lmr.models.context_prompts import ContextTokenizer
 from lmr.models.model_facts import ModelFacts, ModelFormat, TokenizerKind
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.token_prompts import CausalPrompts
@@ -133,8 +135,9 @@ class EmbeddedModel(Backbone):
 
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts."""
-        prompts = CausalPrompts(*self.tokenizer(texts, self._context))
-        return TextSide(self._text, prompts, len(texts), prompts.longest)
+        tokenize = partial(self.tokenizer, context=self._context)
+        prompts = CausalPrompts(*tokenize(texts))
+        return TextSide(self._text, prompts, len(texts), prompts.longest, ContextTokenizer(tokenize))
 
 
 def _read_channels(words: str) -> tuple[float, float, float]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lmr import ZeroShot
+from lmr import PixelScale, ZeroShot
 from lmr.core.text import TextSide
 
 CLASSES, WIDTH = 6, 8
+SHAPE = (4, WIDTH)  # of an image; the classifier is not told, so that it is not taken for a picture or a table
 
 
 class SmallTower(nn.Module):
@@ -34,14 +35,29 @@ def fill(module: nn.Module, first: int) -> nn.Module:
     return module
 
 
+class SmallPrompts:
+    """Prompts [C, 3, 8] whose first two vectors are a context."""
+
+    def __init__(self, prompts: Tensor) -> None:
+        self.prompts, self.order = prompts, torch.arange(len(prompts))
+
+    def start(self, tower: nn.Module) -> Tensor:
+        return self.prompts[0, :2]
+
+    def encode(self, tower: nn.Module, classes: Tensor, context: Tensor) -> Tensor:
+        common = context.to(self.prompts.dtype).expand(len(classes), -1, -1)
+        return tower(torch.cat([common, self.prompts[classes, 2:]], 1))
+
+
 def make_classifier(dtype: torch.dtype = torch.float64) -> ZeroShot:
     """Six classes."""
     image, text = fill(SmallTower().double(), 1).to(dtype), fill(SmallTower().double(), 2).to(dtype)
     prompts = torch.sin(torch.arange(CLASSES * 3 * WIDTH, dtype=torch.float64) * 1.3).view(CLASSES, 3, WIDTH).to(dtype)
-    side = TextSide(text, lambda tower, part: tower(prompts[part]), CLASSES)
+    learnt = SmallPrompts(prompts)
+    side = TextSide(text, lambda tower, part: tower(prompts[part]), CLASSES, learn=lambda context, names: learnt)
     with torch.no_grad():
         prototypes = text(prompts)
-    return ZeroShot(image, prototypes, 20.0, text=side)
+    return ZeroShot(image, prototypes, 20.0, text=side, pixels=PixelScale((0.5,), (0.5,)))
 
 
 def make_images(batch: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.bench.cost.entries import Entry
-from lmr.bench.cost.flops import count_passes_of_image, count_text
+from lmr.bench.cost.flops import count_passes_of_image, count_texts
 from lmr.bench.cost.gate import NOBODY, build_prototypes
 from lmr.bench.cost.measured_model import MeasuredModel, assign_colours
 from lmr.bench.cost.memory import estimate_prompt, read_available
@@ -23,6 +23,7 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method, Prediction, list_arguments
 from lmr.core.registry import create
 from lmr.core.traits import Passes
+from lmr.core.views.pixel_scale import PixelScale
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ class ContenderFactory:
             logit_bias=self.model.logit_bias,
             input_shape=self.model.input_shape,
             text=text,
+            pixels=PixelScale((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
         )
 
     def count_flops(self, contender: CostContender, outcome: StepOutcome) -> int | None:
@@ -144,8 +146,8 @@ class ContenderFactory:
         if passes.text_forwards or passes.text_backwards:
             if text is None:
                 return None
-            prompt = count_text(text.config, text.config.context if contender.entry.whole else self.model.longest)
-            total += self.classes * (passes.text_forwards * prompt.forward + passes.text_backwards * prompt.backward)
+            tokens = text.config.context if contender.entry.whole else self.model.longest
+            total += self.classes * count_texts(text.config, tokens, passes, contender.images)
         return round(total)
 
     def _encode(self, count: int) -> tuple[Tensor, Tensor]:

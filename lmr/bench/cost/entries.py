@@ -48,12 +48,12 @@ class Entry:
 
     @property
     def learns(self) -> bool:
-        """Whether a step has a backward."""
-        return self.method is not None and bool(self.method.towers)
+        """Whether a step has a backward through the image tower."""
+        return self.method is not None and Tower.IMAGE in self.method.towers
 
     @property
     def needs_text(self) -> bool:
-        """Whether the text tower adapts, so that every class needs a prompt."""
+        """Whether the text tower or its input adapts, so that every class needs a prompt."""
         return self.method is not None and Tower.TEXT in self.method.towers
 
     @property

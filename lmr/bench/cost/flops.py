@@ -59,9 +59,19 @@ def count_passes_of_image(tower: VisionTower, passes: Passes, classes: int, *, n
     return forwards + passes.backwards * (last.backward + seen.backward)
 
 
-def count_text(config: TextConfig, tokens: int, *, whole: bool = False) -> Flops:
-    """One prompt through its tower. Masked products are counted, as kernels compute them."""
-    return _count_tower(tokens, config, whole)
+def count_text(config: TextConfig, tokens: int, *, whole: bool = False, shared: int = 0) -> Flops:
+    """One prompt through its tower, without ``shared`` tokens that other prompts have too.
+
+    Masked products are counted, as kernels compute them.
+    """
+    return _count_tower(tokens, config, whole, shared=shared)
+
+
+def count_texts(config: TextConfig, tokens: int, passes: Passes, batch_size: int) -> float:
+    """All passes of one class's prompt in a step on so many images."""
+    prompt = count_text(config, tokens, shared=passes.shared_tokens)
+    forwards, backwards = passes.count_texts(batch_size)
+    return forwards * prompt.forward + backwards * prompt.backward
 
 
 def count_comparison(features: int, classes: int) -> Flops:
@@ -89,24 +99,25 @@ def count_forwards(method: Method, batch_size: int, past: float = 1.0) -> float 
     if passes.text_forwards or passes.text_backwards:
         if clip.text is None or clip.text.tokens is None or not isinstance(clip.text.tower, TextTower):
             return None
-        prompt = count_text(clip.text.tower.config, clip.text.tokens)
-        texts = passes.text_forwards * prompt.forward + passes.text_backwards * prompt.backward
-        total += clip.classes * texts / batch_size
+        total += clip.classes * count_texts(clip.text.tower.config, clip.text.tokens, passes, batch_size) / batch_size
     return total / one
 
 
-def _count_tower(tokens: int, config: VisionConfig | TextConfig, whole: bool, last: int | None = None) -> Flops:
-    blocks = [_count_block(tokens, tokens, config.width, config.hidden) for _ in range(config.depth - 1)]
-    blocks.append(_count_block(tokens, tokens if whole else 1, config.width, config.hidden))
+def _count_tower(
+    tokens: int, config: VisionConfig | TextConfig, whole: bool, last: int | None = None, shared: int = 0
+) -> Flops:
+    own = tokens - shared
+    blocks = [_count_block(tokens, own, own, config.width, config.hidden) for _ in range(config.depth - 1)]
+    blocks.append(_count_block(tokens, own, own if whole else 1, config.width, config.hidden))
     blocks = blocks if last is None else blocks[-last:]
     projection = 2 * config.width * config.features
     forward = sum(block.forward for block in blocks) + projection
     return Flops(forward, sum(block.backward for block in blocks) + projection)
 
 
-def _count_block(tokens: int, asked: int, width: int, hidden: int) -> Flops:
-    """One block in which ``asked`` of the tokens need more than keys and values."""
-    linear = 2 * tokens * width * 2 * width  # keys, values
+def _count_block(tokens: int, own: int, asked: int, width: int, hidden: int) -> Flops:
+    """One block in which ``own`` of the tokens need keys and values, and ``asked`` of them more than that."""
+    linear = 2 * own * width * 2 * width  # keys, values
     linear += 2 * asked * width * (2 * width + 2 * hidden)  # queries, output, the two layers of the perceptron
     attention = 2 * 2 * asked * tokens * width
     return Flops(linear + attention, linear + 2 * attention)

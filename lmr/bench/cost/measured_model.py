@@ -15,12 +15,14 @@ from lmr.models import Backbone, load
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 from lmr.models.clip.text_tower import TextConfig, TextTower
+from lmr.models.context_prompts import ContextTokens
 from lmr.models.formats.to_transformers import build_transformers_vision
 
 SMALL = "small"  # a tower that takes seconds, not minutes, to see the table and to test it
 _SMALL_IMAGE = VisionConfig(resolution=32, patch=8, width=64, depth=3, heads=4, features=48, hidden=128)
 _SMALL_TEXT = TextConfig(context=20, vocabulary=100, width=32, depth=2, heads=2, features=48, hidden=64)
 
+CONTEXT = 4  # tokens of "a photo of a"
 SHORTEST, LONGEST = 7, 16  # tokens of "a photo of a ..." with ImageNet's class names, begin and end included
 
 _WORDS = (["cat", "ship"], ["red circle", "blue star"])  # every vocabulary has one of these pairs
@@ -92,7 +94,13 @@ class MeasuredModel:
             tokens, end = self._draw_tokens(self.text.config, classes)
             if whole:
                 tokens = F.pad(tokens, (0, self.text.config.context - tokens.shape[1]))
-            return TextSide(self.text, lambda tower, part: tower(tokens[part], end[part]), classes)
+            prompts = ContextTokens(tokens, end, CONTEXT)
+            return TextSide(
+                self.text,
+                lambda tower, part: tower(tokens[part], end[part]),
+                classes,
+                learn=lambda context, names: prompts,
+            )
         if self.backbone is None or whole:
             return None
         try:

@@ -175,7 +175,7 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
 
 def _count_task(task: Task, passes: Passes, classes: int) -> Passes:
     """The passes of a whole run: of single images, and of single prompts."""
-    prompts = classes * -(-task.images // task.batch_size)  # at every batch
+    prompts = classes * (task.images if passes.own_prompts else -(-task.images // task.batch_size))  # at every batch
     more = task.forgetting + (task.images if task.recovery else 0)
     return Passes(
         forwards=task.images * passes.forwards + more,

@@ -36,3 +36,12 @@ def all_by_stream(values: Tensor, index: Tensor, streams: int) -> Tensor:
 def choose_rows(chosen: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """Rows of ``new`` [A, ...] where ``chosen`` [A] holds, of ``old`` elsewhere."""
     return torch.where(chosen.view(-1, *[1] * (new.ndim - 1)), new, old)
+
+
+def rank_by_stream(index: Tensor, streams: int) -> Tensor:
+    """The place of each sample among those of its stream, in their order, from 0: int64 [B]."""
+    sizes = torch.bincount(index, minlength=streams)
+    order = torch.argsort(index, stable=True)
+    rank = torch.empty_like(index)
+    rank[order] = torch.arange(len(index), device=index.device) - (sizes.cumsum(0) - sizes)[index[order]]
+    return rank

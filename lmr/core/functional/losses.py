@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Shannon entropy in nats of the softmax of each row, straight from the logits without an epsilon: [B]."""
-    log_p = logits.log_softmax(1)
-    return -(log_p.exp() * log_p).sum(1)
+    """Shannon entropy in nats of the softmax over the last axis, straight from logits [..., C] without an epsilon."""
+    log_p = logits.log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1)
 
 
 def average_by_class(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

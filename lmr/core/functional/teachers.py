@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from lmr.core.functional.by_stream import rank_by_stream
+
 
 def choose_teachers(index: Tensor, streams: int, share: float) -> Tensor:
     """The images that teach, bool [B]: of each stream's n images ceil(share n), evenly spaced in their order.
@@ -17,10 +19,7 @@ def choose_teachers(index: Tensor, streams: int, share: float) -> Tensor:
     """
     if share == 1:
         return torch.ones_like(index, dtype=torch.bool)  # the published method: nothing to sort in every step
-    sizes = torch.bincount(index, minlength=streams)
-    order = torch.argsort(index, stable=True)
-    rank = torch.empty_like(index)
-    rank[order] = torch.arange(len(index), device=index.device) - (sizes.cumsum(0) - sizes)[index[order]]
+    sizes, rank = torch.bincount(index, minlength=streams), rank_by_stream(index, streams)
     wanted = [max(1, math.ceil(share * size - 1e-8)) for size in sizes.tolist()]
     many, all_ = torch.tensor(wanted, device=index.device)[index], sizes[index]
     return (rank + 1) * many // all_ > rank * many // all_

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,8 @@ from lmr.core.classifier import ZeroShot, digest_tensors, leave_autocast, leave_
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.placement import find_placement, widen
-from lmr.core.text import TextSide
+from lmr.core.text import TextReader, TextSide
+from lmr.core.views.pixel_scale import PixelScale
 from lmr.models.prompts import Templates, write_prompts
 from lmr.models.prototypes import average_prompts, digest_tower
 
@@ -61,6 +62,21 @@ class TextPrompts:
         return features
 
 
+class TextEncoder:
+    """Texts to unit features, tokenised and encoded by the model."""
+
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer) -> None:
+        self.model, self.tokenizer = model, tokenizer
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Unit features [N, D], never below float32."""
+        raw = TextPrompts(_tokenize(self.tokenizer, list(texts)))(self.model, slice(0, len(texts)))
+        if not isinstance(raw, Tensor) or raw.ndim != 2 or len(raw) != len(texts):
+            found = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
+            raise LmrError(f"Expected encode_text to give features {[len(texts), 'D']}, got {found}.")
+        return F.normalize(raw.to(widen(raw.dtype)), dim=-1)
+
+
 def build_classifier(model: Any, tokenizer: Tokenizer, names: Sequence[str], templates: Templates) -> ZeroShot:
     """The classifier; everything is checked before the model is frozen."""
     scale, bias = _check_model(model)
@@ -74,21 +90,24 @@ def build_classifier(model: Any, tokenizer: Tokenizer, names: Sequence[str], tem
     with leave_inference_mode(), leave_autocast(device), hold(model), _evaluate(model):
         tokens = _tokenize(tokenizer, [text for own in prompts for text in own])
         encoder = ImageSide(model, _find_image_parts(model, _find_text_norms(model, tokens)))
-
-        def encode(texts: Sequence[str]) -> Tensor:
-            raw = TextPrompts(_tokenize(tokenizer, list(texts)))(model, slice(0, len(texts)))
-            if not isinstance(raw, Tensor) or raw.ndim != 2 or len(raw) != len(texts):
-                found = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
-                raise LmrError(f"Expected encode_text to give features {[len(texts), 'D']}, got {found}.")
-            return F.normalize(raw.to(widen(raw.dtype)), dim=-1)
-
+        encode = TextEncoder(model, tokenizer)
         with torch.no_grad():
             prototypes = average_prompts(encode, prompts)
         facts = f"{digest_tower(model)} {digest_tensors({'tokens': tokens})} {[len(own) for own in prompts]}"
     single = all(len(own) == 1 for own in prompts)
     text = TextSide(model, TextPrompts(tokens), len(prompts)) if single else None
     identity = hashlib.sha256(facts.encode()).hexdigest()
-    clip = ZeroShot(encoder, prototypes, scale, logit_bias=bias, names=names, text=text, identity=identity)
+    clip = ZeroShot(
+        encoder,
+        prototypes,
+        scale,
+        logit_bias=bias,
+        names=names,
+        text=text,
+        identity=identity,
+        reader=TextReader(model, encode),
+        pixels=_read_pixels(model),
+    )
     model.eval().requires_grad_(False)  # all of it, also where no text side holds its other parts
     return clip
 
@@ -120,6 +139,16 @@ def _read_number(value: Any) -> float:
         return 0.0 if value is None else float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError):
         return math.nan
+
+
+def _read_pixels(model: Any) -> PixelScale | None:
+    """How images are scaled, where the model's image tower says it, as those of open_clip do."""
+    settings = getattr(getattr(model, "visual", None), "preprocess_cfg", None)
+    mean, std = (settings.get(key) for key in ("mean", "std")) if isinstance(settings, Mapping) else (None, None)
+    try:
+        return None if mean is None or std is None else PixelScale(tuple(mean), tuple(std))
+    except (TypeError, LmrError):
+        return None
 
 
 @contextmanager

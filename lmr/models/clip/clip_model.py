@@ -19,6 +19,7 @@ from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import Memory, VisionTower
 from lmr.models.clip.text_tower import TextTower
 from lmr.models.clip.tokenizer import ClipTokenizer
+from lmr.models.context_prompts import ContextTokenizer
 from lmr.models.formats.huggingface_folder import (
     write_clip_tokenizer,
     write_model,
@@ -103,7 +104,7 @@ class Clip(Backbone):
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts, tokenised once."""
         prompts = self._tokenize(texts)
-        return TextSide(self._text, prompts, len(prompts.end), prompts.longest)
+        return TextSide(self._text, prompts, len(prompts.end), prompts.longest, ContextTokenizer(self._tokenizer))
 
     def text_digest(self) -> str:
         """The tower's digest, together with that of a tokenizer of its own and how it is used."""
@@ -127,7 +128,11 @@ class Clip(Backbone):
 
     def _tokenize(self, texts: Sequence[str]) -> CausalPrompts:
         self._check_tokenizer()
-        return CausalPrompts(*(self._own_tokenizer or ClipTokenizer(self._text.config.context))(texts))
+        return CausalPrompts(*self._tokenizer(texts))
+
+    @property
+    def _tokenizer(self) -> TransformersTokenizer | ClipTokenizer:
+        return self._own_tokenizer or ClipTokenizer(self._text.config.context)
 
     def _check_tokenizer(self) -> None:
         config = self._text.config

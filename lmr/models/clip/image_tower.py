@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -283,7 +283,7 @@ class VisionTower(nn.Module):
         patch, (n, colours) = self.config.patch, images.shape[:2]
         side = self.config.resolution // patch
         cut = images[:, :, : side * patch, : side * patch].reshape(n, colours, side, patch, side, patch)
-        weight = self.patches.get_parameter("weight").flatten(1)
+        weight = cast(Tensor, self.patches.weight).flatten(1)
         return cut.permute(0, 2, 4, 1, 3, 5).reshape(n, side * side, -1) @ weight.T
 
     def _block(self, number: int) -> Block:

@@ -1,0 +1,111 @@
+"""The strong augmentation of RoTTA (Yuan et al. 2023) and CoTTA on pixel values from 0 to 1.
+
+In this order: brightness, contrast, saturation, hue and gamma in random order; rotation, translation and scaling, the
+edge of the image continued; blur; a flip; noise. As in the authors' code one draw serves all images of a call, except
+for the noise.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmr.core.views.crops import sample_bilinear
+
+BRIGHTNESS, CONTRAST, SATURATION = (0.6, 1.4), (0.7, 1.3), (0.5, 1.5)
+HUE, GAMMA = (-0.06, 0.06), (0.7, 1.3)
+DEGREES, TRANSLATION, SCALE = (
+    (-15.0, 15.0),
+    1 / 16,
+    (0.9, 1.1),
+)  # translation: share of an image padded by half its size
+KERNEL, SIGMA = 5, (0.001, 0.5)
+NOISE = 0.005
+_GREY = (0.2989, 0.587, 0.114)
+
+
+def jitter(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Augmented images [N, 3, H, W] from images with values from 0 to 1; all draws are from ``generator``."""
+
+    def draw(low: float, high: float) -> float:
+        return low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
+
+    x = images
+    for number in torch.randperm(5, generator=generator).tolist():
+        adjust, span = (
+            (change_brightness, BRIGHTNESS),
+            (change_contrast, CONTRAST),
+            (change_saturation, SATURATION),
+            (turn_hue, HUE),
+            (change_gamma, GAMMA),
+        )[number]
+        x = adjust(x, draw(*span))
+    angle, size = draw(*DEGREES), [side + 2 * (side // 2) for side in x.shape[-2:]]
+    down, right = (round(draw(-TRANSLATION * side, TRANSLATION * side)) for side in size)
+    x = blur(move(x, angle, right, down, draw(*SCALE), KERNEL // 2), draw(*SIGMA))
+    if draw(0, 1) < 0.5:
+        x = x.flip(-1)
+    noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    return (x + NOISE * noise.to(x.device, x.dtype)).clamp(0, 1)
+
+
+def change_brightness(x: Tensor, factor: float) -> Tensor:
+    """Mixed with black."""
+    return (factor * x).clamp(0, 1)
+
+
+def change_contrast(x: Tensor, factor: float) -> Tensor:
+    """Mixed with the mean grey of each image."""
+    return (factor * x + (1 - factor) * _to_grey(x).mean((-3, -2, -1), keepdim=True)).clamp(0, 1)
+
+
+def change_saturation(x: Tensor, factor: float) -> Tensor:
+    """Mixed with the grey of each pixel."""
+    return (factor * x + (1 - factor) * _to_grey(x)).clamp(0, 1)
+
+
+def change_gamma(x: Tensor, gamma: float) -> Tensor:
+    """Every value to this power."""
+    return (x**gamma).clamp(0, 1)
+
+
+def turn_hue(x: Tensor, share: float) -> Tensor:
+    """The hue of every pixel turned by this share of the whole circle; brightness and saturation stay."""
+    top, low = x.amax(-3, keepdim=True), x.amin(-3, keepdim=True)
+    span = top - low
+    red, green, blue = ((top - part) / span.where(span > 0, 1) for part in torch.split(x, 1, -3))
+    hue = torch.where(x[:, :1] == top, blue - green, torch.where(x[:, 1:2] == top, 2 + red - blue, 4 + green - red))
+    hue = torch.where(span > 0, hue / 6 + share, 0).remainder(1)
+    # Each channel is a trapezium over the circle: it falls from the top to the lowest value and rises again.
+    distance = [(6 * hue + shift).remainder(6) for shift in (5, 3, 1)]
+    return torch.cat([top - span * torch.minimum(d, 4 - d).clamp(0, 1) for d in distance], -3)
+
+
+def move(x: Tensor, degrees: float, right: int, down: int, scale: float, border: int) -> Tensor:
+    """Images turned about their centre, scaled and shifted, with ``border`` more pixels on each side."""
+    height, width = x.shape[-2:]
+    rows = torch.arange(-border, height + border, dtype=torch.float64).view(1, -1, 1) - (height - 1) / 2 - down
+    columns = torch.arange(-border, width + border, dtype=torch.float64).view(1, 1, -1) - (width - 1) / 2 - right
+    cosine, sine = (f(math.radians(degrees)) / scale for f in (math.cos, math.sin))
+    across = (cosine * columns + sine * rows + (width - 1) / 2).expand(len(x), -1, -1)
+    along = (cosine * rows - sine * columns + (height - 1) / 2).expand(len(x), -1, -1)
+    return sample_bilinear(x, across, along)
+
+
+def blur(x: Tensor, sigma: float) -> Tensor:
+    """A Gaussian blur; the result is smaller by the border that the kernel needs."""
+    reach = torch.arange(KERNEL, dtype=torch.float64) - KERNEL // 2
+    weights = torch.exp(-0.5 * (reach / sigma) ** 2)
+    kernel = (weights / weights.sum()).to(x.device, x.dtype)
+    flat = x.flatten(0, 1).unsqueeze(1)
+    flat = F.conv2d(F.conv2d(flat, kernel.view(1, 1, -1, 1)), kernel.view(1, 1, 1, -1))
+    return flat.view(*x.shape[:2], *flat.shape[-2:])
+
+
+def _to_grey(x: Tensor) -> Tensor:
+    red, green, blue = torch.split(x, 1, -3)
+    grey: Tensor = _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    return grey

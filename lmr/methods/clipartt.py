@@ -1,0 +1,90 @@
+"""CLIPArTT (Hakim et al. 2025): every image gets a caption of its likeliest classes, and learns to match it."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmr.core.errors import LmrError
+from lmr.core.functional.transduction import match_captions
+from lmr.core.log import LOGGER
+from lmr.core.method import Mix, Preset
+from lmr.core.registry import register
+from lmr.core.restart import RestartMethod
+from lmr.core.traits import Passes
+
+_SOURCE = "dosowiechi/CLIPArTT: CIFAR-10, CIFAR-100 and Tiny ImageNet"
+
+
+@register("clipartt")
+class CLIPArTT(RestartMethod):
+    """Captions of the ``top`` classes of each image, and ``steps`` of Adam on how images and captions of a batch match.
+
+    At every step the classes of an image are chosen again, by the classifier's prototypes, and written as "a photo of a
+    A or B or C", the likeliest first. The loss compares all images of the batch with all captions (``match_captions``).
+    Every batch starts from the original norms and a fresh Adam, and is answered after the last step by the classifier's
+    own prototypes. The authors' prompts have no full stop: templates=["a photo of a {}"] makes such a classifier.
+
+    ``captions="text"`` encodes the captions. Where the model cannot read them, because the classifier has no text
+    encoder or a vocabulary without "or", ``"mean"`` takes the normalised mean of the prototypes in their place, which
+    is not the published method; ``"auto"`` is the first that works, and the log tells if it is the second.
+    """
+
+    source = "Hakim et al. 2025"
+    year = 2025
+    needs_images = False
+    label = "CLIPArTT"
+    presets: ClassVar[dict[str, Preset]] = {
+        name: Preset({}, _SOURCE, batch_size=128) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")
+    }
+
+    lr: float = 1e-3
+    top: int = 3  # classes in a caption
+    steps: int = 10
+    captions: Literal["auto", "text", "mean"] = "auto"
+
+    def prepare(self) -> None:
+        self._require_count("top", "steps")
+        super().prepare()
+        self.reads = self.captions != "mean"
+        if self.reads:
+            try:
+                self.classifier.read_texts([_write(self.classifier.names[: self.top])])
+            except LmrError as error:
+                if self.captions == "text":
+                    raise
+                self.reads = False
+                LOGGER.warning("clipartt takes means of prototypes in place of captions: %s", error)
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        return Passes(forwards=self.steps + 1, backwards=self.steps)
+
+    def learn(self, images: Tensor, mix: Mix, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        known: dict[tuple[int, ...], Tensor] = {}
+
+        def loss(features: Tensor, _: int) -> Tensor:
+            return match_captions(features, self._caption(features.detach(), known), self.classifier.logit_scale)
+
+        (norms, _), losses = self.descend_often(images, mix, (norms, self.optim.begin(norms)), loss, self.steps)
+        return norms, {"loss": losses}
+
+    def _caption(self, features: Tensor, known: dict[tuple[int, ...], Tensor]) -> Tensor:
+        """A unit caption [B, D] of each feature; those not ``known`` from earlier steps are encoded and kept."""
+        few = min(self.top, self.classifier.classes)
+        chosen = self.classifier.cosines(features).topk(few, 1).indices
+        if not self.reads:
+            return F.normalize(self.classifier.prototypes[chosen].mean(1), dim=-1)
+        keys = [tuple(row) for row in chosen.tolist()]
+        new = [key for key in dict.fromkeys(keys) if key not in known]
+        if new:
+            texts = [_write([self.classifier.names[c] for c in key]) for key in new]
+            known.update(zip(new, self.classifier.read_texts(texts), strict=True))
+        return torch.stack([known[key] for key in keys])
+
+
+def _write(names: list[str] | tuple[str, ...]) -> str:
+    """The caption of an image that may be of any of these classes."""
+    return f"a photo of a {' or '.join(names)}"

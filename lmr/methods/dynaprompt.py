@@ -1,0 +1,130 @@
+"""DynaPrompt (Xiao et al. 2025): a buffer of contexts that lives through the stream, a few of them for each image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lmr.core.errors import LmrError
+from lmr.core.functional.losses import entropy
+from lmr.core.functional.prompt_selection import move_to_back, select_by_code, select_by_paper
+from lmr.core.functional.views import marginal_entropy
+from lmr.core.method import COUNTS, Mix, Prediction, Preset, Ranges
+from lmr.core.prompts.prompt_method import ContextMethod
+from lmr.core.registry import register
+from lmr.core.traits import Passes
+
+_SOURCE = "the benchmark tta-vlm"
+Row = dict[str, Tensor]  # the state of one stream, without its first axis
+
+
+@register("dynaprompt")
+class DynaPrompt(ContextMethod):
+    """Prompts that are certain of an image, and sensitive to its views, take TPT's step together and stay.
+
+    A stream keeps ``prompts`` contexts as differences from the original one, at first 0. Images are served in order,
+    one at a time; a batch only encodes them together. The prompt that was unused for longest is the first candidate:
+    when all were used, it starts anew. The selected prompts step on the mean of their entropies over the views that
+    are most certain on average; the answer is the mean of their logits after the step. AdamW begins anew with each
+    image, but its decay shrinks all differences, also those of prompts that are not selected.
+
+    Code and paper differ. ``selection="official"`` is the released code, with the two properties that
+    ``select_by_code`` describes; in most images only the first candidate is left. ``selection="paper"`` takes all
+    prompts whose entropy is at most that of the original prompt, and whose probability of the image's class falls at
+    least as far from the image to its views; where there is none, the first candidate.
+    """
+
+    label = "DynaPrompt"
+    source = "Xiao et al. 2025"
+    year = 2025
+    presets: ClassVar[dict[str, Preset]] = {
+        "default": Preset({}, _SOURCE, batch_size=1),
+        "official": Preset({"prompts": 12}, "the authors' script", batch_size=1),
+        "fine-grained": Preset({"lr": 3e-3, "augmix": True}, _SOURCE + ": fine-grained sets", batch_size=1),
+    }
+
+    prompts: int = 10
+    selection: Literal["official", "paper"] = "official"
+
+    def prepare(self) -> None:
+        if not 1 <= self.prompts <= 1000:
+            raise LmrError(f"Expected 'prompts' of dynaprompt from 1 to 1000, got {self.prompts}.")
+        super().prepare()
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        """Where one prompt is selected: all prompts for the selection, then two passes of that one and its answer."""
+        forwards, shared = self.prompts + 1, 1 + self.tuner.shape[0]
+        return Passes(self.views, text_forwards=forwards, text_backwards=1, own_prompts=True, shared_tokens=shared)
+
+    def begin(self, streams: int) -> dict[str, Tensor]:
+        numbers = torch.arange(self.prompts, device=self.classifier.device).repeat(streams, 1)
+        moved = self.tuner.start.new_zeros(streams, self.prompts, len(self.tuner.start))
+        return super().begin(streams) | {"moved": moved, "order": numbers, "uses": torch.zeros_like(numbers)}
+
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        return super().ranges(state) | {"order": (0, self.prompts - 1), "uses": COUNTS}
+
+    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
+        features, rows = self.encode_views(images, mix), self.take(mix)
+        rows = {key: value.clone() for key, value in rows.items()}
+        answers, facts = [], []
+        for own, stream in zip(features, mix.index.tolist(), strict=True):
+            row, logits, selected, stepped = self._serve(own, {key: value[stream] for key, value in rows.items()})
+            for key, value in row.items():
+                rows[key][stream] = value
+            answers.append(logits)
+            facts.append((selected, stepped))
+        rows["seen"] += mix.sizes
+        self.put(rows, mix)
+        selected, stepped = torch.tensor(facts, device=features.device).unbind(1)
+        report = {"selected": mix.mean(selected.double()), "stepped": mix.all(stepped.bool()), "seen": rows["seen"]}
+        return Prediction(torch.stack(answers), self.summarise(report, mix))
+
+    def answer(self, images: Tensor, mix: Mix) -> Tensor:
+        """Logits as if each image arrived now, alone; the prompts stay as they are."""
+        pairs = zip(self.encode_views(images, mix), mix.active[mix.index].tolist(), strict=True)
+        return torch.stack([self._serve(own, {k: v[s] for k, v in self.state.items()})[1] for own, s in pairs])
+
+    def _serve(self, features: Tensor, row: Row) -> tuple[Row, Tensor, int, bool]:
+        """One image's features [V, D]: what changes in its stream, its logits [C], how many prompts it used, if any."""
+        moved, uses, order = row["moved"].clone(), row["uses"].clone(), row["order"]
+        first = int(order[0])
+        if uses[first] > 0:
+            moved[first], uses[first] = 0, 0
+        with torch.no_grad():
+            prototypes = [self._encode(own) for own in moved]
+            logits = torch.stack([self.compare(features, own) for own in prototypes])
+            if self.selection == "official":
+                chosen = select_by_code(logits, first)
+            else:
+                initial = self.compare(features, self.tuner.start_prototypes)
+                chosen = select_by_paper(logits, initial, uses > 0) or [first]
+            confident = entropy(logits[chosen]).mean(0).sort(stable=True).indices
+            confident = confident[: self.count_confident(len(features))]
+        gradient = torch.zeros_like(moved)
+        for number in chosen:
+            slope = self._differentiate(features[confident], prototypes[number]) / len(chosen)
+            gradient[number] += self.tuner.pull_back(self.tuner.start + moved[number], slope.unsqueeze(0))[0]
+        stepped, _ = self.optim.step(moved, gradient, self.optim.begin(moved))
+        with torch.no_grad():
+            after = {number: self._encode(stepped[number]) for number in set(chosen)}
+            answer = torch.stack([self.compare(features[0], after[number]) for number in chosen]).mean(0)
+        if not bool(answer.isfinite().all() & stepped.isfinite().all()):
+            return {}, self.compare(features[0], self.tuner.start_prototypes), 0, False
+        for number in chosen:
+            uses[number] += 1
+        return {"moved": stepped, "uses": uses, "order": move_to_back(order, chosen)}, answer, len(chosen), True
+
+    def _encode(self, moved: Tensor) -> Tensor:
+        """Prototypes [C, D] of a context by its difference [n * w] from the original one."""
+        return self.tuner.encode(self.tuner.start + moved) if bool(moved.any()) else self.tuner.start_prototypes
+
+    def _differentiate(self, features: Tensor, prototypes: Tensor) -> Tensor:
+        """The gradient [C, D] of the entropy of the mean prediction of views [k, D] along the prototypes."""
+        with torch.enable_grad():
+            prototypes = prototypes.detach().requires_grad_()
+            loss = marginal_entropy(self.compare(features, prototypes))
+            return torch.autograd.grad(loss, prototypes)[0]

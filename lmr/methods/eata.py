@@ -1,0 +1,107 @@
+"""EATA (Niu et al. 2022): ETA with a penalty that keeps what matters on clean images near its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmr.core.classifier import leave_autocast, leave_inference_mode
+from lmr.core.errors import LmrError
+from lmr.core.log import LOGGER
+from lmr.core.method import Mix, Prediction, Preset, Ranges, Streams
+from lmr.core.optim import Optimizer
+from lmr.core.registry import register
+from lmr.core.selective import SelectiveMethod
+
+_PORT = "defaults of mariodoebler/test-time-adaptation for CLIP's towers"
+_OFFICIAL = "mr-eggplant/EATA: ImageNet-C"
+
+
+@register("eata")
+class EATA(SelectiveMethod):
+    """ETA's step with ``fisher`` sum_j F_j (norm_j - start_j)^2 added to its loss; F says how much a parameter matters.
+
+    F is measured once on clean images, before the stream: ``method.estimate_fisher(batches)``. It is the mean over the
+    batches of the squared gradient of the batch's mean cross-entropy to the model's own labels, so it depends on the
+    size of the batches (64 and 2000 images in the authors' code). It is part of the state: saved, loaded, and kept by
+    ``reset``. Without it there is no penalty, a step is ETA's, and the log says so once.
+
+    Without a diverse sample there is no step, also not of the penalty. The authors' SGD has no Nesterov term
+    (``nesterov``). Of their weights for the penalty, 2000 is for ImageNet and 1 for CIFAR.
+    """
+
+    source = "Niu et al. 2022"
+    year = 2022
+    needs_images = False
+    presets: ClassVar[dict[str, Preset]] = {
+        "default": Preset({}, _PORT + "; penalty of " + _OFFICIAL, batch_size=200),
+        "cifar10-c": Preset({"diversity": 0.4, "fisher": 1.0}, _PORT + ": CIFAR-10-C", batch_size=200),
+        "cifar100-c": Preset({"diversity": 0.1, "fisher": 1.0}, _PORT + ": CIFAR-100-C", batch_size=200),
+        "imagenet": Preset({"optimizer": "sgd", "nesterov": False, "fisher": 2000.0}, _OFFICIAL, batch_size=64),
+    }
+
+    fisher: float = 2000.0  # weight of the penalty
+    nesterov: bool = True  # of SGD
+
+    def prepare(self) -> None:
+        super().prepare()
+        self._require_not_negative("fisher")
+        self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay, nesterov=self.nesterov)
+        self._told = False
+
+    def begin(self, streams: int) -> dict[str, Tensor]:
+        """Also the Fisher values: zeros before they are estimated."""
+        return super().begin(streams) | {"fisher": torch.zeros_like(self.bank.start).repeat(streams, 1)}
+
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        return super().ranges(state) | {"fisher": (0, None)}
+
+    def estimate_fisher(self, batches: Iterable[Tensor | Sequence[Tensor]]) -> None:
+        """Measure F on batches of clean images, or on tuples that begin with one, as a DataLoader gives them.
+
+        All streams get the same values; the tower is used with its own norms.
+        """
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
+            total, count = torch.zeros_like(self.bank.start), 0
+            for batch in batches:
+                images = batch if isinstance(batch, Tensor) else batch[0]
+                self.classifier.check(images)
+                images, mix = self._check(images, [0] * len(images))
+                gradient, *_ = self.sum_gradients(images, mix, self.bank.start.unsqueeze(0), _compare_with_itself)
+                total, count = total + (gradient[0] / len(images)).square(), count + 1
+            if not count:
+                raise LmrError("Expected at least one batch of clean images to estimate Fisher values, got none.")
+            values = total / count
+            if not bool(values.isfinite().all()):
+                raise LmrError("The Fisher values of these images are not finite; use other images.")
+            self.state["fisher"].copy_(values)
+
+    def reset(self, streams: Streams = None) -> None:
+        """Return all streams, or the named ones, to their start; the Fisher values stay."""
+        with self._hold():
+            kept = self.state["fisher"].clone()
+            super().reset(streams)
+            self.state["fisher"].copy_(kept)
+
+    def penalise(self, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        moved = rows["norms"] - self.bank.start
+        slope = self.fisher * rows["fisher"] * moved
+        return (slope * moved).sum(1), 2 * slope
+
+    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
+        if not self._told and self.fisher and not bool(self.state["fisher"].any()):
+            LOGGER.warning(
+                "eata has no Fisher values, so its step is that of eta; call method.estimate_fisher(batches) with "
+                "clean images before the stream."
+            )
+            self._told = True
+        return super().adapt(images, mix)
+
+
+def _compare_with_itself(logits: Tensor, index: Tensor) -> tuple[Tensor]:
+    """Cross-entropy of each sample to its own label."""
+    return (F.cross_entropy(logits, logits.detach().argmax(1), reduction="none"),)

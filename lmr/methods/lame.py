@@ -1,0 +1,67 @@
+"""LAME (Boudiaf et al. 2022): correct the probabilities of a batch so that near images get near answers."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lmr.core.functional.neighbours import link_nearest
+from lmr.core.method import Preset
+from lmr.core.registry import register
+from lmr.core.transductive import TransductiveMethod
+
+_SOURCE = "fiveai/LAME, its default configuration"
+_TOLERANCE = 1e-8  # relative change of the energy that ends the iterations
+
+
+@register("lame")
+class LAME(TransductiveMethod):
+    """Laplacian-adjusted maximum likelihood: no weights change, only the assignments of the batch.
+
+    With the zero-shot probabilities p and the affinities K of the images, y = softmax(log(p + 1e-10) + K y) is repeated
+    until the energy of the assignments changes by less than 1e-8 of itself, or ``steps`` times. ``affinity="rbf"`` is
+    exp(-d^2 / 2 s^2) of the distance d between unit features, s the mean distance of an image to its ``neighbours``-th
+    nearest, itself counted; "knn" is 1 for the ``neighbours`` nearest others and 0 elsewhere; "linear" is the cosine.
+    Made for batches in which neighbours are of one class, as in a video.
+    """
+
+    source = "Boudiaf et al. 2022"
+    year = 2022
+    needs_images = False
+    presets: ClassVar[dict[str, Preset]] = {
+        name: Preset({}, _SOURCE) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")
+    }
+
+    affinity: Literal["rbf", "knn", "linear"] = "rbf"
+    neighbours: int = 5
+    steps: int = 100
+
+    def prepare(self) -> None:
+        self._require_count("neighbours", "steps")
+
+    def solve(self, features: Tensor) -> Tensor:
+        probabilities = self.classifier.logits(self.classifier.cosines(features)).softmax(1)
+        unary, near = -(probabilities + 1e-10).log(), self._relate(features)
+        assigned, energy = (-unary).softmax(1), torch.inf
+        for number in range(self.steps):
+            pull = near @ assigned
+            assigned = (pull - unary).softmax(1)
+            before = energy
+            energy = float((assigned * (unary - pull + assigned.clamp(min=1e-20).log())).sum())
+            if number > 1 and abs(energy - before) <= _TOLERANCE * abs(before):
+                break
+        return assigned
+
+    def _relate(self, features: Tensor) -> Tensor:
+        """Affinities [N, N] of unit features [N, D]."""
+        likeness = features @ features.T
+        if self.affinity == "linear":
+            return likeness
+        if self.affinity == "knn":
+            return link_nearest(likeness, self.neighbours)
+        distance = torch.cdist(features, features, compute_mode="donot_use_mm_for_euclid_dist")
+        nearest = distance.topk(min(self.neighbours, len(features)), 1, largest=False).values[:, -1]
+        width = nearest.mean().clamp(min=torch.finfo(features.dtype).eps)
+        return torch.exp(-(distance.square()) / (2 * width.square()))

@@ -1,0 +1,117 @@
+"""MEMO (Zhang et al. 2022): adapt to each image by the entropy of the mean prediction of its augmented views."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from lmr.core.functional.views import marginal_entropy
+from lmr.core.gradient import NormMethod
+from lmr.core.locks import hold
+from lmr.core.method import Mix, Preset
+from lmr.core.optim import Optimizer, OptimizerName
+from lmr.core.registry import register
+from lmr.core.traits import Passes
+from lmr.core.views.view_method import EpisodicMethod
+
+_SOURCE = "the authors' released code"
+
+
+@register("memo")
+class MEMO(EpisodicMethod, NormMethod):
+    """One step for each image, from the original weights, on the marginal entropy over ``views`` AugMix views.
+
+    The image itself is not among the views, but it is what is answered, after the step. Of given views [B, V, ...] the
+    first is the image and the others are the views; a single one is both. Weights and optimiser begin anew with each
+    image: the released code reloads the weights but not the moments of AdamW. Its SGD has no momentum.
+
+    There is no published setting for CLIP. Here the norms of the image tower adapt, or with ``weights="all"`` all of
+    its parameters, as in the paper; the optimiser is that of the paper's transformers.
+    """
+
+    source = "Zhang et al. 2022"
+    year = 2022
+    mixes = True
+    fill = (128.0, 0.0, 0.0)  # the released code names the colour 128, which Pillow takes for this red
+    not_frozen_because = "it adapts to every image anew and keeps nothing"
+    presets: ClassVar[dict[str, Preset]] = {
+        "default": Preset({}, _SOURCE + ": transformers on ImageNet", batch_size=1),
+        "imagenet": Preset({}, _SOURCE + ": transformers on ImageNet", batch_size=1),
+        "resnet50": Preset(
+            {"optimizer": "sgd", "lr": 2.5e-4, "weight_decay": 0.0}, _SOURCE + ": ResNet-50", batch_size=1
+        ),
+        "cifar10-c": Preset(
+            {"optimizer": "sgd", "lr": 5e-3, "weight_decay": 0.0, "views": 32},
+            _SOURCE + ": ResNet-26 on CIFAR-10",
+            batch_size=1,
+        ),
+    }
+
+    lr: float = 1e-5
+    optimizer: OptimizerName = "adamw"
+    weight_decay: float = 0.01
+    weights: Literal["norms", "all"] = "norms"
+
+    def prepare(self) -> None:
+        self._require_not_negative("lr", "weight_decay")
+        super().prepare()
+        self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)
+
+    @property
+    def trainable(self) -> int:
+        return len(self._find_start())
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        return Passes(forwards=self.views + 1, backwards=self.views)
+
+    def solve(self, images: Tensor, mix: Mix) -> tuple[Tensor, dict[str, Tensor]]:
+        solved = [self._solve_image(views) for views in self.iterate_views(images, mix)]
+        logits, losses, stepped = (torch.cat(part) for part in zip(*solved, strict=True))
+        return logits, {"loss": losses, "stepped": stepped}
+
+    def count_made(self) -> int:
+        return self.views
+
+    def _solve_image(self, views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The image's logits [1, C] after the step, the loss [1], and whether there was a step: bool [1].
+
+        A step to parameters without a finite answer is not taken.
+        """
+        start, image = self._find_start(), views[:1]
+        with torch.enable_grad():
+            row = start.clone().requires_grad_()
+            loss = marginal_entropy(self._compare(views[1:] if len(views) > 1 else views, row))
+            (gradient,) = torch.autograd.grad(loss, row)
+        with torch.no_grad():
+            logits = self._compare(image, self._move(start, gradient))
+            stepped = logits.isfinite().all(1)
+            return logits if bool(stepped) else self._compare(image, start), loss.detach().view(1), stepped
+
+    def _move(self, start: Tensor, gradient: Tensor) -> Tensor:
+        if self.optimizer == "sgd":  # without momentum
+            return start - self.lr * (gradient + self.weight_decay * start)
+        rows = start.unsqueeze(0)
+        return self.optim.step(rows, gradient.unsqueeze(0), self.optim.begin(rows))[0][0]
+
+    def _find_start(self) -> Tensor:
+        """The original parameters [P] that adapt."""
+        if self.weights == "norms":
+            return self.bank.start
+        return torch.cat([value.detach().flatten() for value in self.classifier.encoder.parameters()])
+
+    def _compare(self, images: Tensor, row: Tensor) -> Tensor:
+        """Logits [n, C] with the parameters of the image tower in a row [P]."""
+        if self.weights == "norms":
+            index = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+            return self.classifier.logits(self.image_cosines(images, row.unsqueeze(0), index))
+        own = dict(self.classifier.encoder.named_parameters())
+        pieces = row.split([value.numel() for value in own.values()])
+        given = {key: piece.view_as(own[key]).to(own[key].dtype) for key, piece in zip(own, pieces, strict=True)}
+        with hold(self.classifier.encoder):
+            raw = functional_call(self.classifier.encoder, given, (images,))
+        features = F.normalize(raw.to(self.classifier.prototypes.dtype), dim=-1)
+        return self.classifier.logits(self.classifier.cosines(features))

@@ -1,0 +1,104 @@
+"""WATT (Osowiechi et al. 2024): adapt with several templates and average the weights they lead to."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmr.core.errors import LmrError
+from lmr.core.functional.transduction import follow_labels, match_captions
+from lmr.core.log import LOGGER
+from lmr.core.method import Mix, Preset
+from lmr.core.registry import register
+from lmr.core.restart import RestartMethod
+from lmr.core.traits import Passes
+
+TEMPLATES = (
+    "a photo of a {}",
+    "itap of a {}",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+_SOURCE = "Mehrdad-Noori/WATT: WATT-S"
+
+
+@register("watt")
+class WATT(RestartMethod):
+    """Weight averaging over eight templates: each leads ``inner`` steps away, the mean of the ends is the next start.
+
+    A template gives every image the prompt of its nearest class; the loss compares all images of the batch with all
+    these prompts (``match_captions``). In a round every template takes ``inner`` steps of Adam, and the norms after
+    each are averaged; ``rounds`` rounds make the answer, by the mean of the templates' prototypes. In mode "s" a
+    template continues from the one before, and Adam begins with the batch. In mode "p" each starts where the round did;
+    Adam begins anew with every template of the first round and then never, as in the authors' code. Their scripts for
+    "p" have 50 rounds, their default is 5. Every batch starts from the original norms.
+
+    The prompts are the eight templates with the names of the classes, not the classifier's own. Templates with a word
+    that the model does not know are left out, and the log tells which; a classifier without a text encoder has
+    its own prototypes as the only template. Neither is the published method.
+    """
+
+    source = "Osowiechi et al. 2024"
+    year = 2024
+    needs_images = False
+    presets: ClassVar[dict[str, Preset]] = {
+        "default": Preset({}, _SOURCE + ", CIFAR", batch_size=128),
+        "cifar10-c": Preset({"lr": 1e-3}, _SOURCE + ", CIFAR", batch_size=128),
+        "cifar100-c": Preset({"lr": 1e-3}, _SOURCE + ", CIFAR", batch_size=128),
+        "imagenet": Preset({"lr": 1e-4}, _SOURCE + ", other datasets", batch_size=128),
+    }
+
+    lr: float = 1e-3
+    mode: Literal["s", "p"] = "s"
+    inner: int = 2  # steps of a template in a round
+    rounds: int = 5
+
+    def prepare(self) -> None:
+        self._require_count("inner", "rounds")
+        super().prepare()
+        self.prompts = self._encode_templates()  # [templates, C, D]
+        self.mean = F.normalize(self.prompts.mean(0), dim=-1)
+
+    def count_passes(self, learning: float = 1.0) -> Passes:
+        steps = len(self.prompts) * self.inner * self.rounds
+        return Passes(forwards=steps + 1, backwards=steps)
+
+    def score(self, features: Tensor) -> Tensor:
+        return self.classifier.logits(features @ self.mean.T)
+
+    def learn(self, images: Tensor, mix: Mix, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        moments, losses = self.optim.begin(norms), norms
+        for number in range(self.rounds):
+            rows, ends = (norms, moments), []
+            for prompts in self.prompts:
+                if self.mode == "p":
+                    rows = norms, self.optim.begin(norms) if number == 0 else rows[1]
+
+                def loss(features: Tensor, _: int, prompts: Tensor = prompts) -> Tensor:
+                    return match_captions(features, follow_labels(features, prompts), self.classifier.logit_scale)
+
+                rows, losses = self.descend_often(images, mix, rows, loss, self.inner)
+                ends.append(rows[0])
+            norms, moments = torch.stack(ends).mean(0), rows[1]
+        return norms, {"loss": losses}
+
+    def _encode_templates(self) -> Tensor:
+        found, unread = [], {}
+        for template in TEMPLATES:
+            try:
+                found.append(
+                    self.classifier.read_texts([template.replace("{}", name) for name in self.classifier.names])
+                )
+            except LmrError as error:
+                unread[template] = error
+        if unread:
+            words = ", ".join(map(repr, unread)) if found else "all templates and has the classifier's own prompts"
+            LOGGER.warning("watt leaves out %s: %s", words, next(iter(unread.values())))
+        return torch.stack(found) if found else self.classifier.prototypes.unsqueeze(0)

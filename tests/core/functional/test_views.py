@@ -1,0 +1,64 @@
+"""What is computed from several views: entropies, selections and weights against loops in NumPy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lmr.core.functional.views import count_kept, marginal_entropy, rank_confident, weigh_views
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return 4 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_marginal_entropy_is_that_of_the_mean_probabilities() -> None:
+    logits = draw(3, 7, 5)
+    shares = np.exp(logits.numpy())
+    mean = (shares / shares.sum(-1, keepdims=True)).mean(1)
+    expected = -(mean * np.log(mean)).sum(-1)
+    torch.testing.assert_close(marginal_entropy(logits), torch.from_numpy(expected), atol=1e-12, rtol=0)
+
+
+def test_marginal_entropy_of_certain_views_is_finite_with_its_gradient() -> None:
+    logits = torch.tensor([[1e4, 0.0, -1e4], [1e4, 0.0, -1e4]], requires_grad=True)
+    value = marginal_entropy(logits)
+    value.backward()
+    assert value.item() == 0
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+
+
+def test_confident_views_come_first_and_equal_ones_keep_their_order() -> None:
+    logits = torch.tensor([[0.0, 1.0], [0.0, 3.0], [1.0, 0.0], [3.0, 0.0], [0.0, 9.0]])
+    assert rank_confident(logits).tolist() == [4, 1, 3, 0, 2]
+    assert rank_confident(torch.stack([logits, logits.flip(0)]))[1].tolist() == [0, 1, 3, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("views", "share", "kept"), [(64, 0.1, 6), (64, 0.3, 19), (8, 0.1, 1), (1, 1.0, 1), (9, 1.0, 9)]
+)
+def test_share_is_rounded_down_to_one_at_least(views: int, share: float, kept: int) -> None:
+    assert count_kept(views, share) == kept
+
+
+def test_weights_are_those_of_a_loop() -> None:
+    features = torch.nn.functional.normalize(draw(9, 6), dim=1)
+    for neighbours, temperature in ((3, 0.01), (20, 0.5)):
+        near = []
+        for k in range(9):
+            cosines = sorted((float(features[k] @ features[j]) for j in range(9) if j != k), reverse=True)[:neighbours]
+            near.append(sum(cosines) / len(cosines))
+        raised = [math.exp((value - max(near)) / temperature) for value in near]
+        expected = torch.tensor([value / sum(raised) for value in raised], dtype=torch.float64)
+        torch.testing.assert_close(weigh_views(features, neighbours, temperature), expected, atol=1e-12, rtol=0)
+
+
+def test_weights_do_not_depend_on_how_a_view_compares_with_itself() -> None:
+    """In float32 the cosine of a unit vector with itself is 1 or a little less; it must not decide."""
+    features = torch.nn.functional.normalize(draw(30, 12), dim=1)
+    single = weigh_views(features.float(), 5, 0.01)
+    torch.testing.assert_close(single.double(), weigh_views(features, 5, 0.01), atol=1e-4, rtol=0)

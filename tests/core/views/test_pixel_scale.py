@@ -1,0 +1,24 @@
+"""Preprocessed images to pixel values and back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lmr
+
+
+def test_every_pixel_value_survives_the_round_trip() -> None:
+    backbone = lmr.load("photo")
+    pixels = torch.arange(256).to(torch.uint8).repeat(4).view(1, 32, 32, 1).expand(-1, -1, -1, 3).contiguous()
+    clip = backbone.classifier(["cat", "ship"])
+    assert clip.pixels is not None
+    images = backbone.preprocess_pixels(pixels)
+    assert torch.equal(clip.pixels.to_pixels(images), pixels.permute(0, 3, 1, 2).float())
+    torch.testing.assert_close(clip.pixels.from_pixels(clip.pixels.to_pixels(images)), images)
+
+
+@pytest.mark.parametrize(("mean", "std"), [((), ()), ((0.5,), (0.5, 0.5)), ((0.5,), (0.0,)), ((0.5,), (-1.0,))])
+def test_useless_scale_gets_a_sentence(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    with pytest.raises(lmr.LmrError, match="Expected a mean and a positive standard deviation for every channel"):
+        lmr.PixelScale(mean, std)

@@ -1,0 +1,115 @@
+"""Methods with views: own and given ones, the number of an image, batches and streams, refused inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lmr
+
+NAMES = ["red ring", "blue star", "plain cross"]
+
+
+@pytest.fixture(scope="module")
+def clip() -> lmr.ZeroShot:
+    return lmr.load("pocket").classifier(NAMES)
+
+
+def draw(count: int, seed: int = 0) -> Tensor:
+    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def make(method: lmr.Method, image: Tensor, number: int) -> Tensor:
+    """The views of an image as the method makes them."""
+    assert isinstance(method, lmr.ViewMethod)
+    return torch.cat([image.unsqueeze(0), method.maker.make(image, number, method.views - 1)])
+
+
+def test_given_views_are_used_as_own_ones_are(clip: lmr.ZeroShot) -> None:
+    images = draw(5)
+    own, given = (lmr.create("mta(views=6, seed=3)", clip) for _ in range(2))
+    for first in (0, 3):
+        part = images[first : first + 3]
+        views = torch.stack([make(own, image, first + k) for k, image in enumerate(part)])
+        assert torch.equal(given.step(views).logits, own.step(part).logits)
+    assert torch.equal(given.state["seen"], own.state["seen"])
+
+
+def test_number_of_given_views_is_free(clip: lmr.ZeroShot) -> None:
+    method = lmr.create("mta(views=6)", clip)
+    for count in (1, 2, 9):
+        assert method.step(draw(2 * count).view(2, count, 3, 32, 32)).logits.shape == (2, 3)
+    plain = lmr.create("zeroshot", clip).step(draw(2)).logits
+    torch.testing.assert_close(method.step(draw(2).unsqueeze(1)).logits, plain, atol=1e-4, rtol=0)
+    torch.testing.assert_close(lmr.create("mta(views=1)", clip).step(draw(2)).logits, plain, atol=1e-4, rtol=0)
+
+
+def test_answers_do_not_depend_on_batches_or_other_streams(clip: lmr.ZeroShot) -> None:
+    images = draw(8)
+    whole = lmr.create("mta(views=5)", clip).step(images).logits
+    parts = lmr.create("mta(views=5)", clip)
+    assert torch.equal(torch.cat([parts.step(part).logits for part in images.split([1, 4, 3])]), whole)
+    many = lmr.create("mta(views=5)", clip, streams=3)
+    many.step(draw(2, seed=9), streams=[0, 2])
+    mixed = torch.stack([images, draw(8, seed=1)], 1).flatten(0, 1)
+    answers = many.step(mixed, streams=[1, 2] * 8).logits
+    assert torch.equal(answers[::2], whole)
+    assert many.state["seen"].tolist() == [1, 8, 9]
+
+
+def test_reset_starts_the_numbers_again(clip: lmr.ZeroShot) -> None:
+    method, images = lmr.create("mta(views=5)", clip), draw(2)
+    first = method.step(images).logits
+    assert not torch.equal(method.step(images).logits, first)
+    method.reset()
+    assert torch.equal(method.step(images).logits, first)
+
+
+def test_seed_changes_the_views(clip: lmr.ZeroShot) -> None:
+    one, other = (lmr.create(f"mta(views=5, seed={seed})", clip).step(draw(2)).logits for seed in (0, 1))
+    assert not torch.equal(one, other)
+
+
+BAD_VIEWS: dict[str, tuple[Any, str]] = {
+    "other size": (torch.zeros(2, 4, 3, 16, 16), r"Expected views of shape \['B', 'V', 3, 32, 32\], got \[2, 4, 3, 16"),
+    "no views": (torch.zeros(2, 0, 3, 32, 32), r"at least one view of each image .* got shape \[2, 0, 3, 32, 32\]"),
+    "no images": (torch.zeros(0, 4, 3, 32, 32), "at least one view of each image"),
+    "type": (torch.zeros(2, 4, 3, 32, 32, dtype=torch.float64), "Expected torch.float32 images"),
+    "nan": (torch.full((2, 4, 3, 32, 32), float("nan")), "hold NaN or infinite values"),
+    "too deep": (torch.zeros(1, 2, 4, 3, 32, 32), r"Expected images of shape \['B', 3, 32, 32\]"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_VIEWS)
+def test_useless_views_get_a_sentence_and_change_nothing(bad: str, clip: lmr.ZeroShot) -> None:
+    method = lmr.create("zero(views=4)", clip)
+    given, words = BAD_VIEWS[bad]
+    for call in (method.step, method.predict):
+        with pytest.raises(lmr.LmrError, match=words):
+            call(given)
+    assert method.state["seen"].tolist() == [0]
+
+
+def test_methods_without_views_refuse_them(clip: lmr.ZeroShot) -> None:
+    with pytest.raises(lmr.LmrError, match=r"Expected images of shape \['B', 3, 32, 32\], got \[2, 4, 3, 32, 32\]"):
+        lmr.create("tent", clip).step(torch.zeros(2, 4, 3, 32, 32))
+
+
+def test_inputs_that_are_no_pictures_need_given_views() -> None:
+    encoder = nn.Sequential(nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 8))
+    clip = lmr.ZeroShot(encoder, torch.randn(3, 8), input_shape=(4, 3))
+    method = lmr.create("zero(views=4)", clip)
+    with pytest.raises(lmr.LmrError, match=r"zero cannot crop the inputs of this model, which have the shape \[4, 3\]"):
+        method.step(torch.randn(2, 4, 3))
+    assert method.step(torch.randn(2, 5, 4, 3)).logits.shape == (2, 3)
+
+
+def test_views_of_half_precision_are_made_in_float32() -> None:
+    clip = lmr.load("pocket").classifier(NAMES).to(torch.bfloat16)
+    method = lmr.create("tpt(views=4)", clip)
+    answer = method.step(draw(2).bfloat16())
+    assert answer.logits.dtype == torch.float32
+    assert answer.logits.isfinite().all()

@@ -1,0 +1,103 @@
+"""CLIPArTT against loops over pairs of images and captions and torch's own Adam, in float64."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import norm_reference as plain
+import pytest
+import torch
+from torch import Tensor
+
+import lmr
+
+SCALE = 12.0  # so that no image is matched beyond doubt, which would leave a gradient of rounding errors
+
+
+class Reference(plain.NormReference):
+    """Every batch from the start, ten steps of Adam on captions that are written anew before each."""
+
+    def __init__(self, lr: float = 1e-3, top: int = 3, steps: int = 10, captions: str = "text") -> None:
+        super().__init__(SCALE)
+        self.lr, self.top, self.steps, self.captions = lr, top, steps, captions
+
+    def write(self, features: Tensor) -> Tensor:
+        rows = []
+        for z in features.detach():
+            near = [float(z @ t) for t in self.prototypes]
+            best = sorted(range(len(near)), key=lambda c: -near[c])[: self.top]
+            if self.captions == "mean":
+                row = sum(self.prototypes[c] for c in best) / len(best)
+            else:
+                row = plain.read_words(["a photo of a " + " or ".join(plain.NAMES[c] for c in best)])[0]
+            rows.append(row / row.norm())
+        return torch.stack(rows)
+
+    def step(self, images: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        self.set_leaves(self.start)
+        optimizer = torch.optim.Adam(self.leaves, lr=self.lr)
+        for _ in range(self.steps):
+            features = self.features(images)
+            loss = plain.match_loss(features, self.write(features), SCALE)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return self.score(images).detach(), {"loss": loss.item(), "drift": self.drift, "stepped": True}
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"lr": 5e-3, "top": 2, "steps": 3}, {"top": 20, "steps": 2}, {"captions": "mean", "steps": 4}], ids=str
+)
+def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
+    _, _, images = plain.make_problem()
+    method = plain.make_method("clipartt", SCALE, names=plain.NAMES, reader=plain.make_reader())
+    method, reference = lmr.create("clipartt", method.classifier, **spec), Reference(**spec)
+    for batch in images[:20].split(6):
+        expected, event = reference.step(batch)
+        looked = method.predict(batch).logits
+        answer = method.step(batch)
+        assert torch.equal(looked, answer.logits)
+        torch.testing.assert_close(answer.logits, expected, atol=1e-8, rtol=0)
+        assert {key: answer.info[key] for key in event} == pytest.approx(event, abs=1e-8)
+        assert event["drift"] > 1e-4
+    assert set(method.state) == {"predicted"}
+
+
+def test_a_batch_leaves_nothing_behind() -> None:
+    _, _, images = plain.make_problem()
+    method = plain.make_method("clipartt(steps=2)", names=plain.NAMES, reader=plain.make_reader())
+    first = method.step(images[:6]).logits
+    method.step(images[6:12])
+    assert torch.equal(method.step(images[:6]).logits, first)
+
+
+def test_model_that_cannot_read_captions_takes_means_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    clip = plain.make_method("zeroshot").classifier
+    with caplog.at_level(logging.WARNING, "lmr"):
+        method = lmr.create("clipartt(steps=2)", clip)
+    assert "means of prototypes in place of captions" in caplog.text
+    _, _, images = plain.make_problem()
+    explicit = lmr.create("clipartt(steps=2, captions='mean')", clip)
+    assert torch.equal(method.step(images[:6]).logits, explicit.step(images[:6]).logits)
+    with pytest.raises(lmr.LmrError, match="no text encoder"):
+        lmr.create("clipartt(captions='text')", clip)
+
+
+def test_step_that_cannot_be_used_is_answered_by_the_frozen_tower() -> None:
+    _, _, images = plain.make_problem()
+    method = plain.make_method("clipartt(lr=1e300, captions='mean')")
+    answer = method.step(images[:6])
+    assert answer.info["stepped"] is False
+    assert torch.equal(answer.logits, lmr.create("zeroshot", method.classifier).predict(images[:6]).logits)
+
+
+def test_it_cannot_be_frozen() -> None:
+    with pytest.raises(lmr.LmrError, match="starts from the original norms with every batch"):
+        plain.make_method("clipartt(captions='mean')").freeze()
+
+
+@pytest.mark.parametrize("argument", ["top=0", "steps=0", "steps=1001", "lr=-1.0"])
+def test_wrong_arguments_get_a_sentence(argument: str) -> None:
+    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of clipartt"):
+        plain.make_method(f"clipartt({argument})")

@@ -1,0 +1,27 @@
+"""C-TPT against plain autograd."""
+
+from __future__ import annotations
+
+import pytest
+from prompt_reference import check_sensitivity, compare_streams
+from torch import Tensor
+from view_problem import measure_mean_entropy
+
+
+def make_loss(weight: float):  # type: ignore[no-untyped-def]
+    def loss(logits: Tensor, texts: Tensor) -> Tensor:
+        mean = sum(texts) / len(texts)
+        apart = sum((text - mean).square().sum().sqrt() for text in texts) / len(texts)
+        return measure_mean_entropy(logits) - weight * apart
+
+    return loss
+
+
+@pytest.mark.parametrize("weight", [50.0, 20.0, 0.3])
+def test_stream_is_that_of_the_reference(weight: float) -> None:
+    compare_streams(f"ctpt(dispersion={weight})", make_loss(weight))
+
+
+def test_comparison_would_notice_another_weight() -> None:
+    check_sensitivity("ctpt", make_loss(0.0), [{}])
+    check_sensitivity("ctpt", make_loss(-50.0), [{}])

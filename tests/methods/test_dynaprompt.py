@@ -1,0 +1,128 @@
+"""DynaPrompt against plain autograd on the whole buffer, by the code and by the paper."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from view_problem import ViewProblem, make_view_problem, make_views, measure_entropy, measure_mean_entropy
+
+import lmr
+
+SIZES, VIEWS = (4, 5, 6, 5), 10
+
+
+class BufferReference:
+    """The buffer as a list; all prompts of it are encoded for every image."""
+
+    def __init__(
+        self, problem: ViewProblem, prompts: int, selection: str, lr: float, decay: float, keep: float
+    ) -> None:
+        self.problem, self.selection, self.settings, self.keep = problem, selection, (lr, decay), keep
+        self.moved = torch.zeros(prompts, *problem.context.shape, dtype=torch.float64)
+        self.order, self.uses = list(range(prompts)), [0] * prompts
+        self.history: list[list[int]] = []
+
+    def step(self, views: Tensor) -> Tensor:
+        scale, self.features = self.problem.scale, self.problem.encode_images(views)
+        features = self.features
+        if 0 not in self.uses:
+            self.moved[self.order[0]] = 0
+            self.uses[self.order[0]] = 0
+        moved = self.moved.clone().requires_grad_()
+        optim = torch.optim.AdamW([moved], self.settings[0], weight_decay=self.settings[1])
+        texts = [self.problem.encode_texts(self.problem.context + own) for own in moved]
+        logits = torch.stack([scale * features @ own.T for own in texts])
+        chosen = self.select(logits.detach())
+        self.history.append(chosen)
+        certainty = [sum(measure_entropy(logits[m][v]).item() for m in chosen) for v in range(len(views))]
+        kept = sorted(range(len(views)), key=lambda v: certainty[v])[: max(1, int(len(views) * self.keep))]
+        (sum(measure_mean_entropy(logits[m][kept]) for m in chosen) / len(chosen)).backward()
+        optim.step()
+        self.moved = moved.detach()
+        for number in chosen:
+            self.order.remove(number)
+            self.order.append(number)
+            self.uses[number] += 1
+        with torch.no_grad():
+            answers = [
+                scale * features[0] @ self.problem.encode_texts(self.problem.context + self.moved[m]).T for m in chosen
+            ]
+        return sum(answers) / len(answers)
+
+    def select(self, logits: Tensor) -> list[int]:
+        entropies = np.array([np.mean([measure_entropy(row).item() for row in own]) for own in logits])
+        first = self.order[0]
+        if self.selection == "official":
+            drops = np.array([np.mean([own[0].max().item() - row.max().item() for row in own[1:]]) for own in logits])
+            ranking = np.argsort(-entropies.round(12), kind="stable")
+            place = int(np.where(ranking == first)[0][0])
+            later = ranking[min(place + 1, len(ranking) - 1) :]
+            fallen = np.argsort(-drops.round(12), kind="stable")[:place]
+            return [*(int(ranking[number]) for number in np.intersect1d(later, fallen)), first]
+        with torch.no_grad():
+            texts = self.problem.encode_texts(self.problem.context)
+            initial = self.problem.scale * (self.features @ texts.T)
+        wanted = np.mean([measure_entropy(row).item() for row in initial]), self.fall(initial)
+        found = [
+            m
+            for m in range(len(logits))
+            if self.uses[m] and entropies[m] <= wanted[0] and self.fall(logits[m]) >= wanted[1]
+        ]
+        return found or [first]
+
+    def fall(self, rows: Tensor) -> float:
+        label = int(rows[0].argmax())
+        shares = [float(row.softmax(0)[label]) for row in rows]
+        return float(np.mean([shares[0] - share for share in shares[1:]]))
+
+
+@pytest.mark.parametrize("selection", ["official", "paper"])
+@pytest.mark.parametrize(("prompts", "lr", "decay", "keep"), [(4, 5e-3, 0.01, 0.2), (3, 0.03, 0.5, 0.4)])
+def test_stream_is_that_of_the_reference(selection: str, prompts: int, lr: float, decay: float, keep: float) -> None:
+    problem = make_view_problem()
+    reference = BufferReference(problem, prompts, selection, lr, decay, keep)
+    spec = f"dynaprompt(prompts={prompts}, selection={selection!r}, lr={lr}, weight_decay={decay}, keep={keep})"
+    method = lmr.create(spec, problem.classifier)
+    for batch in range(len(SIZES)):
+        views = make_views(batch, SIZES, VIEWS)
+        found = method.step(views)
+        for own, logits in zip(views, found.logits, strict=True):
+            torch.testing.assert_close(logits, reference.step(own), atol=1e-8, rtol=0)
+        assert method.state["order"][0].tolist() == reference.order
+        assert method.state["uses"][0].tolist() == reference.uses
+        torch.testing.assert_close(
+            method.state["moved"][0].view_as(reference.moved), reference.moved, atol=1e-8, rtol=0
+        )
+        assert found.info["selected"] == pytest.approx(np.mean([len(c) for c in reference.history[-len(views) :]]))
+    assert len({tuple(chosen) for chosen in reference.history}) > 2
+    assert any(len(chosen) > 1 for chosen in reference.history)
+
+
+def test_streams_do_not_meet() -> None:
+    problem = make_view_problem()
+    both = lmr.create("dynaprompt(prompts=3)", problem.classifier, streams=2)
+    alone = [lmr.create("dynaprompt(prompts=3)", problem.classifier) for _ in range(2)]
+    for batch in range(2):
+        views = make_views(batch, SIZES, VIEWS)
+        ids = torch.arange(len(views)) % 2
+        mixed = both.step(views, streams=ids).logits
+        for k in range(2):
+            torch.testing.assert_close(mixed[ids == k], alone[k].step(views[ids == k]).logits, atol=0, rtol=0)
+
+
+def test_predict_is_the_answer_to_an_image_that_arrives_now() -> None:
+    problem = make_view_problem()
+    method = lmr.create("dynaprompt(prompts=2)", problem.classifier)
+    method.step(make_views(0, SIZES, VIEWS))
+    views = make_views(1, SIZES, VIEWS)
+    looked = method.predict(views).logits
+    assert torch.equal(looked[:1], method.step(views[:1]).logits)
+    assert not torch.equal(looked[1:2], method.step(views[1:2]).logits)
+
+
+@pytest.mark.parametrize("prompts", [0, 1001])
+def test_useless_number_of_prompts_gets_a_sentence(prompts: int) -> None:
+    with pytest.raises(lmr.LmrError, match="Expected 'prompts' of dynaprompt from 1 to 1000"):
+        lmr.create("dynaprompt", make_view_problem().classifier, prompts=prompts)

@@ -1,0 +1,174 @@
+"""EATA against plain autograd: Fisher values, penalty and selections, whole streams in float64."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import norm_reference as plain
+import pytest
+import torch
+from torch import Tensor
+
+import lmr
+
+KINDS: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+
+
+class Reference(plain.NormReference):
+    """One stream of EATA, from the equations, with torch's own optimiser."""
+
+    def __init__(
+        self,
+        fisher: float = 2000.0,
+        diversity: float = 0.05,
+        margin: float = 0.4,
+        lr: float = 2.5e-4,
+        optimizer: str = "adam",
+        nesterov: bool = True,
+    ) -> None:
+        super().__init__()
+        self.weight, self.diversity, self.limit = fisher, diversity, margin * math.log(plain.CLASSES)
+        more = {"momentum": 0.9, "nesterov": nesterov} if optimizer == "sgd" else {}
+        self.optimizer = KINDS[optimizer](self.leaves, lr=lr, **more)
+        self.importance = [torch.zeros_like(leaf) for leaf in self.start]
+        self.average: Tensor | None = None
+
+    def estimate(self, batches: list[Tensor]) -> None:
+        for images in batches:
+            logits = self.score(images)
+            loss = torch.nn.functional.cross_entropy(logits, logits.argmax(1))
+            for total, gradient in zip(self.importance, torch.autograd.grad(loss, self.leaves), strict=True):
+                total += gradient**2 / len(batches)
+
+    def step(self, images: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        logits = self.score(images)
+        p, entropies = logits.detach().softmax(1), plain.measure_entropies(logits)
+        chosen = [i for i in range(len(images)) if entropies[i] < self.limit]
+        certain = len(chosen)
+        if self.average is not None:
+            cosine = p @ self.average / (p.norm(dim=1) * self.average.norm())
+            chosen = [i for i in chosen if abs(cosine[i]) < self.diversity]
+        event = {"certain": certain, "diverse": len(chosen), "stepped": bool(chosen), "loss": 0.0}
+        penalty = sum(
+            (f * (leaf - start) ** 2).sum()
+            for f, leaf, start in zip(self.importance, self.leaves, self.start, strict=True)
+        )
+        loss = self.weight * penalty
+        if chosen:
+            mean = p[chosen].mean(0)
+            self.average = mean if self.average is None else 0.9 * self.average + 0.1 * mean
+            loss = loss + sum(torch.exp(self.limit - entropies[i].detach()) * entropies[i] for i in chosen) / len(
+                chosen
+            )
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        event["loss"] = loss.item()
+        return logits.detach(), event | {"drift": self.drift}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"diversity": 0.7, "lr": 2e-3},
+        {"diversity": 0.7, "lr": 2e-3, "fisher": 1.0},
+        {"diversity": 0.7, "lr": 2e-3, "fisher": 300.0, "optimizer": "sgd", "nesterov": False},
+        {"diversity": 0.7, "lr": 2e-3, "fisher": 300.0, "optimizer": "sgd"},
+        {"diversity": 0.3, "margin": 0.3, "optimizer": "adamw"},
+    ],
+    ids=str,
+)
+def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
+    _, _, images = plain.make_problem()
+    method, reference = plain.make_method("eata"), Reference(**spec)
+    method = lmr.create("eata", method.classifier, **spec)
+    clean = list(images.flip(0).split(16))
+    if spec.get("optimizer") == "adamw":
+        reference.optimizer = torch.optim.AdamW(reference.leaves, lr=2.5e-4, weight_decay=0.0)
+    method.estimate_fisher(clean)
+    reference.estimate(clean)
+    torch.testing.assert_close(method.state["fisher"][0], torch.cat(reference.importance), atol=1e-9, rtol=1e-9)
+    events = []
+    for batch in images.split(8):
+        expected, event = reference.step(batch)
+        answer = method.step(batch)
+        torch.testing.assert_close(answer.logits, expected, atol=1e-8, rtol=0)
+        assert {key: answer.info[key] for key in event} == pytest.approx(event, abs=1e-8)
+        plain.compare_norms(method, reference)
+        events.append(event)
+    assert sum(event["stepped"] for event in events) >= 4
+    assert any(0 < event["diverse"] < event["certain"] for event in events)
+    torch.testing.assert_close(method.predict(images).logits, reference.score(images).detach(), atol=1e-8, rtol=0)
+
+
+def test_arguments_matter() -> None:
+    """Every argument ends elsewhere, so that the comparisons above would notice one lost."""
+    _, _, images = plain.make_problem()
+    usual: dict[str, Any] = {"diversity": 0.7, "lr": 2e-3, "optimizer": "sgd"}
+    ends = []
+    for change in ({}, {"fisher": 0.0}, {"fisher": 100.0}, {"nesterov": False}):
+        method = lmr.create("eata", plain.make_method("eata").classifier, **(usual | change))
+        method.estimate_fisher(images.split(16))
+        for batch in images.split(8):
+            method.step(batch)
+        ends.append(method.predict(images).logits)
+    assert all((end - other).abs().max() > 1e-4 for k, end in enumerate(ends) for other in ends[:k])
+
+
+def test_without_fisher_values_it_is_eta_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    _, _, images = plain.make_problem()
+    one, other = plain.make_method("eata"), plain.make_method("eta")
+    with caplog.at_level(logging.WARNING, "lmr"):
+        for batch in images.split(16):
+            assert torch.equal(one.step(batch).logits, other.step(batch).logits)
+    assert [record.message.startswith("eata has no Fisher values") for record in caplog.records] == [True]
+
+
+def test_fisher_values_are_saved_and_stay_through_a_reset(tmp_path: Path) -> None:
+    _, _, images = plain.make_problem()
+    method = plain.make_method("eata(diversity=0.7)")
+    method.estimate_fisher([(batch, torch.zeros(len(batch))) for batch in images.split(16)])  # as loaders give them
+    values = method.state["fisher"].clone()
+    expected = [method.step(batch).logits for batch in images.split(8)]
+    method.save(tmp_path / "state")
+    other = plain.make_method("eata(diversity=0.7)")
+    other.load(tmp_path / "state")
+    other.reset()
+    assert torch.equal(other.state["fisher"], values)
+    assert values.any()
+    assert all(map(torch.equal, [other.step(batch).logits for batch in images.split(8)], expected))
+
+
+def test_streams_share_the_fisher_values() -> None:
+    _, _, images = plain.make_problem()
+    many = lmr.create("eata(diversity=0.7)", plain.make_method("eata").classifier, streams=2)
+    alone = [plain.make_method("eata(diversity=0.7)") for _ in range(2)]
+    for method in (many, *alone):
+        method.estimate_fisher(images.split(16))
+    for number, batch in enumerate(images[:48].split(12)):
+        ids = (torch.arange(12) + number) % 3 // 2
+        mixed = many.step(batch, streams=ids).logits
+        for k in range(2):
+            torch.testing.assert_close(mixed[ids == k], alone[k].step(batch[ids == k]).logits, atol=1e-9, rtol=0)
+
+
+def test_unusable_clean_images_get_a_sentence_and_change_nothing() -> None:
+    method = plain.make_method("eata")
+    _, _, images = plain.make_problem()
+    for batches, words in (
+        ([], "at least one batch of clean images"),
+        ([images[:4], images[:4] * math.nan], "NaN or infinite"),
+        ([images[:4].float()], "float64 images"),
+    ):
+        with pytest.raises(lmr.LmrError, match=words):
+            method.estimate_fisher(batches)
+        assert not method.state["fisher"].any()
+
+
+@pytest.mark.parametrize("argument", ["lr=-1.0", "fisher=-1.0", "fisher=1e999", "margin=-0.1", "diversity=-0.1"])
+def test_wrong_arguments_get_a_sentence(argument: str) -> None:
+    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of eata to be finite and not negative"):
+        plain.make_method(f"eata({argument})")

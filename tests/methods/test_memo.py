@@ -1,0 +1,86 @@
+"""MEMO against torch.optim on a copy of the tower for each image."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from bimodal_reference import list_norms
+from torch import Tensor
+from view_problem import ViewProblem, make_view_problem, make_views, measure_mean_entropy
+
+import lmr
+
+SIZES, VIEWS = (3, 2, 2), 7
+
+
+def adapt(problem: ViewProblem, views: Tensor, name: str, lr: float, decay: float, everything: bool) -> Tensor:
+    """The logits [C] of one image after its step."""
+    tower = copy.deepcopy(problem.model.image)
+    norms = [number for norm in list_norms(tower) for number in (norm.weight, norm.bias)]
+    numbers = list(tower.parameters()) if everything else norms
+    for number in numbers:
+        number.requires_grad_()
+    kinds: dict[str, Any] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+    optim = kinds[name](numbers, lr, weight_decay=decay)
+    with torch.no_grad():
+        texts = problem.encode_texts(problem.context)
+
+    def compare(images: Tensor) -> Tensor:
+        x = images.unfold(2, tower.config.patch, tower.config.patch).unfold(3, tower.config.patch, tower.config.patch)
+        patches = x.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2) @ tower.patches.weight.flatten(1).T
+        x = torch.cat([tower.class_token.expand(len(images), 1, -1), patches], 1) + tower.positions
+        raw = tower.ln_post(tower.blocks(tower.ln_pre(x))[:, 0]) @ tower.projection
+        return problem.scale * (raw / raw.norm(dim=1, keepdim=True)) @ texts.T
+
+    measure_mean_entropy(compare(views[1:])).backward()
+    optim.step()
+    with torch.no_grad():
+        return compare(views[:1])[0]
+
+
+@pytest.mark.parametrize("weights", ["norms", "all"])
+@pytest.mark.parametrize(("name", "lr", "decay"), [("adamw", 1e-5, 0.01), ("sgd", 5e-3, 0.1), ("adam", 1e-3, 0.01)])
+def test_stream_is_that_of_the_reference(name: str, lr: float, decay: float, weights: str) -> None:
+    problem = make_view_problem()
+    spec = f"memo(optimizer={name!r}, lr={lr}, weight_decay={decay}, weights={weights!r})"
+    method, plain = lmr.create(spec, problem.classifier), lmr.create("zeroshot", problem.classifier)
+    for batch in range(len(SIZES)):
+        views = make_views(batch, SIZES, VIEWS)
+        expected = torch.stack([adapt(problem, own, name, lr, decay, weights == "all") for own in views])
+        found = method.step(views)
+        torch.testing.assert_close(found.logits, expected, atol=1e-8, rtol=0)
+        assert found.info["stepped"] is True
+        assert (expected - plain.predict(views[:, 0]).logits).abs().max() > 1e-4
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    method = lmr.create("memo", make_view_problem().classifier)
+    arguments = {key: getattr(method, key) for key in ("lr", "optimizer", "weight_decay", "views", "weights")}
+    assert arguments == {"lr": 1e-5, "optimizer": "adamw", "weight_decay": 0.01, "views": 64, "weights": "norms"}
+
+
+def test_image_is_not_among_the_views_that_are_made() -> None:
+    problem = make_view_problem()
+    method = lmr.create("memo(views=3)", problem.classifier)
+    seen: list[int] = []
+    handle = problem.model.image.register_forward_hook(lambda module, given, out: seen.append(len(out)))
+    method.step(make_views(0, SIZES, 1)[:, 0])
+    handle.remove()
+    assert sum(seen) == SIZES[0] * (3 + 1)
+
+
+def test_batch_is_its_images_one_by_one_to_the_bit() -> None:
+    clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    together, single = (lmr.create("memo(views=4, lr=1e-3)", clip) for _ in range(2))
+    expected = torch.cat([single.step(images[k : k + 1]).logits for k in range(3)])
+    assert torch.equal(together.step(images).logits, expected)
+
+
+def test_all_weights_are_counted() -> None:
+    problem = make_view_problem()
+    some, every = (lmr.create(f"memo(weights={kind!r})", problem.classifier).trainable for kind in ("norms", "all"))
+    assert some < every == sum(value.numel() for value in problem.model.image.parameters())

@@ -1,0 +1,24 @@
+"""Methods as tests of all methods create them: with few views, prompts and repetitions where a method has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import small_world
+
+import lmr
+from lmr.core.method import list_arguments
+from lmr.core.registry import split_address
+from lmr.core.spec import parse_spec
+
+FEW = {"views": 3, "prompts": 3, "steps": 2, "rounds": 1, "inner": 1}
+
+
+def create(spec: str, clip: lmr.ZeroShot, /, **arguments: Any) -> lmr.Method:
+    """As lmr.create; what is given is kept."""
+    name, given = parse_spec(split_address(spec)[1])
+    method = lmr.find_method(name)
+    few = {key: value for key, value in FEW.items() if key in list_arguments(method) and key not in given}
+    if method.keeps_images and clip.input_shape is None:
+        clip.input_shape = small_world.SHAPE
+    return lmr.create(spec, clip, **few | arguments)

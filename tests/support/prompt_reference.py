@@ -1,0 +1,68 @@
+"""Prompt tuning of one image at a time, slowly: plain autograd over all prompts, torch's own AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from view_problem import ViewProblem, choose_confident, make_view_problem, make_views
+
+import lmr
+
+SIZES = (3, 2, 4)
+VIEWS = 12
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # of the confident views' logits [k, C] and the texts [C, D]
+Answer = Callable[[Tensor, Tensor], Tensor]  # of the views' features [V, D] and the texts [C, D]: logits [C]
+
+
+def tune(
+    problem: ViewProblem,
+    views: Tensor,
+    loss: Loss,
+    answer: Answer | None = None,
+    *,
+    lr: float = 5e-3,
+    weight_decay: float = 0.01,
+    keep: float = 0.1,
+) -> Tensor:
+    """The logits [C] of one image after its step."""
+    features = problem.encode_images(views)
+    context = problem.context.requires_grad_()
+    optim = torch.optim.AdamW([context], lr, weight_decay=weight_decay)
+    texts = problem.encode_texts(context)
+    logits = problem.scale * features @ texts.T
+    chosen = choose_confident(logits.detach(), keep)
+    loss(logits[chosen], texts).backward()
+    optim.step()
+    with torch.no_grad():
+        texts = problem.encode_texts(context)
+        return problem.scale * features[0] @ texts.T if answer is None else answer(features, texts)
+
+
+def compare_streams(spec: str, loss: Loss, answer: Answer | None = None, **settings: float) -> None:
+    """A stream of given views through the library and through the reference, within 1e-8."""
+    problem = make_view_problem()
+    method = lmr.create(spec, problem.classifier)
+    plain = lmr.create("zeroshot", problem.classifier)
+    moved = 0.0
+    for batch in range(len(SIZES)):
+        views = make_views(batch, SIZES, VIEWS)
+        found = method.step(views)
+        expected = torch.stack([tune(problem, own, loss, answer, **settings) for own in views])
+        torch.testing.assert_close(found.logits, expected, atol=1e-8, rtol=0)
+        torch.testing.assert_close(method.predict(views).logits, expected, atol=1e-8, rtol=0)
+        assert found.info["stepped"] is True
+        moved = max(moved, float((expected - plain.predict(views[:, 0]).logits).abs().max()))
+    assert moved > 1e-2
+    assert method.state["seen"].tolist() == [sum(SIZES)]
+
+
+def check_sensitivity(spec: str, loss: Loss, wrong: Sequence[dict[str, float]], answer: Answer | None = None) -> None:
+    """Another setting gives other logits, so that the comparison could fail."""
+    problem = make_view_problem()
+    views = make_views(0, SIZES, VIEWS)
+    found = lmr.create(spec, problem.classifier).step(views).logits[0]
+    for settings in wrong:
+        assert (tune(problem, views[0], loss, answer, **settings) - found).abs().max() > 1e-6, settings
