@@ -118,7 +118,9 @@ class NormMethod(Method):
         return self.classifier.logits(self.image_cosines(images, self.take(mix, "norms")["norms"], mix.index))
 
     def settle(self, stream: int) -> FrozenAnswer:
-        """The norms of the stream, if it has its own, and its offset."""
+        """The norms of the stream, if it has its own, and its offset; refused where no norms stay for the next image."""
+        if self.episodic or self.restarts:
+            return super().settle(stream)
         offset = self.logit_offset()
         return FrozenAnswer(
             self.classifier.prototypes.clone(),

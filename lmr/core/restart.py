@@ -59,10 +59,6 @@ class RestartMethod(NormMethod):
         """The same."""
         return self._solve(images, mix)[0]
 
-    def settle(self, stream: int) -> FrozenAnswer:
-        """Refused."""
-        return Method.settle(self, stream)
-
     def descend_often(
         self,
         images: Tensor,
