@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.bases.selective import SelectiveMethod
 from lmr.core.classifier import leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
 from lmr.core.method import Mix, Prediction, Preset, Ranges, Streams
 from lmr.core.optim import Optimizer
 from lmr.core.registry import register
-from lmr.core.selective import SelectiveMethod
 
 _PORT = "defaults of mariodoebler/test-time-adaptation for CLIP's towers"
 _OFFICIAL = "mr-eggplant/EATA: ImageNet-C"
