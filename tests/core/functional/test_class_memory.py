@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lmr.core.functional.memory import draw_by_class, enter_best, find_place
+from lmr.core.functional.class_memory import draw_by_class, enter_best, find_place
 
 
 def test_free_places_come_first_and_then_the_lowest_score() -> None:
