@@ -23,9 +23,9 @@ _OFFICIAL = "mr-eggplant/EATA: ImageNet-C"
 
 @register("eata")
 class EATA(SelectiveMethod):
-    """ETA's step with ``fisher`` sum_j F_j (norm_j - start_j)^2 added to its loss; F says how much a parameter matters.
+    """ETA's step with a penalty on changes of the parameters that matter most on clean images.
 
-    F is measured once on clean images, before the stream: ``method.estimate_fisher(batches)``. It is the mean over the
+    The penalty is ``fisher`` times the sum of F (norm - start)^2 over all parameters. F is measured once on clean images, before the stream: ``method.estimate_fisher(batches)``. It is the mean over the
     batches of the squared gradient of the batch's mean cross-entropy to the model's own labels, so it depends on the
     size of the batches (64 and 2000 images in the authors' code). It is part of the state: saved, loaded, and kept by
     ``reset``. Without it there is no penalty, a step is ETA's, and the log says so once.
