@@ -283,7 +283,7 @@ def list_numbered_modules(tower: nn.Module, numbers: Collection[int]) -> set[str
 
 
 def _place_modules(tower: nn.Module) -> tuple[dict[str, int | None], int]:
-    """The number of the block that each module belongs to, None outside of the blocks; and how many blocks there are."""
+    """The number of the block that each module belongs to, None outside of them; and how many blocks there are."""
     sequence, count = find_blocks(tower)
     prefix = f"{sequence}." if sequence else ""
     return {name: _read_place(name, prefix) for name, _ in tower.named_modules()}, count

@@ -14,7 +14,6 @@ from lmr.core.functional.by_stream import choose_rows
 from lmr.core.gradient import NormMethod
 from lmr.core.method import Method, Mix, Prediction
 from lmr.core.optim import Optimizer
-from lmr.core.traits import Emission
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -28,7 +27,7 @@ class RestartMethod(NormMethod):
 
     many_streams = True
     restarts = True
-    emission: Emission = "after"  # type: ignore[misc]
+    emission = "after"
     not_frozen_because = "it starts from the original norms with every batch, so there is no adapted model to keep"
 
     lr: float = 1e-3

@@ -52,7 +52,7 @@ class SelectiveMethod(GradientMethod):
         return Passes(forwards=1, backwards=learning)
 
     def penalise(self, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
-        """What is added to the loss [A] of each stream in its state ``rows``, and its gradient [A, P]; None: nothing."""
+        """What is added to the loss [A] of each stream with the state ``rows``, and its gradient [A, P]; or None."""
         return None
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:

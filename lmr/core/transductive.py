@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.method import Method, Mix, Prediction
-from lmr.core.traits import Emission, Passes, Scores
+from lmr.core.traits import Passes, Scores
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -24,8 +24,8 @@ class TransductiveMethod(Method):
 
     many_streams = True
     restarts = True
-    emission: Emission = "after"  # type: ignore[misc]
-    scores: Scores = Scores.LABELS  # type: ignore[misc]
+    emission = "after"
+    scores = Scores.LABELS
     not_frozen_because = "its answer to an image depends on the other images of the batch"
 
     @abstractmethod

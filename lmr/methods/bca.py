@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from lmr.core.functional.losses import entropy
 from lmr.core.method import COUNTS, SHARES, UNIT, Mix, Prediction, Preset, Ranges
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Scores
+from lmr.core.traits import Emission, Passes, Scores
 from lmr.core.views.view_method import ViewMethod
 
 _SOURCE = "walawalagoose/TTABC, a port of the authors' code: ImageNet"
@@ -25,11 +25,11 @@ _KEPT = 0.1  # share of the views that count
 class BCA(ViewMethod):
     """Class embeddings that move to confident images, and a prior for each that moves to their posteriors.
 
-    An image has q = softmax of its logits with the embeddings, and the posterior f = q P with the matrix P, the identity
-    at first. The answer is log(f + 1e-12), before the image changes anything. If the largest f, of class y, is above
-    ``tau1``, the embedding of y becomes the unit mean of its ``c1`` (and all that came since) former selves and the
-    image; above ``tau2`` row y of P becomes the mean of its ``c2`` (and later) former selves and f. The paper takes y from
-    q, the code from f, as here. Images are served in order, one at a time; a batch only encodes them together.
+    An image has q = softmax of its logits with the embeddings, and the posterior f = q P with a matrix P that begins as
+    the identity. The answer is log(f + 1e-12), before the image changes anything. If the largest f, that of class y, is
+    above ``tau1``, the image joins the mean that the embedding of y is, which counts as ``c1`` images at first, and the
+    mean is normalised; above ``tau2`` f joins the mean that row y of P is, which counts as ``c2``. The paper takes y
+    from q, the code from f, as here. Images are served in order, one at a time; a batch only encodes them together.
 
     With ``views`` above 1, the tenth of them with the lowest entropy counts: their logits are averaged before the
     softmax, their features before the update, without normalising again. Values for other datasets are not known; a
@@ -38,7 +38,7 @@ class BCA(ViewMethod):
 
     source = "Zhou et al. 2025"
     year = 2025
-    emission = "before"
+    emission: ClassVar[Emission] = "before"
     scores = Scores.LABELS
     not_frozen_because = "its answer mixes classes by a matrix, not by prototypes and a bias alone"
     presets: ClassVar[dict[str, Preset]] = {
@@ -97,7 +97,7 @@ class BCA(ViewMethod):
         return torch.stack([(self._judge(views, stream)[0] + _EPS).log() for views, stream in pairs])
 
     def _judge(self, views: Tensor, stream: int) -> tuple[Tensor, Tensor]:
-        """The posterior [C] of an image with views [V, D] of unit features, and the feature [D] that it updates with."""
+        """The posterior [C] of an image with views [V, D], and the feature [D] that it updates with."""
         logits = self.classifier.logits(views @ self.state["means"][stream].T)
         if len(views) > 1:
             best = entropy(logits).argsort(stable=True)[: max(1, int(_KEPT * len(views)))]

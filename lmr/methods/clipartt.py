@@ -29,8 +29,8 @@ class CLIPArTT(RestartMethod):
     own prototypes. The authors' prompts have no full stop: templates=["a photo of a {}"] makes such a classifier.
 
     ``captions="text"`` encodes the captions. Where the model cannot read them, because the classifier has no text
-    encoder or a vocabulary without "or", ``"mean"`` takes the normalised mean of the prototypes in their place, which is
-    not the published method; ``"auto"`` is the first that works, and the log tells if it is the second.
+    encoder or a vocabulary without "or", ``"mean"`` takes the normalised mean of the prototypes in their place, which
+    is not the published method; ``"auto"`` is the first that works, and the log tells if it is the second.
     """
 
     source = "Hakim et al. 2025"
@@ -71,7 +71,7 @@ class CLIPArTT(RestartMethod):
         return norms, {"loss": losses}
 
     def _caption(self, features: Tensor, known: dict[tuple[int, ...], Tensor]) -> Tensor:
-        """A unit caption [B, D] of each feature. Captions that are not ``known`` from this batch are encoded and kept."""
+        """A unit caption [B, D] of each feature; those not ``known`` from earlier steps are encoded and kept."""
         few = min(self.top, self.classifier.classes)
         chosen = self.classifier.cosines(features).topk(few, 1).indices
         if not self.reads:

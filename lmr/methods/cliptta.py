@@ -34,8 +34,8 @@ class CLIPTTA(NormMethod):
     over classes. The step's loss is that of the batch and that of a sample of the memory; ``memory=False`` leaves out
     the second, ``batch=False`` the first (the authors' older class, which their scripts use for ImageNet). The memory
     holds the ``shots`` most confident images of every class, by the softmax of cosines without a scale; a batch enters
-    before its first step, confidences stay as they were, and pseudo-labels are taken anew at every step. Each step draws
-    max(1, sample / C) images of every class, ``sample`` at most shots C: with 4 and 40 and ten classes nothing is random.
+    before its first step, confidences stay as they were, and pseudo-labels are taken anew at every step. A step draws
+    max(1, sample / C) images of every class, ``sample`` at most shots C: with 4, 40 and ten classes nothing is random.
 
     Norms, Adam (eps 1e-6) and memory go on through the stream; the answer is the one after the last step. The memory
     is part of the state: classes x shots images.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.errors import LmrError
 from lmr.core.functional.memory import find_place
 from lmr.core.method import UNIT, Mix, Prediction, Preset, Ranges
 from lmr.core.registry import register
@@ -28,9 +29,9 @@ class DMN(ViewMethod):
     and normalised; the answer is the logarithm of the text's probabilities plus ``alpha`` times those with the
     prototypes read. Images are served in order, one at a time; a batch only encodes them together.
 
-    Class and uncertainty are those of the mean over the views with the lowest entropy, a share ``keep`` of them; a single
-    view is taken as it is. The authors' script has 32 views. They choose ``alpha`` for each dataset on test labels, which
-    is not done here. The state has a fixed size: C * memory unit features.
+    Class and uncertainty are those of the mean over the views with the lowest entropy, a share ``keep`` of them; a
+    single view is taken as it is. The authors' script has 32 views. They choose ``alpha`` for each dataset on test
+    labels, which is not done here. The state has a fixed size: C * memory unit features.
     """
 
     source = "Zhang et al. 2024"
@@ -54,7 +55,9 @@ class DMN(ViewMethod):
 
     def prepare(self) -> None:
         super().prepare()
-        self._require_not_negative("alpha", "beta", "keep", "memory")
+        self._require_not_negative("alpha", "beta", "memory")
+        if not 0 <= self.keep <= 1:
+            raise LmrError(f"Expected 'keep' of dmn from 0 to 1, got {self.keep}.")
 
     def count_passes(self, learning: float = 1.0) -> Passes:
         return Passes(forwards=self.views)
@@ -111,7 +114,7 @@ class DMN(ViewMethod):
             order = -(p * (p + 1e-6).log()).sum(1)
             mean = p[order.argsort(stable=True)[: max(1, int(self.keep * len(views)))]].mean(0)
         label, uncertainty = int(mean.argmax()), float(-(mean * (mean + 1e-8).log()).sum())
-        if not math.isfinite(uncertainty):
+        if not bool(views.isfinite().all()):
             return p[0] * math.nan, label, None, uncertainty
         keys, held = self.state["keys"][stream], self.state["entropy"][stream] < self._free
         place = find_place(-self.state["entropy"][stream, label], -uncertainty)

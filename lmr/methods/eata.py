@@ -94,8 +94,8 @@ class EATA(SelectiveMethod):
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
         if not self._told and self.fisher and not bool(self.state["fisher"].any()):
             LOGGER.warning(
-                "eata has no Fisher values, so its step is that of eta; call method.estimate_fisher(batches) with clean "
-                "images before the stream."
+                "eata has no Fisher values, so its step is that of eta; call method.estimate_fisher(batches) with "
+                "clean images before the stream."
             )
             self._told = True
         return super().adapt(images, mix)

@@ -33,10 +33,10 @@ class RoTTA(NormMethod):
     student takes a step of Adam on the mean of w CE(teacher(x), student(A(x))) over the memory, w falling with age, and
     the teacher follows: teacher + ``nu`` (student - teacher). With 0.001 it moves little; that is as published.
 
-    A is the authors' augmentation (``lmr.core.views.jitter``), drawn from ``seed`` and the number of the update. It needs
-    pictures and a classifier that knows how they were scaled; without, images are not augmented, and the log tells
-    that. ``method.augment = f`` gives another: ``f(images, number)``. In towers with BatchNorm the authors also replace
-    its statistics; here only LayerNorms adapt. The memory is part of the state: ``memory`` images.
+    A is the authors' augmentation (``lmr.core.views.jitter``), drawn from ``seed`` and the number of the update. It
+    needs pictures and a classifier that knows how they were scaled; without, images are not augmented, and the log
+    tells that. ``method.augment = f`` gives another: ``f(images, number)``. In towers with BatchNorm the
+    authors also replace its statistics; here only LayerNorms adapt. The state holds ``memory`` images.
     """
 
     source = "Yuan et al. 2023"
@@ -58,7 +58,10 @@ class RoTTA(NormMethod):
     age: float = 1.0  # weight of age, in the choice of what leaves the memory
     uncertainty: float = 1.0  # weight of uncertainty
     seed: int = 0  # of the augmentation
-    augment: ClassVar[Callable[[Tensor, int], Tensor] | None] = None
+
+    def __post_init__(self) -> None:
+        self.augment: Callable[[Tensor, int], Tensor] | None = None
+        super().__post_init__()
 
     def prepare(self) -> None:
         self._require_not_negative("lr", "nu", "age", "uncertainty")
@@ -152,7 +155,7 @@ class RoTTA(NormMethod):
     def _change(self, images: Tensor, number: int) -> Tensor:
         """The images of the memory as the student sees them at the update of this number."""
         if self.augment is not None:
-            return self.augment(images, number)
+            return self.augment(images, number)  # given by the user
         scale = self.classifier.pixels
         if scale is None or len(self.shape) != 3 or self.shape[0] != 3:
             if not self._told:

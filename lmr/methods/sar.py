@@ -101,7 +101,7 @@ class SAR(NormMethod):
         return uncertainty.where(certain, 0), certain
 
     def _look_again(self, images: Tensor, mix: Mix, norms: Tensor, certain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradient [A, P] and mean entropy [A] of the certain samples that ``norms`` leave certain, and their number [A].
+        """Gradient [A, P] and mean entropy [A] of the samples that ``norms`` leave certain, and their number [A].
 
         Nothing couples two images, so that the others need not be encoded again.
         """

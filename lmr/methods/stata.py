@@ -25,7 +25,7 @@ class StatA(TransductiveMethod):
     The assignments begin as the zero-shot probabilities, the means as the text, one variance for all classes as that of
     the images around it. In a round five updates multiply the zero-shot probabilities by exp(log-likelihood / 50 +
     ``smooth`` times the mean assignment of linked images). Links go from an image to its ``neighbours`` nearest and
-    weigh as much as their cosine; both directions count, and the mean divides by twice ``neighbours``. Then the mean and
+    weigh as much as their cosine; both directions count, and the mean divides by 2 ``neighbours``. Then the mean and
     variance of a class are mixed with those of the text: the share of the images is n / (alpha + n) for n images whose
     largest assignment the class is. After ``rounds`` of both a last round of updates makes the answer.
 

@@ -31,14 +31,14 @@ _SOURCE = "Mehrdad-Noori/WATT: WATT-S"
 
 @register("watt")
 class WATT(RestartMethod):
-    """Weight averaging over eight templates: each leads ``inner`` steps away, and the mean of the ends is the next start.
+    """Weight averaging over eight templates: each leads ``inner`` steps away, the mean of the ends is the next start.
 
     A template gives every image the prompt of its nearest class; the loss compares all images of the batch with all
-    these prompts (``match_captions``). In a round every template takes ``inner`` steps of Adam, and the norms after each
-    are averaged; ``rounds`` rounds make the answer, by the mean of the templates' prototypes. In mode "s" a template
-    continues from the one before; Adam begins with the batch. In mode "p" each starts where the round did; Adam begins
-    anew with every template of the first round and then never, as in the authors' code. Their scripts for "p" have 50
-    rounds, their default is 5. Every batch starts from the original norms.
+    these prompts (``match_captions``). In a round every template takes ``inner`` steps of Adam, and the norms after
+    each are averaged; ``rounds`` rounds make the answer, by the mean of the templates' prototypes. In mode "s" a
+    template continues from the one before, and Adam begins with the batch. In mode "p" each starts where the round did;
+    Adam begins anew with every template of the first round and then never, as in the authors' code. Their scripts for
+    "p" have 50 rounds, their default is 5. Every batch starts from the original norms.
 
     The prompts are the eight templates with the names of the classes, not the classifier's own. Templates with a word
     that the model does not know are left out, and the log tells which; a classifier without a text encoder has

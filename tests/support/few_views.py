@@ -11,10 +11,10 @@ from lmr.core.method import list_arguments
 from lmr.core.registry import split_address
 from lmr.core.spec import parse_spec
 
-FEW = {"views": 3, "prompts": 3, "steps": 2, "rounds": 1, "inner": 1}
+FEW = {"views": 3, "prompts": 3, "steps": 2, "rounds": 1, "inner": 1, "every": 8}
 
 
-def create(spec: str, clip: lmr.ZeroShot, **arguments: Any) -> lmr.Method:
+def create(spec: str, clip: lmr.ZeroShot, /, **arguments: Any) -> lmr.Method:
     """As lmr.create; what is given is kept."""
     name, given = parse_spec(split_address(spec)[1])
     method = lmr.find_method(name)

@@ -8,5 +8,5 @@ from torch import Tensor
 
 def climb(rows: Tensor, gradient: Tensor, rho: float) -> Tensor:
     """Every row [A, P] moved by ``rho`` uphill along its own gradient [A, P]; a gradient of 0 moves nothing."""
-    length = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
     return rows + rho / (length + 1e-12) * gradient

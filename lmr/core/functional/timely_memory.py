@@ -1,4 +1,4 @@
-"""RoTTA's memory of images, balanced over classes, timely and certain: pure functions of what is known of its entries."""
+"""RoTTA's memory of images, balanced over classes, recent and certain: pure functions of its entries."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def turn_hue(x: Tensor, share: float) -> Tensor:
     """The hue of every pixel turned by this share of the whole circle; brightness and saturation stay."""
     top, low = x.amax(-3, keepdim=True), x.amin(-3, keepdim=True)
     span = top - low
-    red, green, blue = ((top - part) / span.where(span > 0, 1) for part in x.split(1, -3))
+    red, green, blue = ((top - part) / span.where(span > 0, 1) for part in torch.split(x, 1, -3))
     hue = torch.where(x[:, :1] == top, blue - green, torch.where(x[:, 1:2] == top, 2 + red - blue, 4 + green - red))
     hue = torch.where(span > 0, hue / 6 + share, 0).remainder(1)
     # Each channel is a trapezium over the circle: it falls from the top to the lowest value and rises again.
@@ -106,5 +106,6 @@ def blur(x: Tensor, sigma: float) -> Tensor:
 
 
 def _to_grey(x: Tensor) -> Tensor:
-    red, green, blue = x.split(1, -3)
-    return _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    red, green, blue = torch.split(x, 1, -3)
+    grey: Tensor = _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    return grey

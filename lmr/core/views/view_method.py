@@ -13,6 +13,7 @@ from torch import Tensor
 from lmr.core.errors import LmrError
 from lmr.core.functional.by_stream import rank_by_stream
 from lmr.core.method import COUNTS, Method, Mix, Prediction, Ranges
+from lmr.core.traits import Emission
 from lmr.core.views.view_maker import ViewMaker
 
 MOST = 4096  # views of an image
@@ -41,7 +42,7 @@ class ViewMethod(Method):
 
     takes_views = True
     many_streams = True
-    emission = "after"
+    emission: ClassVar[Emission] = "after"
     not_frozen_because = "its answer depends on several views of each image"
 
     views: int = 64  # of each image, the image itself included; given views may be more or fewer
