@@ -20,6 +20,7 @@ from lmr.data.sets.catalogue import open_dataset
 METHODS = lmr.list_methods()
 ONE_TOWER = [name for name in METHODS if Tower.TEXT not in lmr.find_method(name).towers]
 SIZES = (8, 8, 8, 3)
+SHAPE = (3, 32, 32)  # of an image
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,8 @@ def test_stream_is_that_of_plain_autograd(name: str, backbone: lmr.Backbone, bat
     spec = f"{name}(preset='cifar10-c')" if "cifar10-c" in lmr.find_method(name).presets else name
     pixels = backbone.classifier(classes).pixels
     fast, plain = (
-        create(spec, lmr.ZeroShot(tower, prototypes, 100.0, names=classes, pixels=pixels)) for tower in towers
+        create(spec, lmr.ZeroShot(tower, prototypes, 100.0, names=classes, pixels=pixels, input_shape=SHAPE))
+        for tower in towers
     )
     moved = False
     for batch in batches:

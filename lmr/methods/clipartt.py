@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.bases.restart import RestartMethod
 from lmr.core.errors import LmrError
 from lmr.core.functional.transduction import match_captions
 from lmr.core.log import LOGGER
 from lmr.core.method import Mix, Preset
 from lmr.core.registry import register
-from lmr.core.restart import RestartMethod
 from lmr.core.traits import Passes
 
 _SOURCE = "dosowiechi/CLIPArTT: CIFAR-10, CIFAR-100 and Tiny ImageNet"

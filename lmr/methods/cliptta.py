@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmr.core.errors import LmrError
 from lmr.core.functional.by_stream import choose_rows
-from lmr.core.functional.memory import draw_by_class, enter_best
+from lmr.core.functional.class_memory import draw_by_class, enter_best
 from lmr.core.functional.transduction import caption_entropy, follow_labels, spread_entropy
 from lmr.core.gradient import NormMethod
 from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-from lmr.core.functional.memory import find_place
+from lmr.core.functional.class_memory import find_place
 from lmr.core.method import UNIT, Mix, Prediction, Preset, Ranges
 from lmr.core.registry import register
 from lmr.core.traits import Passes, Scores

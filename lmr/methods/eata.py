@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.bases.selective import SelectiveMethod
 from lmr.core.classifier import leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
 from lmr.core.method import Mix, Prediction, Preset, Ranges, Streams
 from lmr.core.optim import Optimizer
 from lmr.core.registry import register
-from lmr.core.selective import SelectiveMethod
 
 _PORT = "defaults of mariodoebler/test-time-adaptation for CLIP's towers"
 _OFFICIAL = "mr-eggplant/EATA: ImageNet-C"
@@ -23,12 +23,13 @@ _OFFICIAL = "mr-eggplant/EATA: ImageNet-C"
 
 @register("eata")
 class EATA(SelectiveMethod):
-    """ETA's step with ``fisher`` sum_j F_j (norm_j - start_j)^2 added to its loss; F says how much a parameter matters.
+    """ETA's step with a penalty on changes of the parameters that matter most on clean images.
 
-    F is measured once on clean images, before the stream: ``method.estimate_fisher(batches)``. It is the mean over the
-    batches of the squared gradient of the batch's mean cross-entropy to the model's own labels, so it depends on the
-    size of the batches (64 and 2000 images in the authors' code). It is part of the state: saved, loaded, and kept by
-    ``reset``. Without it there is no penalty, a step is ETA's, and the log says so once.
+    The penalty is ``fisher`` times the sum of F (norm - start)^2 over all parameters. F is measured once on clean
+    images, before the stream: ``method.estimate_fisher(batches)``. It is the mean over the batches of the squared
+    gradient of the batch's mean cross-entropy to the model's own labels, so it depends on the size of the batches (64,
+    of 2000 images, in the authors' code). It is part of the state: saved, loaded, and kept by ``reset``. Without it
+    there is no penalty, a step is ETA's, and the log says so once.
 
     Without a diverse sample there is no step, also not of the penalty. The authors' SGD has no Nesterov term
     (``nesterov``). Of their weights for the penalty, 2000 is for ImageNet and 1 for CIFAR.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from lmr.core.bases.selective import SelectiveMethod
 from lmr.core.method import Preset
 from lmr.core.registry import register
-from lmr.core.selective import SelectiveMethod
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 

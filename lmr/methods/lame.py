@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from lmr.core.bases.transductive import TransductiveMethod
 from lmr.core.functional.neighbours import link_nearest
 from lmr.core.method import Preset
 from lmr.core.registry import register
-from lmr.core.transductive import TransductiveMethod
 
 _SOURCE = "fiveai/LAME, its default configuration"
 _TOLERANCE = 1e-8  # relative change of the energy that ends the iterations

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.functional.by_stream import choose_rows
-from lmr.core.functional.timely_memory import Entry, Rules, find_timely_place, weigh_age
+from lmr.core.functional.timely_memory import MemoryEntry, MemoryRules, find_timely_place, weigh_age
 from lmr.core.gradient import NormMethod
 from lmr.core.log import LOGGER
 from lmr.core.method import COUNTS, Mix, Prediction, Preset, Ranges
@@ -69,7 +69,7 @@ class RoTTA(NormMethod):
         self.shape = self.classifier.require_shape(self.name)
         super().prepare()
         self.optim = Optimizer("adam", self.lr)
-        self.rules = Rules(self.memory, self.classifier.classes, self.age, self.uncertainty)
+        self.rules = MemoryRules(self.memory, self.classifier.classes, self.age, self.uncertainty)
         self._told = False
 
     def begin(self, streams: int) -> dict[str, Tensor]:
@@ -99,7 +99,7 @@ class RoTTA(NormMethod):
         found = []
         for k, stream in enumerate(mix.active.tolist()):
             own = ((mix.index == k) & logits.isfinite().all(1)).nonzero()[:, 0].tolist()
-            news = [(number, Entry(int(p[number].argmax()), float(doubt[number]), 0)) for number in own]
+            news = [(number, MemoryEntry(int(p[number].argmax()), float(doubt[number]), 0)) for number in own]
             row = {key: value[k : k + 1] for key, value in old.items()}
             found.append(self._follow_stream(images, news, row, self.state["images"][stream]))
         rows, entered, updates = zip(*found, strict=True)
@@ -115,11 +115,11 @@ class RoTTA(NormMethod):
         return Prediction(logits, self.summarise(report, mix))
 
     def _follow_stream(
-        self, images: Tensor, news: list[tuple[int, Entry]], row: dict[str, Tensor], stored: Tensor
+        self, images: Tensor, news: list[tuple[int, MemoryEntry]], row: dict[str, Tensor], stored: Tensor
     ) -> tuple[dict[str, Tensor], dict[int, int], int]:
         """A stream's row [1, ...] after its images; which of them are now in which place; how many steps there were."""
         known = zip(*(row[key][0].tolist() for key in ("label", "uncertainty", "age")), strict=True)
-        held = [Entry(*values) for values in known if values[0] != _NOBODY]
+        held = [MemoryEntry(*values) for values in known if values[0] != _NOBODY]
         places: dict[int, int] = {}
         seen, updates = int(row["seen"]), 0
         for number, new in news:
@@ -133,8 +133,8 @@ class RoTTA(NormMethod):
                 kept = torch.stack([images[places[k]] if k in places else stored[k] for k in range(len(held))])
                 row |= self._learn(kept, [weigh_age(entry.age, self.memory) for entry in held], row, seen // self.every)
                 updates += 1
-        padded = [*held, *[Entry(_NOBODY, 0.0, 0)] * (self.memory - len(held))]
-        memory = {key: row[key].new_tensor([[getattr(e, key) for e in padded]]) for key in Entry._fields}
+        padded = [*held, *[MemoryEntry(_NOBODY, 0.0, 0)] * (self.memory - len(held))]
+        memory = {key: row[key].new_tensor([[getattr(e, key) for e in padded]]) for key in MemoryEntry._fields}
         return row | memory | {"seen": torch.full_like(row["seen"], seen)}, places, updates
 
     def _learn(self, kept: Tensor, weights: list[float], row: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.bases.transductive import TransductiveMethod
 from lmr.core.functional.neighbours import link_nearest
 from lmr.core.method import Preset
 from lmr.core.registry import register
-from lmr.core.transductive import TransductiveMethod
 
 _SOURCE = "MaxZanella/StatA: all datasets"
 _SCALE = 1 / 50  # of the Gaussian log-likelihood, a constant of the authors' code

@@ -11,7 +11,7 @@ from lmr.core.method import list_arguments
 from lmr.core.registry import split_address
 from lmr.core.spec import parse_spec
 
-FEW = {"views": 3, "prompts": 3, "steps": 2, "rounds": 1, "inner": 1}
+FEW = {"views": 3, "prompts": 3, "steps": 2, "rounds": 1, "inner": 1, "every": 8}
 
 
 def create(spec: str, clip: lmr.ZeroShot, /, **arguments: Any) -> lmr.Method:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Entry(NamedTuple):
+class MemoryEntry(NamedTuple):
     """What the memory knows of an image."""
 
     label: int
@@ -16,7 +16,7 @@ class Entry(NamedTuple):
     age: int
 
 
-class Rules(NamedTuple):
+class MemoryRules(NamedTuple):
     """The size of the memory, the number of classes, and the weights of age and uncertainty in a score."""
 
     size: int
@@ -24,13 +24,13 @@ class Rules(NamedTuple):
     age: float
     uncertainty: float
 
-    def score(self, entry: Entry) -> float:
+    def score(self, entry: MemoryEntry) -> float:
         """How little worth keeping an entry is: high if it is old or uncertain."""
         timely = self.age / (1 + math.exp(-entry.age / self.size))
         return timely + self.uncertainty * entry.uncertainty / math.log(self.classes)
 
 
-def find_timely_place(held: Sequence[Entry], new: Entry, rules: Rules) -> int | None:
+def find_timely_place(held: Sequence[MemoryEntry], new: MemoryEntry, rules: MemoryRules) -> int | None:
     """The place that a new entry takes: a free one after those ``held``, that of an entry it replaces, or None.
 
     A class has a quota of size / classes. Below it the memory may grow; a full one gives up the entry of the highest

@@ -48,6 +48,8 @@ class ViewMethod(Method):
     views: int = 64  # of each image, the image itself included; given views may be more or fewer
     seed: int = 0
 
+    settle = Method.settle  # refuses, also in a method that is a NormMethod as well
+
     mixes: ClassVar[bool] = False  # whether views are mixed by AugMix, for methods without an argument ``augmix``
     fill: ClassVar[tuple[float, ...]] = (0.0, 0.0, 0.0)  # the colour of places that AugMix uncovers
 

@@ -1,0 +1,85 @@
+"""The strong augmentation: each operation against a plain form of it, and the whole."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lmr.core.views.jitter import (
+    blur,
+    change_brightness,
+    change_contrast,
+    change_gamma,
+    change_saturation,
+    jitter,
+    move,
+    turn_hue,
+)
+
+
+@pytest.fixture
+def images() -> Tensor:
+    x = torch.rand(2, 3, 6, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[0, :, 0, 0] = 0.4  # a grey pixel has no hue
+    x[0, 0, 1, 1] = x[0, 1, 1, 1]  # two channels that are equal
+    return x
+
+
+@pytest.mark.parametrize("share", [0.05, -0.06, 0.3])
+def test_hue_is_that_of_the_standard_library(images: Tensor, share: float) -> None:
+    turned = turn_hue(images, share)
+    for pixel, found in zip(images.movedim(1, 3).reshape(-1, 3), turned.movedim(1, 3).reshape(-1, 3), strict=True):
+        hue, saturation, value = colorsys.rgb_to_hsv(*pixel.tolist())
+        expected = colorsys.hsv_to_rgb((hue + share) % 1, saturation, value)
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0)
+
+
+def test_colours_are_mixed_with_black_grey_and_mean(images: Tensor) -> None:
+    grey = 0.2989 * images[:, :1] + 0.587 * images[:, 1:2] + 0.114 * images[:, 2:]
+    torch.testing.assert_close(change_brightness(images, 1.4), (1.4 * images).clamp(max=1))
+    torch.testing.assert_close(change_saturation(images, 0.0), grey.expand_as(images))
+    flat = change_contrast(images, 0.0)
+    assert [len(image.unique()) for image in flat] == [1, 1]
+    assert flat[1].mean().item() == pytest.approx(grey[1].mean().item())
+    torch.testing.assert_close(change_gamma(images, 2.0), images * images)
+    for adjust in (change_brightness, change_contrast, change_saturation, change_gamma):
+        torch.testing.assert_close(adjust(images, 1.0), images)
+
+
+def test_images_are_moved_by_pixels_and_turned_about_their_centre(images: Tensor) -> None:
+    torch.testing.assert_close(move(images, 0.0, 0, 0, 1.0, 0), images)
+    right = move(images, 0.0, 2, 0, 1.0, 0)
+    torch.testing.assert_close(right[..., 2:], images[..., :-2])
+    torch.testing.assert_close(right[..., 0], images[..., 0])  # the edge goes on
+    torch.testing.assert_close(move(images, 0.0, 0, 1, 1.0, 0)[:, :, 1:], images[:, :, :-1])
+    torch.testing.assert_close(move(images, 180.0, 0, 0, 1.0, 0), images.flip(-1, -2))
+    assert move(images, 5.0, 0, 0, 1.0, 2).shape == (2, 3, 10, 11)
+
+
+def test_blur_keeps_a_plane_and_spreads_a_point() -> None:
+    point = torch.zeros(1, 1, 9, 9, dtype=torch.float64)
+    point[0, 0, 4, 4] = 1
+    spread = blur(point, 0.5)[0, 0]
+    assert spread.shape == (5, 5)
+    assert spread.sum().item() == pytest.approx(1)
+    assert (spread[2, 2] / spread[2, 3]).item() == pytest.approx(math.exp(2))
+    torch.testing.assert_close(blur(torch.full((1, 3, 9, 9), 0.3), 0.4), torch.full((1, 3, 5, 5), 0.3))
+
+
+def test_draws_are_from_the_generator_alone() -> None:
+    images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    made = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(len(made))
+        made.append(jitter(images, torch.Generator().manual_seed(seed)))
+    assert torch.equal(made[0], made[1])
+    assert (made[0] - made[2]).abs().max() > 0.1
+    assert made[0].shape == images.shape
+    assert made[0].dtype == images.dtype
+    assert made[0].min() >= 0
+    assert made[0].max() <= 1
+    assert (made[0] - images).abs().mean() > 0.01
