@@ -118,7 +118,7 @@ class NormMethod(Method):
         return self.classifier.logits(self.image_cosines(images, self.take(mix, "norms")["norms"], mix.index))
 
     def settle(self, stream: int) -> FrozenAnswer:
-        """The norms of the stream, if it has its own, and its offset; refused where no norms stay for the next image."""
+        """The norms of the stream, if it has its own, and its offset; refused where norms do not stay."""
         if self.episodic or self.restarts:
             return super().settle(stream)
         offset = self.logit_offset()

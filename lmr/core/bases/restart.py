@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmr.core.batch import FrozenAnswer
 from lmr.core.functional.by_stream import choose_rows
 from lmr.core.gradient import NormMethod
-from lmr.core.method import Method, Mix, Prediction
+from lmr.core.method import Mix, Prediction
 from lmr.core.optim import Optimizer
 
 
