@@ -16,14 +16,9 @@ from lmr.core.traits import Tower
 from lmr.data.sets.pocket_world import CLASSES
 
 NAMES = CLASSES[::9]
-<<<<<<< HEAD
 FROZEN = ["batclip", "bitta", "cliptta", "eata", "eta", "lmr", "lmr(pmr=False)", "lmr(bc=False)", "mint", "rotta"]
 FROZEN += ["sar", "tent", "zeroshot"]
 REFUSING = sorted(set(lmr.list_methods()) - {spec.partition("(")[0] for spec in FROZEN})
-=======
-FROZEN = ["batclip", "bitta", "cliptta", "eata", "eta", "rotta", "sar"]
-FROZEN += ["lmr", "lmr(pmr=False)", "lmr(bc=False)", "mint", "tent", "zeroshot"]
->>>>>>> prompts
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +40,6 @@ def compute_logits(frozen: FrozenAnswer, clip: lmr.ZeroShot, images: Tensor) -> 
     return logits if frozen.offset is None else logits + frozen.offset
 
 
-<<<<<<< HEAD
-=======
-def test_every_method_is_here() -> None:
-    methods = {name: lmr.find_method(name) for name in lmr.list_methods()}
-    refusing = {key for key, own in methods.items() if own.not_frozen_because != lmr.Method.not_frozen_because}
-    assert refusing | {spec.partition("(")[0] for spec in FROZEN} == set(lmr.list_methods())
-    assert {"ecalp", "tda"} <= refusing
-    assert {key for key, own in methods.items() if own.settle is lmr.Method.settle} <= refusing
-
-
->>>>>>> prompts
 @pytest.mark.parametrize("spec", FROZEN)
 @pytest.mark.parametrize("steps", [0, 3])
 def test_frozen_answer_is_the_prediction(spec: str, steps: int, clip: lmr.ZeroShot) -> None:

@@ -445,14 +445,9 @@ def test_canaries_are_kept_and_asked() -> None:
     kept = watched._watches[0].canaries
     assert len(kept.labels) >= 8
     assert kept.images is not None
-<<<<<<< HEAD
-    frozen = lmr.create("zeroshot", clip)
+    frozen = create("zeroshot", clip)
     asked = kept.images.double()  # they are kept in half precision
     assert tuple(frozen.predict(asked).labels.tolist()) == kept.labels
-=======
-    frozen = create("zeroshot", clip)
-    assert tuple(frozen.predict(kept.images).labels.tolist()) == kept.labels
->>>>>>> prompts
     watched._watches[0] = dataclasses.replace(
         watched._watches[0], canaries=dataclasses.replace(kept, steps=200, passed=9999)
     )
