@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -28,6 +29,11 @@ atexit.register(shutil.rmtree, os.environ["LMR_CACHE"], ignore_errors=True)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden.json anew, on purpose")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests and all that they import stay to the end: no collection of garbage looks at them."""
+    gc.freeze()
 
 
 @pytest.fixture
