@@ -18,8 +18,8 @@ MODES = ("on", "report", "off")  # what the command line offers
 class Thresholds:
     """When a signal of a watch is an alarm, and how long each rung of its ladder lasts.
 
-    The numbers were chosen on drawings, between what healthy streams and collapses reached there, before any photograph
-    was seen; docs/watch.md has both and the commands.
+    The numbers were chosen on drawings, between what healthy streams and collapses reached there; docs/watch.md has
+    both, the commands, and what other streams said.
 
     Examples:
         >>> import lmr
@@ -28,17 +28,17 @@ class Thresholds:
     """
 
     not_finite: int = 3  # steps in a row whose answers are not finite
-    concentration: float = 0.75  # effective number of predicted classes: adapted over frozen, below this ...
-    top_share: float = 0.1  # ... while the adapted model's most predicted class has this much more than the frozen's
+    concentration: float = 0.7  # effective number of predicted classes: adapted over frozen, below this ...
+    top_share: float = 0.15  # ... while the adapted model's most predicted class has this much more than the frozen's
     entropy: float = 0.1  # nats at 1,000 classes, scaled with ln C: the adapted mean below this ...
     entropy_ratio: float = 3.0  # ... while the frozen mean is above this many times it
     canary_agreement: float = 0.8  # agreement with the frozen model on the canaries, below this, ...
     canary_fall: float = 0.02  # or the mean of the last five points this far below the mean of the five before, ...
     canary_spread: float = 0.9  # ... both while the concentration is below this: a better model disagrees, and spreads
-    drift: float = 0.2  # distance of the norms from their start, relative to its length, above this
+    drift: float = 0.25  # distance of the norms from their start, relative to its length, above this
     memory: int = 64  # compared images over which the averages forget
     least: int = 32  # compared images before averages are judged
-    confirm: int = 64  # images compared under suspicion before anything is done
+    confirm: int = 256  # images compared under suspicion before anything is done: four times the memory
     quiet: int = 64  # steps without alarm that end a suspicion, and that a snapshot needs behind it
     rest: int = 64  # steps answered without adapting after a rollback
     rollbacks: int = 3  # in ``window`` steps; the next one is a quarantine

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from lmr.bench.guarding.trial_run import TrialResult
 
-HEAD = (
-    "stream", "method", "zero-shot", "plain", "watched", "reset", "noticed", "acted",
-    "below: plain", "watched", "reset", "alarms", "rollbacks",
-)  # fmt: skip
+HEAD = """\
+| stream | method | zero-shot | plain | watched | reset | noticed | acted \
+| below: plain | watched | reset | alarms | rollbacks |
+|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"""
 
 
 def format_results(results: Sequence[TrialResult]) -> str:
     """The results as a Markdown table, accuracies in %; below it the false alarms of all healthy streams."""
-    lines = [_join(HEAD), "|---|---|" + "--:|" * (len(HEAD) - 2)]
+    lines = [HEAD]
     for one in results:
         accuracies = [f"{100 * value:.1f}" for value in (one.zero_shot, one.plain, one.watched, one.reset)]
         times = ["–" if value is None else str(value) for value in (one.detected, one.acted)]
