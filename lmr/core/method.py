@@ -23,11 +23,13 @@ from lmr.core.batch import Mix as Mix
 from lmr.core.batch import Prediction as Prediction
 from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
+from lmr.core.files import write_atomically
+from lmr.core.functional.state_tensors import convert_tensor, find_within
 from lmr.core.locks import hold
 from lmr.core.log import LOGGER
 from lmr.core.placement import Device
 from lmr.core.spec import convert, format_spec
-from lmr.core.state import read_state, write_state
+from lmr.core.state import decode_state, encode_state, read_state
 from lmr.core.traits import Emission, Passes, Role, Scores, Switch, Tower, Trained
 from lmr.core.traits import Preset as Preset
 
@@ -246,20 +248,24 @@ class Method:
         self, path: str | os.PathLike[str], streams: Streams = None, notes: Mapping[str, str] | None = None
     ) -> None:
         """Write the state to one safetensors file, atomically, with ``notes`` that ``load`` returns."""
+        write_atomically(path, self.dump(streams, notes))
+
+    def load(self, path: str | os.PathLike[str], streams: Streams = None) -> dict[str, str]:
+        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing."""
+        return self._load(*read_state(path), repr(os.fspath(path)), streams)
+
+    def dump(self, streams: Streams = None, notes: Mapping[str, str] | None = None) -> bytes:
+        """The content of the file that ``save`` writes."""
         if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
             raise LmrError(f"Expected notes as a mapping of strings to strings, got {notes!r}.")
         state = self.state_dict(streams)
         facts = {key: str(value) for key, value in state.items() if key != "tensors"}
-        write_state(path, state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
+        return encode_state(state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
 
-    def load(self, path: str | os.PathLike[str], streams: Streams = None) -> dict[str, str]:
-        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing."""
-        tensors, facts = read_state(path)
-        try:
-            self.load_state_dict({**facts, "tensors": tensors}, streams)
-        except LmrError as error:
-            raise LmrError(f"Cannot use {os.fspath(path)!r}: {error}") from error
-        return {key.removeprefix("note."): value for key, value in facts.items() if key.startswith("note.")}
+    def restore(self, content: bytes, streams: Streams = None) -> dict[str, str]:
+        """As ``load``, from the content of a file."""
+        name = "the given state"
+        return self._load(*decode_state(content, name.capitalize()), name, streams)
 
     @property
     def spec(self) -> str:
@@ -290,7 +296,7 @@ class Method:
     def find_sound(self, rows: Mapping[str, Tensor]) -> Tensor:
         """Which of the rows [A, ...] are finite and within the ranges of the state: bool [A]."""
         ranges = self.ranges(rows)
-        sound = [_find_within(value, *ranges.get(key, (None, None))) for key, value in rows.items()]
+        sound = [find_within(value, *ranges.get(key, (None, None))) for key, value in rows.items()]
         return torch.stack(sound).all(0)
 
     def summarise(self, report: Mapping[str, Tensor], mix: Mix) -> dict[str, Any]:
@@ -315,6 +321,15 @@ class Method:
         return info
 
     # Internals.
+
+    def _load(
+        self, tensors: Mapping[str, Tensor], facts: Mapping[str, str], name: str, streams: Streams
+    ) -> dict[str, str]:
+        try:
+            self.load_state_dict({**facts, "tensors": tensors}, streams)
+        except LmrError as error:
+            raise LmrError(f"Cannot use {name}: {error}") from error
+        return {key.removeprefix("note."): value for key, value in facts.items() if key.startswith("note.")}
 
     def _require_not_negative(self, *keys: str) -> None:
         """Refuse arguments that are negative or not finite; for ``prepare``."""
@@ -360,7 +375,7 @@ class Method:
     def _convert_state(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of a state of this method where the classifier is now, in the types it begins with there."""
         like = self.begin(1) | {"predicted": self._no_predictions(1)}
-        return {key: _convert(value, like[key]) for key, value in tensors.items()}
+        return {key: convert_tensor(value, like[key]) for key, value in tensors.items()}
 
     def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
         if self.takes_views and self.classifier.holds_views(images):
@@ -443,7 +458,7 @@ class Method:
         ranges = self.ranges(tensors)
         for key, value in tensors.items():
             low, high = ranges.get(key, (None, None))
-            if not bool(_find_within(value, low, high).all()):
+            if not bool(find_within(value, low, high).all()):
                 limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
                 raise LmrError(f"Expected values {limits} in the tensor {key!r} of the state; the state is damaged.")
 
@@ -463,24 +478,6 @@ class Method:
         counts = self.state["predicted"][mix.active].cpu().double()
         shares = counts.amax(1) / counts.sum(1).clamp(min=1)
         return {"top_class_share": shares.mean().item()}
-
-
-def _convert(value: Tensor, like: Tensor) -> Tensor:
-    """A tensor of a state on another device and in another type. What is the largest number of its type stays so."""
-    moved = value.to(like.device, like.dtype)
-    if value.dtype == like.dtype or not value.is_floating_point():
-        return moved
-    before, after = torch.finfo(value.dtype).max, torch.finfo(like.dtype).max
-    return moved.clamp_(-after, after).masked_fill_((value >= before).to(like.device), after)
-
-
-def _find_within(value: Tensor, low: float | None, high: float | None) -> Tensor:
-    """Which rows of ``value`` [A, ...] are finite and from ``low`` to ``high``: bool [A]."""
-    if not value[:1].numel():
-        return torch.ones(len(value), dtype=torch.bool, device=value.device)
-    info = torch.finfo(value.dtype) if value.is_floating_point() else torch.iinfo(value.dtype)
-    smallest, largest = torch.aminmax(value.flatten(1) if value.ndim > 1 else value.unsqueeze(1), dim=1)
-    return (smallest >= (info.min if low is None else low)) & (largest <= (info.max if high is None else high))
 
 
 def list_arguments(method: type[Method]) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from lmr.core.method import Mix
 from lmr.watching.ladder import Rung
@@ -44,12 +46,19 @@ def look_at_streams(mix: Mix, watches: Sequence[StreamWatch], every: int) -> lis
 
 
 def describe_batch(
-    looks: Sequence[StreamLook], watches: Sequence[StreamWatch], events: Sequence[HealthEvent]
+    looks: Sequence[StreamLook],
+    watches: Sequence[StreamWatch],
+    events: Sequence[HealthEvent],
+    plain: Mapping[int, Tensor],
 ) -> dict[str, Any]:
-    """What the info of a batch says of the watch, in plain Python values."""
+    """What the info of a batch says of the watch, in plain Python values; ``plain`` are the frozen model's logits."""
     now = {look.stream: watches[look.stream] for look in looks}
     return {
         "health": {stream: str(watch.ladder.rung) for stream, watch in now.items()},
         "signals": {stream: dict(vars(measure_watch(watch))) for stream, watch in now.items()},
         "events": [json.loads(json.dumps(dataclasses.asdict(event))) for event in events],
+        "compared": {
+            look.stream: [(look.places.index(place), int(plain[place].argmax())) for place in look.compared]
+            for look in looks
+        },
     }

@@ -86,9 +86,10 @@ def move_watch(
 
 def pack_all(watches: Sequence[StreamWatch]) -> tuple[str, dict[str, Tensor]]:
     """Some watches as a JSON text and as named tensors, which are not copies."""
-    packed = [_pack(watch) for watch in watches]
+    packed = [pack_watch(watch) for watch in watches]
     tensors = {f"{PREFIX}{k}/{key}": value for k, (_, own) in enumerate(packed) for key, value in own.items()}
-    return json.dumps([values for values, _ in packed]), tensors
+    events = [{"events": pack_events(watch.events, k)} for k, watch in enumerate(watches)]
+    return json.dumps([values | own for (values, _), own in zip(packed, events, strict=True)]), tensors
 
 
 def unpack_all(text: str, tensors: Mapping[str, Tensor], streams: Sequence[int]) -> list[StreamWatch]:
@@ -127,8 +128,8 @@ def check_fit(watch: StreamWatch, like: StreamWatch, classifier: ZeroShot) -> No
         raise ValueError("its canaries have another shape")
 
 
-def _pack(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The watch as values for JSON and as named tensors."""
+def pack_watch(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The watch without its events as values for JSON and as named tensors, which are not copies."""
     tensors = {"classes": watch.tally.classes, "sums": watch.tally.sums}
     if watch.canaries.images is not None:
         tensors["canaries"] = watch.canaries.images
@@ -138,7 +139,7 @@ def _pack(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors |= {f"undo/{key}": value for key, value in watch.undo.tensors.items()}
     values = {
         "compared": watch.tally.compared,
-        "ladder": dataclasses.asdict(watch.ladder),
+        "ladder": vars(watch.ladder),
         "labels": watch.canaries.labels,
         "history": watch.canaries.history,
         "earlier": watch.canaries.earlier,
@@ -148,10 +149,14 @@ def _pack(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "not_finite": watch.not_finite,
         "drift": watch.drift,
         "snapshots": [snapshot.step for snapshot in watch.snapshots],
-        "undo": None if watch.undo is None else dataclasses.asdict(watch.undo.ladder),
-        "events": [dataclasses.asdict(event) for event in watch.events],
+        "undo": None if watch.undo is None else vars(watch.undo.ladder),
     }
     return values, tensors
+
+
+def pack_events(events: Sequence[HealthEvent], place: int) -> list[dict[str, Any]]:
+    """Events as values for JSON; their stream is its place in the state, whichever it has in the method."""
+    return [dataclasses.asdict(event) | {"stream": place} for event in events]
 
 
 def _unpack(values: Mapping[str, Any], tensors: Mapping[str, Tensor], stream: int) -> StreamWatch:

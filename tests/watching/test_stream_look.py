@@ -35,7 +35,10 @@ def test_all_images_of_a_suspected_stream_are_compared_and_none_of_one_in_quaran
 
 def test_info_is_of_the_streams_in_the_batch() -> None:
     watches = list_watches(Rung.WATCH)
-    said = describe_batch(look_at_streams(MIX, watches, 3), watches, [])
+    looks = look_at_streams(MIX, watches, 3)
+    plain = {place: torch.tensor([0.0, 1.0]) for look in looks for place in look.compared}
+    said = describe_batch(looks, watches, [], plain)
     assert said["health"] == {0: "watch", 2: "ok"}
     assert set(said["signals"]) == {0, 2}
     assert said["events"] == []
+    assert said["compared"] == {look.stream: [(look.places.index(k), 1) for k in look.compared] for look in looks}

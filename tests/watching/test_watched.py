@@ -204,8 +204,8 @@ def test_step_that_breaks_off_changes_nothing() -> None:
 def test_each_stream_of_a_mixed_batch_is_judged_alone(spec: str) -> None:
     """One stream is rolled back, one is quarantined, one is calm; each as if it were alone."""
     many, alone = make(spec, streams=4), [make(spec) for _ in range(4)]
-    alone[1]._watches[0] = many._watches[1] = dataclasses.replace(
-        many._watches[1], ladder=dataclasses.replace(many._watches[1].ladder, rung=Rung.QUARANTINED)
+    alone[1].watches[0] = many.watches[1] = dataclasses.replace(
+        many.watches[1], ladder=dataclasses.replace(many.watches[1].ladder, rung=Rung.QUARANTINED)
     )
     for batch in range(9):
         images = small_world.make_images(batch)
@@ -320,7 +320,7 @@ def test_snapshots_undo_and_canaries_follow_to_another_type(spec: str, tmp_path:
         watched.step(small_world.make_images(batch))
         states.append(copy.deepcopy(watched.method.state_dict()))
     watched.rollback()
-    kept = watched._watches[0]
+    kept = watched.watches[0]
     assert kept.undo is not None
     assert kept.canaries.images is not None
     watched.to(torch.float32)
@@ -335,7 +335,7 @@ def test_snapshots_undo_and_canaries_follow_to_another_type(spec: str, tmp_path:
             assert are_equal(method.method.state, plain.to(torch.float32).state)
         method.resume()
         method.step(small_world.make_images(5).float())
-        assert method._watches[0].canaries.images.dtype == torch.float16  # type: ignore[union-attr]
+        assert method.watches[0].canaries.images.dtype == torch.float16  # type: ignore[union-attr]
 
 
 def test_copy_goes_on_by_itself() -> None:
@@ -356,7 +356,7 @@ def test_undo_restores_bytes(spec: str) -> None:
     images = small_world.make_images(6)
     plain = copy.deepcopy(watched.method)
     plain.step(images)
-    before = watched._watches[0].ladder.rung
+    before = watched.watches[0].ladder.rung
     watched.step(images)
     assert watched.health == [Rung.ROLLED_BACK]
     watched.settings = CALM
@@ -365,7 +365,7 @@ def test_undo_restores_bytes(spec: str) -> None:
     assert are_equal(watched.method.state, plain.state)
     assert watched.health == [before]
     assert watched.signals().compared == 0
-    assert watched._watches[0].ladder.rollbacks == ()
+    assert watched.watches[0].ladder.rollbacks == ()
     with pytest.raises(lmr.LmrError, match="nothing to undo"):
         watched.undo()
 
@@ -442,14 +442,14 @@ def test_canaries_are_kept_and_asked() -> None:
     watched = make("lmr(lr=0.3)", settings, clip=clip)
     for batch in range(3):
         watched.step(small_world.make_images(batch))
-    kept = watched._watches[0].canaries
+    kept = watched.watches[0].canaries
     assert len(kept.labels) >= 8
     assert kept.images is not None
     frozen = create("zeroshot", clip)
     asked = kept.images.double()  # they are kept in half precision
     assert tuple(frozen.predict(asked).labels.tolist()) == kept.labels
-    watched._watches[0] = dataclasses.replace(
-        watched._watches[0], canaries=dataclasses.replace(kept, steps=200, passed=9999)
+    watched.watches[0] = dataclasses.replace(
+        watched.watches[0], canaries=dataclasses.replace(kept, steps=200, passed=9999)
     )
     expected = (watched.predict(asked).labels == torch.tensor(kept.labels)).double().mean().item()
     watched.step(small_world.make_images(3))
@@ -469,12 +469,12 @@ def test_streams_share_the_memory_of_canaries_and_a_state_is_cut_to_it() -> None
     for watched in (full, cut, none):
         for batch in range(5):
             watched.step(small_world.make_images(batch), [0] * 8)
-    kept = [watched._watches[0].canaries for watched in (full, cut, none)]
+    kept = [watched.watches[0].canaries for watched in (full, cut, none)]
     assert len(kept[0].labels) > 10
     assert 8 <= len(kept[1].labels) <= 10
     assert kept[2].labels == ()
     cut.load_state_dict(full.state_dict())
-    loaded = cut._watches[0].canaries
+    loaded = cut.watches[0].canaries
     assert (loaded.labels, loaded.history) == (kept[0].labels[:10], ())
     assert kept[0].images is not None
     assert loaded.images is not None
@@ -488,16 +488,38 @@ def test_fall_of_the_canaries_is_confirmed_by_fresh_checks(healthy: bool) -> Non
     watched = make("zeroshot", dataclasses.replace(CALM, every=1, thresholds=rules), clip=clip)
     for batch in range(3):
         watched.step(small_world.make_images(batch))
-    kept = watched._watches[0].canaries
+    kept = watched.watches[0].canaries
     assert kept.images is not None
     wrong = tuple((label + 1) % clip.classes for label in kept.labels)
     fallen = dataclasses.replace(
         kept, history=(1.0,) * 5 + (0.5,) * 5, labels=kept.labels if healthy else wrong, steps=0, passed=0
     )
-    watched._watches[0] = dataclasses.replace(watched._watches[0], canaries=fallen)
+    watched.watches[0] = dataclasses.replace(watched.watches[0], canaries=fallen)
     watched.step(small_world.make_images(3))
     assert watched.health == [Rung.WATCH]
     for batch in range(4, 8):
         watched.step(small_world.make_images(batch))
     after = [event.after for event in watched.events]
     assert after == [Rung.WATCH, Rung.OK] if healthy else after[:2] == [Rung.WATCH, Rung.RESET]
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_info_names_the_compared_images_and_the_frozen_labels(streams: int) -> None:
+    watched, images = make("lmr", streams=streams), small_world.make_images(0)
+    ids = None if streams == 1 else [1, 0, 1, 0, 1, 0, 1, 0]
+    frozen = lmr.create("zeroshot", small_world.make_classifier()).predict(images).labels.tolist()
+    own = {0: list(range(8))} if streams == 1 else {0: [1, 3, 5, 7], 1: [0, 2, 4, 6]}
+    expected = {
+        stream: [(n, frozen[place]) for n, place in enumerate(places) if n % 3 == 0] for stream, places in own.items()
+    }
+    assert watched.step(images, ids).info["compared"] == expected
+
+
+def test_events_in_a_state_are_those_of_its_place() -> None:
+    """The same stream in another row has the same bytes."""
+    watched = make("lmr", streams=3)
+    watched.pause(2)
+    other = make("lmr", streams=3)
+    other.load_state_dict(watched.state_dict([2]), [0])
+    assert [event.stream for event in other.events] == [0]
+    assert other.state_dict([0])["watch"] == watched.state_dict([2])["watch"]

@@ -1,0 +1,406 @@
+"""Engine: takes requests of streams, answers them in batches, and keeps the states; it knows nothing of HTTP.
+
+Requests wait in the scheduler. The compute thread forms a batch, the worker serves it, and the store thread commits
+what changed and then gives the answers, while the next batch is computed. If a commit fails, all that was computed on
+top of it is undone: its streams are read back from the store, and the service answers without adapting until the store
+can be written again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_args
+
+from lmr.core.errors import LmrError
+from lmr.core.log import LOGGER
+from lmr.core.method import Method
+from lmr.service.engine.browsing import Browser
+from lmr.service.engine.changes import ChangeLog
+from lmr.service.engine.committing import Committer
+from lmr.service.engine.delivery import Delivery
+from lmr.service.engine.key_table import replay
+from lmr.service.engine.records import StreamRecord
+from lmr.service.engine.scheduler import Job, Scheduler
+from lmr.service.engine.step_types import (
+    BadInput,
+    BatchReport,
+    ComputeFailed,
+    DeadlinePassed,
+    NotReady,
+    Refused,
+    StepAnswer,
+    StepRequest,
+    StoreFailed,
+)
+from lmr.service.engine.stream_types import Changes, EngineState, Overview, StreamAction, StreamDetail, StreamStatus
+from lmr.service.engine.tasks import ActTask, LabelTask, ReadTask, Task, WriteTask
+from lmr.service.engine.working.served import Situation
+from lmr.service.engine.working.worker import Worker
+from lmr.service.service_settings import ServiceSettings
+from lmr.service.store.store import Store
+
+BLOCKED = 0.05  # seconds after which a batch that found no room is formed again
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Batch:
+    """What the compute thread does next."""
+
+    jobs: list[Job]
+    late: list[Job]  # whose deadline has passed
+    situation: Situation
+    epoch: int
+    flush: bool  # whether to commit what waits for that
+
+
+class Engine:
+    """The engine of the service. Every call is safe from any thread; refusals are set on the futures.
+
+    Without a store the states are kept in the rows of the method alone: a new stream that finds none free is refused.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        names: Sequence[str],
+        settings: ServiceSettings,
+        store: Store | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        threads: bool = True,
+    ) -> None:
+        _check_method(method, names)
+        self.method, self.names, self.settings, self.clock = method, list(names), settings, clock
+        self._durable, self._store = store is not None, store or Store(None, {})
+        self._changed = threading.Condition()  # guards all that threads share
+        last = max(self._store.find_last_change(), int(1000 * time.time()))  # above the numbers of any run before
+        self._log = ChangeLog(last, self._store.count_health())
+        self._scheduler = Scheduler(settings)
+        self._delivery = Delivery(self._changed, clock, self._describe)
+        self._committer = Committer(self._store, settings, clock, self._changed, self._log, self._delivery)
+        self._worker = Worker(method, names, settings, self._store, clock, self._log.take_number)
+        self._browser = Browser(self._store, self.names, self._changed, self._log, self._describe)
+        self._computing: list[Job] = []
+        self._phase: EngineState = "loading"
+        self._blocked = False  # whether a batch is due that finds no row
+        self._use_threads = threads
+        self._compute_thread = threading.Thread(target=self._run_compute, name="lmr-compute", daemon=True)
+        self._store_thread = threading.Thread(target=self._committer.run, name="lmr-store", daemon=True)
+        self._reader = ThreadPoolExecutor(1, "lmr-reader") if threads else None
+
+    # Requests.
+
+    def start(self) -> None:
+        """Start the compute thread and the store thread."""
+        with self._changed:
+            if self._phase != "loading":
+                raise LmrError("The engine was started before; make a new one.")
+            self._phase = "ready"
+        if self._use_threads:
+            self._compute_thread.start()
+            self._store_thread.start()
+
+    def submit(self, request: StepRequest) -> Future[StepAnswer]:
+        """Queue a request."""
+        future: Future[StepAnswer] = Future()
+        try:
+            self._check_request(request)
+            with self._changed:
+                self._check_ready()
+                kept = self._delivery.keys.take(request)
+            try:
+                if kept is None and request.key is not None:
+                    found = self._store.read_answer(request.stream, request.key)
+                    kept = None if found is None else replay(request, found)
+                    if found is not None:
+                        self._delivery.release(request)
+                if kept is not None:
+                    future.set_result(kept)
+                else:
+                    self._add(request.stream, request, future, len(request.images), request.deadline)
+            except BaseException:
+                self._delivery.release(request)
+                raise
+        except sqlite3.Error as error:
+            future.set_exception(StoreFailed(f"The store cannot be read: {error}."))
+        except Refused as error:
+            future.set_exception(error)
+        return future
+
+    def drop(self, future: Future[StepAnswer]) -> bool:
+        """The client has gone: True if its request still waited and was dropped, so that nothing adapts."""
+        with self._changed:
+            job = self._delivery.waiting.get(future)
+            if job is None or not self._scheduler.drop(job):
+                return False
+            self._delivery.forget(job)
+        future.cancel()
+        return True
+
+    # Operators.
+
+    def act(self, stream: str, action: StreamAction) -> Future[StreamStatus]:
+        """What an operator asks for, after the requests of the stream that arrived before.
+
+        The status of a stream that was deleted has the health "deleted".
+        """
+        if action not in get_args(StreamAction):
+            raise LmrError(f"Expected an action of {', '.join(get_args(StreamAction))}, got {action!r}.")
+        return self._ask(stream, ActTask(action))
+
+    def read_state(self, stream: str) -> Future[bytes]:
+        """The file that ``method.save`` writes for the stream."""
+        return self._ask(stream, ReadTask())
+
+    def write_state(self, stream: str, content: bytes) -> Future[StreamStatus]:
+        """Give a stream the state in such a file."""
+        return self._ask(stream, WriteTask(content))
+
+    def add_labels(self, stream: str, seq: int, labels: Sequence[str | None]) -> Future[StreamStatus]:
+        """True labels of the images of request ``seq``, for the running accuracy alone; None where it is not known."""
+        return self._ask(stream, LabelTask(seq, tuple(labels)))
+
+    # Reading.
+
+    def find(self, stream: str) -> Future[StreamDetail]:
+        """One stream, looked at closely."""
+        return self._read(lambda: self._browser.find(stream))
+
+    def list_streams(self, after: str = "", limit: int = 100) -> Future[list[StreamStatus]]:
+        """Streams in the order of their names, those after the name ``after``."""
+        return self._read(lambda: self._browser.list_streams(after, limit))
+
+    def look(self) -> Overview:
+        """The engine at a glance; never waits."""
+        with self._changed:
+            by_health = {health: count for health, count in self._log.by_health.items() if count}
+            rates: dict[str, Any] = self._delivery.rates.describe(self.clock())
+            return Overview(
+                state=self._find_state(),
+                reason=self._committer.failure,
+                streams=sum(by_health.values()),
+                resident=len(self._worker.residents),
+                by_health=by_health,
+                queue_images=self._scheduler.images,
+                queue_requests=self._scheduler.requests,
+                in_flight=len(self._computing) + self._committer.count_in_flight(),
+                store_bytes=self._committer.store_bytes,
+                durable=self._durable,
+                last_commit=self._committer.last_commit,
+                unsaved=self._committer.count_unsaved(),
+                change=self._log.last,
+                **rates,
+            )
+
+    def read_changes(self, after: int, limit: int) -> Changes:
+        """Events and streams that changed after change number ``after``, at most ``limit`` of each."""
+        with self._changed:
+            upto, events, records, lost = self._log.read(after, limit)
+            return Changes(after, upto, events, [self._describe(record) for record in records], lost)
+
+    def listen(self, callback: Callable[[BatchReport], None]) -> None:
+        """Call ``callback`` after every batch, from a thread of the engine."""
+        self._delivery.listen(callback)
+
+    # The end.
+
+    def drain(self, seconds: float) -> bool:
+        """Take no more requests, and finish those that wait; False if they took longer and were refused."""
+        with self._changed:
+            if self._phase != "closed":
+                self._phase = "draining"
+            self._changed.notify_all()
+            if self._use_threads and self._compute_thread.is_alive():
+                done = self._changed.wait_for(self._is_idle, seconds)
+            else:
+                end = self.clock() + seconds
+                while not self._is_idle() and self.clock() <= end and self.run_once():
+                    pass
+                done = self._is_idle()
+            left = self._scheduler.clear()
+        self._delivery.refuse(left, NotReady("The service is being stopped; try again later."))
+        return done
+
+    def close(self) -> None:
+        """Refuse what waits, finish and commit what does not, end the threads and close the store."""
+        with self._changed:
+            if self._phase == "closed":
+                return
+            started, self._phase = self._phase != "loading", "closed"
+            left = self._scheduler.clear()
+            self._changed.notify_all()
+        self._delivery.refuse(left, NotReady("The service has been stopped."))
+        if self._reader is not None:
+            self._reader.shutdown()
+        if self._use_threads and started:
+            self._compute_thread.join()
+            self._committer.stop()
+            self._store_thread.join()
+        elif started:
+            self.run_once()
+        self._store.close()
+
+    def run_once(self) -> bool:
+        """Without threads: form, compute and commit one batch; False if there was nothing to do."""
+        with self._changed:
+            batch = self._form()
+        if batch is not None:
+            self._work(batch)
+        return self._committer.work() or batch is not None
+
+    # Requests on their way to the worker.
+
+    def _check_request(self, request: StepRequest) -> None:
+        try:
+            self.method.classifier.check(request.images)
+        except LmrError as error:
+            raise BadInput(str(error)) from error
+        count, places, sent = len(request.images), request.places, request.sent
+        if count > self.settings.max_images:
+            raise BadInput(f"Expected at most {self.settings.max_images} images in a request, got {count}.")
+        if not request.stream:
+            raise BadInput("Expected a name for the stream, got an empty one.")
+        if places and (len(places) != count or max(places) >= (sent or count)):
+            raise BadInput(f"Expected {count} places below {sent or count} for {count} images, got {list(places)}.")
+
+    def _check_ready(self) -> None:
+        if self._phase != "ready":
+            raise NotReady(f"The service is {self._phase}; try again later.")
+
+    def _ask(self, stream: str, task: Task) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            self._add(stream, task, future)
+        except Refused as error:
+            future.set_exception(error)
+        return future
+
+    def _add(
+        self, stream: str, task: Task, future: Future[Any], images: int = 0, deadline: float | None = None
+    ) -> None:
+        with self._changed:
+            self._check_ready()
+            now = self.clock()
+            end = now + self.settings.timeout_ms / 1000 if deadline is None else deadline
+            job = Job(stream, task, images, now, end, future=future)
+            self._scheduler.add(job)
+            self._delivery.waiting[future] = job
+            self._changed.notify_all()
+
+    # The compute thread.
+
+    def _run_compute(self) -> None:
+        while True:
+            with self._changed:
+                batch = self._form()
+                while batch is None and (self._phase != "closed" or not self._committer.is_idle):
+                    self._changed.wait(self._find_pause())
+                    batch = self._form()
+            if batch is None:
+                return
+            self._work(batch)
+
+    def _form(self) -> _Batch | None:
+        """What to do now; None if nothing, or not yet."""
+        now, hurry, committer = self.clock(), self._phase != "ready", self._committer
+        self._worker.forget(committer.stale)
+        committer.stale.clear()
+        late, unsaved = self._scheduler.expire(now), committer.list_unsaved()
+        plan = self._worker.residents.plan(
+            lambda stream, one: stream not in unsaved and (self._durable or not one.exists)
+        )
+        fits = plan.admit if self._durable else lambda stream: True  # without a store, the worker refuses
+        jobs = [] if committer.is_full else self._scheduler.form(now, fits, hurry=hurry)
+        next_time = self._scheduler.find_next_time()
+        self._blocked = not jobs and next_time is not None and next_time <= now
+        running = self._delivery.begin(jobs)
+        due = committer.flush_time
+        flush = due is not None and (now >= due or hurry or self._blocked) and not committer.is_full
+        if not (running or late or flush):
+            return None
+        self._computing = running
+        situation = Situation(
+            adapt=not committer.failure,
+            may_go=plan.may_go - {job.stream for job in running},
+            needed=self._scheduler.streams,
+            unsaved=unsaved,
+            wall=time.time(),
+        )
+        return _Batch(running, late, situation, committer.epoch, flush)
+
+    def _find_pause(self) -> float | None:
+        """Seconds until there may be something to do although nothing happens; None if there is nothing to wait for."""
+        if self._blocked:
+            return BLOCKED
+        known = [one for one in (self._scheduler.find_next_time(), self._committer.flush_time) if one is not None]
+        return max(0.0, min(known) - self.clock()) if known else None
+
+    def _work(self, batch: _Batch) -> None:
+        """Serve a batch and pass on what came of it."""
+        self._delivery.refuse(batch.late, DeadlinePassed("The request waited longer than it may; nothing was adapted."))
+        try:
+            if batch.jobs:
+                served = self._worker.serve(batch.jobs, batch.situation)
+                with self._changed:
+                    self._scheduler.note_batch(served.images, served.seconds)
+                    self._computing = []
+                self._committer.take(served, batch.epoch)
+            if batch.flush:
+                self._committer.flush(self._worker.pack)
+        except Exception as error:
+            LOGGER.exception("A batch failed")
+            self._delivery.fail(batch.jobs, ComputeFailed(f"The engine failed: {error!r}."))
+            if self._durable:
+                self._committer.lose({job.stream for job in batch.jobs}, wait=self._use_threads)
+        finally:
+            with self._changed:
+                self._computing = []
+                self._changed.notify_all()
+
+    # Reading.
+
+    def _read(self, function: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function())
+            except sqlite3.Error as error:
+                future.set_exception(StoreFailed(f"The store cannot be read: {error}."))
+            except Exception as error:
+                future.set_exception(error)
+
+        if self._phase == "closed":
+            future.set_exception(NotReady("The service has been stopped."))
+        elif self._reader is None:
+            run()
+        else:
+            self._reader.submit(run)
+        return future
+
+    def _describe(self, record: StreamRecord) -> StreamStatus:
+        with self._changed:
+            waiting = self._scheduler.count(record.stream)
+            return record.describe(record.stream in self._worker.residents, waiting)
+
+    def _find_state(self) -> EngineState:
+        return "degraded" if self._phase == "ready" and self._committer.failure else self._phase
+
+    def _is_idle(self) -> bool:
+        return not (self._scheduler.requests or self._computing) and self._committer.is_idle
+
+
+def _check_method(method: Method, names: Sequence[str]) -> None:
+    if method.grows:
+        raise LmrError(
+            f"The state of {method.name} grows without bound, so it cannot be served; choose another method."
+        )
+    if len(names) != method.classifier.classes:
+        raise LmrError(f"Expected the names of {method.classifier.classes} classes, got {len(names)}.")
