@@ -47,9 +47,13 @@ def test_reason_has_its_code(service: ScriptedService, reason: LmrError, status:
     assert answer.headers.get("Retry-After") == {429: "3", 503: "5"}.get(status)
 
 
-def test_failure_is_an_error_without_details(service: ScriptedService) -> None:
+def test_failure_is_an_error_without_details(service: ScriptedService, caplog: pytest.LogCaptureFixture) -> None:
+    """Its details are in the log, under the id that the answer has."""
     service.engine.refusal = RuntimeError("secret")
     answer = service.post()
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.fields["request_id"] == answer.headers["X-Request-Id"]  # type: ignore[attr-defined]
+    assert "secret" in str(record.exc_info)
     assert answer.status_code == 500
     assert read_error(answer)["code"] == "internal"
     assert "secret" not in answer.text

@@ -105,12 +105,12 @@ def test_replayed_answer_says_so(service: ScriptedService, monkeypatch: pytest.M
     assert service.post(headers={"Idempotency-Key": "frame-1"}).headers["Idempotency-Replayed"] == "true"
 
 
-@pytest.mark.parametrize("name", ["a" * 129, "-a", ".", "..", "a b", "a:b", "ä", "<b>", "a%2Fb", "a\n"])
+@pytest.mark.parametrize("name", ["a" * 129, "-a", ".", "..", "a b", "a:b", "ä", "<b>", "a%2Fb", "a%0A"])
 def test_names_of_streams(service: ScriptedService, name: str) -> None:
     answer = service.client.post(
-        f"/v1/streams/{name.replace('%', '%25')}/images", content=make_file(), headers={"Content-Type": "image/jpeg"}
+        f"/v1/streams/{name}/images", content=make_file(), headers={"Content-Type": "image/jpeg"}
     )
-    assert answer.status_code in (400, 404)  # a path with dots is another path
+    assert answer.status_code in (400, 404, 405)  # a path with dots or slashes is another path
     assert not service.engine.requests
 
 
