@@ -36,6 +36,7 @@ class Server:
     def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> None:
         self.service: LiveService = app.state.service
         self._socket = _bind(host, port)
+        self.url = _name_url(*self._socket.getsockname()[:2])  # http://host:port
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -47,12 +48,6 @@ class Server:
         )
         self._uvicorn = _Uvicorn(config, self.drain)
         self._thread: threading.Thread | None = None
-
-    @property
-    def url(self) -> str:
-        """Where the service is, as http://host:port."""
-        host, port = self._socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def run(self) -> None:
         """Serve until a signal, finish the queue, and return."""
@@ -74,6 +69,8 @@ class Server:
 
     def drain(self) -> None:
         """Refuse new requests, finish those that wait within ``drain_s``, then end the server."""
+        if self.service.stopping.is_set():
+            return
         LOGGER.info("draining")
         with contextlib.suppress(LmrError):  # there is no engine yet
             finished = self.service.engine.drain(self.service.settings.drain_s)
@@ -140,6 +137,10 @@ class _Uvicorn(uvicorn.Server):
             return
         self._asked = now
         threading.Thread(target=self._drain, name="lmr-drain", daemon=True).start()
+
+
+def _name_url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _bind(host: str, port: int) -> socket.socket:
