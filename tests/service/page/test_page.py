@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import re
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -202,8 +204,6 @@ def send_noise(client: httpx.Client, random: np.random.Generator) -> str:
 
 
 def save(image: Image.Image) -> bytes:
-    import io
-
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
@@ -222,31 +222,29 @@ def show_collapse(tab: Tab, client: httpx.Client) -> None:
 
 
 def test_collapse_is_watched_and_the_page_comes_back_after_a_restart(browser: Any) -> None:
-    backbone = load_pocket()
-    first, second = make_engine(), make_engine()
-    try:
-        with Server(make_app(first, backbone.preprocess, "pocket")) as server:
+    preprocess = load_pocket().preprocess
+    with ExitStack() as held:
+        first, second = make_engine(), make_engine()
+        held.callback(first.close)
+        held.callback(second.close)
+        with Server(make_app(first, preprocess, "pocket")) as server:
             url, port = server.url, int(server.url.rpartition(":")[2])
-            tab_context = open_tab(browser, url, "/#street")
-            tab = tab_context.__enter__()
             with httpx.Client(base_url=url, timeout=TIMEOUT) as client:
+                send_noise(client, np.random.default_rng(1))
+                tab = held.enter_context(open_tab(browser, url, "/#street"))
                 show_collapse(tab, client)
                 tab.page.get_by_role("button", name="Undo").click()
                 tab.wait_text("#toast", "street is as it was before.")
             assert tab.errors == []
         tab.wait_text("#state", "not connected")
         tab.wait_text("#notice", "Trying again.")
-        with Server(make_app(second, backbone.preprocess, "pocket"), port=port) as server:
+        with Server(make_app(second, preprocess, "pocket"), port=port) as server:
             with httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
                 send_noise(client, np.random.default_rng(1))
             tab.wait_text("#state", "ready")
-            tab.wait_text("#facts", "in memory")
+            tab.wait_text("#facts", "8")  # images of the new run
             assert tab.page.locator("#notice").is_hidden()
             assert tab.foreign == []
-            tab_context.__exit__(None, None, None)
-    finally:
-        first.close()
-        second.close()
 
 
 @pytest.mark.parametrize(
