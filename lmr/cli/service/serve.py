@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import Any
+import dataclasses
 
-from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_model_options, add_prompt_options, collect_options
+from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
 from lmr.service.service_settings import ServiceSettings
 
 DESCRIPTION = """\
@@ -53,15 +52,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
 
 
-def _add_what(group: Any) -> None:
+def _add_what(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add(
-        "--labels",
-        required=True,
-        metavar="FILE|A,B,C",
-        help="the class names: a file with one per line, with code<TAB>name lines or with JSON of either; or a,b,c",
-    )
-    add("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
+    add_classifier_options(group)
     add(
         "--method",
         default="lmr",
@@ -91,7 +84,7 @@ def _add_what(group: Any) -> None:
     )
 
 
-def _add_where(group: Any) -> None:
+def _add_where(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--host",
@@ -114,7 +107,7 @@ def _add_where(group: Any) -> None:
     )
 
 
-def _add_states(group: Any) -> None:
+def _add_states(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--state-dir",
@@ -147,7 +140,7 @@ def _add_states(group: Any) -> None:
     )
 
 
-def _add_limits(group: Any) -> None:
+def _add_limits(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--max-body",
@@ -174,7 +167,7 @@ def _add_limits(group: Any) -> None:
     )
 
 
-def _add_schedule(group: Any) -> None:
+def _add_schedule(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--max-batch",
@@ -228,8 +221,6 @@ def _add_schedule(group: Any) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
-    import dataclasses
-
     from lmr.apps.serve_classifier import serve_classifier
 
     own = {field.name for field in dataclasses.fields(ServiceSettings)}
@@ -241,7 +232,7 @@ def run(options: argparse.Namespace) -> str | None:
 
 
 def _say(words: str) -> None:
-    print(f"lmr: {words}", flush=True, file=sys.stdout)
+    print(f"lmr: {words}", flush=True)
 
 
 def _read_step(text: str) -> int:
