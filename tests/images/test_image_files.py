@@ -344,7 +344,7 @@ def test_what_is_not_a_picture_gets_a_reason(tmp_path: Path) -> None:
 
 
 def test_the_systems_refusal_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: object) -> object:
+    def refuse(path: object, formats: object) -> object:
         raise PermissionError(13, "Permission denied", str(path))
 
     make_picture().save(tmp_path / "a.png")
