@@ -159,7 +159,7 @@ def open_store(folder: AnyPath, method: Method, guard: WatchSettings | None) -> 
 
 def choose_token(host: str, token_file: AnyPath | None) -> str | None:
     """The token that clients must send; a service that others can reach needs one."""
-    from lmr.service.app.gate import is_loopback
+    from lmr.service.app.request_gate import is_loopback
 
     if token_file is None:
         if not is_loopback(host):

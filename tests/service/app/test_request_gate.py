@@ -8,7 +8,7 @@ import httpx
 import pytest
 from service_maker import ScriptedService, make_file, serve_scripted
 
-from lmr.service.app.gate import is_loopback
+from lmr.service.app.request_gate import is_loopback
 
 TOKEN = "a-token-of-many-letters"
 IMAGES = "/v1/streams/cam/images"
