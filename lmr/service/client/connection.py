@@ -1,0 +1,151 @@
+"""One connection to a service: requests that are tried again where that is safe, and errors with clear messages."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from lmr.core.errors import LmrError
+from lmr.service.client.client_errors import (
+    ServiceBusy,
+    ServiceError,
+    ServiceUnreachable,
+    StreamNotFound,
+    TokenRefused,
+)
+from lmr.service.client.retry_rule import PASSING, RetryRule, read_retry_after
+from lmr.version import __version__
+
+try:
+    import httpx
+except ImportError as error:
+    raise LmrError("The client of the service needs httpx; install it with: pip install 'lmr[serve]'") from error
+
+CONNECT_SECONDS = 5.0
+
+
+class Connection:
+    """Sends requests to one address; safe to use from several threads."""
+
+    def __init__(self, url: str, token: str | None, timeout: float, rule: RetryRule) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise LmrError(f"Expected the address of a service, such as http://127.0.0.1:8080, got {url!r}.")
+        if token is not None and (not token.strip() or not token.isascii() or not token.isprintable()):
+            raise LmrError("Expected a token of printable ASCII characters; is its file empty, or not a text file?")
+        self.url, self.rule = url.rstrip("/"), rule
+        headers = {"User-Agent": f"lmr/{__version__}"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token.strip()}"
+        # A proxy of the environment is never asked for this machine.
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
+            trust_env=not is_loopback(parts.hostname),
+        )
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._http.close()
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeatable: bool = True,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        json: Any = None,
+    ) -> httpx.Response:
+        """The response to one request, whatever it took; raises a kind of ServiceError.
+
+        A request that is not ``repeatable`` is tried again only where the service cannot have seen or done it.
+        """
+        request = self._http.build_request(method, path, headers=headers, params=params, content=content, json=json)
+        began, attempt = self.rule.clock(), 0
+        while True:
+            asked, again = None, True
+            try:
+                response = self._http.send(request)
+            except httpx.TransportError as error:
+                problem: ServiceError = self._describe_break(error)
+                again = repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+                problem.__cause__ = error
+            else:
+                if response.is_success:
+                    return response
+                problem = self._describe_refusal(response)
+                asked = read_retry_after(response.headers.get("Retry-After"))
+                again = response.status_code in PASSING and (repeatable or response.status_code in (429, 503))
+            if not (again and self.rule.wait(attempt, began, asked)):
+                raise problem
+            attempt += 1
+
+    def ask(self, path: str) -> int | None:
+        """The code of one GET, tried once; None if there is no connection."""
+        try:
+            return self._http.get(path, timeout=CONNECT_SECONDS).status_code
+        except httpx.TransportError:
+            return None
+
+    def read_json(self, response: httpx.Response) -> Any:
+        """The body of a response; a ServiceError if it is not JSON, as when something else listens there."""
+        try:
+            return response.json()
+        except ValueError as error:
+            raise self.describe_nonsense(error) from error
+
+    def describe_nonsense(self, error: Exception) -> ServiceError:
+        """The error for a body that this client does not understand."""
+        return ServiceError(
+            f"{self.url} did not answer as this version of lmr expects ({type(error).__name__}: {error}): check that "
+            "the address is that of 'lmr serve', of the same version."
+        )
+
+    def _describe_break(self, error: httpx.TransportError) -> ServiceError:
+        reason = str(error) or type(error).__name__
+        if isinstance(error, httpx.ReadTimeout):
+            return ServiceUnreachable(
+                f"The service at {self.url} did not answer in time ({reason}): give the client a longer timeout, or "
+                "look at its queue on its page."
+            )
+        return ServiceUnreachable(
+            f"Cannot reach the service at {self.url} ({reason}): check the address, or start it with 'lmr serve'."
+        )
+
+    def _describe_refusal(self, response: httpx.Response) -> ServiceError:
+        status, words = response.status_code, _read_reason(response)
+        if status == 401:
+            return TokenRefused(f"The service at {self.url} refused the token: {words}", status)
+        if status == 404:
+            return StreamNotFound(words, status)
+        if status in PASSING:
+            return ServiceBusy(f"The service at {self.url} refused for now ({status}): {words}", status)
+        return ServiceError(f"The service at {self.url} refused the request ({status}): {words}", status)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _read_reason(response: httpx.Response) -> str:
+    """The sentence in the body of a refusal; a proxy in between may send anything."""
+    try:
+        content = response.json()
+    except ValueError:
+        content = None
+    found = content.get("detail", content.get("error")) if isinstance(content, dict) else None
+    if isinstance(found, dict):
+        found = found.get("message")
+    return str(found) if found else f"{response.reason_phrase or 'no reason was given'}."
