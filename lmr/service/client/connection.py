@@ -82,7 +82,7 @@ class Connection:
                 problem = self._describe_refusal(response)
                 asked = read_retry_after(response.headers.get("Retry-After"))
                 again = response.status_code in PASSING and (repeatable or response.status_code in (429, 503))
-            if not (again and self.rule.wait(attempt, began, asked)):
+            if not (again and self.rule.wait(attempt, began, str(problem), asked)):
                 raise problem
             attempt += 1
 

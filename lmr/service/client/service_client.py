@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ class Client:
     ``step`` sends images of a stream and gives the answer. Each request carries a key of its own, so that it can be
     tried again safely: where the connection breaks or the service is busy or restarting, the client waits a little
     longer each time, as long as the service asks for, and up to ``patience`` seconds in all. A retry never adapts
-    twice. ``timeout`` is for one attempt. Errors are kinds of ``lmr.ServiceError``.
+    twice. ``timeout`` is for one attempt; ``on_wait`` gets a sentence before each wait but the first. Errors are kinds of ``lmr.ServiceError``.
 
     Examples:
         >>> import lmr
@@ -41,9 +41,15 @@ class Client:
     """
 
     def __init__(
-        self, url: str, token: str | None = None, *, timeout: float = 60.0, patience: float = 60.0
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout: float = 60.0,
+        patience: float = 60.0,
+        on_wait: Callable[[str], object] = lambda words: None,
     ) -> None:
-        self._connection = Connection(url, token, timeout, RetryRule(patience))
+        self._connection = Connection(url, token, timeout, RetryRule(patience, on_wait=on_wait))
 
     @property
     def url(self) -> str:
