@@ -9,12 +9,12 @@ DESCRIPTION = """\
 Send the frames of a source to one stream of a running 'lmr serve', in order. The source is a video file, the address of
 a camera (rtsp://, http:// with MJPEG), or a folder that a camera writes images to.
 
-Every request has a key that follows from the stream and the place of its frames. If the service is busy, restarts or the
-connection breaks, the request is sent again under its key, and the service applies it once. With --position the same
-holds if this command is interrupted or killed: give it again, and it goes on with the next frame.
+Every request has a key that follows from the stream and the place of its frames. If the service is busy or restarts, or
+the connection breaks, the request is sent again under its key, and the service applies it once. With --position the
+same holds if this command is interrupted or killed: give it again, and it goes on with the next frame.
 
-A folder is followed until Ctrl-C, or until no file came for --idle seconds. Its files are taken in natural order of their
-names (img2 before img10). A file that is still being written is waited for; one that stays unreadable is left out."""
+A folder is followed until Ctrl-C, or until no file came for --idle seconds. Its files are taken in natural order
+(img2 before img10). A file that is still being written is waited for; one that stays unreadable is left out."""
 
 EXAMPLES = """\
 examples:
@@ -25,7 +25,8 @@ examples:
   a folder that images are written to, with the answers in a file; safe to interrupt and to give again:
     lmr camera incoming --to http://127.0.0.1:8080 --stream gate --position gate.json --out gate.jsonl
 
-exit codes: 0 the source ended, 1 no frame was answered, 2 it cannot go on (an error message says why), 130 interrupted."""
+exit codes: 0 the source ended, 1 no frame was answered, 2 it cannot go on (an error message says why),
+130 interrupted."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,9 @@ from lmr.core.errors import LmrError
 
 
 class ServiceError(LmrError):
-    """The service could not be reached, or did not do what it was asked; ``status`` is its HTTP code, if it gave one.
+    """The service could not be reached, or did not do what it was asked.
+
+    ``status`` is its HTTP code, if it gave one, and ``code`` its word for the reason, such as "queue_full".
 
     Examples:
         >>> import lmr
@@ -18,9 +20,9 @@ class ServiceError(LmrError):
         Cannot reach the service at http://127.0.0.1:9 (...): check the address, or start it with 'lmr serve'.
     """
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.code = status, code
 
 
 class ServiceUnreachable(ServiceError):

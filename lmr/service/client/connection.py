@@ -24,6 +24,7 @@ except ImportError as error:
     raise LmrError("The client of the service needs httpx; install it with: pip install 'lmr[serve]'") from error
 
 CONNECT_SECONDS = 5.0
+NOT_POSSIBLE = "cannot_do"  # an action that makes no sense now, such as a rollback without a snapshot
 
 
 class Connection:
@@ -81,7 +82,7 @@ class Connection:
                     return response
                 problem = self._describe_refusal(response)
                 asked = read_retry_after(response.headers.get("Retry-After"))
-                again = response.status_code in PASSING and (repeatable or response.status_code in (429, 503))
+                again = isinstance(problem, ServiceBusy) and (repeatable or response.status_code in (429, 503))
             if not (again and self.rule.wait(attempt, began, str(problem), asked)):
                 raise problem
             attempt += 1
@@ -119,14 +120,14 @@ class Connection:
         )
 
     def _describe_refusal(self, response: httpx.Response) -> ServiceError:
-        status, words = response.status_code, _read_reason(response)
+        status, (code, words) = response.status_code, _read_reason(response)
         if status == 401:
-            return TokenRefused(f"The service at {self.url} refused the token: {words}", status)
+            return TokenRefused(f"The service at {self.url} refused the token: {words}", status, code)
         if status == 404:
-            return StreamNotFound(words, status)
-        if status in PASSING:
-            return ServiceBusy(f"The service at {self.url} refused for now ({status}): {words}", status)
-        return ServiceError(f"The service at {self.url} refused the request ({status}): {words}", status)
+            return StreamNotFound(words, status, code)
+        if status in PASSING and code != NOT_POSSIBLE:
+            return ServiceBusy(f"The service at {self.url} refused for now ({status}): {words}", status, code)
+        return ServiceError(f"The service at {self.url} refused the request ({status}): {words}", status, code)
 
 
 def is_loopback(host: str) -> bool:
@@ -139,13 +140,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _read_reason(response: httpx.Response) -> str:
-    """The sentence in the body of a refusal; a proxy in between may send anything."""
+def _read_reason(response: httpx.Response) -> tuple[str, str]:
+    """The word and the sentence in the body of a refusal; a proxy in between may send anything."""
     try:
-        content = response.json()
-    except ValueError:
-        content = None
-    found = content.get("detail", content.get("error")) if isinstance(content, dict) else None
-    if isinstance(found, dict):
-        found = found.get("message")
-    return str(found) if found else f"{response.reason_phrase or 'no reason was given'}."
+        reason = response.json()["error"]
+        return str(reason["code"]), str(reason["message"])
+    except (ValueError, KeyError, TypeError):
+        return "", f"{response.reason_phrase or 'no reason was given'}."

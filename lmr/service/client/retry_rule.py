@@ -25,9 +25,9 @@ class RetryRule:
     def wait(self, attempt: int, began: float, reason: str, asked: float | None = None) -> bool:
         """Wait after the failed attempt of this number (from 0); False, without waiting, if patience would end.
 
-        ``on_wait`` gets the ``reason`` from the second time on: a single refusal is usual. ``asked`` are the seconds that
-        the service asked for. Half of a waiting time is random, so that many clients that were refused together do not
-        come back together.
+        ``on_wait`` gets the ``reason`` from the second time on: a single refusal is usual. ``asked`` are the seconds
+        that the service asked for. Half of a waiting time is random, so that many clients that were refused
+        together do not come back together.
         """
         delay = min(LONGEST, FIRST * 2.0 ** min(attempt, 16)) * (0.5 + 0.5 * self.draw())
         if asked is not None:

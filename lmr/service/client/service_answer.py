@@ -13,7 +13,7 @@ Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
-class ImageAnswer:
+class ImageResult:
     """The answer to one image; ``error`` says why it could not be read, and then there is no label."""
 
     label: str | None = None
@@ -32,7 +32,7 @@ class ServiceAnswer:
     stream: str
     seq: int
     saved: bool
-    answers: tuple[ImageAnswer, ...]
+    answers: tuple[ImageResult, ...]
     adaptation: dict[str, Any]
     timing: dict[str, float]
     model: str = ""
@@ -50,18 +50,18 @@ class ServiceAnswer:
         return self.answers[0].label if self.answers else None
 
 
-def read_answer(content: Mapping[str, Any]) -> ServiceAnswer:
+def read_answer(content: Mapping[str, Any], replayed: bool) -> ServiceAnswer:
     """The answer in a body. Raises KeyError, TypeError or ValueError for what is not one."""
     answers = [
-        ImageAnswer(
+        ImageResult(
             one.get("label"),
             one.get("probability"),
-            tuple((str(label), float(share)) for label, share in one.get("top", ())),
+            tuple((str(label), float(share)) for label, share in one.get("top") or ()),
             one.get("error"),
         )
         for one in content["answers"]
     ]
-    return make_record(ServiceAnswer, {**content, "answers": tuple(answers)})
+    return make_record(ServiceAnswer, {**content, "answers": tuple(answers), "replayed": replayed})
 
 
 def read_detail(content: Mapping[str, Any]) -> StreamDetail:

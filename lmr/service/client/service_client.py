@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lmr.service.client.image_content import AnyImage
 
 PAGE = 100  # streams asked for at a time
+REPLAYED = "Idempotency-Replayed"  # the header of an answer that was kept from an earlier request
 
 
 class Client:
@@ -29,7 +30,8 @@ class Client:
     ``step`` sends images of a stream and gives the answer. Each request carries a key of its own, so that it can be
     tried again safely: where the connection breaks or the service is busy or restarting, the client waits a little
     longer each time, as long as the service asks for, and up to ``patience`` seconds in all. A retry never adapts
-    twice. ``timeout`` is for one attempt; ``on_wait`` gets a sentence before each wait but the first. Errors are kinds of ``lmr.ServiceError``.
+    twice. ``timeout`` is for one attempt; ``on_wait`` gets a sentence before each wait but the first. Errors are kinds
+    of ``lmr.ServiceError``.
 
     Examples:
         >>> import lmr
@@ -98,7 +100,7 @@ class Client:
             "POST", f"{_find(stream)}/images", headers=headers, params={"top": top, "mode": mode}, content=content
         )
         try:
-            return read_answer(self._connection.read_json(response))
+            return read_answer(self._connection.read_json(response), replayed=REPLAYED in response.headers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._connection.describe_nonsense(error) from error
 

@@ -136,7 +136,7 @@ class CameraFeed:
         try:
             answer = self._client.step(self._stream, images, mode=self._mode, key=position.key)
         except ServiceError as error:
-            if error.status not in REFUSED_IMAGES:
+            if error.status not in REFUSED_IMAGES or error.code == "key_reused":
                 raise
             self._say(f"{error} (frames {frames[0].place} to {frames[-1].place})")
             answered = 0

@@ -70,16 +70,17 @@ class VideoSource:
 
     def read(self, after: str | None, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
         """The frames after a number; one that cannot be decoded is left out, and a damaged end is reported."""
-        last = -1 if after is None else int(after)
+        first = 0 if after is None else int(after) + 1
+        found = after is not None
         try:
-            for frame in read_frames(self._path, self._every, lambda number: number > last, is_stopped):
+            for frame in read_frames(self._path, self._every, lambda number: number >= first, is_stopped):
                 if frame.pixels is None:
                     self._say(f"Frame {frame.number} cannot be decoded and is left out.")
                 else:
                     yield CameraFrame(str(frame.number), frame.pixels)
-                    last = frame.number
+                    found = True
         except UnreadableImage as error:
-            if last < 0:
+            if not found:
                 raise
             self._say(str(error))
 
