@@ -34,12 +34,13 @@ class Connection:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise LmrError(f"Expected the address of a service, such as http://127.0.0.1:8080, got {url!r}.")
-        if token is not None and (not token.strip() or not token.isascii() or not token.isprintable()):
+        token = None if token is None else token.strip()
+        if token is not None and (not token or not token.isascii() or not token.isprintable()):
             raise LmrError("Expected a token of printable ASCII characters; is its file empty, or not a text file?")
         self.url, self.rule = url.rstrip("/"), rule
         headers = {"User-Agent": f"lmr/{__version__}"}
         if token is not None:
-            headers["Authorization"] = f"Bearer {token.strip()}"
+            headers["Authorization"] = f"Bearer {token}"
         # A proxy of the environment is never asked for this machine.
         self._http = httpx.Client(
             base_url=self.url,
