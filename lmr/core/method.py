@@ -23,11 +23,12 @@ from lmr.core.batch import Mix as Mix
 from lmr.core.batch import Prediction as Prediction
 from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
+from lmr.core.files import write_atomically
 from lmr.core.locks import hold
 from lmr.core.log import LOGGER
 from lmr.core.placement import Device
 from lmr.core.spec import convert, format_spec
-from lmr.core.state import read_state, write_state
+from lmr.core.state import decode_state, encode_state, read_state
 from lmr.core.traits import Emission, Passes, Role, Scores, Switch, Tower
 from lmr.core.traits import Preset as Preset
 
@@ -236,20 +237,24 @@ class Method:
         self, path: str | os.PathLike[str], streams: Streams = None, notes: Mapping[str, str] | None = None
     ) -> None:
         """Write the state to one safetensors file, atomically, with ``notes`` that ``load`` returns."""
+        write_atomically(path, self.dump(streams, notes))
+
+    def load(self, path: str | os.PathLike[str], streams: Streams = None) -> dict[str, str]:
+        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing."""
+        return self._load(*read_state(path), repr(os.fspath(path)), streams)
+
+    def dump(self, streams: Streams = None, notes: Mapping[str, str] | None = None) -> bytes:
+        """The content of the file that ``save`` writes."""
         if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
             raise LmrError(f"Expected notes as a mapping of strings to strings, got {notes!r}.")
         state = self.state_dict(streams)
         facts = {key: str(value) for key, value in state.items() if key != "tensors"}
-        write_state(path, state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
+        return encode_state(state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
 
-    def load(self, path: str | os.PathLike[str], streams: Streams = None) -> dict[str, str]:
-        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing."""
-        tensors, facts = read_state(path)
-        try:
-            self.load_state_dict({**facts, "tensors": tensors}, streams)
-        except LmrError as error:
-            raise LmrError(f"Cannot use {os.fspath(path)!r}: {error}") from error
-        return {key.removeprefix("note."): value for key, value in facts.items() if key.startswith("note.")}
+    def restore(self, content: bytes, streams: Streams = None) -> dict[str, str]:
+        """As ``load``, from the content of a file."""
+        name = "the given state"
+        return self._load(*decode_state(content, name.capitalize()), name, streams)
 
     @property
     def spec(self) -> str:
@@ -305,6 +310,15 @@ class Method:
         return info
 
     # Internals.
+
+    def _load(
+        self, tensors: Mapping[str, Tensor], facts: Mapping[str, str], name: str, streams: Streams
+    ) -> dict[str, str]:
+        try:
+            self.load_state_dict({**facts, "tensors": tensors}, streams)
+        except LmrError as error:
+            raise LmrError(f"Cannot use {name}: {error}") from error
+        return {key.removeprefix("note."): value for key, value in facts.items() if key.startswith("note.")}
 
     def _require_not_negative(self, *keys: str) -> None:
         """Refuse arguments that are negative or not finite; for ``prepare``."""

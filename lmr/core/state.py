@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -18,12 +19,17 @@ FORMAT, VERSION = "lmr-state", "1"
 
 def write_state(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
     """Write tensors and facts to ``path`` atomically, with a digest of both."""
+    write_atomically(path, encode_state(tensors, facts))
+
+
+def encode_state(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> bytes:
+    """The content of the file that ``write_state`` writes."""
     from safetensors.torch import save
 
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     facts = {"format": FORMAT, "version": VERSION, **facts}
     facts["digest"] = _digest(content, facts)
-    write_atomically(path, _sort_facts(save(content, metadata=facts)))
+    return _sort_facts(save(content, metadata=facts))
 
 
 def _digest(tensors: dict[str, Tensor], facts: Mapping[str, str]) -> str:
@@ -36,12 +42,22 @@ def _sort_facts(content: bytes) -> bytes:
 
     The library writes metadata in an order that changes from process to process.
     """
-    size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])
+    header, rest = split_header(content)
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    return join_header(header) + rest
+
+
+def split_header(content: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header of a safetensors file, and the bytes of its tensors."""
+    size = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + size]), content[8 + size :]
+
+
+def join_header(header: Mapping[str, Any]) -> bytes:
+    """A header as the first bytes of a safetensors file."""
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
-    return len(text).to_bytes(8, "little") + text + content[8 + size :]
+    return len(text).to_bytes(8, "little") + text
 
 
 def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -60,16 +76,31 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
         raise LmrError(
             f"{os.fspath(path)!r} is not a complete state file (truncated, or of another kind): {error}"
         ) from error
+    return tensors, _check_facts(tensors, facts, repr(os.fspath(path)))
+
+
+def decode_state(content: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and facts of a file's content, which messages call ``name``; checked as ``read_state`` does."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors = load(content)
+        facts = dict(split_header(content)[0].get("__metadata__", {}))
+    except (SafetensorError, ValueError) as error:
+        raise LmrError(f"{name} is not a complete state file (truncated, or of another kind): {error}") from error
+    return tensors, _check_facts(tensors, facts, name)
+
+
+def _check_facts(tensors: dict[str, Tensor], facts: dict[str, str], name: str) -> dict[str, str]:
+    """The facts of a state file without its digest; LmrError if it is foreign, too new or damaged."""
     if facts.get("format") != FORMAT:
-        raise LmrError(f"{os.fspath(path)!r} is a safetensors file but not a saved state of lmr.")
+        raise LmrError(f"{name} is a safetensors file but not a saved state of lmr.")
     if facts.get("version") != VERSION:
-        raise LmrError(
-            f"{os.fspath(path)!r} has state format {facts.get('version')!r}, this lmr reads {VERSION!r}; upgrade lmr."
-        )
+        raise LmrError(f"{name} has state format {facts.get('version')!r}, this lmr reads {VERSION!r}; upgrade lmr.")
     written = facts.pop("digest", None)  # version 0.2.0 wrote none
     if written is not None and written != _digest(tensors, facts):
         raise LmrError(
-            f"{os.fspath(path)!r} is damaged: its content does not match its digest. Restore it from a copy or start "
-            "without it."
+            f"{name} is damaged: its content does not match its digest. Restore it from a copy or start without it."
         )
-    return tensors, facts
+    return facts

@@ -81,9 +81,10 @@ def move_watch(
 
 def pack_all(watches: Sequence[StreamWatch]) -> tuple[str, dict[str, Tensor]]:
     """Some watches as a JSON text and as named tensors, which are not copies."""
-    packed = [_pack(watch) for watch in watches]
+    packed = [pack_watch(watch) for watch in watches]
     tensors = {f"{PREFIX}{k}/{key}": value for k, (_, own) in enumerate(packed) for key, value in own.items()}
-    return json.dumps([values for values, _ in packed]), tensors
+    events = [{"events": pack_events(watch.events, k)} for k, watch in enumerate(watches)]
+    return json.dumps([values | own for (values, _), own in zip(packed, events, strict=True)]), tensors
 
 
 def unpack_all(text: str, tensors: Mapping[str, Tensor], streams: Sequence[int]) -> list[StreamWatch]:
@@ -121,8 +122,8 @@ def check_fit(watch: StreamWatch, like: StreamWatch, shape: tuple[int, ...]) -> 
         raise ValueError("its canaries have another shape")
 
 
-def _pack(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The watch as values for JSON and as named tensors."""
+def pack_watch(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The watch without its events as values for JSON and as named tensors, which are not copies."""
     tensors = {"classes": watch.tally.classes, "sums": watch.tally.sums}
     if watch.canaries.images is not None:
         tensors["canaries"] = watch.canaries.images
@@ -143,9 +144,13 @@ def _pack(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "drift": watch.drift,
         "snapshots": [snapshot.step for snapshot in watch.snapshots],
         "undo": None if watch.undo is None else dataclasses.asdict(watch.undo.ladder),
-        "events": [dataclasses.asdict(event) for event in watch.events],
     }
     return values, tensors
+
+
+def pack_events(events: Sequence[HealthEvent], place: int) -> list[dict[str, Any]]:
+    """Events as values for JSON; their stream is its place in the state, whichever it has in the method."""
+    return [dataclasses.asdict(event) | {"stream": place} for event in events]
 
 
 def _unpack(values: Mapping[str, Any], tensors: Mapping[str, Tensor], stream: int) -> StreamWatch:

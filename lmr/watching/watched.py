@@ -55,6 +55,8 @@ class _Look:
 class Watched(MethodWrapper):
     """A method and the watch of its streams; see ``lmr.watch``. ``method`` is the method itself.
 
+    ``watches`` holds what is known of each stream, in values that never change: a new one takes the place of the old.
+
     Examples:
         >>> import lmr, torch
         >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
@@ -70,7 +72,7 @@ class Watched(MethodWrapper):
             raise LmrError(f"Expected a method that is not watched yet, got {type(method).__name__}.")
         super().__init__(method)
         self.settings, self._placement = settings or WatchSettings(), method._placement
-        self._watches = [self._begin_watch() for _ in range(self.streams)]
+        self.watches = [self._begin_watch() for _ in range(self.streams)]
 
     def count_passes(self, learning: float = 1.0) -> Passes | None:
         """As the method, with the comparison of one image in ``every``; the canaries are asked too seldom to count."""
@@ -99,12 +101,12 @@ class Watched(MethodWrapper):
     @property
     def events(self) -> list[HealthEvent]:
         """Changes of rung, stream by stream; the last 100 of each."""
-        return [event for watch in self._watches for event in watch.events]
+        return [event for watch in self.watches for event in watch.events]
 
     @property
     def health(self) -> list[Rung]:
         """The rung of every stream."""
-        return [watch.ladder.rung for watch in self._watches]
+        return [watch.ladder.rung for watch in self.watches]
 
     def describe_events(self) -> str:
         """What the watch has seen so far, as a sentence."""
@@ -115,7 +117,7 @@ class Watched(MethodWrapper):
 
     def signals(self, stream: int = 0) -> Signals:
         """The present signals of a stream."""
-        return _measure(self._watches[self._one(stream)])
+        return _measure(self.watches[self._one(stream)])
 
     # The interface of a method.
 
@@ -123,7 +125,7 @@ class Watched(MethodWrapper):
         """Adapt on this batch and answer it; streams that rest are answered without adapting.
 
         ``info["health"]`` is the rung of each stream of the batch, ``info["signals"]`` its signals, ``info["events"]``
-        what changed.
+        what changed, ``info["compared"]`` the images of each stream that were compared and the frozen model's labels.
         """
         with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
             checked, mix = self._check(images, streams)
@@ -135,9 +137,9 @@ class Watched(MethodWrapper):
             events = []
             for look in looks:
                 new = self._judge(look, checked, answer, plain, finite, asked[look.stream])
-                self._watches[look.stream] = new
+                self.watches[look.stream] = new
                 events += self._climb(look.stream, len(look.compared))
-            return replace(answer, info=answer.info | self._describe(looks, events))
+            return replace(answer, info=answer.info | self._describe(looks, events, plain))
 
     def predict(self, images: Tensor, streams: Streams = None) -> Prediction:
         """Answer with the present state, a quarantined stream as zero-shot, and change nothing."""
@@ -159,7 +161,7 @@ class Watched(MethodWrapper):
         with self._hold():
             self.method.reset(rows)
             for stream in rows:
-                self._watches[stream] = self._begin_watch()
+                self.watches[stream] = self._begin_watch()
 
     def state_dict(self, streams: Streams = None) -> dict[str, Any]:
         """A copy of the state of all streams, or of the named ones, with their watch."""
@@ -186,7 +188,7 @@ class Watched(MethodWrapper):
             rest = {key: value for key, value in state.items() if key != "watch"}
             self.method.load_state_dict({**rest, "tensors": own}, rows)
             for stream, watch in zip(rows, watches, strict=True):
-                self._watches[stream] = watch
+                self.watches[stream] = watch
 
     # What an operator may do.
 
@@ -196,7 +198,7 @@ class Watched(MethodWrapper):
         It answers without adapting for a while.
         """
         with self._hold():
-            watch = self._watches[self._one(stream)]
+            watch = self.watches[self._one(stream)]
             there = watch.ladder.rung is Rung.ROLLED_BACK
             older = watch.snapshots[:-1] if there else watch.snapshots
             if not older:
@@ -211,7 +213,7 @@ class Watched(MethodWrapper):
     def resume(self, stream: int = 0) -> None:
         """Let a stream adapt again, under observation: one that rests, is paused or quarantined."""
         with self._hold():
-            if self._watches[self._one(stream)].ladder.rung.adapts:
+            if self.watches[self._one(stream)].ladder.rung.adapts:
                 raise LmrError(f"Stream {stream} adapts already.")
             self._move(stream, Rung.WATCH)
 
@@ -221,13 +223,13 @@ class Watched(MethodWrapper):
         The rung is the one before, too, and the signals start anew, so that the same alarm needs new evidence.
         """
         with self._hold():
-            watch = self._watches[self._one(stream)]
+            watch = self.watches[self._one(stream)]
             if watch.undo is None:
                 raise LmrError(f"There is nothing to undo in stream {stream}.")
             ladder = replace(watch.undo.ladder, step=watch.ladder.step, quiet=0, seen=0)
             self._put(stream, watch.undo.tensors)
             self._record(stream, ladder, Action.NONE, (), operator=True)
-            self._watches[stream] = replace(self._start_signals(self._watches[stream]), undo=None)
+            self.watches[stream] = replace(self._start_signals(self.watches[stream]), undo=None)
 
     # The comparison.
 
@@ -246,7 +248,7 @@ class Watched(MethodWrapper):
         for place, k in enumerate(mix.index.tolist()):
             members[k].append(place)
         for stream, places in zip(mix.active.tolist(), members, strict=True):
-            watch = self._watches[stream]
+            watch = self.watches[stream]
             rung = watch.ladder.rung
             calm = rung in (Rung.OK, Rung.PAUSED)
             compared = [place for n, place in enumerate(places, watch.images) if not calm or n % every == 0]
@@ -336,7 +338,7 @@ class Watched(MethodWrapper):
 
     def _climb(self, stream: int, compared: int) -> list[HealthEvent]:
         """Move a stream along the ladder by one step and do what that asks for; gives the events."""
-        watch, rules = self._watches[stream], self.settings.thresholds
+        watch, rules = self.watches[stream], self.settings.thresholds
         alarms: tuple[str, ...] = ()
         if self.settings.signals:
             alarms = find_alarms(_measure(watch), rules, self.classifier.classes, len(watch.canaries.labels))
@@ -344,15 +346,15 @@ class Watched(MethodWrapper):
         snapshot = find_snapshot(watch.snapshots, last) is not None
         ladder, action = advance(watch.ladder, alarms, compared, snapshot, rules, self.settings.mode == "on")
         if action is Action.SNAPSHOT:
-            self._watches[stream] = replace(watch, ladder=ladder)
+            self.watches[stream] = replace(watch, ladder=ladder)
             self._take_snapshot(stream)
         else:
             self._carry_out(stream, ladder, action, alarms, last)
         period, may_act = self.settings.reset_every, self.settings.mode == "on" and ladder.rung is not Rung.PAUSED
         if period and may_act and ladder.step % period == 0:
             self.method.reset(stream)
-            self._watches[stream] = replace(self._start_signals(self._watches[stream]), snapshots=())
-        return [event for event in self._watches[stream].events if event.step == ladder.step and not event.operator]
+            self.watches[stream] = replace(self._start_signals(self.watches[stream]), snapshots=())
+        return [event for event in self.watches[stream].events if event.step == ladder.step and not event.operator]
 
     def _carry_out(
         self,
@@ -365,7 +367,7 @@ class Watched(MethodWrapper):
         operator: bool = False,
     ) -> None:
         """Give a stream its new place on the ladder, and its state what the action says."""
-        watch = self._watches[stream]
+        watch = self.watches[stream]
         if action in (Action.ROLL_BACK, Action.RESET):
             before = self._take(stream)
             kept: tuple[Snapshot, ...] = ()
@@ -380,30 +382,30 @@ class Watched(MethodWrapper):
             undo, after = Undo(watch.ladder, before), self._take(stream)
             if watch.undo is not None and all(torch.equal(before[key], after[key]) for key in before):
                 undo = watch.undo  # nothing changed, so what is worth undoing is still the action before
-            fresh = self._start_signals(self._watches[stream])
-            self._watches[stream] = replace(fresh, undo=undo, snapshots=kept)
+            fresh = self._start_signals(self.watches[stream])
+            self.watches[stream] = replace(fresh, undo=undo, snapshots=kept)
         elif ladder.rung is not watch.ladder.rung:
             self._record(stream, ladder, action, alarms, operator=operator)
         else:
-            self._watches[stream] = replace(watch, ladder=ladder)
+            self.watches[stream] = replace(watch, ladder=ladder)
 
     def _record(
         self, stream: int, ladder: Ladder, action: Action, alarms: tuple[str, ...], *, operator: bool = False
     ) -> None:
         """Set the ladder of a stream and note the event."""
-        watch = self._watches[stream]
+        watch = self.watches[stream]
         event = HealthEvent(
             stream, ladder.step, watch.ladder.rung, ladder.rung, action, alarms, _measure(watch), operator
         )
         suspected = ladder.rung is Rung.WATCH and not watch.ladder.rung.rests  # a rest has begun a history already
         canaries = begin_suspicion(watch.canaries) if suspected else watch.canaries
         events = (*watch.events, event)[-EVENTS:]
-        self._watches[stream] = replace(watch, ladder=ladder, canaries=canaries, events=events)
+        self.watches[stream] = replace(watch, ladder=ladder, canaries=canaries, events=events)
 
     def _move(self, stream: int, rung: Rung) -> None:
         """Put a stream on a rung, for an operator."""
         with self._hold():
-            watch = self._watches[self._one(stream)]
+            watch = self.watches[self._one(stream)]
             if watch.ladder.rung is not rung:
                 self._record(stream, enter(watch.ladder, rung), Action.NONE, (), operator=True)
 
@@ -427,17 +429,17 @@ class Watched(MethodWrapper):
     def _take_snapshot(self, stream: int) -> None:
         if self.settings.mode != "on" or not self.settings.signals or not self.settings.snapshots:
             return
-        watch = self._watches[stream]
+        watch = self.watches[stream]
         new = Snapshot(watch.ladder.step, self._take(stream))
         kept = add_snapshot(watch.snapshots, new, self.settings.snapshots, 1e6 * self.settings.snapshot_mb)
-        self._watches[stream] = replace(watch, snapshots=kept)
+        self.watches[stream] = replace(watch, snapshots=kept)
 
     def _begin_watch(self) -> StreamWatch:
         return StreamWatch(Tally.begin(self.classifier.classes))
 
     def _pack(self, rows: Iterable[int]) -> tuple[str, dict[str, Tensor]]:
         """The watches of some streams for a state; the tensors are not copies."""
-        return pack_all([self._watches[stream] for stream in rows])
+        return pack_all([self.watches[stream] for stream in rows])
 
     def _unpack(self, text: str, tensors: Mapping[str, Tensor], rows: list[int]) -> list[StreamWatch]:
         """The watches in a state; LmrError if they do not fit."""
@@ -460,7 +462,7 @@ class Watched(MethodWrapper):
         """As the method; where it has followed its classifier, the kept states follow too."""
         with self.method._hold():
             if self._placement != self.method._placement:
-                self._watches = [self._move_watch(watch) for watch in self._watches]
+                self.watches = [self._move_watch(watch) for watch in self.watches]
                 self._placement = self.method._placement
             yield
 
@@ -472,13 +474,17 @@ class Watched(MethodWrapper):
         """Check the number of a single stream."""
         return int(self._ids([stream])[0])
 
-    def _describe(self, looks: list[_Look], events: list[HealthEvent]) -> dict[str, Any]:
+    def _describe(self, looks: list[_Look], events: list[HealthEvent], plain: dict[int, Tensor]) -> dict[str, Any]:
         """What the info of a batch says of the watch, in plain Python values."""
-        watches = {look.stream: self._watches[look.stream] for look in looks}
+        watches = {look.stream: self.watches[look.stream] for look in looks}
         return {
             "health": {stream: str(watch.ladder.rung) for stream, watch in watches.items()},
             "signals": {stream: dict(vars(_measure(watch))) for stream, watch in watches.items()},
             "events": [json.loads(json.dumps(dataclasses.asdict(event))) for event in events],
+            "compared": {
+                look.stream: [(look.places.index(place), int(plain[place].argmax())) for place in look.compared]
+                for look in looks
+            },
         }
 
 

@@ -202,8 +202,8 @@ def test_step_that_breaks_off_changes_nothing() -> None:
 def test_each_stream_of_a_mixed_batch_is_judged_alone(spec: str) -> None:
     """One stream is rolled back, one is quarantined, one is calm; each as if it were alone."""
     many, alone = make(spec, streams=4), [make(spec) for _ in range(4)]
-    alone[1]._watches[0] = many._watches[1] = dataclasses.replace(
-        many._watches[1], ladder=dataclasses.replace(many._watches[1].ladder, rung=Rung.QUARANTINED)
+    alone[1].watches[0] = many.watches[1] = dataclasses.replace(
+        many.watches[1], ladder=dataclasses.replace(many.watches[1].ladder, rung=Rung.QUARANTINED)
     )
     for batch in range(9):
         images = small_world.make_images(batch)
@@ -318,7 +318,7 @@ def test_snapshots_undo_and_canaries_follow_to_another_type(spec: str, tmp_path:
         watched.step(small_world.make_images(batch))
         states.append(copy.deepcopy(watched.method.state_dict()))
     watched.rollback()
-    kept = watched._watches[0]
+    kept = watched.watches[0]
     assert kept.undo is not None
     assert kept.canaries.images is not None
     watched.to(torch.float32)
@@ -333,7 +333,7 @@ def test_snapshots_undo_and_canaries_follow_to_another_type(spec: str, tmp_path:
             assert are_equal(method.method.state, plain.to(torch.float32).state)
         method.resume()
         method.step(small_world.make_images(5).float())
-        assert method._watches[0].canaries.images.dtype == torch.float32  # type: ignore[union-attr]
+        assert method.watches[0].canaries.images.dtype == torch.float32  # type: ignore[union-attr]
 
 
 def test_copy_goes_on_by_itself() -> None:
@@ -354,7 +354,7 @@ def test_undo_restores_bytes(spec: str) -> None:
     images = small_world.make_images(6)
     plain = copy.deepcopy(watched.method)
     plain.step(images)
-    before = watched._watches[0].ladder.rung
+    before = watched.watches[0].ladder.rung
     watched.step(images)
     assert watched.health == [Rung.ROLLED_BACK]
     watched.settings = CALM
@@ -363,7 +363,7 @@ def test_undo_restores_bytes(spec: str) -> None:
     assert are_equal(watched.method.state, plain.state)
     assert watched.health == [before]
     assert watched.signals().compared == 0
-    assert watched._watches[0].ladder.rollbacks == ()
+    assert watched.watches[0].ladder.rollbacks == ()
     with pytest.raises(lmr.LmrError, match="nothing to undo"):
         watched.undo()
 
@@ -438,13 +438,13 @@ def test_canaries_are_kept_and_asked() -> None:
     watched = make("lmr(lr=0.3)", settings, clip=clip)
     for batch in range(3):
         watched.step(small_world.make_images(batch))
-    kept = watched._watches[0].canaries
+    kept = watched.watches[0].canaries
     assert len(kept.labels) >= 8
     assert kept.images is not None
     frozen = lmr.create("zeroshot", clip)
     assert tuple(frozen.predict(kept.images).labels.tolist()) == kept.labels
-    watched._watches[0] = dataclasses.replace(
-        watched._watches[0], canaries=dataclasses.replace(kept, steps=200, passed=9999)
+    watched.watches[0] = dataclasses.replace(
+        watched.watches[0], canaries=dataclasses.replace(kept, steps=200, passed=9999)
     )
     expected = (watched.predict(kept.images).labels == torch.tensor(kept.labels)).double().mean().item()
     watched.step(small_world.make_images(3))
@@ -459,13 +459,13 @@ def test_fall_of_the_canaries_is_confirmed_by_fresh_checks(healthy: bool) -> Non
     watched = make("zeroshot", dataclasses.replace(CALM, every=1, thresholds=rules), clip=clip)
     for batch in range(3):
         watched.step(small_world.make_images(batch))
-    kept = watched._watches[0].canaries
+    kept = watched.watches[0].canaries
     assert kept.images is not None
     wrong = tuple((label + 1) % clip.classes for label in kept.labels)
     fallen = dataclasses.replace(
         kept, history=(1.0,) * 5 + (0.5,) * 5, labels=kept.labels if healthy else wrong, steps=0, passed=0
     )
-    watched._watches[0] = dataclasses.replace(watched._watches[0], canaries=fallen)
+    watched.watches[0] = dataclasses.replace(watched.watches[0], canaries=fallen)
     watched.step(small_world.make_images(3))
     assert watched.health == [Rung.WATCH]
     for batch in range(4, 8):

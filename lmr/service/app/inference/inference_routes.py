@@ -1,0 +1,3 @@
+"""Routes."""
+from fastapi import APIRouter
+router = APIRouter()

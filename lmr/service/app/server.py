@@ -1,0 +1,134 @@
+"""Server: the app on a socket, with uvicorn; and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from lmr.core.errors import LmrError
+from lmr.service.app.live_service import LiveService
+
+_BACKLOG = 2048
+_FLUSH_SECONDS = 5  # for answers on their way when the queue is finished
+_START_SECONDS = 30
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Server:
+    """An app of ``make_app`` on a host and a port; port 0 takes a free one. The socket is bound at once.
+
+    ``run`` serves until SIGTERM or Ctrl-C. ``start`` serves in a thread until ``stop``, which makes it a context too.
+    """
+
+    def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.service: LiveService = app.state.service
+        self._socket = _bind(host, port)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            ws="none",
+            timeout_graceful_shutdown=_FLUSH_SECONDS,
+        )
+        self._uvicorn = _Uvicorn(config, self.drain)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the service is, as http://host:port."""
+        host, port = self._socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def run(self) -> None:
+        """Serve until a signal, finish the queue, and return."""
+        self._uvicorn.run([self._socket])
+
+    def start(self) -> Server:
+        """Serve in a thread of its own."""
+        self._thread = threading.Thread(target=self.run, name="lmr-http", daemon=True)
+        self._thread.start()
+        if not self._uvicorn.wait_until_started(_START_SECONDS):
+            raise LmrError(f"The server did not start within {_START_SECONDS} seconds.")
+        return self
+
+    def stop(self) -> None:
+        """Finish the queue and end the thread. The engine stays, and is closed by its owner."""
+        self.drain()
+        if self._thread is not None:
+            self._thread.join()
+
+    def drain(self) -> None:
+        """Refuse new requests, finish those that wait within ``drain_s``, then end the server."""
+        with contextlib.suppress(LmrError):  # there is no engine yet
+            self.service.engine.drain(self.service.settings.drain_s)
+        self.service.stopping.set()
+        self._uvicorn.should_exit = True
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, with a first signal that drains and a second one that ends at once."""
+
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._seen = False
+        self._running = threading.Event()
+
+    def wait_until_started(self, seconds: float) -> bool:
+        return self._running.wait(seconds)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._running.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._seen:
+            self.should_exit = self.force_exit = True
+            return
+        self._seen = True
+        threading.Thread(target=self._drain, name="lmr-drain", daemon=True).start()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket, or a sentence that says why there is none."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen(_BACKLOG)
+        except BaseException:
+            made.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise LmrError(f"Cannot listen on {host} port {port}: {reason}. Choose another --host or --port.") from error
+    return made
