@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from lmr.service.client.client_errors import ServiceError
 from lmr.service.client.service_answer import ServiceAnswer
@@ -13,7 +14,7 @@ from lmr.service.load.load_bench import LoadBench
 from lmr.service.load.load_images import draw_image
 from lmr.service.load.load_models import find_pocket, name_streams
 from lmr.service.load.load_result import LoadResult, judge
-from lmr.service.load.senders import Tolls, run_senders
+from lmr.service.load.senders import Send, Tolls, run_senders
 
 EACH, STREAMS, TIMES = 8, 64, 4
 SATURATING = 16  # threads that saturate the service
@@ -67,7 +68,7 @@ def measure_overload(bench: LoadBench) -> LoadResult:
     )
 
 
-def _send_at(url: str, rate: float, send: object, seconds: float, look: object) -> tuple[Tolls, float]:
+def _send_at(url: str, rate: float, send: Send, seconds: float, look: Callable[[], object]) -> tuple[Tolls, float]:
     """Requests at a rate, each in a thread of a bounded number; ``look`` is called now and then."""
     tolls, began = Tolls(), time.monotonic()
     numbers, lock = iter(range(10**9)), threading.Lock()
@@ -83,7 +84,7 @@ def _send_at(url: str, rate: float, send: object, seconds: float, look: object) 
                 time.sleep(max(0.0, due - time.monotonic()))
                 started = time.perf_counter()
                 try:
-                    tolls.note(send(client, number, 0), time.perf_counter() - started)  # type: ignore[operator]
+                    tolls.note(send(client, number, 0), time.perf_counter() - started)
                 except ServiceError as error:
                     tolls.note_problem(error)
 
@@ -91,6 +92,6 @@ def _send_at(url: str, rate: float, send: object, seconds: float, look: object) 
     for worker in workers:
         worker.start()
     while any(worker.is_alive() for worker in workers):
-        look()  # type: ignore[operator]
+        look()
         time.sleep(seconds / 20)
     return tolls, time.monotonic() - began
