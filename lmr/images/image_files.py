@@ -134,9 +134,7 @@ def refuse_missing(path: str | os.PathLike[str]) -> None:
         raise UnreadableImage(f"Cannot read {str(path)!r}: {problem}.")
 
 
-def decode_image(
-    content: bytes, *, formats: Sequence[str] | None = None, max_pixels: int | None = None
-) -> Image.Image:
+def decode_image(content: bytes, *, formats: Sequence[str] | None = None, max_pixels: int | None = None) -> Image.Image:
     """Open the content of an image file as ``open_image`` opens the file.
 
     For content that comes from others, ``formats`` are the only decoders that may see it ("JPEG", "PNG", ...), and an
@@ -212,7 +210,11 @@ def _explain(error: Exception, formats: Sequence[str] | None, max_pixels: int | 
             return f"it has more than {max_pixels:,} pixels; send a smaller one"
         return f"it has more than {Image.MAX_IMAGE_PIXELS} pixels; make it smaller or raise PIL.Image.MAX_IMAGE_PIXELS"
     if isinstance(error, UnidentifiedImageError):
-        return f"it is not {' or '.join(formats)}, or damaged" if formats else "it is not an image or has an unknown format"
+        return (
+            f"it is not {' or '.join(formats)}, or damaged"
+            if formats
+            else "it is not an image or has an unknown format"
+        )
     if isinstance(error, OSError) and error.strerror:
         return f"the operating system reports {error.strerror!r}"
     return f"the file is damaged or incomplete ({type(error).__name__}: {error})"

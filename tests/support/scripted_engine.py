@@ -80,9 +80,7 @@ class ScriptedEngine(Engine):
         return self._give(lambda: self._find(stream))
 
     def find(self, stream: str) -> Future[StreamDetail]:
-        return self._give(
-            lambda: self.details.get(stream) or StreamDetail(self._find(stream), {}, [], [], [], [], [])
-        )
+        return self._give(lambda: self.details.get(stream) or StreamDetail(self._find(stream), {}, [], [], [], [], []))
 
     def list_streams(self, after: str = "", limit: int = 100) -> Future[list[StreamStatus]]:
         names = sorted(name for name in self.statuses if name > after)[:limit]

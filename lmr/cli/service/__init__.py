@@ -1,1 +1,1 @@
-"""The commands around the service."""
+"""The commands of the service."""

@@ -7,6 +7,7 @@ the request, and logs it as one line.
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import logging
 import time
 import uuid
@@ -23,7 +24,6 @@ from lmr.service.app.intake.request_options import is_visible
 LOGGER = logging.getLogger("lmr.service.requests")
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 ASSETS = "/assets/"
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _PROTECTION = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -68,7 +68,7 @@ class Gate:
             if problem is None:
                 await self._app(scope, receive, send_protected)
             else:
-                await problem.to_response()(scope, receive, send_protected)
+                await problem.to_response(scope["path"])(scope, receive, send_protected)
         finally:
             self._note(scope, status, time.perf_counter() - started, request_id)
 
@@ -89,8 +89,10 @@ class Gate:
         """Without a token, a page of another site must not reach the service through the browser of this machine."""
         host = _find_host(headers.get("host", ""))
         origin = headers.get("origin")
-        if host not in _LOOPBACK:
-            words = f"Expected a request to localhost, got one to {host!r}; other hosts need a service with --token-file."
+        if not is_loopback(host):
+            words = (
+                f"Expected a request to localhost, got one to {host!r}; other hosts need a service with --token-file."
+            )
             return HttpProblem(400, "foreign_host", words)
         if headers.get("sec-fetch-site") == "cross-site" or (origin and _find_host(urlsplit(origin).netloc) != host):
             words = "A page of another site may not use this service; give it a --token-file for that."
@@ -115,6 +117,16 @@ class Gate:
                 }
             },
         )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, as seen from itself."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _find_host(netloc: str) -> str:

@@ -58,10 +58,11 @@ class HttpProblem(Exception):
         super().__init__(message)
         self.status, self.code, self.message, self.headers = status, code, message, dict(headers or {})
 
-    def to_response(self) -> JSONResponse:
-        """The answer."""
-        body = {"error": {"code": self.code, "message": self.message}}
-        return JSONResponse(body, self.status, self.headers)
+    def to_response(self, path: str) -> JSONResponse:
+        """The answer to a request for ``path``. The inference protocol has a form of its own for errors: a text."""
+        if path.startswith("/v2"):
+            return JSONResponse({"error": self.message, "code": self.code}, self.status, self.headers)
+        return JSONResponse({"error": {"code": self.code, "message": self.message}}, self.status, self.headers)
 
 
 def explain_refusal(error: LmrError) -> HttpProblem:
@@ -79,23 +80,24 @@ def add_error_handlers(app: FastAPI) -> None:
     """Answer every error in the one form."""
 
     async def answer_problem(request: Request, error: Any) -> JSONResponse:
-        return error.to_response()  # type: ignore[no-any-return]
+        problem: HttpProblem = error
+        return problem.to_response(request.url.path)
 
     async def answer_refusal(request: Request, error: Any) -> JSONResponse:
-        return explain_refusal(error).to_response()
+        return explain_refusal(error).to_response(request.url.path)
 
     async def answer_invalid(request: Request, error: Any) -> JSONResponse:
-        return HttpProblem(400, "malformed", _describe_invalid(error)).to_response()
+        return HttpProblem(400, "malformed", _describe_invalid(error)).to_response(request.url.path)
 
     async def answer_plain(request: Request, error: Any) -> JSONResponse:
         words = f"There is nothing at {request.method} {request.url.path}; /docs lists what there is."
-        status = error.status_code
-        return HttpProblem(status, _PLAIN.get(status, "malformed"), words if status in _PLAIN else str(error.detail),
-                           error.headers).to_response()  # fmt: skip
+        code = _PLAIN.get(error.status_code, "malformed")
+        words = words if error.status_code in _PLAIN else f"{error.detail}."
+        return HttpProblem(error.status_code, code, words, error.headers).to_response(request.url.path)
 
     async def answer_failure(request: Request, error: Exception) -> JSONResponse:
         words = "The service failed on this request; its log says why, under the request's X-Request-Id."
-        return HttpProblem(500, "internal", words).to_response()
+        return HttpProblem(500, "internal", words).to_response(request.url.path)
 
     app.add_exception_handler(HttpProblem, answer_problem)
     app.add_exception_handler(LmrError, answer_refusal)

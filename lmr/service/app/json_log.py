@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from lmr.core.log import LOGGER
+
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-_NAMES = ("lmr", "uvicorn", "uvicorn.error")
+_NAMES = (LOGGER.name, "uvicorn", "uvicorn.error")
 
 
 class JsonLines(logging.Formatter):

@@ -78,7 +78,9 @@ async def resume_stream(request: Request, stream: StreamName) -> StreamStatus:
     return await _act(request, stream, "resume")
 
 
-@router.post("/v1/streams/{stream}:undo", responses=pick_errors(400, 401, 404, 409, 503), summary="Undo the last change")
+@router.post(
+    "/v1/streams/{stream}:undo", responses=pick_errors(400, 401, 404, 409, 503), summary="Undo the last change"
+)
 async def undo_stream(request: Request, stream: StreamName) -> StreamStatus:
     """The last rollback or reset, by the watch or by an operator, is undone; 409 if there is none."""
     return await _act(request, stream, "undo")
@@ -126,9 +128,7 @@ async def put_state(request: Request, stream: StreamName) -> StreamStatus:
         return await wait_for(engine.write_state(stream, content))
 
 
-@router.post(
-    "/v1/streams/{stream}/labels", responses=pick_errors(400, 401, 404, 422, 503), summary="Tell true labels"
-)
+@router.post("/v1/streams/{stream}/labels", responses=pick_errors(400, 401, 404, 422, 503), summary="Tell true labels")
 async def post_labels(request: Request, stream: StreamName, body: LabelsBody) -> StreamStatus:
     """For monitoring alone: the running accuracy appears, and not a bit of the stream's state changes."""
     return await wait_for(find_service(request).engine.add_labels(check_stream(stream), body.seq, body.labels))
