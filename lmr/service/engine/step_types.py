@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,7 +20,9 @@ class StepRequest:
     """Images [n, ...] of one stream, preprocessed, to be answered together.
 
     ``key`` makes a retry safe: a request with the key and ``digest`` of one that was answered gets that answer again.
-    ``deadline`` is in the engine's clock. ``note`` is given back with the answer, and kept with it.
+    ``deadline`` is in the engine's clock. ``note`` is given back with the answer, and kept with it. ``places`` are the
+    places of the images among all that the client sent, where some could not be read; empty if these are all. Labels
+    that come later are for all that the client sent.
     """
 
     stream: str
@@ -31,12 +33,14 @@ class StepRequest:
     digest: str = ""
     deadline: float | None = None
     note: Mapping[str, Any] = field(default_factory=dict)
+    places: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class StepAnswer:
     """The answer to a request, in plain values. ``top`` holds, for each image, its best classes and probabilities.
 
+    It is empty for an image to which the model gave no finite answer.
     ``seq`` counts the requests of a stream that may adapt. ``saved`` says that the state is on the disk.
     """
 
@@ -102,6 +106,18 @@ class UnknownStream(Refused):
 
 class NotReady(Refused):
     """The service is loading, draining or closed."""
+
+
+class TooManyStreams(NotReady):
+    """A service without a store keeps as many streams as its method has rows, and no more."""
+
+
+class BadInput(Refused):
+    """What was sent cannot be used: images of a wrong shape, a state that does not fit, labels of other classes."""
+
+
+class ComputeFailed(Refused):
+    """The method failed on a request; its stream is as it was before."""
 
 
 class StoreFailed(Refused):

@@ -1,13 +1,273 @@
-"""Store: the states of all streams in one SQLite file."""
+"""Store: the states of all streams in one SQLite file. Writing is for one thread, reading for any.
+
+The engine alone knows what the texts and bytes mean. ``sqlite3 FILE ".backup COPY"`` copies a store that is in use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any
+
+from lmr.core.errors import LmrError
+from lmr.core.files import acquire_lock
+from lmr.service.store.schema import OF_STREAM, TABLES, VERSION, connect
+from lmr.service.store.stored_types import KeptAnswer, StoredState, StreamChange, Transaction
+
+MOST_EVENTS = 10_000  # kept of all streams
+MOST_STEPS = 200  # notes of requests, kept of each stream
 
 
 class Store:
-    """One SQLite file. ``identity`` names the model, classes and method whose states it holds."""
+    """One SQLite file, or memory alone where ``path`` is None.
 
-    def __init__(self, path: Path, identity: Mapping[str, str]) -> None:
-        self.path, self.identity = path, dict(identity)
+    ``identity`` names the model, the classes and the method whose states it holds, each under its name in a sentence;
+    a store of another one is refused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, identity: Mapping[str, str]) -> None:
+        self.path, self.identity = None if path is None else Path(path), dict(identity)
+        self._lock_file = None if self.path is None else _lock(self.path)
+        self._writing, self._reading = threading.RLock(), threading.RLock()
+        try:
+            self._writer = connect(self.path)
+            try:
+                self._prepare()
+                self._reader = self._writer if self.path is None else connect(self.path)
+            except (sqlite3.Error, LmrError):
+                self._writer.close()
+                raise
+        except (sqlite3.Error, LmrError) as error:
+            if self._lock_file is not None:
+                self._lock_file.close()
+            if isinstance(error, LmrError):
+                raise
+            raise LmrError(f"Cannot use the store {str(self.path)!r}: {error}; give another --state-dir.") from error
+        if self.path is None:
+            self._reading = self._writing
+
+    # Writing.
+
+    def commit(self, transaction: Transaction, keys: int = 64) -> None:
+        """Write all of it, on the disk when this returns; or nothing, and sqlite3.Error or OSError.
+
+        Of each stream, the answers to the last ``keys`` requests with a key are kept.
+        """
+        with self._writing, _Transaction(self._writer) as database:
+            for stream, change in transaction.streams.items():
+                _write_change(database, stream, change, keys)
+            for event in transaction.events:
+                database.execute(
+                    "INSERT OR REPLACE INTO events VALUES (?, ?, ?)", (event.number, event.stream, event.content)
+                )
+            if transaction.events:
+                database.execute(
+                    "DELETE FROM events WHERE number <= "
+                    "(SELECT number FROM events ORDER BY number DESC LIMIT 1 OFFSET ?)",
+                    (MOST_EVENTS,),
+                )
+
+    def probe(self, size: int) -> None:
+        """Write and remove so many bytes; sqlite3.Error or OSError if the disk does not take them."""
+        with self._writing:
+            with _Transaction(self._writer) as database:
+                database.execute("INSERT INTO probes VALUES (zeroblob(?))", (max(1, size),))
+            with _Transaction(self._writer) as database:
+                database.execute("DELETE FROM probes")
+
+    def close(self) -> None:
+        """Close the file; what was committed stays."""
+        with self._writing, self._reading:
+            self._reader.close()
+            self._writer.close()
+            if self._lock_file is not None:
+                self._lock_file.close()
+
+    # Reading: what was committed.
+
+    def read_record(self, stream: str) -> str | None:
+        """The record of a stream."""
+        found = self._ask("SELECT record FROM streams WHERE name = ?", stream)
+        return None if not found else str(found[0][0])
+
+    def read_state(self, stream: str) -> StoredState | None:
+        """The state of a stream with all its parts; LmrError if its bytes were damaged."""
+        with self._reading:
+            found = self._ask("SELECT stream, sum, watch, content FROM states WHERE stream = (" + _ID + ")", stream)
+            if not found:
+                return None
+            ((number, checksum, watch, content),) = found
+            parts: dict[str, bytes | None] = dict(self._ask("SELECT name, content FROM parts WHERE stream = ?", number))
+        if zlib.crc32(content) != checksum:
+            raise LmrError(
+                f"The state of stream {stream!r} in the store is damaged; restore the store from a copy, or delete the "
+                "stream."
+            )
+        return StoredState(content, watch, parts)
+
+    def read_step(self, stream: str, seq: int) -> str | None:
+        """The note of one request."""
+        found = self._ask("SELECT note FROM steps WHERE stream = (" + _ID + ") AND seq = ?", stream, seq)
+        return None if not found else str(found[0][0])
+
+    def read_steps(self, stream: str) -> list[str]:
+        """The notes of the last requests, oldest first."""
+        query = "SELECT note FROM steps WHERE stream = (" + _ID + ") ORDER BY seq"
+        return [str(note) for (note,) in self._ask(query, stream)]
+
+    def read_answer(self, stream: str, key: str) -> KeptAnswer | None:
+        """The answer that is kept under a key."""
+        query = "SELECT key, digest, content FROM answers WHERE stream = (" + _ID + ") AND key = ?"
+        found = self._ask(query, stream, key)
+        return KeptAnswer(*found[0]) if found else None
+
+    def read_events(self, stream: str | None = None, limit: int = 100) -> list[str]:
+        """The last events, of one stream or of all, oldest first."""
+        which, values = ("", []) if stream is None else ("WHERE stream = ? ", [stream])
+        query = f"SELECT content FROM events {which}ORDER BY number DESC LIMIT ?"
+        return [str(content) for (content,) in reversed(self._ask(query, *values, limit))]
+
+    def list_records(self, after: str, limit: int) -> list[str]:
+        """The records of streams whose names come after ``after``, in the order of the names."""
+        query = "SELECT record FROM streams WHERE name > ? ORDER BY name LIMIT ?"
+        return [str(record) for (record,) in self._ask(query, after, limit)]
+
+    def count_health(self) -> dict[str, int]:
+        """How many streams there are of each health."""
+        return dict(self._ask("SELECT health, COUNT(*) FROM streams GROUP BY health"))
+
+    def find_last_change(self) -> int:
+        """The largest number of a change or an event."""
+        query = (
+            "SELECT MAX(COALESCE((SELECT MAX(change) FROM streams), 0), COALESCE((SELECT MAX(number) FROM events), 0))"
+        )
+        return int(self._ask(query)[0][0])
+
+    def measure_bytes(self) -> int:
+        """The size of the file with its log."""
+        if self.path is None:
+            return 0
+        paths = (self.path, self.path.with_name(self.path.name + "-wal"))
+        return sum(path.stat().st_size for path in paths if path.exists())
+
+    # Internals.
+
+    def _ask(self, query: str, *values: Any) -> list[Any]:
+        with self._reading:
+            return self._reader.execute(query, values).fetchall()
+
+    def _prepare(self) -> None:
+        """Create the tables of a new store; refuse the store of another model."""
+        with _Transaction(self._writer) as database:
+            found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            if not found:
+                for statement in TABLES.split(";"):
+                    database.execute(statement)
+                facts = {"format": "lmr-store", "version": str(VERSION), **self.identity}
+                database.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
+                return
+            tables = {name for (name,) in found}
+            stored = dict(database.execute("SELECT name, value FROM facts").fetchall()) if "facts" in tables else {}
+        if stored.get("format") != "lmr-store":
+            raise LmrError(f"{str(self.path)!r} is a database, but not a store of lmr; give another --state-dir.")
+        if stored["version"] != str(VERSION):
+            raise LmrError(
+                f"The store {str(self.path)!r} has format {stored['version']}, this lmr reads {VERSION}; upgrade lmr, "
+                "or give another --state-dir."
+            )
+        for name, value in self.identity.items():
+            if stored.get(name) != value:
+                raise LmrError(
+                    f"The store {str(self.path)!r} holds states of another {name}: {stored.get(name)}, not {value}. "
+                    "Serve that one, or give another --state-dir."
+                )
+
+
+_ID = "SELECT id FROM streams WHERE name = ?"
+
+
+class _Transaction:
+    """What is executed within is committed at the end, or undone where anything fails."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self.database = database
+
+    def __enter__(self) -> sqlite3.Connection:
+        self.database.execute("BEGIN IMMEDIATE")
+        return self.database
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self.database.execute("COMMIT")
+        finally:
+            if self.database.in_transaction:
+                self.database.execute("ROLLBACK")
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """Create the folder of the store and keep other processes off it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(path.name + ".lock").open("ab")
+    except OSError as error:
+        raise LmrError(
+            f"Cannot use the folder {str(path.parent)!r}: {error.strerror}; give another --state-dir."
+        ) from error
+    if not acquire_lock(file):
+        file.close()
+        raise LmrError(f"Another process uses the store {str(path)!r}; end it, or give another --state-dir.")
+    return file
+
+
+def _write_change(database: sqlite3.Connection, stream: str, change: StreamChange, keys: int) -> None:
+    if change.fresh:
+        for table in OF_STREAM:
+            database.execute(f"DELETE FROM {table} WHERE stream = (" + _ID + ")", (stream,))
+        database.execute("DELETE FROM streams WHERE name = ?", (stream,))
+    if change.record is None:
+        return
+    record = change.record
+    ((number,),) = database.execute(
+        "INSERT INTO streams (name, health, change, record) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
+        "health = excluded.health, change = excluded.change, record = excluded.record RETURNING id",
+        (stream, record.health, record.change, record.content),
+    ).fetchall()
+    if change.state is not None:
+        _write_state(database, number, change.state)
+    if change.steps:
+        database.executemany(
+            "INSERT OR REPLACE INTO steps VALUES (?, ?, ?)",
+            [(number, seq, note) for seq, note in change.steps.items()],
+        )
+        last = max(change.steps) - MOST_STEPS
+        database.execute("DELETE FROM steps WHERE stream = ? AND seq <= ?", (number, last))
+    if change.answers:
+        _write_answers(database, number, change.answers, keys)
+
+
+def _write_state(database: sqlite3.Connection, number: int, state: StoredState) -> None:
+    database.execute(
+        "INSERT INTO states VALUES (?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE SET "
+        "sum = excluded.sum, watch = excluded.watch, content = excluded.content",
+        (number, zlib.crc32(state.content), state.watch, state.content),
+    )
+    for name, content in state.parts.items():
+        if content is None:
+            database.execute("DELETE FROM parts WHERE stream = ? AND name = ?", (number, name))
+        else:
+            database.execute("INSERT OR REPLACE INTO parts VALUES (?, ?, ?)", (number, name, content))
+
+
+def _write_answers(database: sqlite3.Connection, number: int, answers: Sequence[KeptAnswer], keys: int) -> None:
+    rows = [(number, kept.key, kept.digest, kept.content) for kept in answers]
+    database.executemany("INSERT OR REPLACE INTO answers (stream, key, digest, content) VALUES (?, ?, ?, ?)", rows)
+    database.execute(
+        "DELETE FROM answers WHERE stream = ? AND number <= "
+        "(SELECT number FROM answers WHERE stream = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
+        (number, number, keys),
+    )

@@ -1,0 +1,72 @@
+"""ChangeLog: what changed lately, under numbers that only grow, for those who follow; bounded."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from lmr.service.engine.records import DELETED, StreamRecord
+from lmr.service.engine.stream_types import ServiceEvent
+
+MOST_STREAMS, MOST_EVENTS = 20_000, 1_000
+
+
+class ChangeLog:
+    """The last events, and the last record of each stream that changed lately. Its owner keeps threads apart."""
+
+    def __init__(self, last: int, by_health: Mapping[str, int]) -> None:
+        self.last = last  # the newest number that was published
+        self.by_health = Counter(by_health)
+        self.records: OrderedDict[str, StreamRecord] = OrderedDict()  # by number
+        self._events: deque[tuple[int, ServiceEvent]] = deque()  # by number
+        self._numbers = itertools.count(last + 1)
+        self._lost = last  # up to here, changes are no longer known
+
+    def take_number(self) -> int:
+        """A number for an event or a change, larger than all before."""
+        return next(self._numbers)
+
+    def publish(self, events: Iterable[ServiceEvent], records: Iterable[tuple[str, StreamRecord]]) -> None:
+        """Add events, and records of streams with the health each had before: empty for a new stream."""
+        for event in events:
+            self._events.append((self._move_on(event.number), event))
+        for before, record in records:
+            self.records[record.stream] = replace(record, change=self._move_on(record.change))
+            self.records.move_to_end(record.stream)
+            if before:
+                self.by_health[before] -= 1
+            if record.health != DELETED:
+                self.by_health[record.health] += 1
+        while len(self._events) > MOST_EVENTS:
+            self._lost = max(self._lost, self._events.popleft()[0])
+        while len(self.records) > MOST_STREAMS:
+            self._lost = max(self._lost, self.records.popitem(last=False)[1].change)
+
+    def read(self, after: int, limit: int) -> tuple[int, list[ServiceEvent], list[StreamRecord], bool]:
+        """Up to which number this goes, the events and records after ``after``, and whether some are lost."""
+        if after < self._lost or after > self.last:
+            return self.last, [], [], True
+        records: list[StreamRecord] = []
+        for record in reversed(self.records.values()):
+            if record.change <= after:
+                break
+            records.append(record)
+        records.reverse()
+        events = [(number, event) for number, event in self._events if number > after]
+        upto = self.last
+        for found in ([record.change for record in records], [number for number, _ in events]):
+            if len(found) > limit:
+                upto = min(upto, found[limit - 1])
+        return (
+            upto,
+            [event for number, event in events if number <= upto],
+            [record for record in records if record.change <= upto],
+            False,
+        )
+
+    def _move_on(self, number: int) -> int:
+        """The number under which something is published: its own, unless a larger one was published before."""
+        self.last = number if number > self.last else self.take_number()
+        return self.last

@@ -1,0 +1,140 @@
+"""What is known of a stream beside its state: counts, health, the last requests and how right their answers were."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from lmr.service.engine.stream_types import UNWATCHED, StreamStatus
+from lmr.service.store.stored_types import StoredRecord
+
+MEMORY = 256  # labelled images over which the running accuracy forgets
+DELETED = "deleted"  # the health of a stream that is gone, in the list of changes
+
+
+@dataclass(frozen=True)
+class RunningShare:
+    """A share of images, the older an image the smaller its weight."""
+
+    weight: float = 0.0
+    hits: float = 0.0
+
+    def add(self, hit: bool) -> RunningShare:
+        """With one more image."""
+        keep = 1 - 1 / MEMORY
+        return RunningShare(keep * self.weight + 1, keep * self.hits + hit)
+
+    @property
+    def value(self) -> float | None:
+        """The share; None before the first image."""
+        return self.hits / self.weight if self.weight else None
+
+
+@dataclass(frozen=True)
+class StreamRecord:
+    """One stream. ``seq`` counts the requests that may adapt, ``images`` the images in them."""
+
+    stream: str
+    seq: int = 0
+    images: int = 0
+    health: str = UNWATCHED
+    adapts: bool = True
+    signals: dict[str, Any] = field(default_factory=dict)
+    predicted: tuple[tuple[int, int], ...] = ()  # the classes predicted most, and how often
+    snapshots: tuple[int, ...] = ()
+    labelled: int = 0
+    right: RunningShare = field(default_factory=RunningShare)
+    frozen_right: RunningShare = field(default_factory=RunningShare)
+    updated: float = 0.0
+    change: int = 0
+
+    def store(self) -> StoredRecord:
+        """As it is stored."""
+        return StoredRecord(self.health, self.change, json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """What ``store`` gave."""
+        values = json.loads(text)
+        read = {
+            "predicted": tuple((kind, count) for kind, count in values["predicted"]),
+            "snapshots": tuple(values["snapshots"]),
+            "right": RunningShare(**values["right"]),
+            "frozen_right": RunningShare(**values["frozen_right"]),
+        }
+        return cls(**{**values, **read})
+
+    def describe(self, resident: bool, waiting: int) -> StreamStatus:
+        """For a list."""
+        return StreamStatus(
+            stream=self.stream,
+            seq=self.seq,
+            images=self.images,
+            health=self.health,
+            adapts=self.adapts,
+            resident=resident,
+            waiting=waiting,
+            accuracy=self.right.value,
+            frozen_accuracy=self.frozen_right.value,
+            labelled=self.labelled,
+            updated=self.updated,
+            change=self.change,
+        )
+
+    def list_shares(self, names: Sequence[str]) -> list[tuple[str, float]]:
+        """The classes predicted most and their shares of all images."""
+        total = max(1, sum(count for _, count in self.predicted))
+        return [(names[kind], count / total) for kind, count in self.predicted if count and kind >= 0]
+
+
+@dataclass(frozen=True)
+class StepNote:
+    """What is kept of one request: its answers, those of the frozen model where it was asked, and the signals."""
+
+    seq: int
+    count: int  # images that the client sent
+    places: tuple[int, ...]  # of the answers among them
+    answers: tuple[tuple[int | None, float], ...]  # class and probability; no class where the answer was not finite
+    frozen: dict[int, int]  # answer -> class, where the frozen model was asked
+    point: dict[str, Any]  # of the signals
+    labels: tuple[int | None, ...] = ()  # true classes of the answers, as far as they are known
+
+    def store(self) -> str:
+        """As it is stored."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """What ``store`` gave."""
+        values = json.loads(text)
+        read = {
+            "places": tuple(values["places"]),
+            "answers": tuple((kind, share) for kind, share in values["answers"]),
+            "frozen": {int(place): kind for place, kind in values["frozen"].items()},
+            "labels": tuple(values["labels"]),
+        }
+        return cls(**{**values, **read})
+
+
+def add_labels(
+    record: StreamRecord, note: StepNote, labels: Mapping[int, int], now: float
+) -> tuple[StreamRecord, StepNote]:
+    """The record and the note with the true classes of some of the answers; an answer counts once."""
+    known = list(note.labels or [None] * len(note.answers))
+    right, frozen_right, labelled = record.right, record.frozen_right, record.labelled
+    for place, truth in labels.items():
+        if known[place] is not None:
+            continue
+        known[place] = truth
+        labelled += 1
+        right = right.add(note.answers[place][0] == truth)
+        if place in note.frozen:
+            frozen_right = frozen_right.add(note.frozen[place] == truth)
+    point = note.point | {"accuracy": right.value, "frozen_accuracy": frozen_right.value}
+    return (
+        replace(record, right=right, frozen_right=frozen_right, labelled=labelled, updated=now),
+        replace(note, labels=tuple(known), point=point),
+    )

@@ -1,0 +1,47 @@
+"""The tables of the store, and how a connection to it is made."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+VERSION = 1
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS streams (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, health TEXT NOT NULL, change INTEGER NOT NULL,
+    record TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS states (
+    stream INTEGER PRIMARY KEY, sum INTEGER NOT NULL, watch TEXT NOT NULL, content BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS parts (
+    stream INTEGER NOT NULL, name TEXT NOT NULL, content BLOB NOT NULL, UNIQUE (stream, name)
+);
+CREATE TABLE IF NOT EXISTS steps (
+    stream INTEGER NOT NULL, seq INTEGER NOT NULL, note TEXT NOT NULL, PRIMARY KEY (stream, seq)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS answers (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, stream INTEGER NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL,
+    content TEXT NOT NULL, UNIQUE (stream, key)
+);
+CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY, stream TEXT NOT NULL, content TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS events_of_streams ON events (stream, number);
+CREATE TABLE IF NOT EXISTS probes (content BLOB);
+"""
+OF_STREAM = ("states", "parts", "steps", "answers")  # tables with rows of a stream, beside "streams" itself
+
+
+def connect(path: Path | None) -> sqlite3.Connection:
+    """A connection whose commits survive a power cut; None is a store in memory. Transactions are begun by hand."""
+    where = ":memory:" if path is None else str(path)
+    made = sqlite3.connect(where, timeout=10.0, isolation_level=None, check_same_thread=False)
+    try:
+        made.execute("PRAGMA journal_mode=WAL")
+        made.execute("PRAGMA synchronous=FULL")
+        made.execute("PRAGMA journal_size_limit=67108864")
+    except sqlite3.Error:
+        made.close()
+        raise
+    return made

@@ -1,0 +1,102 @@
+"""What is written to the store and read from it: bytes and texts, whose meaning only the engine knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """The state of a stream: the file of the method's tensors, the watch as a JSON text, and named parts.
+
+    Parts are what seldom changes, such as snapshots. Going in, ``parts`` holds those that are new, with None for those
+    that are gone; coming out, it holds all.
+    """
+
+    content: bytes
+    watch: str = ""
+    parts: dict[str, bytes | None] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.content) + len(self.watch) + sum(len(part) for part in self.parts.values() if part is not None)
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """What is known of a stream beside its state: a JSON text, and what lists and counts need of it."""
+
+    health: str
+    change: int
+    content: str
+
+
+@dataclass(frozen=True)
+class StoredEvent:
+    """An event as a JSON text, under its number."""
+
+    number: int
+    stream: str
+    content: str
+
+
+@dataclass(frozen=True)
+class KeptAnswer:
+    """An answer as a JSON text, kept under the key of its request."""
+
+    key: str
+    digest: str
+    content: str
+
+
+@dataclass
+class StreamChange:
+    """What changes of one stream. ``fresh``: what is stored of it is deleted before; without a record, that is all."""
+
+    record: StoredRecord | None = None
+    state: StoredState | None = None
+    steps: dict[int, str] = field(default_factory=dict)  # notes of requests by their number, as JSON texts
+    answers: list[KeptAnswer] = field(default_factory=list)
+    fresh: bool = False
+
+    def add(self, later: StreamChange) -> StreamChange:
+        """Both changes as one."""
+        if later.fresh:
+            return later
+        return StreamChange(
+            later.record or self.record,
+            later.state or self.state,
+            self.steps | later.steps,
+            self.answers + later.answers,
+            self.fresh,
+        )
+
+
+@dataclass
+class Transaction:
+    """What is written at once, or not at all."""
+
+    streams: dict[str, StreamChange] = field(default_factory=dict)
+    events: list[StoredEvent] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.streams or self.events)
+
+    def add(self, stream: str, change: StreamChange) -> None:
+        """Add a change of one stream."""
+        self.streams[stream] = self.streams[stream].add(change) if stream in self.streams else change
+
+    def extend(self, later: Transaction) -> None:
+        """Add all of a later one."""
+        for stream, change in later.streams.items():
+            self.add(stream, change)
+        self.events += later.events
+
+    @property
+    def size(self) -> int:
+        """Bytes, roughly."""
+        changes = self.streams.values()
+        states = sum(change.state.size for change in changes if change.state is not None)
+        texts = sum(len(text) for change in changes for text in change.steps.values())
+        return states + texts + sum(len(kept.content) for change in changes for kept in change.answers)
