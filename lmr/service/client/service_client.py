@@ -93,6 +93,20 @@ class Client:
         if not parts:
             raise LmrError("Expected at least one image, got an empty list.")
         kind, content = pack_images(parts)
+        return self.send_body(stream, kind, content, top=top, mode=mode, key=key, timeout_ms=timeout_ms)
+
+    def send_body(
+        self,
+        stream: str,
+        kind: str,
+        content: bytes,
+        *,
+        top: int = 5,
+        mode: str = "adapt",
+        key: str | None = None,
+        timeout_ms: float | None = None,
+    ) -> ServiceAnswer:
+        """As ``step``, with a body that is ready: its content type, such as image/jpeg, and its bytes."""
         headers = {"Content-Type": kind, "Idempotency-Key": uuid.uuid4().hex if key is None else key}
         if timeout_ms is not None:
             headers["X-Timeout-Ms"] = f"{timeout_ms:.0f}"

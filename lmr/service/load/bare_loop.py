@@ -26,9 +26,7 @@ class BareCost:
         return self.images / self.cpu_seconds
 
     def __add__(self, other: BareCost) -> BareCost:
-        return BareCost(
-            self.images + other.images, self.cpu_seconds + other.cpu_seconds, self.seconds + other.seconds
-        )
+        return BareCost(self.images + other.images, self.cpu_seconds + other.cpu_seconds, self.seconds + other.seconds)
 
 
 class BareLoop:

@@ -44,9 +44,7 @@ def measure_many_streams(bench: LoadBench) -> LoadResult:
         spec, watched = read_spec(service)
         for turn in range(ROUNDS):
             bench.say(f"many streams: round {turn + 1} of {ROUNDS}")
-            tolls, _ = run_senders(
-                service.url, THREADS, make_send(turn), 3600, patience=120, most=count // THREADS
-            )
+            tolls, _ = run_senders(service.url, THREADS, make_send(turn), 3600, patience=120, most=count // THREADS)
             problems += tolls.problems
             memories.append(read_memory_mb(service))
         store = service.read_metrics()["lmr_store_bytes"]

@@ -39,9 +39,7 @@ def measure_overload(bench: LoadBench) -> LoadResult:
         capacity = before.images / wall
         cpu, memories = read_cpu_seconds(service), list[float]()
         offered = TIMES * capacity / EACH
-        tolls, wall = _send_at(
-            service.url, offered, send, seconds, lambda: memories.append(read_memory_mb(service))
-        )
+        tolls, wall = _send_at(service.url, offered, send, seconds, lambda: memories.append(read_memory_mb(service)))
         goodput_cpu = tolls.images / (read_cpu_seconds(service) - cpu)
     share, wall_share = goodput_cpu / capacity_cpu, tolls.images / wall / capacity
     growth = memories[-1] / memories[len(memories) // 3]
