@@ -49,7 +49,7 @@ def serve_demo(
             log_level=log_level,
             say=say,
             on_ready=begin,
-            on_end=lambda: [run.finish() for run in runs],
+            on_stop=lambda: [run.finish() for run in runs],
         )
     for run in runs:
         if run.failure is not None:
@@ -67,6 +67,7 @@ class _DemoRun:
         self.failure: Exception | None = None
 
     def start(self) -> None:
+        """Begin to send; with a number of seconds, also end it all after them."""
         how = "Ctrl-C ends it" if self._seconds is None else f"it ends after {self._seconds:g} s"
         self._say(f"eight simulated cameras; their weather turns bad one after the other, and one breaks; {how}")
         self._cameras.start()
@@ -89,5 +90,4 @@ class _DemoRun:
 
     def _run(self) -> None:
         self._cameras.wait(self._seconds or 0.0)
-        self.finish()
         self._stop()

@@ -22,6 +22,8 @@ SIGTERM or Ctrl-C: new requests are refused, those that wait are finished within
 
 EXAMPLES = """\
 examples:
+  see it: eight simulated cameras and the live page, for a minute:
+    lmr serve --demo --for 60
   serve the model that comes with lmr, on this machine alone:
     lmr serve --labels "cat,dog,ship,truck"
   send it an image; the name of the stream is up to you:
@@ -56,8 +58,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def _add_what(group: Any) -> None:
     add = group.add_argument
     add(
+        "--demo",
+        action="store_true",
+        help="serve eight simulated cameras whose weather turns bad one after the other, with the model and the "
+        "photographs that come with lmr; of the other options only --for, --host, --port and --log-level count",
+    )
+    add("--for", dest="seconds", type=float, metavar="S", help="with --demo: end after S seconds, with a table")
+    add(
         "--labels",
-        required=True,
         metavar="FILE|A,B,C",
         help="the class names: a file with one per line, with code<TAB>name lines or with JSON of either; or a,b,c",
     )
@@ -232,8 +240,15 @@ def run(options: argparse.Namespace) -> str | None:
 
     from lmr.apps.serve_classifier import serve_classifier
 
+    if options.demo:
+        from lmr.apps.serve_demo.demo_run import serve_demo
+
+        serve_demo(options.seconds, host=options.host, port=options.port, log_level=options.log_level, say=_say)
+        return None
+    if options.labels is None or options.seconds is not None:
+        return "Give the class names with --labels, or --demo; --for is for --demo alone."
     own = {field.name for field in dataclasses.fields(ServiceSettings)}
-    given = collect_options(options)
+    given = collect_options(options, "demo", "seconds")
     settings = ServiceSettings(**{key: value for key, value in given.items() if key in own})
     rest = {key: value for key, value in given.items() if key not in own}
     serve_classifier(rest.pop("labels"), settings=settings, say=_say, **rest)

@@ -25,11 +25,14 @@ class Server:
     """An app of ``make_app`` on a host and a port; port 0 takes a free one. The socket is bound at once.
 
     ``run`` serves until SIGTERM or Ctrl-C. ``start`` serves in a thread until ``stop``, which makes it a context too.
+    ``on_stop`` is called before the queue is drained.
     """
 
-    def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, app: FastAPI, host: str = "127.0.0.1", port: int = 0, on_stop: Callable[[], object] = lambda: None
+    ) -> None:
         self.service: LiveService = app.state.service
-        self._socket = _bind(host, port)
+        self._socket, self._on_stop = _bind(host, port), on_stop
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -68,6 +71,7 @@ class Server:
 
     def drain(self) -> None:
         """Refuse new requests, finish those that wait within ``drain_s``, then end the server."""
+        self._on_stop()
         with contextlib.suppress(LmrError):  # there is no engine yet
             self.service.engine.drain(self.service.settings.drain_s)
         self.service.stopping.set()
