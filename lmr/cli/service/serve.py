@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_model_options, add_prompt_options, collect_options
+from lmr.core.errors import LmrError
 from lmr.service.service_settings import ServiceSettings
 
 DESCRIPTION = """\
@@ -117,8 +118,8 @@ def _add_where(group: Any) -> None:
     add(
         "--log-level",
         choices=("info", "warning", "error"),
-        default="info",
-        help="the log, JSON lines on standard error; info has a line for every request (default: %(default)s)",
+        help="the log, JSON lines on standard error; info has a line for every request (default: info; with --demo: "
+        "warning)",
     )
 
 
@@ -243,12 +244,13 @@ def run(options: argparse.Namespace) -> str | None:
     if options.demo:
         from lmr.apps.serve_demo.demo_run import serve_demo
 
-        serve_demo(options.seconds, host=options.host, port=options.port, log_level=options.log_level, say=_say)
+        level = options.log_level or "warning"
+        serve_demo(options.seconds, host=options.host, port=options.port, log_level=level, say=_say)
         return None
     if options.labels is None or options.seconds is not None:
-        return "Give the class names with --labels, or --demo; --for is for --demo alone."
+        raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")
     own = {field.name for field in dataclasses.fields(ServiceSettings)}
-    given = collect_options(options, "demo", "seconds")
+    given = collect_options(options, "demo", "seconds") | {"log_level": options.log_level or "info"}
     settings = ServiceSettings(**{key: value for key, value in given.items() if key in own})
     rest = {key: value for key, value in given.items() if key not in own}
     serve_classifier(rest.pop("labels"), settings=settings, say=_say, **rest)
