@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+SERVED := $(VENV)/served
 READY := $(VENV)/ready
 INSTALL := -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test docs wheel-test format clean
+.PHONY: demo serve-demo test docs wheel-test format clean
 
 demo: $(INSTALLED)
 	$(BIN)/lmr demo
+
+serve-demo: $(SERVED)
+	$(BIN)/lmr serve --demo
 
 test: $(READY)
 	$(BIN)/ruff check .
@@ -21,7 +25,10 @@ docs: $(READY)
 	$(BIN)/mkdocs build --quiet --strict
 	@echo "The site is in site/. See it with: $(BIN)/python -m http.server --directory site"
 
-wheel-test: $(READY)
+wheel-serve-demo: $(SERVED)
+	$(BIN)/lmr serve --demo
+
+test: $(READY)
 	$(BIN)/python .ci/check_wheel.py
 
 format: $(READY)
@@ -35,6 +42,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once; a few minutes on a slow connection) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python $(INSTALL) --editable .
+	@touch $@
+
+$(SERVED): $(INSTALLED)
+	@$(BIN)/python $(INSTALL) --editable '.[serve]'
 	@touch $@
 
 $(READY): $(INSTALLED)

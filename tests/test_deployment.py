@@ -1,4 +1,4 @@
-"""Container, compose file, Prometheus and Grafana: well formed, and of one mind with the service's flags and metrics."""
+"""Container, compose file, Prometheus and Grafana: well formed, and in agreement with the flags and metrics."""
 
 from __future__ import annotations
 

@@ -100,7 +100,8 @@ def test_a_feeder_that_is_killed_at_any_moment_goes_on(
             patch.setattr(lmr.Client, "step", count(sends))
             patch.setattr(camera_feed, "write_position", count(writes))
             feed = CameraFeed(source(), client, "cam", batch=4, lossless=True, position=path)
-            pytest.raises(SystemExit, feed.run)
+            with pytest.raises(SystemExit):
+                feed.run()
         summary = CameraFeed(source(), client, "cam", batch=4, lossless=True, position=path).run()
     assert list_applied(service) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert summary.repeated <= 1
