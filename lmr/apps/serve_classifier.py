@@ -27,6 +27,7 @@ from lmr.models import Backbone
 from lmr.models.known_models import DEFAULT_MODEL
 from lmr.service.client.token_file import read_token_file
 from lmr.service.engine.engine import Engine
+from lmr.service.engine.packing import describe_identity
 from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Store
 from lmr.watching.watch_settings import WatchSettings, read_watch
@@ -154,8 +155,8 @@ def open_store(folder: AnyPath, method: Method, guard: WatchSettings | None) -> 
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LmrError(f"Cannot create the folder of states {str(path)!r}: {error.strerror or error}.") from error
-    watched = "off" if guard is None else guard.spec
-    return Store(path / STORE_FILE, method.classifier.fingerprint | {"method": method.spec, "watch": watched})
+    watched = {"watch": "off" if guard is None else "on"}  # what a watch keeps is a part of a state
+    return Store(path / STORE_FILE, describe_identity(method) | watched)
 
 
 def choose_token(host: str, token_file: AnyPath | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -12,17 +13,19 @@ from fastapi import Request
 from PIL.Image import Image
 from torch import Tensor
 
+from lmr.service.app.frame_shelf import FrameShelf
 from lmr.service.app.intake.body_reader import BodyReader
 from lmr.service.app.intake.image_intake import ImageIntake
 from lmr.service.app.service_metrics import ServiceMetrics
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.step_types import NotReady
-from lmr.service.engine.stream_types import Overview
+from lmr.service.engine.stream_types import Overview, ServiceEvent
 from lmr.service.service_settings import ServiceSettings
 from lmr.watching.watched import Watched
 
 LOGGER = logging.getLogger("lmr.service.events")
 _EVENTS = 1000  # that are noted at once
+_RECENT = 100  # events that a new client is told of
 Preprocess = Callable[[Image], Tensor]
 
 
@@ -52,6 +55,8 @@ class LiveService:
         self.run_id = secrets.token_hex(4)  # tells this run of the service from others
         self.listeners = 0  # clients of the events
         self.stopping = threading.Event()
+        self.frames = FrameShelf() if settings.show_frames else None
+        self.recent: deque[ServiceEvent] = deque(maxlen=_RECENT)
         self._noted = 0  # the change up to which events were counted and logged
         self._parts: ServingParts | None = None
 
@@ -86,6 +91,7 @@ class LiveService:
         changes = self._parts.engine.read_changes(self._noted, _EVENTS)
         self._noted = changes.upto
         for event in changes.events:
+            self.recent.append(event)
             self.metrics.add_event(event)
             LOGGER.info("event", extra={"fields": asdict(event)})
 

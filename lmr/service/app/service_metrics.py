@@ -23,22 +23,21 @@ class ServiceMetrics:
     """A registry of its own, so that several services may live in one process."""
 
     def __init__(self, look: Callable[[], Overview]) -> None:
-        self.registry = CollectorRegistry()
-        count = {"registry": self.registry}
-        self._requests = Counter("lmr_requests", "Requests by route and code.", ["route", "code"], **count)
+        self.registry = kept = CollectorRegistry()
+        self._requests = Counter("lmr_requests", "Requests by route and code.", ["route", "code"], registry=kept)
         self._request_seconds = Histogram(
             "lmr_request_seconds", "From the head of a request to the end of its answer.", ["route"], buckets=_SECONDS,
-            **count,
+            registry=kept,
         )  # fmt: skip
-        self._images = Counter("lmr_images", "Images that were answered.", **count)
-        self._steps = Counter("lmr_steps", "Steps: requests that adapted a stream.", **count)
-        self._batch_images = Histogram("lmr_batch_images", "Images in a batch.", buckets=_SIZES, **count)
-        self._batch_streams = Histogram("lmr_batch_streams", "Streams in a batch.", buckets=_SIZES, **count)
-        self._batch_seconds = Histogram("lmr_batch_seconds", "Computation of a batch.", buckets=_SECONDS, **count)
-        self._commit_seconds = Histogram("lmr_commit_seconds", "Commit of a batch.", buckets=_SECONDS, **count)
+        self._images = Counter("lmr_images", "Images that were answered.", registry=kept)
+        self._steps = Counter("lmr_steps", "Steps: requests that adapted a stream.", registry=kept)
+        self._batch_images = Histogram("lmr_batch_images", "Images in a batch.", buckets=_SIZES, registry=kept)
+        self._batch_streams = Histogram("lmr_batch_streams", "Streams in a batch.", buckets=_SIZES, registry=kept)
+        self._batch_seconds = Histogram("lmr_batch_seconds", "Computation of a batch.", buckets=_SECONDS, registry=kept)
+        self._commit_seconds = Histogram("lmr_commit_seconds", "Commit of a batch.", buckets=_SECONDS, registry=kept)
         self._rollbacks = Counter(
             "lmr_rollbacks", "Times that the watch or an operator took a stream back, by rung and reason.",
-            ["rung", "reason"], **count,
+            ["rung", "reason"], registry=kept,
         )  # fmt: skip
         self.registry.register(_OverviewCollector(look))
         ProcessCollector(registry=self.registry)

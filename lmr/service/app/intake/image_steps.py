@@ -10,6 +10,7 @@ from typing import TypeVar
 from fastapi import Request
 
 from lmr.service.app.answers import note_images
+from lmr.service.app.frame_shelf import ShownFrame, shrink_frame
 from lmr.service.app.intake.image_bodies import Picture
 from lmr.service.app.intake.image_intake import ReadyImages
 from lmr.service.app.intake.request_options import check_key, choose_seconds
@@ -47,7 +48,9 @@ async def run_step(
         if key is None:  # a request with a key may have its answer already
             _refuse_early(service)
         step = await parts.intake.run(lambda: read(body))
-        ready = await parts.intake.prepare(step.pictures)
+        small: list[bytes] = []
+        show = None if service.frames is None else lambda image: small.append(shrink_frame(image))
+        ready = await parts.intake.prepare(step.pictures, show)
     asked = StepRequest(
         stream=step.stream,
         images=ready.images,
@@ -58,7 +61,11 @@ async def run_step(
         deadline=deadline,
         note=note_images(ready.count, ready.errors),
     )
-    return step, await wait_while_connected(request, parts.engine, parts.engine.submit(asked))
+    answer = await wait_while_connected(request, parts.engine, parts.engine.submit(asked))
+    if service.frames is not None and not answer.replayed:
+        for content, best in zip(small, answer.top, strict=True):
+            service.frames.add(step.stream, ShownFrame(answer.seq, best[0][0], content))
+    return step, answer
 
 
 def _refuse_early(service: LiveService) -> None:

@@ -40,7 +40,8 @@ LastEventId = Annotated[
 async def get_events(request: Request, last: LastEventId = None) -> Response:
     """Server-sent events. Each frame is JSON: the overview, the events and the streams that changed since the last one.
 
-    ``lost`` says that changes are missing before the frame, as in the first one: read ``/v1/streams`` anew then.
+    ``lost`` says that changes are missing before the frame, as in the first one: read ``/v1/streams`` anew then. The
+    first frame has the last events. A stream that was deleted has the health "deleted".
     """
     service = find_service(request)
     if service.listeners >= CLIENTS:
@@ -77,7 +78,8 @@ def _make_frame(service: LiveService, after: int | None) -> tuple[dict[str, Any]
     lost = after is None
     changes: Changes = service.engine.read_changes(now.change if after is None else after, FRAME)
     frame["lost"] = lost or changes.lost
-    frame["events"] = [make_plain(asdict(event)) for event in changes.events]
+    events = [*service.recent] if lost else changes.events
+    frame["events"] = [make_plain(asdict(event)) for event in events]
     frame["streams"] = [asdict(status) for status in changes.streams]
     return frame, changes.upto
 

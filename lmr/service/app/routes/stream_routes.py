@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -22,6 +23,20 @@ class StreamPage(BaseModel):
 
     streams: list[StreamStatus]
     next: str | None
+
+
+class Frame(BaseModel):
+    """A small copy of an image, WebP in base64, and its label."""
+
+    seq: int
+    label: str
+    b64: str
+
+
+class FramesPage(BaseModel):
+    """The last frames of a stream, oldest first."""
+
+    frames: list[Frame]
 
 
 class LabelsBody(BaseModel):
@@ -84,6 +99,19 @@ async def resume_stream(request: Request, stream: StreamName) -> StreamStatus:
 async def undo_stream(request: Request, stream: StreamName) -> StreamStatus:
     """The last rollback or reset, by the watch or by an operator, is undone; 409 if there is none."""
     return await _act(request, stream, "undo")
+
+
+@router.get("/v1/streams/{stream}/frames", responses=pick_errors(400, 401, 404), summary="The last frames of a stream")
+async def get_frames(request: Request, stream: StreamName) -> FramesPage:
+    """Small copies of the last frames, oldest first; 404 unless the service was started with --show-frames."""
+    frames = find_service(request).frames
+    check_stream(stream)
+    if frames is None:
+        raise HttpProblem(404, "no_frames", "This service keeps no frames; start it with --show-frames to see them.")
+    found = frames.list_frames(stream)
+    return FramesPage(
+        frames=[Frame(seq=one.seq, label=one.label, b64=base64.b64encode(one.content).decode()) for one in found]
+    )
 
 
 async def _act(request: Request, stream: str, action: StreamAction) -> StreamStatus:

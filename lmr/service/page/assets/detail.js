@@ -2,7 +2,8 @@
 
 import { makeChart } from "./charts.js";
 import { find, formatAgo, formatNumber, formatShare, make, setDot } from "./dom.js";
-import { askJson, Refusal, streamPath } from "./feed.js";
+import { makeEvent } from "./events.js";
+import { askJson, NeedsToken, Refusal, streamPath } from "./feed.js";
 
 const ACTIONS = [
   { action: "reset", label: "Reset", title: "Forget everything: answer as the frozen model does, and begin again" },
@@ -46,7 +47,7 @@ export function makeDetail({ say, onToken, onClose }) {
 
   function report(error) {
     if (error instanceof Refusal) say(error.message);
-    else if (error.constructor.name === "NeedsToken") onToken();
+    else if (error instanceof NeedsToken) onToken();
     else say("The service cannot be reached.");
   }
 
@@ -71,7 +72,7 @@ export function makeDetail({ say, onToken, onClose }) {
     find("detail-empty").textContent = words;
   }
 
-  function show({ status, signals, history, shares, snapshots, answers }) {
+  function show({ status, signals, history, shares, snapshots, answers, events }) {
     seen = status.change;
     find("detail-empty").hidden = true;
     find("detail-body").hidden = false;
@@ -98,6 +99,8 @@ export function makeDetail({ say, onToken, onClose }) {
     find("answers").replaceChildren(...answers.slice(-10).reverse().map(({ label, probability }) => makeRow(label, probability, formatShare(probability))));
     const listed = snapshots.map((step) => step.toLocaleString("en")).join(", ");
     find("snapshots").textContent = snapshots.length ? `Taken at step ${listed}.` : "None yet: one is taken after enough quiet steps.";
+    find("history").replaceChildren(...events.slice(-20).reverse().map((event) => makeEvent(event)));
+    find("history-box").hidden = events.length === 0;
     const can = { freeze: status.adapts, resume: !status.adapts };
     buttons.forEach((button) => (button.disabled = can[button.dataset.action] === false));
   }

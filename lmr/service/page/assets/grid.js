@@ -173,8 +173,9 @@ export function makeGrid(onChoose) {
       for (const status of changed) {
         const before = statuses.get(status.stream);
         if (before && before.change > status.change) continue;
-        statuses.set(status.stream, status);
-        if (!before || isShown(before) !== isShown(status)) sorted = false;
+        if (status.health === "deleted") statuses.delete(status.stream);
+        else statuses.set(status.stream, status);
+        if (!before || status.health === "deleted" || isShown(before) !== isShown(status)) sorted = false;
       }
       redraw();
     },

@@ -1,7 +1,8 @@
 // The live page: frames of events go to the tiles, the grid, the log and the stream that is open.
 
 import { makeDetail } from "./detail.js";
-import { find, formatTime, HEALTHS, make, setDot } from "./dom.js";
+import { find, HEALTHS, make, setDot } from "./dom.js";
+import { makeEvent } from "./events.js";
 import { askJson, follow, hasToken, keepToken, NeedsToken } from "./feed.js";
 import { makeGrid } from "./grid.js";
 import { makeTiles } from "./tiles.js";
@@ -115,22 +116,12 @@ function showOnly(health) {
 }
 
 function showEvents(events) {
-  if (!events.length) return;
-  find("log-empty").hidden = true;
   const list = find("events");
   for (const event of events) {
-    if (list.querySelector(`[data-number="${Number(event.number)}"]`)) continue;
-    const words = make("span", { class: "words" });
-    if (event.stream) words.append(make("button", { type: "button", class: "who", text: event.stream, onclick: () => choose(event.stream) }), " ");
-    words.append(event.words);
-    if (event.after) {
-      const change = make("span", { class: "change", text: event.before ? `${event.before} → ${event.after}` : event.after });
-      setDot(change, event.after);
-      words.append(" ", change);
-    }
-    list.prepend(make("li", { "data-number": event.number, "data-kind": event.kind }, make("time", { text: formatTime(event.time) }), words));
+    if (!list.querySelector(`[data-number="${Number(event.number)}"]`)) list.prepend(makeEvent(event, choose));
   }
   while (list.children.length > EVENTS) list.lastChild.remove();
+  find("log-empty").hidden = list.children.length > 0;
   find("log-count").textContent = list.children.length === EVENTS ? `the last ${EVENTS}` : "";
 }
 
