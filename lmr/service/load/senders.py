@@ -63,9 +63,8 @@ def run_senders(
                     except ServiceError as error:
                         tolls.note_problem(error)
                     number += 1
-        except BaseException as error:
+        except BaseException as error:  # raised where the threads are joined
             failures.append(error)
-            raise
 
     workers = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(threads)]
     for worker in workers:
