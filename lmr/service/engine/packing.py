@@ -23,6 +23,15 @@ from lmr.watching.stream_watch import PREFIX, HealthEvent, StreamWatch, pack_eve
 from lmr.watching.watched import Watched
 
 
+@dataclass(frozen=True, eq=False)
+class WaitingImage:
+    """An image that was answered and waits for a step: of request ``seq``, at ``place`` among its answers."""
+
+    image: Tensor
+    seq: int
+    place: int
+
+
 def describe_identity(method: Method) -> dict[str, str]:
     """What the states of a method belong to, for ``Store``."""
     facts = method.classifier.fingerprint
@@ -43,7 +52,7 @@ class Packer:
         self._order = sorted(header, key=lambda name: int(header[name]["data_offsets"][0]))
 
     def pack(
-        self, rows: Sequence[int], waiting: Sequence[Sequence[Tensor]], written: Sequence[Written]
+        self, rows: Sequence[int], waiting: Sequence[Sequence[WaitingImage]], written: Sequence[Written]
     ) -> list[StoredState]:
         """The states of ``rows`` with the images that wait for a step; ``written`` is brought up to date."""
         contents = self._copy_rows(rows)
@@ -52,7 +61,7 @@ class Packer:
             for row, content, images, parts in zip(rows, contents, waiting, written, strict=True)
         ]
 
-    def unpack(self, row: int, stored: StoredState) -> tuple[list[Tensor], Written]:
+    def unpack(self, row: int, stored: StoredState) -> tuple[list[WaitingImage], Written]:
         """Load a state into a row; gives the images that wait for a step, and what is written. LmrError if damaged."""
         tensors, facts = decode_state(stored.content, "The stored state")
         parts = {name: content for name, content in stored.parts.items() if content is not None}
@@ -61,7 +70,7 @@ class Packer:
             facts, tensors = facts | {"watch": text}, tensors | kept
         self.method.load_state_dict({**facts, "tensors": tensors}, [row])
         names = sorted((name for name in parts if name.startswith("waiting/")), key=_find_number)
-        images = [_decode(parts[name])["image"].to(self.method.classifier.device) for name in names]
+        images = [_decode_waiting(parts[name], self.method.classifier.device) for name in names]
         return images, self._list_parts(row, images)
 
     def _copy_rows(self, rows: Sequence[int]) -> list[bytes]:
@@ -71,7 +80,7 @@ class Packer:
         lines = torch.cat([column.view(torch.uint8) for column in columns], 1)
         return [self._header + line.numpy().tobytes() for line in lines]
 
-    def _pack_one(self, row: int, content: bytes, waiting: Sequence[Tensor], written: Written) -> StoredState:
+    def _pack_one(self, row: int, content: bytes, waiting: Sequence[WaitingImage], written: Written) -> StoredState:
         parts = self._list_parts(row, waiting)
         changed: dict[str, bytes | None] = {
             name: part.encode() for name, part in parts.items() if not part.is_same(written.get(name))
@@ -82,8 +91,8 @@ class Packer:
         watch = json.dumps(pack_watch(self._watched.watches[row])[0]) if self._watched else ""
         return StoredState(content, watch, changed)
 
-    def _list_parts(self, row: int, waiting: Sequence[Tensor]) -> Written:
-        parts: Written = {f"waiting/{k}": _Tensors({"image": image}) for k, image in enumerate(waiting)}
+    def _list_parts(self, row: int, waiting: Sequence[WaitingImage]) -> Written:
+        parts: Written = {f"waiting/{k}": _Waiting(image) for k, image in enumerate(waiting)}
         return parts | (_split_watch(self._watched.watches[row]) if self._watched else {})
 
 
@@ -119,7 +128,15 @@ def _join_watch(text: str, parts: Mapping[str, bytes]) -> tuple[str, dict[str, T
 
 
 def _decode(part: bytes) -> dict[str, Tensor]:
-    return decode_state(part, "A part of the stored state")[0]
+    return decode_state(part, _PART)[0]
+
+
+def _decode_waiting(part: bytes, device: torch.device) -> WaitingImage:
+    tensors, facts = decode_state(part, _PART)
+    return WaitingImage(tensors["image"].to(device), int(facts["seq"]), int(facts["place"]))
+
+
+_PART = "A part of the stored state"
 
 
 class _Part(ABC):
@@ -145,6 +162,18 @@ class _Tensors(_Part):
         if not isinstance(other, _Tensors) or self.tensors.keys() != other.tensors.keys():
             return False
         return all(value is other.tensors[key] for key, value in self.tensors.items())
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting(_Part):
+    waiting: WaitingImage
+
+    def encode(self) -> bytes:
+        facts = {"seq": str(self.waiting.seq), "place": str(self.waiting.place)}
+        return encode_state({"image": self.waiting.image}, facts)
+
+    def is_same(self, other: _Part | None) -> bool:
+        return isinstance(other, _Waiting) and self.waiting is other.waiting
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,8 @@ class Job:
     deadline: float | None = None
     overloaded: bool = False  # taken although the queue was full, to be answered without adapting
     future: Future[Any] = field(default_factory=Future)
-    number: int = 0
+    number: int = 0  # in the order of arrival
+    started: float = 0.0  # when its batch was formed
 
     @property
     def weight(self) -> int:
@@ -128,6 +129,7 @@ class Scheduler:
                 images += job.images
         for job in batch:
             self.drop(job)
+            job.started = now
         return batch
 
     def find_next_time(self) -> float | None:

@@ -21,8 +21,8 @@ class StepRequest:
 
     ``key`` makes a retry safe: a request with the key and ``digest`` of one that was answered gets that answer again.
     ``deadline`` is in the engine's clock. ``note`` is given back with the answer, and kept with it. ``places`` are the
-    places of the images among all that the client sent, where some could not be read; empty if these are all. Labels
-    that come later are for all that the client sent.
+    places of the images among the ``sent`` ones, where some could not be read; without them, these are all. Labels
+    that come later are for all that were sent.
     """
 
     stream: str
@@ -34,6 +34,7 @@ class StepRequest:
     deadline: float | None = None
     note: Mapping[str, Any] = field(default_factory=dict)
     places: Sequence[int] = ()
+    sent: int = 0
 
 
 @dataclass(frozen=True)

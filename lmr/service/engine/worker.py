@@ -1,0 +1,451 @@
+"""Worker: what is done with the jobs of a batch. One thread at a time; it knows no queue and no lock.
+
+Nothing that it gives is known to anybody before its transaction is committed, except answers that changed nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lmr.core.errors import LmrError
+from lmr.core.log import LOGGER
+from lmr.core.method import Method
+from lmr.service.engine.compute import Compute, Condition, Outcome
+from lmr.service.engine.counted import CountedRequest
+from lmr.service.engine.packing import Packer
+from lmr.service.engine.records import DELETED, StepNote, StreamRecord, add_labels
+from lmr.service.engine.residents import Resident, Residents
+from lmr.service.engine.scheduler import Job
+from lmr.service.engine.step_types import (
+    BadInput,
+    ComputeFailed,
+    Refused,
+    StepAnswer,
+    StepRequest,
+    StoreFailed,
+    TooManyStreams,
+    UnknownStream,
+)
+from lmr.service.engine.stream_types import EventKind, ServiceEvent
+from lmr.service.engine.tasks import ActTask, LabelTask, ReadTask, WriteTask
+from lmr.service.engine.telling import describe_action, describe_health, store_event
+from lmr.service.service_settings import ServiceSettings
+from lmr.service.store.store import MOST_STEPS, Store
+from lmr.service.store.stored_types import KeptAnswer, StreamChange, Transaction
+
+POINT = ("concentration", "entropy", "frozen_entropy", "agreement", "drift")  # signals in the history of a stream
+FEW_NOTES = 8  # kept beside those in the store, where every batch is committed
+
+
+@dataclass
+class Served:
+    """What came of a batch. ``early`` are answers that changed nothing and need not wait for the commit."""
+
+    jobs: list[Job]
+    transaction: Transaction = field(default_factory=Transaction)
+    results: list[tuple[Job, Any]] = field(default_factory=list)
+    early: list[tuple[Job, Any]] = field(default_factory=list)
+    failures: list[tuple[Job, Exception]] = field(default_factory=list)
+    events: list[ServiceEvent] = field(default_factory=list)
+    records: list[tuple[str, StreamRecord]] = field(default_factory=list)  # with the health before
+    images: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A request and what the method gave for it."""
+
+    job: Job
+    resident: Resident
+    outcome: Outcome
+    earlier: dict[int, dict[int, int]] = field(default_factory=dict)  # frozen answers to images of requests before
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the worker has to know of the world around it for one batch."""
+
+    adapt: bool  # False while the store cannot be written
+    may_go: Collection[str]  # residents that can make room
+    needed: Collection[str]  # streams with waiting requests
+    unsaved: Collection[str]  # streams whose last state is not committed yet
+    wall: float  # Unix time
+
+
+class Worker:
+    """The streams that are resident, and the method."""
+
+    def __init__(
+        self,
+        method: Method,
+        names: Sequence[str],
+        settings: ServiceSettings,
+        store: Store,
+        clock: Callable[[], float],
+        take_number: Callable[[], int],
+    ) -> None:
+        self.method, self.names, self.settings, self.store = method, list(names), settings, store
+        self.residents = Residents(method.streams)
+        self._compute, self._packer = Compute(method), Packer(method)
+        self._clock, self._take_number = clock, take_number
+        self._durable = store.path is not None
+        self._at_once = self._durable and settings.durability == "answer"
+        self._changed: set[str] = set()  # states that are not packed yet
+        self._classes = {name: k for k, name in enumerate(self.names)}
+
+    def serve(self, jobs: Sequence[Job], situation: Situation) -> Served:
+        """Do all jobs, of different streams; each of them is in the results, the early answers or the failures."""
+        served, started = Served(list(jobs)), self._clock()
+        steps, answers, others = [], [], []
+        for job in jobs:
+            try:
+                resident = self._admit(job, situation)
+            except (Refused, LmrError, sqlite3.Error, OSError) as error:
+                served.failures.append((job, _name_failure(error)))
+                continue
+            request = job.task
+            if not isinstance(request, StepRequest):
+                others.append((job, resident))
+            elif request.mode == "adapt" and situation.adapt and not job.overloaded:
+                steps.append((job, resident))
+            else:
+                answers.append((job, resident))
+        stepped = self._try_all(self._step_counted if self.settings.step else self._step, steps, served)
+        answered = self._try_all(self._answer, answers, served)
+        served.images, served.seconds = sum(job.images for job in jobs), self._clock() - started
+        self._finish_steps(stepped, served, situation)
+        for done in answered:
+            self._finish_answer(done, served, situation)
+        for job, resident in others:
+            self._do_task(job, resident, served, situation)
+        if self._at_once:
+            self.pack(served.transaction)
+        return served
+
+    def pack(self, transaction: Transaction) -> None:
+        """Add the states of all streams that have changed since they were packed."""
+        streams = sorted(self._changed)
+        found = [self.residents.get(stream) for stream in streams]
+        residents = [one for one in found if one is not None]
+        assert len(residents) == len(streams)
+        self._changed.clear()
+        if not residents:
+            return
+        rows = [one.row for one in residents]
+        states = self._packer.pack(rows, [one.waiting for one in residents], [one.written for one in residents])
+        for stream, one, state in zip(streams, residents, states, strict=True):
+            transaction.add(stream, StreamChange(one.record.store(), state))
+
+    def forget(self, streams: Iterable[str]) -> None:
+        """Read these streams from the store when they are needed again: what is in the method was not committed."""
+        for stream in streams:
+            self.residents.forget(stream)
+            self._changed.discard(stream)
+
+    # Residents.
+
+    def _admit(self, job: Job, situation: Situation) -> Resident:
+        """The row of a stream, with its state."""
+        resident = self.residents.get(job.stream) or self._bring(job, situation)
+        may_create = isinstance(job.task, (StepRequest, WriteTask)) and self.settings.create == "auto"
+        if not resident.exists and not may_create:
+            hint = "; streams are not created here (--create never)" if self.settings.create == "never" else ""
+            raise UnknownStream(f"There is no stream {job.stream!r}{hint}.")
+        return resident
+
+    def _bring(self, job: Job, situation: Situation) -> Resident:
+        """Make a stream resident: as it is in the store, or at its start."""
+        text, row = self.store.read_record(job.stream), self._find_row(situation)
+        try:
+            resident = None if text is None else self._load(job, row, StreamRecord.read(text))
+            if resident is None:
+                self._compute.reset(row)
+                resident = Resident(row, self._begin_record(job.stream, row), exists=False)
+        except BaseException:
+            self.residents.give_back(row)
+            raise
+        self.residents.add(job.stream, resident)
+        return resident
+
+    def _load(self, job: Job, row: int, record: StreamRecord) -> Resident | None:
+        try:
+            state = self.store.read_state(job.stream)
+            return None if state is None else Resident(row, record, True, *self._packer.unpack(row, state))
+        except LmrError:
+            if isinstance(job.task, ActTask) and job.task.action == "delete":
+                return Resident(row, record, True)  # a damaged state can be deleted
+            raise
+
+    def _find_row(self, situation: Situation) -> int:
+        row = self.residents.take_row()
+        if row is None:
+            leaver = self.residents.choose_leaver(situation.may_go, situation.needed)
+            if leaver is None:
+                raise TooManyStreams(
+                    f"This service keeps {self.residents.rows} streams, as it has no store; delete one, start it with "
+                    "--state-dir, or raise --resident."
+                )
+            self.residents.forget(leaver)
+            row = self.residents.take_row()
+            assert row is not None
+        return row
+
+    def _begin_record(self, stream: str, row: int) -> StreamRecord:
+        (condition,) = self._compute.describe([row])
+        return _renew(StreamRecord(stream), condition)
+
+    # Requests.
+
+    def _try_all(
+        self,
+        serve: Callable[[list[tuple[Job, Resident]]], list[_Done]],
+        pairs: list[tuple[Job, Resident]],
+        served: Served,
+    ) -> list[_Done]:
+        """Serve requests together; if that fails each alone, so that one does not spoil the others."""
+        try:
+            with self._compute.keep([resident.row for _, resident in pairs]):
+                return serve(pairs)
+        except Exception as error:
+            if len(pairs) > 1:
+                return [done for pair in pairs for done in self._try_all(serve, [pair], served)]
+            LOGGER.exception("A request of stream %r failed", pairs[0][0].stream)
+            served.failures.append((pairs[0][0], _name_failure(error)))
+            return []
+
+    def _answer(self, pairs: list[tuple[Job, Resident]]) -> list[_Done]:
+        outcomes = self._compute.answer([(resident.row, job.task.images) for job, resident in pairs])
+        return [_Done(job, one, outcome) for (job, one), outcome in zip(pairs, outcomes, strict=True)]
+
+    def _step(self, pairs: list[tuple[Job, Resident]]) -> list[_Done]:
+        outcomes = self._compute.step([(resident.row, job.task.images) for job, resident in pairs])
+        return [_Done(job, one, outcome) for (job, one), outcome in zip(pairs, outcomes, strict=True)]
+
+    def _step_counted(self, pairs: list[tuple[Job, Resident]]) -> list[_Done]:
+        """Answer every image with the present state, and step whenever N images of a stream have come together."""
+        counted = [CountedRequest(job, one, self.settings.step) for job, one in pairs]
+        while active := [one for one in counted if one.is_left]:
+            outcomes = self._compute.answer([(one.resident.row, one.take_part()) for one in active])
+            for one, outcome in zip(active, outcomes, strict=True):
+                one.logits.append(outcome.logits)
+            full = [one for one in active if one.is_full]
+            steps = self._compute.step([(one.resident.row, one.join_waiting()) for one in full])
+            for one, outcome in zip(full, steps, strict=True):
+                one.note_step(outcome)
+        for one in counted:
+            one.resident.waiting = one.waiting
+        return [_Done(one.job, one.resident, one.sum_up(), one.earlier) for one in counted]
+
+    # Answers.
+
+    def _finish_steps(self, stepped: list[_Done], served: Served, situation: Situation) -> None:
+        conditions = self._compute.describe([done.resident.row for done in stepped])
+        for done, condition in zip(stepped, conditions, strict=True):
+            job, resident, outcome = done.job, done.resident, done.outcome
+            request: StepRequest = job.task
+            before = resident.record
+            record = replace(before, seq=before.seq + 1, images=before.images + job.images)
+            note = self._note(request, record, outcome, condition)
+            record = self._note_change(resident, record, condition, served, situation)
+            answer = self._make_answer(job, record.seq, outcome, condition, served, saved=self._at_once)
+            kept = []
+            if request.key is not None:
+                text = replace(answer, saved=self._durable).to_json()
+                kept = [KeptAnswer(request.key, request.digest, text)]
+            notes = {note.seq: note} | self._add_frozen(resident, done.earlier)
+            self._keep_notes(resident, notes)
+            steps = {seq: one.store() for seq, one in notes.items()}
+            served.transaction.add(job.stream, StreamChange(record.store(), steps=steps, answers=kept))
+            for event in outcome.events:
+                words = describe_health(event)
+                change = event["before"], event["after"]
+                self._add_event(served, situation, job.stream, "health", change, words, event["signals"])
+            served.results.append((job, answer))
+            served.steps += outcome.stepped
+
+    def _finish_answer(self, done: _Done, served: Served, situation: Situation) -> None:
+        """An answer without a step: nothing of the stream changes, but an answer under a key is kept."""
+        job, resident = done.job, done.resident
+        request: StepRequest = job.task
+        condition = Condition(resident.record.health, resident.record.adapts, {}, (), ())
+        saved = self._durable and job.stream not in situation.unsaved
+        answer = self._make_answer(job, resident.record.seq, done.outcome, condition, served, saved=saved)
+        if request.mode == "adapt":
+            answer.adaptation["reason"] = "overload" if job.overloaded else "store"
+        if request.key is None or not situation.adapt or not resident.exists or job.overloaded:
+            served.early.append((job, answer))
+            return
+        kept = KeptAnswer(request.key, request.digest, replace(answer, saved=self._durable).to_json())
+        served.transaction.add(job.stream, StreamChange(resident.record.store(), answers=[kept]))
+        served.results.append((job, answer))
+
+    def _make_answer(
+        self, job: Job, seq: int, outcome: Outcome, condition: Condition, served: Served, *, saved: bool
+    ) -> StepAnswer:
+        request: StepRequest = job.task
+        top = [[(self.names[kind], share) for kind, share in best] for best in outcome.list_top(request.top)]
+        adaptation = {"mode": request.mode, "stepped": outcome.stepped, **outcome.facts, "health": condition.health}
+        timing = {
+            "queue_ms": 1000 * (job.started - job.arrived),
+            "step_ms": 1000 * served.seconds,
+            "batch_images": served.images,
+            "batch_streams": len(served.jobs),
+        }
+        return StepAnswer(job.stream, seq, saved, top, adaptation, timing, dict(request.note))
+
+    def _note(self, request: StepRequest, record: StreamRecord, outcome: Outcome, condition: Condition) -> StepNote:
+        best = [one[0] if one else (None, 0.0) for one in outcome.list_top(1)]
+        places = tuple(request.places) or tuple(range(len(best)))
+        point = {"seq": record.seq, **{key: condition.signals.get(key) for key in POINT}}
+        point |= {"accuracy": record.right.value, "frozen_accuracy": record.frozen_right.value}
+        return StepNote(record.seq, request.sent or len(best), places, tuple(best), outcome.frozen, point)
+
+    def _add_frozen(self, resident: Resident, earlier: dict[int, dict[int, int]]) -> dict[int, StepNote]:
+        """The notes of earlier requests with answers of the frozen model that came with a later step."""
+        found = {seq: self._find_note(resident, seq) for seq in earlier}
+        return {
+            seq: replace(note, frozen=note.frozen | earlier[seq]) for seq, note in found.items() if note is not None
+        }
+
+    # What operators ask for.
+
+    def _do_task(self, job: Job, resident: Resident, served: Served, situation: Situation) -> None:
+        try:
+            if isinstance(job.task, ReadTask):
+                served.early.append((job, self.method.dump([resident.row])))
+                return
+            if not situation.adapt:
+                raise StoreFailed("The store cannot be written, so nothing was changed; try again later.")
+            with self._compute.keep([resident.row]):
+                if isinstance(job.task, LabelTask):
+                    self._add_labels(job, resident, served, situation)
+                elif isinstance(job.task, WriteTask):
+                    self._write_state(job, resident, served, situation)
+                elif job.task.action == "delete":
+                    self._delete(job, resident, served, situation)
+                else:
+                    self._act(job, resident, served, situation)
+        except Exception as error:
+            served.failures.append((job, _name_failure(error)))
+
+    def _act(self, job: Job, resident: Resident, served: Served, situation: Situation) -> None:
+        task: ActTask = job.task
+        self._compute.act(resident.row, task.action)
+        if task.action == "reset":
+            resident.waiting = []
+        self._finish_task(job, resident, served, situation, describe_action(task.action))
+
+    def _write_state(self, job: Job, resident: Resident, served: Served, situation: Situation) -> None:
+        try:
+            self.method.restore(job.task.content, [resident.row])
+        except LmrError as error:
+            raise BadInput(str(error)) from error
+        resident.waiting = []
+        self._finish_task(job, resident, served, situation, "An operator gave the stream a state from a file.")
+
+    def _finish_task(self, job: Job, resident: Resident, served: Served, situation: Situation, words: str) -> None:
+        """Note that an operator has changed the state of a stream."""
+        before = resident.record
+        (condition,) = self._compute.describe([resident.row])
+        record = self._note_change(resident, before, condition, served, situation)
+        served.transaction.add(job.stream, StreamChange(record.store()))
+        self._add_event(
+            served, situation, job.stream, "operator", (before.health, record.health), words, record.signals
+        )
+        served.results.append((job, record))
+
+    def _delete(self, job: Job, resident: Resident, served: Served, situation: Situation) -> None:
+        """Delete a stream. Its row stays its own until that is committed, so that nobody reads what is deleted."""
+        before = resident.record
+        self._compute.reset(resident.row)
+        self._changed.discard(job.stream)
+        resident.record, resident.exists = self._begin_record(job.stream, resident.row), False
+        resident.waiting, resident.written, resident.notes = [], {}, {}
+        served.transaction.add(job.stream, StreamChange(fresh=True))
+        gone = replace(before, health=DELETED, adapts=False, updated=situation.wall, change=self._take_number())
+        served.records.append((before.health, gone))
+        words = describe_action("delete")
+        self._add_event(served, situation, job.stream, "operator", (before.health, DELETED), words, {})
+        served.results.append((job, gone))
+
+    def _add_labels(self, job: Job, resident: Resident, served: Served, situation: Situation) -> None:
+        task: LabelTask = job.task
+        note = self._find_note(resident, task.seq) if task.seq <= resident.record.seq else None
+        if note is None:
+            raise BadInput(
+                f"Stream {job.stream!r} has no request {task.seq} among its last {MOST_STEPS}; label those, by the seq "
+                "of their answers."
+            )
+        if len(task.labels) != note.count:
+            raise BadInput(f"Expected {note.count} labels for request {task.seq}, got {len(task.labels)}.")
+        unknown = sorted({name for name in task.labels if name is not None and name not in self._classes})
+        if unknown:
+            raise BadInput(f"The classes of this service do not include {unknown[0]!r}; use their names, or null.")
+        truth = {
+            k: self._classes[name] for k, place in enumerate(note.places) if (name := task.labels[place]) is not None
+        }
+        before = resident.record
+        record, note = add_labels(before, note, truth, situation.wall)
+        resident.record = record = replace(record, change=self._take_number())
+        self._keep_notes(resident, {note.seq: note})
+        served.transaction.add(job.stream, StreamChange(record.store(), steps={note.seq: note.store()}))
+        served.records.append((before.health, record))
+        served.results.append((job, record))
+
+    # Records, notes and events.
+
+    def _note_change(
+        self, resident: Resident, record: StreamRecord, condition: Condition, served: Served, situation: Situation
+    ) -> StreamRecord:
+        """Give a resident whose state has changed its new record."""
+        before = resident.record.health if resident.exists else ""
+        record = replace(_renew(record, condition), updated=situation.wall, change=self._take_number())
+        resident.record, resident.exists = record, True
+        if self._durable:
+            self._changed.add(record.stream)
+        served.records.append((before, record))
+        return record
+
+    def _find_note(self, resident: Resident, seq: int) -> StepNote | None:
+        if seq in resident.notes:
+            return resident.notes[seq]
+        text = self.store.read_step(resident.record.stream, seq)
+        return None if text is None else StepNote.read(text)
+
+    def _keep_notes(self, resident: Resident, notes: dict[int, StepNote]) -> None:
+        resident.notes |= notes
+        most = FEW_NOTES if self._at_once or not self._durable else MOST_STEPS
+        for seq in sorted(resident.notes)[:-most]:
+            del resident.notes[seq]
+
+    def _add_event(
+        self,
+        served: Served,
+        situation: Situation,
+        stream: str,
+        kind: EventKind,
+        change: tuple[str, str],
+        words: str,
+        signals: dict[str, Any],
+    ) -> None:
+        event = ServiceEvent(self._take_number(), situation.wall, stream, kind, *change, words, signals)
+        served.events.append(event)
+        served.transaction.events.append(store_event(event))
+
+
+def _renew(record: StreamRecord, condition: Condition) -> StreamRecord:
+    return replace(record, **vars(condition))
+
+
+def _name_failure(error: Exception) -> Refused:
+    """An error as a reason for which a request was not served."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, (sqlite3.Error, OSError)):
+        return StoreFailed(f"The store cannot be read: {error}.")
+    return ComputeFailed(str(error) if isinstance(error, LmrError) else f"The method failed: {error!r}.")
