@@ -192,7 +192,7 @@ def _describe(
     names = engine.names
     few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     suited = describe_suited(spec, method)
-    kept = f"in {os.fspath(folder)}" if engine.store else "in memory alone, lost when the service ends"
+    kept = f"in {os.fspath(folder)}" if engine.look().durable else "in memory alone, lost when the service ends"
     return [
         f"model {backbone.name}, {len(names)} classes: {few}",
         f"method {method.spec}" + (f" ({suited})" if suited else ""),
