@@ -11,19 +11,20 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_args
 
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
 from lmr.core.method import Method
+from lmr.service.engine.browsing import Browser
 from lmr.service.engine.changes import ChangeLog
-from lmr.service.engine.key_table import KeyTable, replay
-from lmr.service.engine.rates import Rates
-from lmr.service.engine.records import DELETED, StepNote, StreamRecord
+from lmr.service.engine.committing import Committer
+from lmr.service.engine.delivery import Delivery
+from lmr.service.engine.key_table import replay
+from lmr.service.engine.records import StreamRecord
 from lmr.service.engine.scheduler import Job, Scheduler
 from lmr.service.engine.step_types import (
     BadInput,
@@ -35,28 +36,15 @@ from lmr.service.engine.step_types import (
     StepAnswer,
     StepRequest,
     StoreFailed,
-    UnknownStream,
 )
-from lmr.service.engine.stream_types import (
-    Changes,
-    EngineState,
-    Overview,
-    ServiceEvent,
-    StreamAction,
-    StreamDetail,
-    StreamStatus,
-)
+from lmr.service.engine.stream_types import Changes, EngineState, Overview, StreamAction, StreamDetail, StreamStatus
 from lmr.service.engine.tasks import ActTask, LabelTask, ReadTask, Task, WriteTask
-from lmr.service.engine.telling import read_event, store_event
-from lmr.service.engine.worker import Served, Situation, Worker
+from lmr.service.engine.working.served import Situation
+from lmr.service.engine.working.worker import Worker
 from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Store
-from lmr.service.store.stored_types import Transaction
 
-MOST_COMMITS = 2  # computed batches whose commits are not finished, before the next one is computed
-RETRY = 5.0  # seconds between attempts to write to a store that failed
 BLOCKED = 0.05  # seconds after which a batch that found no room is formed again
-LAST_ANSWERS = 20  # images, in the detail of a stream
 
 T = TypeVar("T")
 
@@ -70,14 +58,6 @@ class _Batch:
     situation: Situation
     epoch: int
     flush: bool  # whether to commit what waits for that
-
-
-@dataclass
-class _Commit:
-    """What the store thread does next; the answers in ``served`` are given after it."""
-
-    transaction: Transaction
-    served: Served = field(default_factory=lambda: Served([]))
 
 
 class Engine:
@@ -99,26 +79,20 @@ class Engine:
         _check_method(method, names)
         self.method, self.names, self.settings, self.clock = method, list(names), settings, clock
         self._durable, self._store = store is not None, store or Store(None, {})
-        self._at_intervals = self._durable and settings.durability == "interval"
+        self._changed = threading.Condition()  # guards all that threads share
         last = max(self._store.find_last_change(), int(1000 * time.time()))  # above the numbers of any run before
-        self._log, self._rates, self._keys = ChangeLog(last, self._store.count_health()), Rates(), KeyTable()
+        self._log = ChangeLog(last, self._store.count_health())
         self._scheduler = Scheduler(settings)
+        self._delivery = Delivery(self._changed, clock, self._describe)
+        self._committer = Committer(self._store, settings, clock, self._changed, self._log, self._delivery)
         self._worker = Worker(method, names, settings, self._store, clock, self._log.take_number)
-        self._jobs: dict[Future[Any], Job] = {}  # that wait
+        self._browser = Browser(self._store, self.names, self._changed, self._log, self._describe)
         self._computing: list[Job] = []
-        self._commits: deque[_Commit] = deque()  # the first is being written
-        self._pending, self._pending_since = Transaction(), 0.0  # with commits at intervals
-        self._epoch, self._stale = 0, set[str]()  # commits that failed; streams to be read from the store again
-        self._failure, self._failed_bytes, self._retry_at = "", 0, 0.0
-        self._last_commit: float | None = None
-        self._store_bytes = self._store.measure_bytes()
         self._phase: EngineState = "loading"
-        self._stopping = self._blocked = False
-        self._listeners: list[Callable[[BatchReport], None]] = []
-        self._changed = threading.Condition()  # guards all of the above but the worker
+        self._blocked = False  # whether a batch is due that finds no row
         self._use_threads = threads
         self._compute_thread = threading.Thread(target=self._run_compute, name="lmr-compute", daemon=True)
-        self._store_thread = threading.Thread(target=self._run_store, name="lmr-store", daemon=True)
+        self._store_thread = threading.Thread(target=self._committer.run, name="lmr-store", daemon=True)
         self._reader = ThreadPoolExecutor(1, "lmr-reader") if threads else None
 
     # Requests.
@@ -140,19 +114,19 @@ class Engine:
             self._check_request(request)
             with self._changed:
                 self._check_ready()
-                kept = self._keys.take(request)
+                kept = self._delivery.keys.take(request)
             try:
                 if kept is None and request.key is not None:
                     found = self._store.read_answer(request.stream, request.key)
                     kept = None if found is None else replay(request, found)
                     if found is not None:
-                        self._release(request)
+                        self._delivery.release(request)
                 if kept is not None:
                     future.set_result(kept)
                 else:
                     self._add(request.stream, request, future, len(request.images), request.deadline)
             except BaseException:
-                self._release(request)
+                self._delivery.release(request)
                 raise
         except sqlite3.Error as error:
             future.set_exception(StoreFailed(f"The store cannot be read: {error}."))
@@ -163,10 +137,10 @@ class Engine:
     def drop(self, future: Future[StepAnswer]) -> bool:
         """The client has gone: True if its request still waited and was dropped, so that nothing adapts."""
         with self._changed:
-            job = self._jobs.get(future)
+            job = self._delivery.waiting.get(future)
             if job is None or not self._scheduler.drop(job):
                 return False
-            self._forget_job(job)
+            self._delivery.forget(job)
         future.cancel()
         return True
 
@@ -177,6 +151,8 @@ class Engine:
 
         The status of a stream that was deleted has the health "deleted".
         """
+        if action not in get_args(StreamAction):
+            raise LmrError(f"Expected an action of {', '.join(get_args(StreamAction))}, got {action!r}.")
         return self._ask(stream, ActTask(action))
 
     def read_state(self, stream: str) -> Future[bytes]:
@@ -195,30 +171,30 @@ class Engine:
 
     def find(self, stream: str) -> Future[StreamDetail]:
         """One stream, looked at closely."""
-        return self._read(lambda: self._find(stream))
+        return self._read(lambda: self._browser.find(stream))
 
     def list_streams(self, after: str = "", limit: int = 100) -> Future[list[StreamStatus]]:
         """Streams in the order of their names, those after the name ``after``."""
-        return self._read(lambda: self._list(after, limit))
+        return self._read(lambda: self._browser.list_streams(after, limit))
 
     def look(self) -> Overview:
         """The engine at a glance; never waits."""
         with self._changed:
             by_health = {health: count for health, count in self._log.by_health.items() if count}
-            rates: dict[str, Any] = self._rates.describe(self.clock())
+            rates: dict[str, Any] = self._delivery.rates.describe(self.clock())
             return Overview(
                 state=self._find_state(),
-                reason=self._failure,
+                reason=self._committer.failure,
                 streams=sum(by_health.values()),
                 resident=len(self._worker.residents),
                 by_health=by_health,
                 queue_images=self._scheduler.images,
                 queue_requests=self._scheduler.requests,
-                in_flight=len(self._computing) + sum(len(commit.served.results) for commit in self._commits),
-                store_bytes=self._store_bytes,
+                in_flight=len(self._computing) + self._committer.count_in_flight(),
+                store_bytes=self._committer.store_bytes,
                 durable=self._durable,
-                last_commit=self._last_commit,
-                unsaved=sum(len(change.steps) for change in self._pending.streams.values()),
+                last_commit=self._committer.last_commit,
+                unsaved=self._committer.count_unsaved(),
                 change=self._log.last,
                 **rates,
             )
@@ -231,7 +207,7 @@ class Engine:
 
     def listen(self, callback: Callable[[BatchReport], None]) -> None:
         """Call ``callback`` after every batch, from a thread of the engine."""
-        self._listeners.append(callback)
+        self._delivery.listen(callback)
 
     # The end.
 
@@ -249,7 +225,7 @@ class Engine:
                     pass
                 done = self._is_idle()
             left = self._scheduler.clear()
-        self._refuse(left, NotReady("The service is being stopped; try again later."))
+        self._delivery.refuse(left, NotReady("The service is being stopped; try again later."))
         return done
 
     def close(self) -> None:
@@ -258,17 +234,14 @@ class Engine:
             if self._phase == "closed":
                 return
             started, self._phase = self._phase != "loading", "closed"
-            self._stopping = True
             left = self._scheduler.clear()
             self._changed.notify_all()
-        self._refuse(left, NotReady("The service has been stopped."))
+        self._delivery.refuse(left, NotReady("The service has been stopped."))
         if self._reader is not None:
             self._reader.shutdown()
         if self._use_threads and started:
             self._compute_thread.join()
-            with self._changed:
-                self._commits.append(_Commit(Transaction()))  # the last one, which ends the store thread
-                self._changed.notify_all()
+            self._committer.stop()
             self._store_thread.join()
         elif started:
             self.run_once()
@@ -280,9 +253,7 @@ class Engine:
             batch = self._form()
         if batch is not None:
             self._work(batch)
-        while self._commits:
-            self._write(self._commits[0])
-        self._try_store()
+        self._committer.work()
         return batch is not None
 
     # Requests on their way to the worker.
@@ -321,26 +292,8 @@ class Engine:
             end = now + self.settings.timeout_ms / 1000 if deadline is None else deadline
             job = Job(stream, task, images, now, end, future=future)
             self._scheduler.add(job)
-            self._jobs[future] = job
+            self._delivery.waiting[future] = job
             self._changed.notify_all()
-
-    def _forget_job(self, job: Job) -> None:
-        """A job does not wait any longer and will not be served."""
-        self._jobs.pop(job.future, None)
-        if isinstance(job.task, StepRequest):
-            self._keys.release(job.stream, job.task.key)
-
-    def _release(self, request: StepRequest) -> None:
-        with self._changed:
-            self._keys.release(request.stream, request.key)
-
-    def _refuse(self, jobs: Sequence[Job], error: Refused) -> None:
-        with self._changed:
-            for job in jobs:
-                self._forget_job(job)
-        for job in jobs:
-            if job.future.set_running_or_notify_cancel():
-                job.future.set_exception(error)
 
     # The compute thread.
 
@@ -348,7 +301,7 @@ class Engine:
         while True:
             with self._changed:
                 batch = self._form()
-                while batch is None and (self._pending or not self._stopping):
+                while batch is None and (self._phase != "closed" or not self._committer.is_idle):
                     self._changed.wait(self._find_pause())
                     batch = self._form()
             if batch is None:
@@ -357,241 +310,60 @@ class Engine:
 
     def _form(self) -> _Batch | None:
         """What to do now; None if nothing, or not yet."""
-        now, hurry = self.clock(), self._phase != "ready"
-        self._worker.forget(self._stale)
-        self._stale.clear()
-        late = self._scheduler.expire(now)
-        unsaved = set(self._pending.streams).union(*(commit.transaction.streams for commit in self._commits))
+        now, hurry, committer = self.clock(), self._phase != "ready", self._committer
+        self._worker.forget(committer.stale)
+        committer.stale.clear()
+        late, unsaved = self._scheduler.expire(now), committer.list_unsaved()
         plan = self._worker.residents.plan(
             lambda stream, one: stream not in unsaved and (self._durable or not one.exists)
         )
-        fits = plan.admit if self._durable else lambda stream: True
-        jobs: list[Job] = []
-        if len(self._commits) < MOST_COMMITS:
-            jobs = self._scheduler.form(now, fits, hurry=hurry)
+        fits = plan.admit if self._durable else lambda stream: True  # without a store, the worker refuses
+        jobs = [] if committer.is_full else self._scheduler.form(now, fits, hurry=hurry)
         next_time = self._scheduler.find_next_time()
         self._blocked = not jobs and next_time is not None and next_time <= now
-        for job in jobs:
-            self._jobs.pop(job.future, None)
-        running = [job for job in jobs if job.future.set_running_or_notify_cancel()]
-        for job in jobs:
-            if job not in running:
-                self._forget_job(job)
-        due = now >= self._pending_since + self.settings.interval_s
-        flush = bool(self._pending) and (due or hurry or self._blocked) and len(self._commits) < MOST_COMMITS
+        running = self._delivery.begin(jobs)
+        due = committer.flush_time
+        flush = due is not None and (now >= due or hurry or self._blocked) and not committer.is_full
         if not (running or late or flush):
             return None
         self._computing = running
         situation = Situation(
-            adapt=not self._failure,
+            adapt=not committer.failure,
             may_go=plan.may_go - {job.stream for job in running},
             needed=self._scheduler.streams,
             unsaved=unsaved,
             wall=time.time(),
         )
-        return _Batch(running, late, situation, self._epoch, flush)
+        return _Batch(running, late, situation, committer.epoch, flush)
 
     def _find_pause(self) -> float | None:
         """Seconds until there may be something to do although nothing happens; None if there is nothing to wait for."""
         if self._blocked:
             return BLOCKED
-        times = [self._scheduler.find_next_time()]
-        times += [self._pending_since + self.settings.interval_s] if self._pending else []
-        known = [one for one in times if one is not None]
+        known = [one for one in (self._scheduler.find_next_time(), self._committer.flush_time) if one is not None]
         return max(0.0, min(known) - self.clock()) if known else None
 
     def _work(self, batch: _Batch) -> None:
         """Serve a batch and pass on what came of it."""
-        self._refuse(batch.late, DeadlinePassed("The request waited longer than it may; nothing was adapted."))
+        self._delivery.refuse(batch.late, DeadlinePassed("The request waited longer than it may; nothing was adapted."))
         try:
             if batch.jobs:
-                self._pass_on(batch, self._worker.serve(batch.jobs, batch.situation))
+                served = self._worker.serve(batch.jobs, batch.situation)
+                with self._changed:
+                    self._scheduler.note_batch(served.images, served.seconds)
+                    self._computing = []
+                self._committer.take(served, batch.epoch)
             if batch.flush:
-                self._flush()
+                self._committer.flush(self._worker.pack)
         except Exception as error:
             LOGGER.exception("A batch failed")
-            self._abandon(batch, error)
+            self._delivery.fail(batch.jobs, ComputeFailed(f"The engine failed: {error!r}."))
+            if self._durable:
+                self._committer.lose({job.stream for job in batch.jobs}, wait=self._use_threads)
         finally:
             with self._changed:
                 self._computing = []
                 self._changed.notify_all()
-
-    def _pass_on(self, batch: _Batch, served: Served) -> None:
-        """To the store thread, or at once to those who asked where there is nothing to commit first."""
-        with self._changed:
-            self._scheduler.note_batch(served.images, served.seconds)
-            lost = bool(served.transaction) and batch.epoch != self._epoch
-            if lost:
-                self._stale |= set(served.transaction.streams)
-            elif self._at_intervals:
-                self._pending_since = self._pending_since if self._pending else self.clock()
-                self._pending.extend(served.transaction)
-                self._log.publish(served.events, served.records)
-                for job, answer in served.results:
-                    if isinstance(answer, StepAnswer):
-                        self._keys.note_answer(job.task, answer)
-            elif served.transaction:
-                self._commits.append(_Commit(served.transaction, served))
-            self._computing = []
-            self._changed.notify_all()
-        self._give(served.early)
-        for job, error in served.failures:
-            self._fail([job], error)
-        if lost:
-            self._fail([job for job, _ in served.results], _say_failed(self._failure))
-        elif self._at_intervals or not served.transaction:
-            self._give(served.results, keep_keys=self._at_intervals)
-        if lost or self._at_intervals or not served.transaction:
-            self._report(served, None)
-
-    def _flush(self) -> None:
-        """Commit what was answered before it was committed."""
-        with self._changed:
-            transaction, epoch = self._pending, self._epoch
-        self._worker.pack(transaction)
-        with self._changed:
-            if epoch == self._epoch:
-                self._commits.append(_Commit(transaction))
-                self._pending = Transaction()
-                self._changed.notify_all()
-
-    def _abandon(self, batch: _Batch, error: Exception) -> None:
-        """A batch failed where nothing should: its streams are read from the store again, after what is under way."""
-        self._fail(batch.jobs, ComputeFailed(f"The engine failed: {error!r}."))
-        if not self._durable:
-            return
-        with self._changed:
-            if self._use_threads:
-                self._changed.wait_for(lambda: not self._commits)
-            for job in batch.jobs:
-                self._pending.streams.pop(job.stream, None)
-                self._stale.add(job.stream)
-
-    # The store thread.
-
-    def _run_store(self) -> None:
-        while True:
-            with self._changed:
-                while not self._commits:
-                    pause = max(0.0, self._retry_at - self.clock()) if self._failure else None
-                    if pause == 0.0:
-                        break
-                    self._changed.wait(pause)
-                commit = self._commits[0] if self._commits else None
-            if commit is None:
-                self._try_store()
-            elif not commit.transaction:
-                return
-            else:
-                self._write(commit)
-
-    def _write(self, commit: _Commit) -> None:
-        """Commit, and give the answers that waited for it."""
-        started = self.clock()
-        try:
-            self._store.commit(commit.transaction, self.settings.keys_per_stream)
-        except Exception as error:
-            LOGGER.exception("A commit failed")
-            self._undo_commits(error)
-            return
-        served = commit.served
-        with self._changed:
-            self._commits.popleft()
-            self._last_commit, self._store_bytes = time.time(), self._store.measure_bytes()
-            self._log.publish(served.events, served.records)
-            for stream, change in commit.transaction.streams.items():
-                for kept in change.answers:
-                    self._keys.release(stream, kept.key)
-            self._changed.notify_all()
-        self._give(served.results)
-        self._report(served, self.clock() - started)
-
-    def _undo_commits(self, error: Exception) -> None:
-        """All that is not committed is lost, and its streams are as the store has them."""
-        with self._changed:
-            lost = [commit for commit in self._commits if commit.transaction]
-            ends = [commit for commit in self._commits if not commit.transaction]
-            transactions = [commit.transaction for commit in lost] + [self._pending]
-            streams = {stream for transaction in transactions for stream in transaction.streams}
-            for transaction in transactions:
-                for stream, change in transaction.streams.items():
-                    for kept in change.answers:
-                        self._keys.release(stream, kept.key)
-            self._commits, self._pending = deque(ends), Transaction()
-            self._epoch += 1
-            self._stale |= streams
-            self._failed_bytes = max(self._failed_bytes, *(transaction.size for transaction in transactions))
-            self._failure = f"The store cannot be written ({error}); requests are answered without adapting."
-            self._retry_at = self.clock() + RETRY
-            self._tell("ready", "degraded", self._failure)
-            if self._at_intervals:
-                self._read_back(streams)
-            self._changed.notify_all()
-        for commit in lost:
-            self._fail([job for job, _ in commit.served.results], _say_failed(self._failure))
-
-    def _read_back(self, streams: set[str]) -> None:
-        """Publish what the store knows of streams of which newer things were published."""
-        known = [record for stream, record in self._log.records.items() if stream in streams]
-        for record in known:
-            text = self._store.read_record(record.stream)
-            stored = StreamRecord(record.stream, health=DELETED) if text is None else StreamRecord.read(text)
-            self._log.publish([], [(record.health, stored)])
-
-    def _try_store(self) -> None:
-        """While the store fails, try from time to time whether it can be written again."""
-        with self._changed:
-            if not self._failure or self.clock() < self._retry_at:
-                return
-            size = self._failed_bytes
-        try:
-            self._store.probe(size)
-        except Exception as error:
-            LOGGER.info("The store still fails: %s", error)
-            with self._changed:
-                self._retry_at = self.clock() + RETRY
-            return
-        with self._changed:
-            self._failure, self._failed_bytes = "", 0
-            event = self._tell("degraded", "ready", "The store can be written again; requests adapt.")
-            self._commits.append(_Commit(Transaction(events=[store_event(event)])))
-            self._changed.notify_all()
-
-    def _tell(self, before: str, after: str, words: str) -> ServiceEvent:
-        event = ServiceEvent(self._log.take_number(), time.time(), "", "store", before, after, words)
-        self._log.publish([event], [])
-        return event
-
-    # Answers.
-
-    def _give(self, results: Sequence[tuple[Job, Any]], *, keep_keys: bool = False) -> None:
-        now = self.clock()
-        with self._changed:
-            for job, _ in results:
-                if not keep_keys:
-                    self._forget_job(job)
-                if isinstance(job.task, StepRequest):
-                    self._rates.add_latency(now - job.arrived)
-        for job, value in results:
-            job.future.set_result(self._describe(value) if isinstance(value, StreamRecord) else value)
-
-    def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
-        with self._changed:
-            for job in jobs:
-                self._forget_job(job)
-        for job in jobs:
-            if not job.future.done():
-                job.future.set_exception(error)
-
-    def _report(self, served: Served, commit_seconds: float | None) -> None:
-        report = BatchReport(served.images, len(served.jobs), served.steps, served.seconds, commit_seconds)
-        with self._changed:
-            self._rates.add_batch(self.clock(), report)
-        for callback in self._listeners:
-            try:
-                callback(report)
-            except Exception:
-                LOGGER.exception("A listener of the engine failed")
 
     # Reading.
 
@@ -614,51 +386,16 @@ class Engine:
             self._reader.submit(run)
         return future
 
-    def _find(self, stream: str) -> StreamDetail:
-        with self._changed:
-            record = self._log.records.get(stream)
-        if record is None:
-            text = self._store.read_record(stream)
-            record = None if text is None else StreamRecord.read(text)
-        if record is None or record.health == DELETED:
-            raise UnknownStream(f"There is no stream {stream!r}.")
-        notes = [StepNote.read(text) for text in self._store.read_steps(stream)]
-        answers = [
-            {"seq": note.seq, "label": None if kind is None else self.names[kind], "probability": share}
-            for note in notes
-            for kind, share in note.answers
-        ]
-        return StreamDetail(
-            status=self._describe(record),
-            signals=record.signals,
-            history=[note.point for note in notes],
-            shares=record.list_shares(self.names),
-            snapshots=list(record.snapshots),
-            answers=answers[-LAST_ANSWERS:],
-            events=[read_event(text) for text in self._store.read_events(stream)],
-        )
-
-    def _list(self, after: str, limit: int) -> list[StreamStatus]:
-        records = [StreamRecord.read(text) for text in self._store.list_records(after, limit)]
-        found = {record.stream: record for record in records}
-        with self._changed:
-            newer = {stream: record for stream, record in self._log.records.items() if stream > after}
-        if not self._at_intervals:  # what is published is stored
-            newer = {stream: record for stream, record in newer.items() if stream in found}
-        merged = found | newer
-        there = [merged[stream] for stream in sorted(merged) if merged[stream].health != DELETED]
-        return [self._describe(record) for record in there[:limit]]
-
     def _describe(self, record: StreamRecord) -> StreamStatus:
         with self._changed:
             waiting = self._scheduler.count(record.stream)
             return record.describe(record.stream in self._worker.residents, waiting)
 
     def _find_state(self) -> EngineState:
-        return "degraded" if self._phase == "ready" and self._failure else self._phase
+        return "degraded" if self._phase == "ready" and self._committer.failure else self._phase
 
     def _is_idle(self) -> bool:
-        return not (self._scheduler.requests or self._computing or self._commits or self._pending)
+        return not (self._scheduler.requests or self._computing) and self._committer.is_idle
 
 
 def _check_method(method: Method, names: Sequence[str]) -> None:
@@ -668,7 +405,3 @@ def _check_method(method: Method, names: Sequence[str]) -> None:
         )
     if len(names) != method.classifier.classes:
         raise LmrError(f"Expected the names of {method.classifier.classes} classes, got {len(names)}.")
-
-
-def _say_failed(reason: str) -> StoreFailed:
-    return StoreFailed(f"{reason} This request was not applied; its stream is as it was before.")

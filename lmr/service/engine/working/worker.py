@@ -6,54 +6,29 @@ Nothing that it gives is known to anybody before its transaction is committed, e
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
 from lmr.core.method import Method
-from lmr.service.engine.compute import Compute, Condition, Outcome
-from lmr.service.engine.counted import CountedRequest
-from lmr.service.engine.packing import Packer
-from lmr.service.engine.records import DELETED, StepNote, StreamRecord, add_labels
-from lmr.service.engine.residents import Resident, Residents
+from lmr.service.engine.records import StepNote, StreamRecord
 from lmr.service.engine.scheduler import Job
-from lmr.service.engine.step_types import (
-    BadInput,
-    ComputeFailed,
-    Refused,
-    StepAnswer,
-    StepRequest,
-    StoreFailed,
-    TooManyStreams,
-    UnknownStream,
-)
-from lmr.service.engine.stream_types import EventKind, ServiceEvent
-from lmr.service.engine.tasks import ActTask, LabelTask, ReadTask, WriteTask
-from lmr.service.engine.telling import describe_action, describe_health, store_event
+from lmr.service.engine.step_types import Refused, StepAnswer, StepRequest, TooManyStreams, UnknownStream
+from lmr.service.engine.tasks import ActTask, WriteTask
+from lmr.service.engine.telling import describe_health
+from lmr.service.engine.working.bookkeeping import Bookkeeper
+from lmr.service.engine.working.compute import Compute, Condition, Outcome
+from lmr.service.engine.working.counted import CountedRequest
+from lmr.service.engine.working.operating import Operating, begin_record
+from lmr.service.engine.working.packing import Packer
+from lmr.service.engine.working.residents import Resident, Residents
+from lmr.service.engine.working.served import Served, Situation, name_failure
 from lmr.service.service_settings import ServiceSettings
-from lmr.service.store.store import MOST_STEPS, Store
+from lmr.service.store.store import Store
 from lmr.service.store.stored_types import KeptAnswer, StreamChange, Transaction
 
 POINT = ("concentration", "entropy", "frozen_entropy", "agreement", "drift")  # signals in the history of a stream
-FEW_NOTES = 8  # kept beside those in the store, where every batch is committed
-
-
-@dataclass
-class Served:
-    """What came of a batch. ``early`` are answers that changed nothing and need not wait for the commit."""
-
-    jobs: list[Job]
-    transaction: Transaction = field(default_factory=Transaction)
-    results: list[tuple[Job, Any]] = field(default_factory=list)
-    early: list[tuple[Job, Any]] = field(default_factory=list)
-    failures: list[tuple[Job, Exception]] = field(default_factory=list)
-    events: list[ServiceEvent] = field(default_factory=list)
-    records: list[tuple[str, StreamRecord]] = field(default_factory=list)  # with the health before
-    images: int = 0
-    steps: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -64,17 +39,6 @@ class _Done:
     resident: Resident
     outcome: Outcome
     earlier: dict[int, dict[int, int]] = field(default_factory=dict)  # frozen answers to images of requests before
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What the worker has to know of the world around it for one batch."""
-
-    adapt: bool  # False while the store cannot be written
-    may_go: Collection[str]  # residents that can make room
-    needed: Collection[str]  # streams with waiting requests
-    unsaved: Collection[str]  # streams whose last state is not committed yet
-    wall: float  # Unix time
 
 
 class Worker:
@@ -92,11 +56,10 @@ class Worker:
         self.method, self.names, self.settings, self.store = method, list(names), settings, store
         self.residents = Residents(method.streams)
         self._compute, self._packer = Compute(method), Packer(method)
-        self._clock, self._take_number = clock, take_number
-        self._durable = store.path is not None
+        self._clock, self._durable = clock, store.path is not None
         self._at_once = self._durable and settings.durability == "answer"
-        self._changed: set[str] = set()  # states that are not packed yet
-        self._classes = {name: k for k, name in enumerate(self.names)}
+        self._books = Bookkeeper(store, take_number, at_once=self._at_once or not self._durable)
+        self._operating = Operating(method, names, self._compute, self._books)
 
     def serve(self, jobs: Sequence[Job], situation: Situation) -> Served:
         """Do all jobs, of different streams; each of them is in the results, the early answers or the failures."""
@@ -106,7 +69,7 @@ class Worker:
             try:
                 resident = self._admit(job, situation)
             except (Refused, LmrError, sqlite3.Error, OSError) as error:
-                served.failures.append((job, _name_failure(error)))
+                served.failures.append((job, name_failure(error)))
                 continue
             request = job.task
             if not isinstance(request, StepRequest):
@@ -122,18 +85,20 @@ class Worker:
         for done in answered:
             self._finish_answer(done, served, situation)
         for job, resident in others:
-            self._do_task(job, resident, served, situation)
+            self._operating.do(job, resident, served, situation)
         if self._at_once:
             self.pack(served.transaction)
+        if not self._durable:
+            self._books.unpacked.clear()  # states stay in the method
         return served
 
     def pack(self, transaction: Transaction) -> None:
         """Add the states of all streams that have changed since they were packed."""
-        streams = sorted(self._changed)
+        streams = sorted(self._books.unpacked)
         found = [self.residents.get(stream) for stream in streams]
         residents = [one for one in found if one is not None]
         assert len(residents) == len(streams)
-        self._changed.clear()
+        self._books.unpacked.clear()
         if not residents:
             return
         rows = [one.row for one in residents]
@@ -145,7 +110,7 @@ class Worker:
         """Read these streams from the store when they are needed again: what is in the method was not committed."""
         for stream in streams:
             self.residents.forget(stream)
-            self._changed.discard(stream)
+            self._books.unpacked.discard(stream)
 
     # Residents.
 
@@ -165,7 +130,7 @@ class Worker:
             resident = None if text is None else self._load(job, row, StreamRecord.read(text))
             if resident is None:
                 self._compute.reset(row)
-                resident = Resident(row, self._begin_record(job.stream, row), exists=False)
+                resident = Resident(row, begin_record(job.stream, row, self._compute), exists=False)
         except BaseException:
             self.residents.give_back(row)
             raise
@@ -195,10 +160,6 @@ class Worker:
             assert row is not None
         return row
 
-    def _begin_record(self, stream: str, row: int) -> StreamRecord:
-        (condition,) = self._compute.describe([row])
-        return _renew(StreamRecord(stream), condition)
-
     # Requests.
 
     def _try_all(
@@ -215,7 +176,7 @@ class Worker:
             if len(pairs) > 1:
                 return [done for pair in pairs for done in self._try_all(serve, [pair], served)]
             LOGGER.exception("A request of stream %r failed", pairs[0][0].stream)
-            served.failures.append((pairs[0][0], _name_failure(error)))
+            served.failures.append((pairs[0][0], name_failure(error)))
             return []
 
     def _answer(self, pairs: list[tuple[Job, Resident]]) -> list[_Done]:
@@ -251,20 +212,20 @@ class Worker:
             before = resident.record
             record = replace(before, seq=before.seq + 1, images=before.images + job.images)
             note = self._note(request, record, outcome, condition)
-            record = self._note_change(resident, record, condition, served, situation)
+            record = self._books.note_change(resident, record, condition, served, situation)
             answer = self._make_answer(job, record.seq, outcome, condition, served, saved=self._at_once)
             kept = []
             if request.key is not None:
                 text = replace(answer, saved=self._durable).to_json()
                 kept = [KeptAnswer(request.key, request.digest, text)]
             notes = {note.seq: note} | self._add_frozen(resident, done.earlier)
-            self._keep_notes(resident, notes)
+            self._books.keep_notes(resident, notes)
             steps = {seq: one.store() for seq, one in notes.items()}
             served.transaction.add(job.stream, StreamChange(record.store(), steps=steps, answers=kept))
             for event in outcome.events:
                 words = describe_health(event)
                 change = event["before"], event["after"]
-                self._add_event(served, situation, job.stream, "health", change, words, event["signals"])
+                self._books.add_event(served, situation, job.stream, "health", change, words, event["signals"])
             served.results.append((job, answer))
             served.steps += outcome.stepped
 
@@ -307,145 +268,7 @@ class Worker:
 
     def _add_frozen(self, resident: Resident, earlier: dict[int, dict[int, int]]) -> dict[int, StepNote]:
         """The notes of earlier requests with answers of the frozen model that came with a later step."""
-        found = {seq: self._find_note(resident, seq) for seq in earlier}
+        found = {seq: self._books.find_note(resident, seq) for seq in earlier}
         return {
             seq: replace(note, frozen=note.frozen | earlier[seq]) for seq, note in found.items() if note is not None
         }
-
-    # What operators ask for.
-
-    def _do_task(self, job: Job, resident: Resident, served: Served, situation: Situation) -> None:
-        try:
-            if isinstance(job.task, ReadTask):
-                served.early.append((job, self.method.dump([resident.row])))
-                return
-            if not situation.adapt:
-                raise StoreFailed("The store cannot be written, so nothing was changed; try again later.")
-            with self._compute.keep([resident.row]):
-                if isinstance(job.task, LabelTask):
-                    self._add_labels(job, resident, served, situation)
-                elif isinstance(job.task, WriteTask):
-                    self._write_state(job, resident, served, situation)
-                elif job.task.action == "delete":
-                    self._delete(job, resident, served, situation)
-                else:
-                    self._act(job, resident, served, situation)
-        except Exception as error:
-            served.failures.append((job, _name_failure(error)))
-
-    def _act(self, job: Job, resident: Resident, served: Served, situation: Situation) -> None:
-        task: ActTask = job.task
-        self._compute.act(resident.row, task.action)
-        if task.action == "reset":
-            resident.waiting = []
-        self._finish_task(job, resident, served, situation, describe_action(task.action))
-
-    def _write_state(self, job: Job, resident: Resident, served: Served, situation: Situation) -> None:
-        try:
-            self.method.restore(job.task.content, [resident.row])
-        except LmrError as error:
-            raise BadInput(str(error)) from error
-        resident.waiting = []
-        self._finish_task(job, resident, served, situation, "An operator gave the stream a state from a file.")
-
-    def _finish_task(self, job: Job, resident: Resident, served: Served, situation: Situation, words: str) -> None:
-        """Note that an operator has changed the state of a stream."""
-        before = resident.record
-        (condition,) = self._compute.describe([resident.row])
-        record = self._note_change(resident, before, condition, served, situation)
-        served.transaction.add(job.stream, StreamChange(record.store()))
-        self._add_event(
-            served, situation, job.stream, "operator", (before.health, record.health), words, record.signals
-        )
-        served.results.append((job, record))
-
-    def _delete(self, job: Job, resident: Resident, served: Served, situation: Situation) -> None:
-        """Delete a stream. Its row stays its own until that is committed, so that nobody reads what is deleted."""
-        before = resident.record
-        self._compute.reset(resident.row)
-        self._changed.discard(job.stream)
-        resident.record, resident.exists = self._begin_record(job.stream, resident.row), False
-        resident.waiting, resident.written, resident.notes = [], {}, {}
-        served.transaction.add(job.stream, StreamChange(fresh=True))
-        gone = replace(before, health=DELETED, adapts=False, updated=situation.wall, change=self._take_number())
-        served.records.append((before.health, gone))
-        words = describe_action("delete")
-        self._add_event(served, situation, job.stream, "operator", (before.health, DELETED), words, {})
-        served.results.append((job, gone))
-
-    def _add_labels(self, job: Job, resident: Resident, served: Served, situation: Situation) -> None:
-        task: LabelTask = job.task
-        note = self._find_note(resident, task.seq) if task.seq <= resident.record.seq else None
-        if note is None:
-            raise BadInput(
-                f"Stream {job.stream!r} has no request {task.seq} among its last {MOST_STEPS}; label those, by the seq "
-                "of their answers."
-            )
-        if len(task.labels) != note.count:
-            raise BadInput(f"Expected {note.count} labels for request {task.seq}, got {len(task.labels)}.")
-        unknown = sorted({name for name in task.labels if name is not None and name not in self._classes})
-        if unknown:
-            raise BadInput(f"The classes of this service do not include {unknown[0]!r}; use their names, or null.")
-        truth = {
-            k: self._classes[name] for k, place in enumerate(note.places) if (name := task.labels[place]) is not None
-        }
-        before = resident.record
-        record, note = add_labels(before, note, truth, situation.wall)
-        resident.record = record = replace(record, change=self._take_number())
-        self._keep_notes(resident, {note.seq: note})
-        served.transaction.add(job.stream, StreamChange(record.store(), steps={note.seq: note.store()}))
-        served.records.append((before.health, record))
-        served.results.append((job, record))
-
-    # Records, notes and events.
-
-    def _note_change(
-        self, resident: Resident, record: StreamRecord, condition: Condition, served: Served, situation: Situation
-    ) -> StreamRecord:
-        """Give a resident whose state has changed its new record."""
-        before = resident.record.health if resident.exists else ""
-        record = replace(_renew(record, condition), updated=situation.wall, change=self._take_number())
-        resident.record, resident.exists = record, True
-        if self._durable:
-            self._changed.add(record.stream)
-        served.records.append((before, record))
-        return record
-
-    def _find_note(self, resident: Resident, seq: int) -> StepNote | None:
-        if seq in resident.notes:
-            return resident.notes[seq]
-        text = self.store.read_step(resident.record.stream, seq)
-        return None if text is None else StepNote.read(text)
-
-    def _keep_notes(self, resident: Resident, notes: dict[int, StepNote]) -> None:
-        resident.notes |= notes
-        most = FEW_NOTES if self._at_once or not self._durable else MOST_STEPS
-        for seq in sorted(resident.notes)[:-most]:
-            del resident.notes[seq]
-
-    def _add_event(
-        self,
-        served: Served,
-        situation: Situation,
-        stream: str,
-        kind: EventKind,
-        change: tuple[str, str],
-        words: str,
-        signals: dict[str, Any],
-    ) -> None:
-        event = ServiceEvent(self._take_number(), situation.wall, stream, kind, *change, words, signals)
-        served.events.append(event)
-        served.transaction.events.append(store_event(event))
-
-
-def _renew(record: StreamRecord, condition: Condition) -> StreamRecord:
-    return replace(record, **vars(condition))
-
-
-def _name_failure(error: Exception) -> Refused:
-    """An error as a reason for which a request was not served."""
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, (sqlite3.Error, OSError)):
-        return StoreFailed(f"The store cannot be read: {error}.")
-    return ComputeFailed(str(error) if isinstance(error, LmrError) else f"The method failed: {error!r}.")

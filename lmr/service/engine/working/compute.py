@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +65,7 @@ class Compute:
         if not asked:
             return []
         logits = self.method.predict(*_join(asked)).logits.cpu()
-        return [Outcome(own) for own in logits.split([len(images) for _, images in asked])]
+        return [Outcome(own) for own in _split(logits, asked)]
 
     def step(self, asked: Sequence[Ask]) -> list[Outcome]:
         """Adapt and answer; every row once."""
@@ -75,9 +75,7 @@ class Compute:
         answer = self.method.step(*_join(asked))
         info = answer.info
         outcomes = []
-        for (row, _), logits in zip(
-            asked, answer.logits.cpu().split([len(images) for _, images in asked]), strict=True
-        ):
+        for (row, _), logits in zip(asked, _split(answer.logits.cpu(), asked), strict=True):
             facts = info.get("streams", {}).get(row, {}) if self.method.streams > 1 else info
             outcomes.append(
                 Outcome(
@@ -116,18 +114,14 @@ class Compute:
             return
         if self._watched is None:
             raise CannotDo(f"There is no {action} without a watch; start the service with --watch on.")
+        actions: dict[StreamAction, Callable[[int], None]] = {
+            "rollback": self._watched.rollback,
+            "freeze": self._watched.pause,
+            "resume": self._watched.resume,
+            "undo": self._watched.undo,
+        }
         try:
-            match action:
-                case "rollback":
-                    self._watched.rollback(row)
-                case "freeze":
-                    self._watched.pause(row)
-                case "resume":
-                    self._watched.resume(row)
-                case "undo":
-                    self._watched.undo(row)
-                case _:
-                    assert_never(action)
+            actions[action](row)
         except LmrError as error:
             words = str(error).replace(f" of stream {row}", "").replace(f" in stream {row}", "")
             raise CannotDo(words.replace(f"Stream {row} ", "The stream ")) from error
@@ -158,6 +152,11 @@ def _join(asked: Sequence[Ask]) -> tuple[Tensor, list[int]]:
     """The images of all rows as one batch, and the row of each."""
     rows = [row for row, images in asked for _ in range(len(images))]
     return torch.cat([images for _, images in asked]), rows
+
+
+def _split(logits: Tensor, asked: Sequence[Ask]) -> list[Tensor]:
+    """The logits of each row's images."""
+    return list(torch.split(logits, [len(images) for _, images in asked]))
 
 
 def _make_finite(value: float) -> float | None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lmr.service.engine.compute import Outcome
-from lmr.service.engine.packing import WaitingImage
-from lmr.service.engine.residents import Resident
 from lmr.service.engine.scheduler import Job
+from lmr.service.engine.working.compute import Outcome
+from lmr.service.engine.working.packing import WaitingImage
+from lmr.service.engine.working.residents import Resident
 
 
 class CountedRequest:

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from lmr.service.engine.packing import WaitingImage, Written
 from lmr.service.engine.records import StepNote, StreamRecord
+from lmr.service.engine.working.packing import WaitingImage, Written
 
 
 @dataclass(eq=False)
