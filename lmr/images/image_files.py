@@ -134,7 +134,9 @@ def refuse_missing(path: str | os.PathLike[str]) -> None:
         raise UnreadableImage(f"Cannot read {str(path)!r}: {problem}.")
 
 
-def decode_image(content: bytes, *, formats: Sequence[str] | None = None, max_pixels: int | None = None) -> Image.Image:
+def decode_image(
+    content: bytes, *, formats: tuple[str, ...] | None = None, max_pixels: int | None = None
+) -> Image.Image:
     """Open the content of an image file as ``open_image`` opens the file.
 
     For content that comes from others, ``formats`` are the only decoders that may see it ("JPEG", "PNG", ...), and an
@@ -147,7 +149,7 @@ def _open(
     file: str | os.PathLike[str] | io.BytesIO,
     name: str,
     upright: bool,
-    formats: Sequence[str] | None = None,
+    formats: tuple[str, ...] | None = None,
     max_pixels: int | None = None,
 ) -> Image.Image:
     try:
@@ -202,7 +204,7 @@ def _refuse_bomb(image: Image.Image, max_pixels: int | None) -> None:
         raise Image.DecompressionBombError
 
 
-def _explain(error: Exception, formats: Sequence[str] | None, max_pixels: int | None) -> str:
+def _explain(error: Exception, formats: tuple[str, ...] | None, max_pixels: int | None) -> str:
     if isinstance(error, UnreadableImage):
         return str(error)
     if isinstance(error, Image.DecompressionBombError):

@@ -32,6 +32,7 @@ _PROTECTION = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_FAILED = "The service failed on this request; its log says why, under the request's X-Request-Id."
 CountRequest = Callable[[str, int, float], None]
 
 
@@ -67,10 +68,14 @@ class Gate:
             problem = self._find_problem(scope, headers)
             if problem is None:
                 await self._app(scope, receive, send_protected)
-            else:
-                await problem.to_response(scope["path"])(scope, receive, send_protected)
-        finally:
-            self._note(scope, status, time.perf_counter() - started, request_id)
+        except Exception:
+            fields = {"path": scope["path"], "request_id": request_id}
+            LOGGER.exception("a request failed", extra={"fields": fields})
+            problem = HttpProblem(500, "internal", _FAILED)
+        if problem is not None and status == 0:
+            problem.headers["Connection"] = "close"  # a body that follows is not read
+            await problem.to_response(scope["path"])(scope, receive, send_protected)
+        self._note(scope, status, time.perf_counter() - started, request_id)
 
     def _find_problem(self, scope: Scope, headers: Headers) -> HttpProblem | None:
         path = scope["path"]

@@ -95,15 +95,10 @@ def add_error_handlers(app: FastAPI) -> None:
         words = words if error.status_code in _PLAIN else f"{error.detail}."
         return HttpProblem(error.status_code, code, words, error.headers).to_response(request.url.path)
 
-    async def answer_failure(request: Request, error: Exception) -> JSONResponse:
-        words = "The service failed on this request; its log says why, under the request's X-Request-Id."
-        return HttpProblem(500, "internal", words).to_response(request.url.path)
-
     app.add_exception_handler(HttpProblem, answer_problem)
     app.add_exception_handler(LmrError, answer_refusal)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     app.add_exception_handler(HTTPException, answer_plain)
-    app.add_exception_handler(Exception, answer_failure)
 
 
 def _describe_invalid(error: RequestValidationError) -> str:

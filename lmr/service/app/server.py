@@ -6,8 +6,10 @@ import contextlib
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -18,6 +20,7 @@ from lmr.service.app.live_service import LiveService
 _BACKLOG = 2048
 _FLUSH_SECONDS = 5  # for answers on their way when the queue is finished
 _START_SECONDS = 30
+_HEAD_SECONDS = 10  # for the head of a request to arrive
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -92,6 +95,7 @@ class _Uvicorn(uvicorn.Server):
         self._drain = drain
         self._seen = False
         self._running = threading.Event()
+        self._silent: dict[Any, float] = {}  # connections without a request, and since when
 
     def wait_until_started(self, seconds: float) -> bool:
         return self._running.wait(seconds)
@@ -99,6 +103,20 @@ class _Uvicorn(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._running.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:
+            self._close_silent()
+        return await super().on_tick(counter)
+
+    def _close_silent(self) -> None:
+        """Close connections that do not send the head of a request: many of them would use up the sockets."""
+        now = time.monotonic()
+        silent = [one for one in self.server_state.connections if one.cycle is None or one.cycle.response_complete]
+        self._silent = {one: self._silent.get(one, now) for one in silent}
+        for one, since in self._silent.items():
+            if now - since > _HEAD_SECONDS:
+                one.transport.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
