@@ -27,7 +27,7 @@ from lmr.models import Backbone
 from lmr.models.known_models import DEFAULT_MODEL
 from lmr.service.client.token_file import read_token_file
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.packing import describe_identity
+from lmr.service.engine.working.packing import describe_identity
 from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Store
 from lmr.watching.watch_settings import WatchSettings, read_watch
