@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lmr.apps.model_options import (
     AnyPath,
@@ -32,6 +32,9 @@ from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Store
 from lmr.watching.watch_settings import WatchSettings, read_watch
 from lmr.watching.watched import Watched
+
+if TYPE_CHECKING:
+    from lmr.service.app.server import Server
 
 NO_STATE = "none"  # the folder of states that is none
 STORE_FILE = "streams.sqlite"
@@ -84,42 +87,41 @@ def serve_classifier(
     service = LiveService(settings)
     server = Server(make_service_app(service, token=token), host, port, on_stop)
 
-    def load() -> Engine:
+    engines: list[Engine] = []
+
+    def load() -> None:
         backbone = options.load(model)
-        classifier = make_classifier(backbone, names, wording)
-        made = create_served(method, classifier, settings.resident)
+        made = create_served(method, make_classifier(backbone, names, wording), settings.resident)
         engine = Engine(watch_served(made, guard), names, settings, open_store(state_dir, made, guard))
+        engines.append(engine)
         engine.start()
         service.install(engine, backbone.preprocess, backbone.name, backbone.facts)
         for line in _describe(backbone, made, method, guard, state_dir, engine):
             say(line)
         say(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
         on_ready(server.url, server.drain)
-        return engine
 
     with write_json_log(log_level):
-        _run(server.run, server.drain, load)
+        try:
+            _run_beside(load, server)
+        finally:
+            for engine in engines:
+                engine.close()
 
 
-def _run(run: Callable[[], None], stop: Callable[[], None], load: Callable[[], Engine]) -> None:
+def _run_beside(load: Callable[[], None], server: Server) -> None:
     """Load in a thread while the server answers that it is loading; what fails there ends both and is raised here."""
-    made: list[Engine] = []
     failed: list[BaseException] = []
 
     def load_or_stop() -> None:
         try:
-            made.append(load())
+            load()
         except BaseException as error:
             failed.append(error)
-            stop()
+            server.drain()
 
-    thread = threading.Thread(target=load_or_stop, name="lmr-load", daemon=True)
-    thread.start()
-    try:
-        run()
-    finally:
-        for engine in made:
-            engine.close()
+    threading.Thread(target=load_or_stop, name="lmr-load", daemon=True).start()
+    server.run()
     if failed:
         raise failed[0]
 
@@ -192,7 +194,7 @@ def _describe(
     names = engine.names
     few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     suited = describe_suited(spec, method)
-    kept = f"in {os.fspath(folder)}" if engine.look().durable else "in memory alone, lost when the service ends"
+    kept = f"in {os.fspath(folder)}" if os.fspath(folder) != NO_STATE else "in memory alone, lost when the service ends"
     return [
         f"model {backbone.name}, {len(names)} classes: {few}",
         f"method {method.spec}" + (f" ({suited})" if suited else ""),

@@ -34,14 +34,14 @@ class CameraScript:
 
 
 SCRIPTS: tuple[CameraScript, ...] = (
-    CameraScript("cam-1-fog", "fog", 30),
-    CameraScript("cam-2-snow", "snow", 50),
-    CameraScript("cam-3-rain", "spatter", 70),
-    CameraScript("cam-4-dusk", "contrast", 90),
-    CameraScript("cam-5-night", "gaussian_noise", 110),
-    CameraScript("cam-6-wind", "motion_blur", 130),
-    CameraScript("cam-7-bad-link", "pixelate", 150),
-    CameraScript("cam-8-broken", STATIC, 70, 400),
+    CameraScript("cam-1-fog", "fog", 20),
+    CameraScript("cam-2-snow", "snow", 35),
+    CameraScript("cam-3-rain", "spatter", 50),
+    CameraScript("cam-4-dusk", "contrast", 65),
+    CameraScript("cam-5-night", "gaussian_noise", 80),
+    CameraScript("cam-6-wind", "motion_blur", 95),
+    CameraScript("cam-7-bad-link", "pixelate", 110),
+    CameraScript("cam-8-broken", STATIC, 70, 260),
 )
 
 

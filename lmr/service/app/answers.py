@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from lmr.service.engine.step_types import StepAnswer
 
+_DIGITS = 6  # of a probability; more are not exact in float32
 ERRORS_NOTE, COUNT_NOTE = "errors", "count"  # what a request notes, to be kept with its answer
 
 
@@ -53,7 +54,7 @@ def describe_answer(answer: StepAnswer, model: str, spec: str) -> dict[str, Any]
         "saved": answer.saved,
         "answers": [_describe_image(found) for found in place_answers(answer)],
         "adaptation": answer.adaptation,
-        "timing": answer.timing,
+        "timing": {key: round(value, 3) for key, value in answer.timing.items()},
         "model": model,
         "spec": spec,
     }
@@ -62,4 +63,5 @@ def describe_answer(answer: StepAnswer, model: str, spec: str) -> dict[str, Any]
 def _describe_image(found: list[tuple[str, float]] | str) -> dict[str, Any]:
     if isinstance(found, str):
         return {"error": found}
-    return {"label": found[0][0], "probability": found[0][1], "top": found}
+    top = [(label, round(share, _DIGITS)) for label, share in found]
+    return {"label": top[0][0], "probability": top[0][1], "top": top}

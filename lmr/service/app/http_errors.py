@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from lmr.core.errors import LmrError
 from lmr.service.engine.step_types import (
     CannotDo,
+    ComputeFailed,
     DeadlinePassed,
     KeyInFlight,
     KeyReused,
@@ -31,6 +32,7 @@ _REASONS: dict[type[Refused], tuple[int, str]] = {
     CannotDo: (409, "cannot_do"),
     KeyReused: (422, "key_reused"),
     QueueFull: (429, "queue_full"),
+    ComputeFailed: (500, "internal"),
     NotReady: (503, "not_ready"),
     StoreFailed: (503, "store_failed"),
     DeadlinePassed: (504, "deadline_passed"),

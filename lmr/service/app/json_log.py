@@ -43,7 +43,7 @@ def write_json_log(level: str = "info", file: TextIO | None = None) -> Iterator[
         logger = logging.getLogger(name)
         before.append((logger, logger.handlers[:], logger.level, logger.propagate))
         logger.handlers, logger.propagate = [handler] if name != "uvicorn.error" else [], name == "uvicorn.error"
-        logger.setLevel(LEVELS[level])
+        logger.setLevel(LEVELS[level] if name == LOGGER.name else logging.WARNING)
     try:
         yield
     finally:

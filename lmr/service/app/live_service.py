@@ -93,7 +93,7 @@ class LiveService:
         for event in changes.events:
             self.recent.append(event)
             self.metrics.add_event(event)
-            LOGGER.info("event", extra={"fields": asdict(event)})
+            LOGGER.info("event", extra={"fields": {"event": asdict(event)}})
 
     def close(self) -> None:
         """End the threads that decode."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import socket
 import threading
@@ -17,10 +18,12 @@ from fastapi import FastAPI
 from lmr.core.errors import LmrError
 from lmr.service.app.live_service import LiveService
 
+LOGGER = logging.getLogger("lmr.service.server")
 _BACKLOG = 2048
 _FLUSH_SECONDS = 5  # for answers on their way when the queue is finished
 _START_SECONDS = 30
 _HEAD_SECONDS = 10  # for the head of a request to arrive
+_ECHO_SECONDS = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -36,6 +39,7 @@ class Server:
     ) -> None:
         self.service: LiveService = app.state.service
         self._socket, self._on_stop = _bind(host, port), on_stop
+        self.url = _name_url(*self._socket.getsockname()[:2])  # http://host:port
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -47,12 +51,6 @@ class Server:
         )
         self._uvicorn = _Uvicorn(config, self.drain)
         self._thread: threading.Thread | None = None
-
-    @property
-    def url(self) -> str:
-        """Where the service is, as http://host:port."""
-        host, port = self._socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def run(self) -> None:
         """Serve until a signal, finish the queue, and return."""
@@ -74,9 +72,13 @@ class Server:
 
     def drain(self) -> None:
         """Refuse new requests, finish those that wait within ``drain_s``, then end the server."""
+        if self.service.stopping.is_set():
+            return
         self._on_stop()
+        LOGGER.info("draining")
         with contextlib.suppress(LmrError):  # there is no engine yet
-            self.service.engine.drain(self.service.settings.drain_s)
+            finished = self.service.engine.drain(self.service.settings.drain_s)
+            LOGGER.info("drained", extra={"fields": {"finished": finished}})
         self.service.stopping.set()
         self._uvicorn.should_exit = True
 
@@ -88,12 +90,12 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn, with a first signal that drains and a second one that ends at once."""
+    """uvicorn, with a first signal that drains, and a second Ctrl-C that ends at once."""
 
     def __init__(self, config: uvicorn.Config, drain: Callable[[], None]) -> None:
         super().__init__(config)
         self._drain = drain
-        self._seen = False
+        self._asked: float | None = None  # when a signal asked to stop
         self._running = threading.Event()
         self._silent: dict[Any, float] = {}  # connections without a request, and since when
 
@@ -102,6 +104,7 @@ class _Uvicorn(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        LOGGER.info("listening")
         self._running.set()
 
     async def on_tick(self, counter: int) -> bool:
@@ -131,11 +134,17 @@ class _Uvicorn(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._seen:
-            self.should_exit = self.force_exit = True
+        now = time.monotonic()
+        if self._asked is not None:  # one that follows at once is an echo: shells send a signal to a whole group
+            if sig == signal.SIGINT and now - self._asked > _ECHO_SECONDS:
+                self.should_exit = self.force_exit = True
             return
-        self._seen = True
+        self._asked = now
         threading.Thread(target=self._drain, name="lmr-drain", daemon=True).start()
+
+
+def _name_url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _bind(host: str, port: int) -> socket.socket:

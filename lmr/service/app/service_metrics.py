@@ -50,14 +50,16 @@ class ServiceMetrics:
         self._request_seconds.labels(route).observe(seconds)
 
     def add_batch(self, report: BatchReport) -> None:
-        """A batch was computed; called from a thread of the engine."""
+        """A batch was computed; called from a thread of the engine. One without images is an operator's action."""
+        if report.commit_seconds is not None:
+            self._commit_seconds.observe(report.commit_seconds)
+        if not report.images:
+            return
         self._images.inc(report.images)
         self._steps.inc(report.steps)
         self._batch_images.observe(report.images)
         self._batch_streams.observe(report.streams)
         self._batch_seconds.observe(report.seconds)
-        if report.commit_seconds is not None:
-            self._commit_seconds.observe(report.commit_seconds)
 
     def add_event(self, event: ServiceEvent) -> None:
         """Something happened; only what takes a stream back is counted."""
