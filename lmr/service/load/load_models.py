@@ -11,7 +11,7 @@ from lmr.core.registry import create
 from lmr.models import Backbone, load
 from lmr.watching.watch_method import watch
 
-POCKET_CLASSES = ("red ring", "blue star", "green square", "yellow cross")
+POCKET_CLASSES = ("red ring", "blue star", "green square", "purple cross")
 VIT_CLASSES = ("cat", "dog", "ship", "truck", "bird", "frog", "horse", "deer", "airplane", "automobile")
 
 
