@@ -24,6 +24,7 @@ _FLUSH_SECONDS = 5  # for answers on their way when the queue is finished
 _START_SECONDS = 30
 _HEAD_SECONDS = 10  # for the head of a request to arrive
 _ECHO_SECONDS = 1
+_LAST_PORT = 65535
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -149,6 +150,8 @@ def _name_url(host: str, port: int) -> str:
 
 def _bind(host: str, port: int) -> socket.socket:
     """A listening socket, or a sentence that says why there is none."""
+    if not 0 <= port <= _LAST_PORT:
+        raise LmrError(f"Cannot listen on {host} port {port}: expected a port from 0 to {_LAST_PORT}.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, kind, protocol)
