@@ -158,11 +158,13 @@ class Committer:
             self._closing = True
             self._changed.notify_all()
 
-    def work(self) -> None:
-        """Write what waits, and try a store that failed."""
+    def work(self) -> bool:
+        """Write what waits, and try a store that failed; False if there was nothing to write."""
+        found = bool(self._commits)
         while self._commits:
             self._write(self._commits[0])
         self._try_store()
+        return found
 
     def _write(self, commit: _Commit) -> None:
         started = self._clock()

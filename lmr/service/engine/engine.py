@@ -253,8 +253,7 @@ class Engine:
             batch = self._form()
         if batch is not None:
             self._work(batch)
-        self._committer.work()
-        return batch is not None
+        return self._committer.work() or batch is not None
 
     # Requests on their way to the worker.
 

@@ -65,7 +65,8 @@ class Scheduler:
         """The images of a full batch."""
         if self.seconds_per_image is None:
             return min(self.settings.max_batch, FIRST)
-        return max(1, min(self.settings.max_batch, int(self.settings.max_step_ms / 1000 / self.seconds_per_image)))
+        images = self.settings.max_step_ms / 1000 / max(self.seconds_per_image, 1e-9)
+        return max(1, int(min(self.settings.max_batch, images)))
 
     def add(self, job: Job) -> None:
         """Let a job wait; QueueFull if there is no room, or ``job.overloaded`` where that is how overload is met."""

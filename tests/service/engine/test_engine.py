@@ -1,0 +1,657 @@
+"""The engine: a stream's answers are its own, whatever else is served, refused, evicted or restarted."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_maker import (
+    NAMES,
+    Clock,
+    ask,
+    load_state,
+    make_engine,
+    make_images,
+    make_method,
+    make_request,
+    read_logits,
+    read_tensors,
+    run,
+    run_alone,
+    wait,
+)
+from torch import Tensor
+
+import lmr
+from lmr.core.errors import LmrError
+from lmr.service.engine.engine import Engine
+from lmr.service.engine.step_types import (
+    BadInput,
+    BatchReport,
+    CannotDo,
+    ComputeFailed,
+    DeadlinePassed,
+    KeyInFlight,
+    KeyReused,
+    NotReady,
+    QueueFull,
+    StepRequest,
+    TooManyStreams,
+    UnknownStream,
+)
+from lmr.service.service_settings import ServiceSettings
+
+STREAMS = [f"cam-{k}" for k in range(7)]
+
+
+def close_enough(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+
+def refuse(engine: Engine, future: Future[Any], kind: type[Exception], words: str) -> None:
+    run(engine)
+    with pytest.raises(kind, match=words):
+        future.result(0)
+
+
+# A stream's answers are a function of its own requests.
+
+
+def test_stream_is_answered_as_alone_among_50_others() -> None:
+    """With the pocket model: logits to 1e-4, the same labels."""
+    names = ["red ring", "blue star", "green heart"]
+    clip = lmr.load("pocket").classifier(names)
+    generator = torch.Generator().manual_seed(1)
+    own = [torch.randn(2, 3, 32, 32, generator=generator) for _ in range(4)]
+    solo = lmr.watch(lmr.create("lmr", clip))
+    expected = [solo.step(images).logits.log_softmax(1) for images in own]
+    method = lmr.watch(lmr.create("lmr", clip, streams=51))
+    engine = Engine(method, names, ServiceSettings(resident=51, max_wait_ms=0.0), threads=False)
+    engine.start()
+    others = [f"other-{k}" for k in range(50)]
+    answers = [engine.submit(StepRequest("cam", images, top=3)) for images in own]
+    for stream in others:
+        engine.submit(StepRequest(stream, torch.randn(1, 3, 32, 32, generator=generator)))
+    run(engine)
+    for future, logits in zip(answers, expected, strict=True):
+        best = future.result(0).top
+        found = torch.tensor([[dict(one)[name] for name in names] for one in best]).log()
+        torch.testing.assert_close(found, logits, atol=1e-4, rtol=1e-4)
+        assert [one[0][0] for one in best] == [names[k] for k in logits.argmax(1).tolist()]
+    assert engine.look().streams == 51
+    engine.close()
+
+
+def test_streams_come_and_go_through_the_store(tmp_path: Path) -> None:
+    """Seven streams share three rows; each is as it would be alone, and its state comes back bit for bit."""
+    engine = make_engine(tmp_path / "s", resident=3)
+    found: dict[str, list[Tensor]] = {stream: [] for stream in STREAMS}
+    for k in range(5):
+        for stream, answer in zip(STREAMS, ask(engine, *(make_request(s, k) for s in STREAMS)), strict=True):
+            found[stream].append(read_logits(answer))
+            assert (answer.seq, answer.saved) == (k + 1, True)
+    for stream in STREAMS:
+        method, expected = run_alone(stream, range(5))
+        for own, logits in zip(found[stream], expected, strict=True):
+            close_enough(own, logits)
+        stored = load_state(wait(engine, engine.read_state(stream)))
+        for key, value in read_tensors(method).items():
+            close_enough(read_tensors(stored)[key], value)
+    before = {stream: wait(engine, engine.read_state(stream)) for stream in STREAMS}
+    assert {stream: wait(engine, engine.read_state(stream)) for stream in reversed(STREAMS)} == before
+    assert engine.look().resident == 3
+    engine.close()
+    again = make_engine(tmp_path / "s", resident=2)
+    assert {stream: wait(again, again.read_state(stream)) for stream in STREAMS} == before
+    assert ask(again, make_request(STREAMS[0], 5))[0].seq == 6
+    again.close()
+
+
+def test_requests_of_a_stream_are_served_in_order_one_at_a_time() -> None:
+    engine = make_engine()
+    batches: list[BatchReport] = []
+    engine.listen(batches.append)
+    futures = [engine.submit(make_request("a", k)) for k in range(3)] + [engine.submit(make_request("b", 0))]
+    run(engine)
+    assert [future.result(0).seq for future in futures] == [1, 2, 3, 1]
+    assert [batch.streams for batch in batches] == [2, 1, 1]
+    for future, expected in zip(futures, run_alone("a", range(3))[1], strict=False):
+        close_enough(read_logits(future.result(0)), expected)
+
+
+@pytest.mark.parametrize("spec", ["bitta", "lmr"])
+def test_method_of_one_row_serves_many_streams(tmp_path: Path, spec: str) -> None:
+    engine = make_engine(tmp_path / "s", spec=spec, resident=1)
+    found = [ask(engine, *(make_request(s, k) for s in STREAMS[:3])) for k in range(3)]
+    for place, stream in enumerate(STREAMS[:3]):
+        for answers, expected in zip(found, run_alone(stream, range(3), spec)[1], strict=True):
+            close_enough(read_logits(answers[place]), expected)
+    engine.close()
+
+
+def test_method_that_grows_is_refused() -> None:
+    with pytest.raises(LmrError, match="ecalp grows without bound"):
+        make_engine(spec="ecalp", resident=1)
+    with pytest.raises(LmrError, match="Expected the names of 6 classes, got 1"):
+        Engine(make_method(), ["one"], ServiceSettings())
+
+
+def test_without_a_store_rows_are_all_there_is() -> None:
+    engine = make_engine(resident=2)
+    assert [answer.saved for answer in ask(engine, make_request("a", 0), make_request("b", 0))] == [False, False]
+    refuse(engine, engine.submit(make_request("c", 0)), TooManyStreams, "keeps 2 streams, as it has no store")
+    assert ask(engine, make_request("a", 1))[0].seq == 2
+    wait(engine, engine.act("b", "delete"))
+    assert ask(engine, make_request("c", 0))[0].seq == 1
+    assert engine.look().durable is False
+    assert wait(engine, engine.find("a")).history[-1]["seq"] == 2
+
+
+# Answering without adapting.
+
+
+def test_mode_answer_changes_nothing(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s")
+    ask(engine, make_request("a", 0))
+    before, change = wait(engine, engine.read_state("a")), engine.look().change
+    (answer,) = ask(engine, make_request("a", 1, mode="answer"))
+    expected = run_alone("a", [0])[0].predict(make_images("a", 1)).logits.log_softmax(1)
+    close_enough(read_logits(answer), expected)
+    assert (answer.seq, answer.saved) == (1, True)
+    assert answer.adaptation == {"mode": "answer", "stepped": False, "health": "ok"}
+    assert wait(engine, engine.read_state("a")) == before
+    assert ask(engine, make_request("nobody", 0, mode="answer"))[0].seq == 0
+    assert engine.look().streams == 1
+    refuse(engine, engine.find("nobody"), UnknownStream, "no stream 'nobody'")
+    assert engine.look().change == change
+    assert ask(engine, make_request("nobody", 0))[0].seq == 1
+    engine.close()
+
+
+def test_streams_need_not_be_created() -> None:
+    engine = make_engine(create="never")
+    for mode in ("adapt", "answer"):
+        future = engine.submit(make_request("new", 0, mode=mode))
+        refuse(engine, future, UnknownStream, r"no stream 'new'; streams are not created here \(--create never\)")
+
+
+def test_overload_is_answered_without_adapting() -> None:
+    engine = make_engine(overload="answer", queue_per_stream=2)
+    answers = ask(engine, *(make_request("a", k) for k in range(4)))
+    assert [answer.seq for answer in answers] == [1, 2, 2, 2]
+    assert [answer.adaptation.get("reason") for answer in answers] == [None, None, "overload", "overload"]
+    assert [answer.adaptation["stepped"] for answer in answers] == [True, True, False, False]
+
+
+# A step for every N images.
+
+
+def step_by_hand(count: int, size: int) -> tuple[lmr.Method, Tensor]:
+    """Every image of the stream is answered with the present state; every ``size`` make a step."""
+    method, waiting, logits = make_method(rows=1), [], []
+    for image in torch.cat([make_images("a", k, 1) for k in range(count)]):
+        logits.append(method.predict(image.unsqueeze(0)).logits.log_softmax(1))
+        waiting.append(image)
+        if len(waiting) == size:
+            method.step(torch.stack(waiting))
+            waiting = []
+    return method, torch.cat(logits)
+
+
+@pytest.mark.parametrize(("sizes", "stepped"), [([1] * 11, 2), ([3, 1, 7], 2), ([2, 9], 1), ([11], 1)])
+def test_every_n_images_make_a_step_however_they_are_sent(tmp_path: Path, sizes: list[int], stepped: int) -> None:
+    method, expected = step_by_hand(11, 4)
+    images = torch.cat([make_images("a", k, 1) for k in range(11)])
+    answers = []
+    for k, part in enumerate(images.split(sizes)):
+        engine = make_engine(tmp_path / "s", step=4)  # restarted every time: images that wait are stored
+        answers += ask(engine, StepRequest("a", part, top=6), make_request("b", k, mode="answer"))[:1]
+        content = wait(engine, engine.read_state("a"))
+        engine.close()
+    close_enough(torch.cat([read_logits(answer) for answer in answers]), expected)
+    assert sum(answer.adaptation["stepped"] for answer in answers) == stepped
+    for key, value in read_tensors(method).items():
+        close_enough(read_tensors(load_state(content))[key], value)
+
+
+def test_frozen_answers_of_counted_steps_reach_their_requests(tmp_path: Path) -> None:
+    """Image 0 and image 3 are compared when the step is made; labels come later."""
+    engine = make_engine(tmp_path / "s", step=4)
+    ask(engine, *(make_request("a", k, 1) for k in range(4)))
+    frozen = lmr.create("zeroshot", make_method().classifier).predict(make_images("a", 0, 1)).labels.item()
+    status = wait(engine, engine.add_labels("a", 1, [NAMES[frozen]]))
+    assert (status.labelled, status.frozen_accuracy) == (1, 1.0)
+    assert wait(engine, engine.add_labels("a", 2, [NAMES[frozen]])).labelled == 2
+    engine.close()
+
+
+def test_reset_drops_images_that_wait(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", step=4)
+    ask(engine, make_request("a", 0, 3))
+    wait(engine, engine.act("a", "reset"))
+    assert not ask(engine, make_request("a", 1, 3))[0].adaptation["stepped"]
+    assert ask(engine, make_request("a", 2, 1))[0].adaptation["stepped"]
+    engine.close()
+
+
+# Keys.
+
+
+def test_retry_with_a_key_is_applied_once(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", keys_per_stream=2)
+    first = engine.submit(make_request("a", 0, key="k0", digest="d0", note={"names": ["x"]}))
+    twice = engine.submit(make_request("a", 0, key="k0", digest="d0"))
+    other = engine.submit(make_request("a", 1, key="k0", digest="d1"))
+    elsewhere = engine.submit(make_request("b", 0, key="k0", digest="d1"))
+    run(engine)
+    refuse(engine, twice, KeyInFlight, "key 'k0' is being served")
+    refuse(engine, other, KeyReused, "another body; use a new key")
+    assert elsewhere.result(0).seq == 1
+    for _ in range(2):  # also after a restart
+        again = ask(engine, make_request("a", 0, key="k0", digest="d0"))[0]
+        assert again == dataclasses.replace(first.result(0), replayed=True)
+        refuse(engine, engine.submit(make_request("a", 1, key="k0", digest="d1")), KeyReused, "another body")
+        engine.close()
+        engine = make_engine(tmp_path / "s", keys_per_stream=2)
+    ask(engine, *(make_request("a", k, key=f"k{k}", digest=f"d{k}") for k in (1, 2)))
+    assert ask(engine, make_request("a", 0, key="k0", digest="d0"))[0].seq == 4  # it was forgotten
+    (answer,) = ask(engine, make_request("a", 5, key="look", digest="d", mode="answer"))
+    assert ask(engine, make_request("a", 5, key="look", digest="d", mode="answer"))[0].replayed
+    assert answer.seq == 4
+    engine.close()
+
+
+def test_key_is_free_after_a_refusal() -> None:
+    engine = make_engine(queue_per_stream=1)
+    waiting = engine.submit(make_request("a", 0))
+    refuse_now = engine.submit(make_request("a", 1, key="k"))
+    assert isinstance(refuse_now.exception(0), QueueFull)
+    run(engine)
+    assert waiting.result(0).seq == 1
+    dropped = engine.submit(make_request("a", 1, key="k"))
+    assert engine.drop(dropped)
+    assert ask(engine, make_request("a", 1, key="k"))[0].seq == 2
+
+
+# Requests that are not served.
+
+
+def test_late_dropped_and_cancelled_requests_adapt_nothing() -> None:
+    clock = Clock()
+    engine = make_engine(clock=clock, timeout_ms=500)
+    late = engine.submit(make_request("a", 0, deadline=clock.now + 1))
+    usual = engine.submit(make_request("a", 0))
+    dropped, cancelled = engine.submit(make_request("b", 0)), engine.submit(make_request("c", 0, key="k"))
+    assert engine.drop(dropped)
+    assert not engine.drop(dropped)
+    assert dropped.cancelled()
+    cancelled.cancel()
+    clock.now += 2
+    refuse(engine, late, DeadlinePassed, "waited longer than it may; nothing was adapted")
+    refuse(engine, usual, DeadlinePassed, "longer")
+    assert engine.look().streams == 0
+    answered = engine.submit(make_request("c", 0, key="k"))
+    assert wait(engine, answered).seq == 1
+    assert not engine.drop(answered)
+
+
+def test_full_queue_says_when_to_return() -> None:
+    engine = make_engine(queue_images=4, max_images=4)
+    served = engine.submit(make_request("a", 0, 4))
+    refused = engine.submit(make_request("b", 0, 1)).exception(0)
+    assert isinstance(refused, QueueFull)
+    assert refused.retry_after > 0
+    assert (engine.look().queue_images, engine.look().queue_requests) == (4, 1)
+    assert wait(engine, served).seq == 1
+
+
+def test_bad_images_are_refused_and_spoil_nothing() -> None:
+    engine = make_engine(max_images=4)
+    good = engine.submit(make_request("a", 0))
+    nan = make_images("b", 0)
+    nan[1, 2, 3] = float("nan")
+    wrong: list[tuple[StepRequest, str]] = [
+        (StepRequest("b", nan), r"Images \[1\] of this batch hold NaN"),
+        (StepRequest("b", make_images("b", 0).float()), "Expected torch.float64 images"),
+        (StepRequest("b", make_images("b", 0)[:0]), "non-empty batch"),
+        (make_request("b", 0, 5), "at most 4 images in a request, got 5"),
+        (make_request("", 0), "Expected a name for the stream"),
+        (make_request("b", 0, places=[0, 1, 5]), "Expected 3 places below 3"),
+    ]
+    for request, words in wrong:
+        refuse(engine, engine.submit(request), BadInput, words)
+    assert good.result(0).seq == 1
+    assert engine.look().streams == 1
+
+
+def test_request_on_which_the_method_fails_fails_alone() -> None:
+    """The small world takes any width; only its weights do not."""
+    engine = make_engine()
+    ask(engine, make_request("bad", 0))
+    before = wait(engine, engine.read_state("bad"))
+    bad = engine.submit(StepRequest("bad", torch.ones(2, 4, 7, dtype=torch.float64)))
+    good = [engine.submit(make_request(stream, 0)) for stream in ("a", "b")]
+    refuse(engine, bad, ComputeFailed, "shape")
+    for stream, future in zip("ab", good, strict=True):
+        close_enough(read_logits(future.result(0)), run_alone(stream, [0])[1][0])
+    assert wait(engine, engine.read_state("bad")) == before
+    assert ask(engine, make_request("bad", 1))[0].seq == 2
+
+
+def test_answers_that_are_not_finite_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine()
+    step = engine.method.step
+
+    def spoil(*given: Any) -> lmr.Prediction:
+        answer = step(*given)
+        answer.logits[1] = float("nan")
+        return answer
+
+    monkeypatch.setattr(engine.method, "step", spoil)
+    (answer,) = ask(engine, make_request("a", 0))
+    assert [len(best) for best in answer.top] == [6, 0, 6]
+    json.loads(answer.to_json(), parse_constant=lambda word: pytest.fail(word))
+    assert wait(engine, engine.find("a")).answers[1]["label"] is None
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_fault_of_the_engine_fails_the_batch_and_not_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    engine = make_engine(tmp_path / "s" if durable else None, threads=True)
+    assert engine.submit(make_request("a", 0)).result(30).seq == 1
+    monkeypatch.setattr("lmr.service.engine.working.worker.describe_health", lambda event: 1 / 0)
+    monkeypatch.setattr("lmr.service.engine.working.worker.StepNote", lambda *given: 1 / 0)
+    with pytest.raises(ComputeFailed, match="ZeroDivisionError"):
+        engine.submit(make_request("a", 1)).result(30)
+    monkeypatch.undo()
+    answer = engine.submit(make_request("a", 1)).result(30)
+    if durable:  # it was read from the store
+        assert answer.seq == 2
+        close_enough(read_logits(answer), run_alone("a", range(2))[1][1])
+    engine.close()
+
+
+# Operators.
+
+
+def test_actions_take_their_turn_and_survive_a_restart(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s")
+    futures: list[Future[Any]] = [engine.submit(make_request("a", 0)), engine.act("a", "freeze")]
+    futures += [engine.submit(make_request("a", 1)), engine.act("a", "resume"), engine.submit(make_request("a", 2))]
+    run(engine)
+    first, frozen, rested, resumed, last = [future.result(0) for future in futures]
+    assert [answer.adaptation["stepped"] for answer in (first, rested, last)] == [True, False, True]
+    assert (frozen.health, frozen.adapts, resumed.health, resumed.adapts) == ("paused", False, "watch", True)
+    method = make_method(rows=1)
+    assert isinstance(method, lmr.Watched)
+    method.step(make_images("a", 0))
+    method.pause()
+    method.step(make_images("a", 1))
+    method.resume()
+    close_enough(read_logits(last), method.step(make_images("a", 2)).logits.log_softmax(1))
+    wait(engine, engine.act("a", "freeze"))
+    engine.close()
+    again = make_engine(tmp_path / "s")
+    assert wait(again, again.find("a")).status.health == "paused"
+    words = [event.words for event in wait(again, again.find("a")).events]
+    assert len(words) == 3
+    assert words[1] == "An operator let the stream adapt again, under observation."
+    again.close()
+
+
+def test_rollback_undo_reset_and_delete() -> None:
+    engine = make_engine()
+    refuse(engine, engine.act("a", "reset"), UnknownStream, "no stream 'a'")
+    ask(engine, make_request("a", 0))
+    refuse(engine, engine.act("a", "rollback"), CannotDo, "There is no snapshot; reset it instead")
+    refuse(engine, engine.act("a", "undo"), CannotDo, "There is nothing to undo")
+    refuse(engine, engine.act("a", "resume"), CannotDo, "The stream adapts already")
+    for k in range(1, 5):
+        ask(engine, make_request("a", k))
+    detail = wait(engine, engine.find("a"))
+    assert detail.snapshots == [2, 4]
+    assert len(detail.history) == 5
+    before = load_state(wait(engine, engine.read_state("a")))
+    assert wait(engine, engine.act("a", "rollback")).health == "rolled back"
+    assert wait(engine, engine.act("a", "undo")).health == "ok"
+    after = load_state(wait(engine, engine.read_state("a")))
+    assert all(torch.equal(value, read_tensors(after)[key]) for key, value in read_tensors(before).items())
+    assert wait(engine, engine.act("a", "reset")).seq == 5
+    (answer,) = ask(engine, make_request("a", 0))
+    assert answer.seq == 6
+    close_enough(read_logits(answer), run_alone("a", [0])[1][0])
+    deleted, recreated = engine.act("a", "delete"), engine.submit(make_request("a", 0))
+    run(engine)
+    assert (deleted.result(0).health, recreated.result(0).seq) == ("deleted", 1)
+    assert engine.look().by_health == {"ok": 1}
+    with pytest.raises(LmrError, match="Expected an action of reset, rollback"):
+        engine.act("a", "jump")  # type: ignore[arg-type]
+
+
+def test_deleted_stream_is_gone_from_the_store(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", threads=True)
+    engine.submit(make_request("a", 0, key="k", digest="d")).result(30)
+    futures = [engine.act("a", "delete"), engine.submit(make_request("a", 1, 1)), engine.act("a", "delete")]
+    assert [future.result(30).seq for future in futures] == [1, 1, 1]
+    assert engine.list_streams().result(30) == []
+    with pytest.raises(UnknownStream):
+        engine.find("a").result(30)
+    assert not engine.submit(make_request("a", 0, key="k", digest="d")).result(30).replayed
+    engine.close()
+
+
+def test_unwatched_method_can_be_reset_alone() -> None:
+    engine = make_engine(watch=None)
+    ask(engine, make_request("a", 0))
+    refuse(engine, engine.act("a", "rollback"), CannotDo, "no rollback without a watch; start the service with --watch")
+    status = wait(engine, engine.act("a", "reset"))
+    assert (status.health, status.adapts) == ("unwatched", True)
+
+
+def test_state_is_given_and_taken_as_a_file(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s")
+    ask(engine, make_request("a", 0), make_request("b", 7))
+    content = wait(engine, engine.read_state("a"))
+    (tmp_path / "file").write_bytes(content)
+    make_method(rows=1).load(tmp_path / "file")
+    assert wait(engine, engine.write_state("b", content)).seq == 1
+    assert wait(engine, engine.write_state("new", content)).seq == 0
+    for stream in ("b", "new"):
+        assert wait(engine, engine.read_state(stream)) == content
+    before = wait(engine, engine.read_state("b"))
+    refuse(engine, engine.write_state("b", content[:-9]), BadInput, "not a complete state file")
+    refuse(engine, engine.write_state("b", make_method("tent", 1).dump()), BadInput, "The state belongs to tent")
+    refuse(engine, engine.write_state("other", b"x"), BadInput, "not a complete state file")
+    assert wait(engine, engine.read_state("b")) == before
+    assert engine.look().streams == 3
+    engine.close()
+
+
+def test_damaged_stream_can_be_deleted_and_harms_no_other(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", resident=1)
+    ask(engine, make_request("a", 0), make_request("b", 0))
+    engine._store._writer.execute("UPDATE states SET content = x'00' WHERE stream = 1")
+    bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1))
+    refuse(engine, bad, ComputeFailed, "state of stream 'a' in the store is damaged")
+    assert good.result(0).seq == 2
+    assert wait(engine, engine.act("a", "delete")).health == "deleted"
+    assert ask(engine, make_request("a", 0))[0].seq == 1
+    engine.close()
+
+
+# Labels.
+
+
+def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", resident=2)
+    (answer,) = ask(engine, make_request("a", 0))
+    ask(engine, make_request("b", 0), make_request("c", 0))  # "a" makes room: its note is read from the store
+    stored, content = engine._store.read_state("a"), wait(engine, engine.read_state("a"))
+    given = [best[0][0] for best in answer.top]
+    wrong = next(name for name in NAMES if name != given[1])
+    status = wait(engine, engine.add_labels("a", 1, [given[0], wrong, None]))
+    assert status.labelled == 2
+    assert status.accuracy == pytest.approx(0.5, abs=0.01)
+    frozen = lmr.create("zeroshot", make_method().classifier).predict(make_images("a", 0)).labels.tolist()
+    assert status.frozen_accuracy == float(NAMES[frozen[0]] == given[0])  # one image in three is compared
+    assert wait(engine, engine.add_labels("a", 1, [wrong, wrong, given[2]])).labelled == 3
+    assert engine._store.read_state("a") == stored
+    assert wait(engine, engine.read_state("a")) == content
+    history = wait(engine, engine.find("a")).history
+    assert history[-1]["accuracy"] == pytest.approx(2 / 3, abs=0.01)
+    refuse(engine, engine.add_labels("a", 2, [None]), BadInput, "has no request 2 among its last 200")
+    refuse(engine, engine.add_labels("a", 1, [None]), BadInput, "Expected 3 labels for request 1, got 1")
+    refuse(engine, engine.add_labels("a", 1, ["cow", None, None]), BadInput, "do not include 'cow'")
+    refuse(engine, engine.add_labels("x", 1, [None]), UnknownStream, "no stream 'x'")
+    ask(engine, make_request("a", 1, 2, places=[1, 3], sent=4))
+    refuse(engine, engine.add_labels("a", 2, [None] * 3), BadInput, "Expected 4 labels for request 2, got 3")
+    assert wait(engine, engine.add_labels("a", 2, [NAMES[0]] * 4)).labelled == 5
+    engine.close()
+    again = make_engine(tmp_path / "s")
+    assert wait(again, again.find("a")).status.labelled == 5
+    again.close()
+
+
+# What others see.
+
+
+def test_detail_list_and_overview(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", resident=2)
+    (answer, *_) = ask(engine, *(make_request(stream, 0) for stream in "cab"))
+    detail = wait(engine, engine.find("c"))
+    assert detail.status.seq == 1
+    assert [(one["seq"], one["label"]) for one in detail.answers] == [(1, best[0][0]) for best in answer.top]
+    assert sum(share for _, share in detail.shares) == pytest.approx(1)
+    assert detail.history[0].keys() >= {"seq", "concentration", "entropy", "drift", "agreement", "frozen_accuracy"}
+    assert detail.signals["compared"] == 1
+    assert [one.stream for one in wait(engine, engine.list_streams(limit=2))] == ["a", "b"]
+    assert [one.stream for one in wait(engine, engine.list_streams(after="a"))] == ["b", "c"]
+    waiting = engine.submit(make_request("b", 1))
+    status = wait_for_status(engine, "b")
+    assert status.waiting == 1
+    run(engine)
+    assert waiting.result(0).timing.keys() == {"queue_ms", "step_ms", "batch_images", "batch_streams"}
+    overview = engine.look()
+    assert (overview.state, overview.streams, overview.resident, overview.in_flight) == ("ready", 3, 2, 0)
+    assert overview.by_health == {"ok": 3}
+    assert overview.store_bytes > 0
+    assert overview.images_per_second == pytest.approx(12 / 10)
+    json.dumps([dataclasses.asdict(overview), dataclasses.asdict(detail)])
+    engine.close()
+    again = make_engine(tmp_path / "s")
+    assert again.look().by_health == {"ok": 3}
+    assert again.look().change > overview.change
+    assert again.read_changes(overview.change, 10).lost
+    again.close()
+
+
+def wait_for_status(engine: Engine, stream: str) -> Any:
+    return next(one for one in engine.list_streams().result(0) if one.stream == stream)
+
+
+def test_changes_are_followed() -> None:
+    engine = make_engine()
+    start = engine.look().change
+    ask(engine, make_request("a", 0), make_request("b", 0))
+    wait(engine, engine.act("a", "freeze"))
+    changes = engine.read_changes(start, 10)
+    assert [(one.stream, one.health) for one in changes.streams] == [("b", "ok"), ("a", "paused")]
+    assert [(one.stream, one.kind, one.before, one.after) for one in changes.events] == [("a", "operator", "ok", "paused")]
+    assert (changes.upto, changes.lost) == (engine.look().change, False)
+    assert engine.read_changes(changes.upto, 10).streams == []
+
+
+def test_change_of_health_is_an_event(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s")
+    ask(engine, make_request("a", 0))
+    method = engine.method
+    assert isinstance(method, lmr.Watched)
+    loud = dataclasses.replace(method.settings.thresholds, entropy=1e6, entropy_ratio=0.0, least=1, confirm=1)
+    method.settings = dataclasses.replace(method.settings, thresholds=loud)
+    for k in range(1, 4):
+        ask(engine, make_request("a", k))
+    events = wait(engine, engine.find("a")).events
+    assert [(event.before, event.after) for event in events][:2] == [("ok", "watch"), ("watch", "reset")]
+    assert "entropy" in events[0].words
+    assert events[0].signals["compared"] > 0
+    assert wait(engine, engine.find("a")).status.health == "reset"
+    engine.close()
+    again = make_engine(tmp_path / "s")
+    assert wait(again, again.find("a")).events == events
+    again.close()
+
+
+def test_listener_that_fails_does_no_harm() -> None:
+    engine, reports = make_engine(), []
+    engine.listen(lambda report: 1 / 0)  # type: ignore[arg-type,return-value]
+    engine.listen(reports.append)
+    ask(engine, make_request("a", 0), make_request("b", 0, mode="answer"))
+    assert [(one.images, one.streams, one.steps) for one in reports] == [(6, 2, 1)]
+    assert reports[0].commit_seconds is not None
+
+
+# Threads, and the end.
+
+
+def count_threads() -> int:
+    return sum(thread.name.startswith("lmr-") for thread in threading.enumerate())
+
+
+def test_threads_serve_streams_as_alone_and_end(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", threads=True, resident=4, max_wait_ms=2.0)
+    futures = {(stream, k): engine.submit(make_request(stream, k)) for k in range(6) for stream in STREAMS}
+    for stream in STREAMS:
+        for k, expected in enumerate(run_alone(stream, range(6))[1]):
+            answer = futures[stream, k].result(60)
+            assert (answer.seq, answer.saved) == (k + 1, True)
+            close_enough(read_logits(answer), expected)
+    assert count_threads() > 0
+    assert engine.drain(30)
+    assert engine.look().state == "draining"
+    assert isinstance(engine.submit(make_request("a", 0)).exception(0), NotReady)
+    assert isinstance(engine.act("a", "reset").exception(0), NotReady)
+    engine.close()
+    engine.close()
+    assert count_threads() == 0
+    assert engine.look().state == "closed"
+    assert isinstance(engine.find("a").exception(0), NotReady)
+
+
+def test_engine_that_was_not_started_refuses() -> None:
+    engine = Engine(make_method(), NAMES, ServiceSettings(), threads=False)
+    assert engine.look().state == "loading"
+    with pytest.raises(NotReady, match="The service is loading"):
+        engine.submit(make_request("a", 0)).result(0)
+    engine.start()
+    with pytest.raises(LmrError, match="started before"):
+        engine.start()
+    engine.close()
+
+
+def test_drain_refuses_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(threads=True, max_batch=1, max_images=1)
+    step = engine.method.step
+    begun = threading.Event()
+
+    def work_slowly(*given: Any) -> lmr.Prediction:
+        begun.set()
+        time.sleep(0.3)
+        return step(*given)
+
+    monkeypatch.setattr(engine.method, "step", work_slowly)
+    first, second = engine.submit(make_request("a", 0, 1)), engine.submit(make_request("a", 1, 1))
+    begun.wait(30)
+    assert not engine.drain(0.05)
+    with pytest.raises(NotReady, match="being stopped"):
+        second.result(30)
+    engine.close()
+    assert first.result(0).seq == 1  # it was begun, so it was finished
+    assert count_threads() == 0

@@ -1,0 +1,135 @@
+"""Engines of a small world, driven step by step with a clock that stands still, and stores that fail when told to."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import small_world
+import torch
+from torch import Tensor
+
+import lmr
+from lmr.service.engine.engine import Engine
+from lmr.service.engine.step_types import StepAnswer, StepRequest
+from lmr.service.engine.working.packing import describe_identity
+from lmr.service.service_settings import ServiceSettings
+from lmr.service.store.store import Store
+from lmr.service.store.stored_types import Transaction
+from lmr.watching.watch_settings import Thresholds, WatchSettings
+
+NAMES = [f"class {k}" for k in range(small_world.CLASSES)]
+CALM = WatchSettings(every=3, thresholds=Thresholds(canary_agreement=0, canary_fall=9, drift=99, quiet=2, rest=2))
+
+
+class Clock:
+    """Seconds, as they are set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FragileStore(Store):
+    """A store on a disk that is full as long as ``full`` says so."""
+
+    full = False
+
+    def commit(self, transaction: Transaction, keys: int = 64) -> None:
+        self._check()
+        super().commit(transaction, keys)
+
+    def probe(self, size: int) -> None:
+        self._check()
+        super().probe(size)
+
+    def _check(self) -> None:
+        if self.full:
+            raise sqlite3.OperationalError("database or disk is full")
+
+
+def make_method(spec: str = "lmr", rows: int = 4, watch: WatchSettings | None = CALM) -> lmr.Method:
+    clip = small_world.make_classifier()
+    clip.logit_scale = 200.0  # so that it is sure of most images, and some become canaries
+    method = lmr.create(spec, clip, streams=rows)
+    return method if watch is None else lmr.Watched(method, watch)
+
+
+def make_engine(
+    path: Path | None = None,
+    *,
+    spec: str = "lmr",
+    resident: int = 4,
+    watch: WatchSettings | None = CALM,
+    threads: bool = False,
+    clock: Clock | None = None,
+    **settings: Any,
+) -> Engine:
+    """An engine that was started; without threads its clock stands still and no batch waits for more."""
+    method = make_method(spec, resident, watch)
+    store = None if path is None else FragileStore(path, describe_identity(method))
+    given = {"resident": resident, "max_wait_ms": 0.0, **settings}
+    times = {} if threads else {"clock": clock or Clock()}
+    engine = Engine(method, NAMES, ServiceSettings(**given), store, threads=threads, **times)
+    engine.start()
+    return engine
+
+
+def make_images(stream: str, k: int, count: int = 3) -> Tensor:
+    """The images of request ``k`` of a stream, the same at every call."""
+    first = sum(stream.encode())
+    wave = torch.arange(count * 4 * small_world.WIDTH, dtype=torch.float64)
+    return torch.cos(wave * (0.9 + 0.01 * (first % 37) + 0.05 * k) + first + k).view(count, 4, small_world.WIDTH)
+
+
+def make_request(stream: str, k: int, count: int = 3, **values: Any) -> StepRequest:
+    return StepRequest(stream, make_images(stream, k, count), **{"top": small_world.CLASSES, **values})
+
+
+def run(engine: Engine) -> None:
+    """Do all that is due."""
+    while engine.run_once():
+        pass
+
+
+def ask(engine: Engine, *requests: StepRequest) -> list[StepAnswer]:
+    """Serve requests together."""
+    futures = [engine.submit(request) for request in requests]
+    run(engine)
+    return [future.result(0) for future in futures]
+
+
+def wait(engine: Engine, future: Future[Any]) -> Any:
+    run(engine)
+    return future.result(0)
+
+
+def read_logits(answer: StepAnswer) -> Tensor:
+    """Logarithms of the probabilities [n, C] of an answer with all classes."""
+    rows = [[dict(best)[name] for name in NAMES] for best in answer.top]
+    return torch.tensor(rows, dtype=torch.float64).log()
+
+
+def run_alone(stream: str, requests: Sequence[int], spec: str = "lmr", count: int = 3) -> tuple[lmr.Method, list[Tensor]]:
+    """The method after these requests of a stream alone, and the logarithms of the probabilities of its answers."""
+    method = make_method(spec, 1)
+    answers = [method.step(make_images(stream, k, count)).logits.log_softmax(1) for k in requests]
+    return method, answers
+
+
+def read_tensors(method: lmr.Method) -> dict[str, Tensor]:
+    """The tensors of a watched method of one stream, without its watch."""
+    assert isinstance(method, lmr.Watched)
+    return method.method.state
+
+
+def load_state(content: bytes, spec: str = "lmr") -> lmr.Method:
+    """The state in a file, in a method of one stream."""
+    method = make_method(spec, 1)
+    method.restore(content)
+    return method
