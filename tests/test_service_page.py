@@ -50,7 +50,9 @@ def test_curl_examples_run(url: str) -> None:
     assert len(CURL) >= 8
     for line in CURL:
         words = shlex.split(line.replace(ADDRESS, url))
-        done = subprocess.run([*words, "-sS", "--fail-with-body"], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [*words, "-sS", "--fail-with-body"], capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, (line, done.stdout, done.stderr)
         if "-o" not in words:
             json.loads(done.stdout)
@@ -76,7 +78,11 @@ def test_routes_codes_and_flags_of_the_page_exist() -> None:
     for action in re.findall(r"`(:\w+)`", PAGE):
         assert f"/v1/streams/{{stream}}{action}" in routes, action
     known = {word for action in build_command("serve")._actions for word in action.option_strings}
-    others = {word for name in ("camera", "load", "predict") for word in re.findall(r"--[\w-]+", build_command(name).format_help())}
+    others = {
+        word
+        for name in ("camera", "load", "predict")
+        for word in re.findall(r"--[\w-]+", build_command(name).format_help())
+    }
     for flag in set(re.findall(r"(?<![\w-])(--[a-z][\w-]*)", PAGE)):
         assert flag in known | others or f"curl" in PAGE and flag == "--data-binary", flag
     codes = {code for route in routes.values() for method in route.values() for code in method["responses"]}

@@ -51,7 +51,9 @@ class ScriptedService:
                 return 200, answer, True
             done = self.steps.setdefault(stream, [])
             done.append(one.images)
-            results = [{"label": f"{len(image)} bytes", "probability": 0.5, "top": [["a", 0.5]]} for image in one.images]
+            results = [
+                {"label": f"{len(image)} bytes", "probability": 0.5, "top": [["a", 0.5]]} for image in one.images
+            ]
             facts = {"adaptation": {"health": "ok"}, "timing": {"step_ms": 1.0}, "model": "m", "spec": "s", "new": 1}
             answer = {"stream": stream, "seq": len(done), "saved": True, "answers": results, **facts}
             self.answers[stream, key] = digest, answer

@@ -22,6 +22,7 @@ from lmr.service.load.load_result import LoadResult, judge
 DISK_MB = 64
 STREAM = "load-00000"
 RECOVERY_SECONDS = 60.0
+MOST_REQUESTS = 200
 
 
 def measure_full_disk(bench: LoadBench) -> LoadResult:
@@ -35,17 +36,22 @@ def measure_full_disk(bench: LoadBench) -> LoadResult:
     with ChildService(options, bench.folder, wrap) as service, Client(service.url, patience=0) as client:
         for number in range(5):
             client.step(STREAM, images[number])
-        before = client.state(STREAM)
+        codes, answered, adapted = list[int](), 0, 0
+        before = during = client.state(STREAM)
         with _fill(service, disk, mounted):
-            codes, answered, adapted = list[int](), 0, 0
-            for number in range(5, 15):
+            ready = True
+            for number in range(MOST_REQUESTS):  # what SQLite has room for in its own files is still written
                 try:
-                    answer = client.step(STREAM, images[number])
-                    answered += 1
-                    adapted += bool(answer.adaptation.get("stepped"))
+                    answer = client.step(STREAM, images[number % len(images)])
                 except ServiceError as error:
                     codes.append(error.status or 0)
-            ready = client.is_ready()
+                    ready = client.is_ready()
+                    break
+                before = client.state(STREAM)
+            for number in range(5):
+                answer = client.step(STREAM, images[number])
+                answered += 1
+                adapted += bool(answer.adaptation.get("stepped"))
             during = client.state(STREAM)
         recovered = _wait_for_recovery(client, images[15])
         last = client.step(STREAM, images[16])

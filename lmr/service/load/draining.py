@@ -14,6 +14,7 @@ from lmr.service.load.load_result import LoadResult, judge
 
 DRAIN_SECONDS = 10.0
 STREAMS = 16
+ENOUGH_SECONDS = 120.0  # to wait for a few answers on a slow machine
 
 
 def measure_drain(bench: LoadBench) -> LoadResult:
@@ -41,7 +42,10 @@ def measure_drain(bench: LoadBench) -> LoadResult:
         workers = [threading.Thread(target=work, args=(name,), daemon=True) for name in names]
         for worker in workers:
             worker.start()
-        time.sleep(bench.choose(10, 1.5))
+        end = time.monotonic() + ENOUGH_SECONDS
+        time.sleep(bench.choose(10, 0.1))
+        while codes.count(200) < 2 * STREAMS and time.monotonic() < end:
+            time.sleep(0.05)
         code, seconds = service.terminate()
         stop.set()
         for worker in workers:

@@ -16,7 +16,18 @@ def test_a_table_of_what_came_of_the_cameras() -> None:
         CameraReport("cam-8", 90, None, None, "reset", ["ok → watch", "watch → reset"]),
     ]
     lines = format_reports(reports).splitlines()
-    assert lines[0].split() == ["camera", "requests", "adapted", "frozen", "gain", "health", "what", "the", "watch", "did"]
+    assert lines[0].split() == [
+        "camera",
+        "requests",
+        "adapted",
+        "frozen",
+        "gain",
+        "health",
+        "what",
+        "the",
+        "watch",
+        "did",
+    ]
     assert lines[2].split() == ["cam-1", "200", "70.1", "55.0", "+15.1", "ok", "–"]
     assert lines[3].endswith("reset   ok → watch, watch → reset")
 
