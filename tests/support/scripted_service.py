@@ -1,4 +1,4 @@
-"""A service over a real socket that does what a test tells it: it keeps keys and steps, refuses, and breaks connections."""
+"""A service over a real socket that does as a test tells it: keeps keys and steps, refuses, breaks connections."""
 
 from __future__ import annotations
 
