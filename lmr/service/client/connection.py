@@ -88,12 +88,12 @@ class Connection:
                 raise problem
             attempt += 1
 
-    def ask(self, path: str) -> int | None:
-        """The code of one GET, tried once; None if there is no connection."""
+    def ask_readiness(self) -> str:
+        """The word of the readiness probe, asked once; "unreachable" if there is no such service."""
         try:
-            return self._http.get(path, timeout=CONNECT_SECONDS).status_code
-        except httpx.TransportError:
-            return None
+            return str(self._http.get("/readyz", timeout=CONNECT_SECONDS).json()["status"])
+        except (httpx.TransportError, ValueError, KeyError, TypeError):
+            return "unreachable"
 
     def read_json(self, response: httpx.Response) -> Any:
         """The body of a response; a ServiceError if it is not JSON, as when something else listens there."""

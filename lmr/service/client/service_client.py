@@ -187,9 +187,13 @@ class Client:
         content: dict[str, Any] = self._connection.read_json(self._connection.send("GET", "/v1/model"))
         return content
 
+    def readiness(self) -> str:
+        """One of ready, degraded (it answers without adapting), loading, draining, unreachable. Does not wait."""
+        return self._connection.ask_readiness()
+
     def is_ready(self) -> bool:
-        """Whether the service takes requests now; False too if it cannot be reached. Does not wait."""
-        return self._connection.ask("/readyz") == 200
+        """Whether the service takes requests now and can save what they teach."""
+        return self.readiness() == "ready"
 
     def _act(self, stream: str, action: StreamAction) -> StreamStatus:
         """An operator's action; a second rollback would go further back, so it is sent again only if it was refused."""

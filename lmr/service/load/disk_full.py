@@ -39,13 +39,13 @@ def measure_full_disk(bench: LoadBench) -> LoadResult:
         codes, answered, adapted = list[int](), 0, 0
         before = during = client.state(STREAM)
         with _fill(service, disk, mounted):
-            ready = True
+            readiness = ""
             for number in range(MOST_REQUESTS):  # what SQLite has room for in its own files is still written
                 try:
                     answer = client.step(STREAM, images[number % len(images)])
                 except ServiceError as error:
                     codes.append(error.status or 0)
-                    ready = client.is_ready()
+                    readiness = client.readiness()
                     break
                 before = client.state(STREAM)
             for number in range(5):
@@ -58,17 +58,17 @@ def measure_full_disk(bench: LoadBench) -> LoadResult:
     unchanged = before == during
     figures = {
         "way": "tmpfs" if mounted else "RLIMIT_FSIZE", "refusals": codes, "answered_without_adapting": answered,
-        "adapted": adapted, "ready_while_full": ready, "state_unchanged": unchanged, "recovered": recovered,
+        "adapted": adapted, "readiness": readiness, "state_unchanged": unchanged, "recovered": recovered,
         "seq_after": last.seq,
     }  # fmt: skip
     return LoadResult(
         "disk full",
         f"pocket, store on a full {'file system (tmpfs)' if mounted else 'file (size limit of the process)'}",
-        "503, then answers without adapting; not ready; no state changed; recovers",
+        "503, then answers without adapting, and says so; no state changed; recovers",
         f"{len(codes)} refused ({', '.join(map(str, sorted(set(codes)))) or 'none'}), {answered} answered without "
-        f"adapting, {'not ' if not ready else ''}ready, state {'unchanged' if unchanged else 'changed'}, "
+        f"adapting, readiness {readiness!r}, state {'unchanged' if unchanged else 'changed'}, "
         f"{'adapts again' if recovered else 'does not adapt again'} with space",
-        judge(set(codes) == {503}, answered > 0, adapted == 0, not ready, unchanged, recovered),
+        judge(set(codes) == {503}, answered > 0, adapted == 0, readiness == "degraded", unchanged, recovered),
         figures,
     )
 

@@ -123,8 +123,13 @@ def test_nobody_there(service: ScriptedService) -> None:
 
 
 def test_the_token_is_sent(service: ScriptedService) -> None:
+    service.reply = {"status": "ready"}
     with lmr.Client(service.url, " secret\n") as client:
         assert client.is_ready()
+        service.reply = {"status": "degraded", "reason": "The disk is full."}
+        assert (client.readiness(), client.is_ready()) == ("degraded", False)
+        service.reply = b"<html>"
+        assert client.readiness() == "unreachable"
     assert service.seen[0].headers["Authorization"] == "Bearer secret"
     assert service.seen[0].path == "/readyz"
 
