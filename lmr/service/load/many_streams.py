@@ -67,8 +67,8 @@ def measure_many_streams(bench: LoadBench) -> LoadResult:
         "many streams",
         f"pocket, {count} streams of {ROUNDS} requests, {resident} resident",
         "logits within 1e-4 of solo runs, same labels; memory flat",
-        f"{len(kept)} streams compared: logits of classes above {100 * LEAST:.0f} % within {worst:.1e}, labels {'the same' if same else 'not the same'}; "
-        f"memory ×{growth:.2f} from the first round to the last",
+        f"{len(kept)} streams compared: logits of classes above {100 * LEAST:.0f} % within {worst:.1e}, labels "
+        f"{'the same' if same else 'not the same'}; memory ×{growth:.2f} from the first round to the last",
         judge(worst <= NEAR, same, growth <= FLAT, not problems),
         figures,
     )

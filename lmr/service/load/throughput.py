@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from lmr.service.client.service_answer import ServiceAnswer
 from lmr.service.client.service_client import Client
 from lmr.service.load.bare_loop import BareLoop
@@ -67,6 +69,7 @@ def _measure(
         "mean_batch_images": sum(tolls.batch_images) / max(len(tolls.batch_images), 1),
         "codes": dict(tolls.codes),
         "spec": spec,
+        "threads": torch.get_num_threads(),
     }
     found = (
         f"{share:.2f} ({rate:.1f} against {cost.per_cpu_second:.1f} images per CPU second; "
