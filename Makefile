@@ -25,10 +25,7 @@ docs: $(READY)
 	$(BIN)/mkdocs build --quiet --strict
 	@echo "The site is in site/. See it with: $(BIN)/python -m http.server --directory site"
 
-wheel-serve-demo: $(SERVED)
-	$(BIN)/lmr serve --demo
-
-test: $(READY)
+wheel-test: $(READY)
 	$(BIN)/python .ci/check_wheel.py
 
 format: $(READY)
