@@ -40,6 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("experiments", nargs="*", metavar="NAME", help="experiments to run (default: all)")
     add("--short", action="store_true", help="small forms, which show that everything works; not for figures")
     add("--seed", type=int, default=0, metavar="N", help="seed of the random moments (default: %(default)s)")
+    add("--kills", type=int, default=200, metavar="N", help="how often the service is killed (default: %(default)s)")
     add("--out", metavar="FILE", help="add a JSON line for each experiment to FILE")
     add("--folder", metavar="DIR", help="keep models, stores and logs in DIR (default: a temporary folder)")
 
@@ -53,6 +54,7 @@ def run(options: argparse.Namespace) -> str | None:
         options.experiments,
         short=options.short,
         seed=options.seed,
+        kills=options.kills,
         out=options.out,
         folder=options.folder,
         say=lambda words: print(f"lmr: {words}", file=sys.stderr, flush=True),

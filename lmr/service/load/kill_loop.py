@@ -52,7 +52,7 @@ def list_places(stream: int, turn: int) -> list[int]:
 
 def measure_kills(bench: LoadBench) -> LoadResult:
     """Cameras send all the time, with retries under one key, while the service is killed and started again."""
-    model, kills = find_pocket(), bench.count(200, 2)
+    model, kills = find_pocket(), bench.count(bench.kills, 2)
     chance, ended = random.Random(bench.seed), threading.Event()
     names = name_streams(STREAMS)
     with bench.make_service(model, "kills") as service:

@@ -18,6 +18,7 @@ class LoadBench:
     folder: Path
     short: bool = False
     seed: int = 0
+    kills: int = 200
     say: Callable[[str], object] = lambda words: None
 
     def choose(self, long: float, short: float) -> float:

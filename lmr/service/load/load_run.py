@@ -36,6 +36,7 @@ def run_load(
     *,
     short: bool = False,
     seed: int = 0,
+    kills: int = 200,
     out: str | None = None,
     folder: str | None = None,
     say: Callable[[str], object] = lambda words: None,
@@ -44,6 +45,8 @@ def run_load(
 
     ``folder`` keeps models, stores and logs; without it they are in a temporary folder and deleted.
     """
+    if kills < 1:
+        raise LmrError(f"Expected at least one kill, got {kills}.")
     for name in names:
         if name not in EXPERIMENTS:
             raise LmrError(f"There is no experiment {name!r}; choose from: {', '.join(EXPERIMENTS)}.")
@@ -51,7 +54,7 @@ def run_load(
     with tempfile.TemporaryDirectory(prefix="lmr-load-") as temporary:
         place = Path(temporary if folder is None else folder)
         place.mkdir(parents=True, exist_ok=True)
-        bench = LoadBench(place, short, seed, say)
+        bench = LoadBench(place, short, seed, kills, say)
         for name in names or EXPERIMENTS:
             say(f"{name} ...")
             result = EXPERIMENTS[name](bench)
