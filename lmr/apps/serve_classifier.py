@@ -28,6 +28,7 @@ from lmr.models.known_models import DEFAULT_MODEL
 from lmr.service.client.token_file import read_token_file
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.working.packing import describe_identity
+from lmr.service.loopback import is_loopback
 from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Store
 from lmr.watching.watch_settings import WatchSettings, read_watch
@@ -163,8 +164,6 @@ def open_store(folder: AnyPath, method: Method, guard: WatchSettings | None) -> 
 
 def choose_token(host: str, token_file: AnyPath | None) -> str | None:
     """The token that clients must send; a service that others can reach needs one."""
-    from lmr.service.app.gate import is_loopback
-
     if token_file is None:
         if not is_loopback(host):
             raise LmrError(

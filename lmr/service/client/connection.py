@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from lmr.service.client.client_errors import (
     TokenRefused,
 )
 from lmr.service.client.retry_rule import PASSING, RetryRule, read_retry_after
+from lmr.service.loopback import is_loopback
 from lmr.version import __version__
 
 try:
@@ -129,16 +129,6 @@ class Connection:
         if status in PASSING and code != NOT_POSSIBLE:
             return ServiceBusy(f"The service at {self.url} refused for now ({status}): {words}", status, code)
         return ServiceError(f"The service at {self.url} refused the request ({status}): {words}", status, code)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _read_reason(response: httpx.Response) -> tuple[str, str]:
