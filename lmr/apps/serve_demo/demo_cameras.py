@@ -88,7 +88,7 @@ class DemoCameras:
 def format_reports(reports: Sequence[CameraReport]) -> str:
     """A table for a terminal; accuracies in %."""
     head = ("camera", "requests", "adapted", "frozen", "gain", "health", "what the watch did")
-    rows = [head]
+    rows: list[tuple[str, ...]] = [head]
     for one in reports:
         numbers = [_percent(one.accuracy), _percent(one.frozen_accuracy)]
         both = one.accuracy is not None and one.frozen_accuracy is not None

@@ -37,6 +37,10 @@ def serve_demo(
         runs.append(_DemoRun(url, stop, seconds, say))
         runs[0].start()
 
+    def end() -> None:
+        for run in runs:
+            run.finish()
+
     with tempfile.TemporaryDirectory(prefix="lmr-serve-demo-") as folder:
         serve_classifier(
             list(read_list(CLASSES)),
@@ -49,7 +53,7 @@ def serve_demo(
             log_level=log_level,
             say=say,
             on_ready=begin,
-            on_stop=lambda: [run.finish() for run in runs],
+            on_stop=end,
         )
     for run in runs:
         if run.failure is not None:

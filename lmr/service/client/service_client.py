@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from lmr.core.errors import LmrError
@@ -88,8 +88,7 @@ class Client:
         adapt. The request with the same ``key`` and images as an earlier one of the stream gets the earlier answer.
         ``timeout_ms`` is how long the request may wait in the queue.
         """
-        many = isinstance(images, Sequence) and not isinstance(images, str | bytes | bytearray | memoryview)
-        parts = [read_image(image) for image in (images if many else [images])]  # type: ignore[list-item]
+        parts = [read_image(image) for image in _list_images(images)]
         if not parts:
             raise LmrError("Expected at least one image, got an empty list.")
         kind, content = pack_images(parts)
@@ -210,3 +209,10 @@ def _find(stream: str) -> str:
     if not isinstance(stream, str) or not stream:
         raise LmrError(f"Expected the name of a stream, got {stream!r}.")
     return f"/v1/streams/{quote(stream, safe='')}"
+
+
+def _list_images(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:
+    """One image, or several; a path and the bytes of a file are sequences too, but one image."""
+    if isinstance(images, Sequence) and not isinstance(images, str | bytes | bytearray | memoryview):
+        return list(images)
+    return [cast("AnyImage", images)]

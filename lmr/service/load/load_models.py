@@ -43,14 +43,18 @@ def find_pocket() -> LoadModel:
 def write_random_vit(folder: Path) -> LoadModel:
     """CLIP ViT-B/16 with random weights as a Hugging Face folder of 600 MB; made once in a folder."""
     from lmr.models.clip.clip_model import random_clip
+    from lmr.models.clip.image_tower import VisionTower
+    from lmr.models.clip.text_tower import TextTower
     from lmr.models.formats.to_transformers import build_transformers_clip
 
     path = folder / "random-vit-b-16"
     if not (path / "config.json").exists():
         backbone = random_clip("ViT-B-16")
-        side = backbone.text_side(["a photo."])
-        assert side is not None  # a CLIP model has a text tower
-        build_transformers_clip(backbone.encoder, side.tower).save_pretrained(path)
+        image, side = backbone.encoder, backbone.text_side(["a photo."])
+        assert isinstance(image, VisionTower)
+        assert side is not None
+        assert isinstance(side.tower, TextTower)
+        build_transformers_clip(image, side.tower).save_pretrained(path)
     return LoadModel("ViT-B/16, random weights", str(path), VIT_CLASSES, 224)
 
 

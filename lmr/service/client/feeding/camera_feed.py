@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock
@@ -20,6 +20,10 @@ from lmr.service.client.feeding.camera_position import CameraPosition, read_posi
 from lmr.service.client.feeding.camera_sources import CameraFrame, CameraSource, Say
 from lmr.service.client.service_answer import ServiceAnswer
 from lmr.service.client.service_client import Client
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 REFUSED_IMAGES = (413, 415, 422)  # the service will not take these images, today or tomorrow; others may be fine
 LINGER_SECONDS = 1.0  # an incomplete batch is sent when no frame came for so long
@@ -151,7 +155,7 @@ class CameraFeed:
         self._keep(position)
         return position
 
-    def _encode(self, pixels: object) -> bytes:
+    def _encode(self, pixels: NDArray[np.uint8]) -> bytes:
         """The same pixels always give the same bytes, so that a request can be sent again after a restart."""
         from PIL import Image
 
