@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from lmr.models import Backbone, list_models, load
     from lmr.models.adapters import from_open_clip, from_transformers, wrap_transformers
     from lmr.models.preprocessing import Preprocessing
+    from lmr.service.client.client_errors import ServiceError
+    from lmr.service.client.service_client import Client
     from lmr.watching.watch_method import watch
     from lmr.watching.watch_settings import Thresholds
     from lmr.watching.watched import Watched
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "Backbone": "lmr.models",
     "BimodalMethod": "lmr.core.bimodal",
+    "Client": "lmr.service.client.service_client",
     "Dataset": "lmr.data.sets.dataset",
     "FrozenAnswer": "lmr.core.batch",
     "GradientMethod": "lmr.core.gradient",
@@ -51,6 +54,7 @@ _PLACES = {
     "Preset": "lmr.core.traits",
     "Role": "lmr.core.traits",
     "Scores": "lmr.core.traits",
+    "ServiceError": "lmr.service.client.client_errors",
     "TextSide": "lmr.core.text",
     "Thresholds": "lmr.watching.watch_settings",
     "Tower": "lmr.core.traits",
@@ -75,6 +79,7 @@ _PLACES = {
 __all__ = [
     "Backbone",
     "BimodalMethod",
+    "Client",
     "Dataset",
     "FrozenAnswer",
     "GradientMethod",
@@ -91,6 +96,7 @@ __all__ = [
     "Preset",
     "Role",
     "Scores",
+    "ServiceError",
     "TextSide",
     "Thresholds",
     "Tower",

@@ -28,6 +28,7 @@ from lmr.models.known_models import DEFAULT_MODEL
 from lmr.service.client.token_file import read_token_file
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.working.packing import describe_identity
+from lmr.service.loopback import is_loopback
 from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Store
 from lmr.watching.watch_settings import WatchSettings, read_watch
@@ -62,12 +63,15 @@ def serve_classifier(
     memory: Literal["fast", "lean"] = "fast",
     compile: bool = False,
     say: Callable[[str], None] = print,
+    on_ready: Callable[[str, Callable[[], None]], None] = lambda url, stop: None,
+    on_stop: Callable[[], object] = lambda: None,
 ) -> None:
     """Serve a classifier over HTTP until SIGTERM or Ctrl-C; every stream has an adaptive state of its own.
 
     ``labels``, ``model``, ``method``, ``templates``, ``prompts`` and the five arguments before ``say`` are those of
     ``predict_images``. ``state_dir`` is the folder of the store, "none" for states in memory alone. ``say`` is told
-    what is served, and where. What does not fit together raises LmrError before the service answers anything.
+    what is served, and where. ``on_ready`` gets the address and a function that ends the service; ``on_stop`` is
+    called before it ends. What does not fit together raises LmrError before the service answers anything.
     """
     check_packages()
     from lmr.service.app.app_factory import make_service_app
@@ -82,7 +86,7 @@ def serve_classifier(
     options = ModelOptions(architecture, device, dtype, memory, compile)
     wording = choose_prompts(templates, prompts)
     service = LiveService(settings)
-    server = Server(make_service_app(service, token=token), host, port)
+    server = Server(make_service_app(service, token=token), host, port, on_stop)
 
     engines: list[Engine] = []
 
@@ -96,6 +100,7 @@ def serve_classifier(
         for line in _describe(backbone, made, method, guard, state_dir, engine):
             say(line)
         say(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
+        on_ready(server.url, server.drain)
 
     with write_json_log(log_level):
         try:
@@ -159,8 +164,6 @@ def open_store(folder: AnyPath, method: Method, guard: WatchSettings | None) -> 
 
 def choose_token(host: str, token_file: AnyPath | None) -> str | None:
     """The token that clients must send; a service that others can reach needs one."""
-    from lmr.service.app.request_gate import is_loopback
-
     if token_file is None:
         if not is_loopback(host):
             raise LmrError(

@@ -25,6 +25,8 @@ COMMANDS = {
     "demo": Command("see a small model lose accuracy and regain it by adapting", "demo"),
     "predict": Command("label a folder of images while adapting to it", "predict"),
     "serve": Command("serve a classifier that adapts to many streams, over HTTP", "service.serve"),
+    "load": Command("try the service on this machine under load and under faults", "service.load"),
+    "camera": Command("send the frames of a camera, a video or a folder to the service", "service.camera"),
     "export": Command("write an adapted model for transformers, to run without lmr", "export"),
     "doctor": Command("describe a model and check that it works", "doctor"),
     "tune": Command("choose the values of a method on unlabelled images", "tune"),

@@ -93,7 +93,7 @@ def _search_folder(source: Path) -> list[Path]:
             f"The folder {str(source)!r} contains no image ({', '.join(EXTENSIONS)}): give one that does, "
             "or name files with other extensions one by one."
         )
-    return sorted(found, key=lambda path: (_make_sort_key(path.relative_to(source)), path))
+    return sorted(found, key=lambda path: (make_sort_key(path.relative_to(source)), path))
 
 
 def _refuse_folder(error: OSError) -> None:
@@ -103,7 +103,7 @@ def _refuse_folder(error: OSError) -> None:
     ) from error
 
 
-def _make_sort_key(path: Path) -> list[list[tuple[str, int]]]:
+def make_sort_key(path: Path) -> list[list[tuple[str, int]]]:
     """Folder by folder, text compared as text and numbers as numbers, without the extension: cat, cat 2, cat 10."""
     pieces = [re.findall(r"(\D*)(\d*)", part.casefold()) for part in path.with_suffix("").parts]
     return [[(text, int(digits or -1)) for text, digits in part] for part in pieces]

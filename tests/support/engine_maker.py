@@ -115,7 +115,9 @@ def read_logits(answer: StepAnswer) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64).log()
 
 
-def run_alone(stream: str, requests: Sequence[int], spec: str = "lmr", count: int = 3) -> tuple[lmr.Method, list[Tensor]]:
+def run_alone(
+    stream: str, requests: Sequence[int], spec: str = "lmr", count: int = 3
+) -> tuple[lmr.Method, list[Tensor]]:
     """The method after these requests of a stream alone, and the logarithms of the probabilities of its answers."""
     method = make_method(spec, 1)
     answers = [method.step(make_images(stream, k, count)).logits.log_softmax(1) for k in requests]

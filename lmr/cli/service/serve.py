@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 
 from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
+from lmr.core.errors import LmrError
 from lmr.service.service_settings import ServiceSettings
 
 DESCRIPTION = """\
@@ -21,6 +22,8 @@ SIGTERM or Ctrl-C: new requests are refused, those that wait are finished within
 
 EXAMPLES = """\
 examples:
+  see it: eight simulated cameras and the live page, for a minute:
+    lmr serve --demo --for 60
   serve the model that comes with lmr, on this machine alone:
     lmr serve --labels "cat,dog,ship,truck"
   send it an image; the name of the stream is up to you:
@@ -54,7 +57,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_what(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add_classifier_options(group)
+    add(
+        "--demo",
+        action="store_true",
+        help="serve eight simulated cameras whose weather turns bad one after the other, with the model and the "
+        "photographs that come with lmr; of the other options only --for, --host, --port and --log-level count",
+    )
+    add("--for", dest="seconds", type=float, metavar="S", help="with --demo: end after S seconds, with a table")
+    add_classifier_options(group, required=False)
     add(
         "--method",
         default="lmr",
@@ -102,8 +112,8 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
     add(
         "--log-level",
         choices=("info", "warning", "error"),
-        default="info",
-        help="the log, JSON lines on standard error; info has a line for every request (default: %(default)s)",
+        help="the log, JSON lines on standard error; info has a line for every request (default: info; with --demo: "
+        "warning)",
     )
 
 
@@ -223,8 +233,16 @@ def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
     from lmr.apps.serve_classifier import serve_classifier
 
+    if options.demo:
+        from lmr.apps.serve_demo.demo_run import serve_demo
+
+        level = options.log_level or "warning"
+        serve_demo(options.seconds, host=options.host, port=options.port, log_level=level, say=_say)
+        return None
+    if options.labels is None or options.seconds is not None:
+        raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")
     own = {field.name for field in dataclasses.fields(ServiceSettings)}
-    given = collect_options(options)
+    given = collect_options(options, "demo", "seconds") | {"log_level": options.log_level or "info"}
     settings = ServiceSettings(**{key: value for key, value in given.items() if key in own})
     rest = {key: value for key, value in given.items() if key not in own}
     serve_classifier(rest.pop("labels"), settings=settings, say=_say, **rest)

@@ -7,7 +7,6 @@ the request, and logs it as one line.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import logging
 import time
 import uuid
@@ -20,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lmr.service.app.http_errors import HttpProblem
 from lmr.service.app.intake.request_options import is_visible
+from lmr.service.loopback import is_loopback
 
 LOGGER = logging.getLogger("lmr.service.requests")
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
@@ -122,16 +122,6 @@ class Gate:
                 }
             },
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, as seen from itself."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _find_host(netloc: str) -> str:

@@ -32,11 +32,14 @@ class Server:
     """An app of ``make_app`` on a host and a port; port 0 takes a free one. The socket is bound at once.
 
     ``run`` serves until SIGTERM or Ctrl-C. ``start`` serves in a thread until ``stop``, which makes it a context too.
+    ``on_stop`` is called before the queue is drained.
     """
 
-    def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, app: FastAPI, host: str = "127.0.0.1", port: int = 0, on_stop: Callable[[], object] = lambda: None
+    ) -> None:
         self.service: LiveService = app.state.service
-        self._socket = _bind(host, port)
+        self._socket, self._on_stop = _bind(host, port), on_stop
         self.url = _name_url(*self._socket.getsockname()[:2])  # http://host:port
         config = uvicorn.Config(
             app,
@@ -73,6 +76,7 @@ class Server:
         """Refuse new requests, finish those that wait within ``drain_s``, then end the server."""
         if self.service.stopping.is_set():
             return
+        self._on_stop()
         LOGGER.info("draining")
         with contextlib.suppress(LmrError):  # there is no engine yet
             finished = self.service.engine.drain(self.service.settings.drain_s)
