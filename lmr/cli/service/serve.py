@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import Any
+import dataclasses
 
-from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_model_options, add_prompt_options, collect_options
+from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
 from lmr.core.errors import LmrError
 from lmr.service.service_settings import ServiceSettings
 
@@ -56,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
 
 
-def _add_what(group: Any) -> None:
+def _add_what(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--demo",
@@ -65,12 +64,7 @@ def _add_what(group: Any) -> None:
         "photographs that come with lmr; of the other options only --for, --host, --port and --log-level count",
     )
     add("--for", dest="seconds", type=float, metavar="S", help="with --demo: end after S seconds, with a table")
-    add(
-        "--labels",
-        metavar="FILE|A,B,C",
-        help="the class names: a file with one per line, with code<TAB>name lines or with JSON of either; or a,b,c",
-    )
-    add("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
+    add_classifier_options(group, needed=False)
     add(
         "--method",
         default="lmr",
@@ -100,7 +94,7 @@ def _add_what(group: Any) -> None:
     )
 
 
-def _add_where(group: Any) -> None:
+def _add_where(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--host",
@@ -123,7 +117,7 @@ def _add_where(group: Any) -> None:
     )
 
 
-def _add_states(group: Any) -> None:
+def _add_states(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--state-dir",
@@ -156,7 +150,7 @@ def _add_states(group: Any) -> None:
     )
 
 
-def _add_limits(group: Any) -> None:
+def _add_limits(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--max-body",
@@ -183,7 +177,7 @@ def _add_limits(group: Any) -> None:
     )
 
 
-def _add_schedule(group: Any) -> None:
+def _add_schedule(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--max-batch",
@@ -237,8 +231,6 @@ def _add_schedule(group: Any) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
-    import dataclasses
-
     from lmr.apps.serve_classifier import serve_classifier
 
     if options.demo:
@@ -258,7 +250,7 @@ def run(options: argparse.Namespace) -> str | None:
 
 
 def _say(words: str) -> None:
-    print(f"lmr: {words}", flush=True, file=sys.stdout)
+    print(f"lmr: {words}", flush=True)
 
 
 def _read_step(text: str) -> int:

@@ -10,11 +10,11 @@ from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 
-from lmr.service.app.gate import ASSETS, Gate
 from lmr.service.app.http_errors import add_error_handlers
 from lmr.service.app.inference import inference_routes
 from lmr.service.app.intake.waiting import ClientGone
 from lmr.service.app.live_service import LiveService, Preprocess
+from lmr.service.app.request_gate import ASSETS, Gate
 from lmr.service.app.routes import event_routes, image_routes, page_routes, status_routes, stream_routes
 from lmr.service.engine.engine import Engine
 from lmr.service.page import ASSETS_FOLDER

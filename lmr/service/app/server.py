@@ -47,6 +47,7 @@ class Server:
             access_log=False,
             server_header=False,
             lifespan="on",
+            http="h11",
             ws="none",
             timeout_graceful_shutdown=_FLUSH_SECONDS,
         )
@@ -116,7 +117,8 @@ class _Uvicorn(uvicorn.Server):
     def _close_silent(self) -> None:
         """Close connections that do not send the head of a request: many of them would use up the sockets."""
         now = time.monotonic()
-        silent = [one for one in self.server_state.connections if one.cycle is None or one.cycle.response_complete]
+        connections: list[Any] = list(self.server_state.connections)  # of either protocol class of HTTP/1.1
+        silent = [one for one in connections if one.cycle is None or one.cycle.response_complete]
         self._silent = {one: self._silent.get(one, now) for one in silent}
         for one, since in self._silent.items():
             if now - since > _HEAD_SECONDS:

@@ -10,8 +10,8 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from lmr.service.app.answers import place_answers
 from lmr.service.app.http_errors import HttpProblem
+from lmr.service.app.images_answer import place_answers
 from lmr.service.app.inference.inference_tensors import (
     InferenceRequest,
     OutputTensor,

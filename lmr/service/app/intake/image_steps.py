@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from fastapi import Request
 
-from lmr.service.app.answers import note_images
 from lmr.service.app.frame_shelf import ShownFrame, shrink_frame
+from lmr.service.app.images_answer import note_images
 from lmr.service.app.intake.image_bodies import Picture
 from lmr.service.app.intake.image_intake import ReadyImages
 from lmr.service.app.intake.request_options import check_key, choose_seconds

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from lmr.service.app.answers import ImagesAnswer, describe_answer
 from lmr.service.app.http_errors import pick_errors
+from lmr.service.app.images_answer import ImagesAnswer, describe_answer
 from lmr.service.app.intake.image_bodies import FORM, IMAGE_TYPES, JSON, PART, ImagesBody, split_body
 from lmr.service.app.intake.image_steps import ImageStep, run_step
 from lmr.service.app.intake.request_options import IdempotencyKey, StreamName, TimeoutMs, check_stream

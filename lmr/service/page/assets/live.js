@@ -128,7 +128,7 @@ function showEvents(events) {
 function choose(name) {
   grid.choose(name);
   detail.open(name);
-  history.replaceState(null, "", name ? `#${encodeURIComponent(name)}` : location.pathname);
+  history.replaceState(null, "", name ? `#${name}` : location.pathname);
   if (name && matchMedia("(max-width: 62rem)").matches) find("detail").scrollIntoView({ behavior: "smooth" });
 }
 
@@ -171,4 +171,5 @@ find("token-form").addEventListener("submit", (event) => {
   find("token-dialog").close();
   feed.restart();
 });
-if (location.hash.length > 1) choose(decodeURIComponent(location.hash.slice(1)));
+const named = /^#([\w.-]+)$/.exec(location.hash); // the name of a stream, in a link to it
+if (named) choose(named[1]);

@@ -12,7 +12,7 @@ _DIGITS = 6  # of a probability; more are not exact in float32
 ERRORS_NOTE, COUNT_NOTE = "errors", "count"  # what a request notes, to be kept with its answer
 
 
-class ImageAnswer(BaseModel):
+class AnsweredImage(BaseModel):
     """One image: its label, or why it has none."""
 
     label: str | None = Field(None, description="The most probable class.")
@@ -27,7 +27,7 @@ class ImagesAnswer(BaseModel):
     stream: str
     seq: int = Field(description="Counts the requests of the stream that may adapt.")
     saved: bool = Field(description="Whether the stream's state is on the disk.")
-    answers: list[ImageAnswer]
+    answers: list[AnsweredImage]
     adaptation: dict[str, Any] = Field(description="What the request did to the stream, and the stream's health.")
     timing: dict[str, float] = Field(description="Milliseconds, and the batch that the request was part of.")
     model: str
