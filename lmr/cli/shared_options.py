@@ -14,11 +14,11 @@ MODEL_HELP = (
 )
 
 
-def add_classifier_options(parser: argparse._ActionsContainer, *, required: bool = True) -> None:
+def add_classifier_options(parser: argparse._ActionsContainer, needed: bool = True) -> None:
     """The class names and the model, in a parser or in a group of one."""
     parser.add_argument(
         "--labels",
-        required=required,
+        required=needed,
         metavar="FILE|A,B,C",
         help="the class names: a file with one per line, with code<TAB>name lines or with JSON of either; or a,b,c",
     )

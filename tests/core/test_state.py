@@ -397,3 +397,33 @@ def test_reader_beside_a_writer_always_finds_a_whole_file(method: lmr.Method, pa
         method.save(path)
         assert file.read() == old
     assert path.read_bytes() != old
+
+
+# The same as bytes.
+
+
+def test_content_is_what_is_written_to_a_file(method: lmr.Method, path: Path) -> None:
+    method.save(path, notes={"place": "here"})
+    content = method.dump(notes={"place": "here"})
+    assert content == path.read_bytes()
+    other = make_method()
+    assert other.restore(content) == {"place": "here"}
+    assert other.dump() == method.dump()
+
+
+def test_damaged_content_is_refused(method: lmr.Method) -> None:
+    content, other = method.dump(), make_method()
+    before = other.dump()
+    wrong = {
+        content[:-1]: "The given state is not a complete state file",
+        b"": "The given state is not a complete state file",
+        b"\xff" * 99: "The given state is not a complete state file",
+        content[:-1] + bytes([content[-1] ^ 1]): "The given state is damaged: its content does not match its digest",
+        save({"x": torch.zeros(1)}): "The given state is a safetensors file but not a saved state of lmr",
+    }
+    for given, words in wrong.items():
+        with pytest.raises(lmr.LmrError, match=words):
+            other.restore(given)
+    with pytest.raises(lmr.LmrError, match="Cannot use the given state: The state holds 2 streams"):
+        other.restore(make_method(streams=2).dump())
+    assert other.dump() == before

@@ -472,3 +472,25 @@ def test_fall_of_the_canaries_is_confirmed_by_fresh_checks(healthy: bool) -> Non
         watched.step(small_world.make_images(batch))
     after = [event.after for event in watched.events]
     assert after == [Rung.WATCH, Rung.OK] if healthy else after[:2] == [Rung.WATCH, Rung.RESET]
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_info_names_the_compared_images_and_the_frozen_labels(streams: int) -> None:
+    watched, images = make("lmr", streams=streams), small_world.make_images(0)
+    ids = None if streams == 1 else [1, 0, 1, 0, 1, 0, 1, 0]
+    frozen = lmr.create("zeroshot", small_world.make_classifier()).predict(images).labels.tolist()
+    own = {0: list(range(8))} if streams == 1 else {0: [1, 3, 5, 7], 1: [0, 2, 4, 6]}
+    expected = {
+        stream: [(n, frozen[place]) for n, place in enumerate(places) if n % 3 == 0] for stream, places in own.items()
+    }
+    assert watched.step(images, ids).info["compared"] == expected
+
+
+def test_events_in_a_state_are_those_of_its_place() -> None:
+    """The same stream in another row has the same bytes."""
+    watched = make("lmr", streams=3)
+    watched.pause(2)
+    other = make("lmr", streams=3)
+    other.load_state_dict(watched.state_dict([2]), [0])
+    assert [event.stream for event in other.events] == [0]
+    assert other.state_dict([0])["watch"] == watched.state_dict([2])["watch"]

@@ -64,7 +64,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         "photographs that come with lmr; of the other options only --for, --host, --port and --log-level count",
     )
     add("--for", dest="seconds", type=float, metavar="S", help="with --demo: end after S seconds, with a table")
-    add_classifier_options(group, required=False)
+    add_classifier_options(group, needed=False)
     add(
         "--method",
         default="lmr",

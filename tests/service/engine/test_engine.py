@@ -564,7 +564,9 @@ def test_changes_are_followed() -> None:
     wait(engine, engine.act("a", "freeze"))
     changes = engine.read_changes(start, 10)
     assert [(one.stream, one.health) for one in changes.streams] == [("b", "ok"), ("a", "paused")]
-    assert [(one.stream, one.kind, one.before, one.after) for one in changes.events] == [("a", "operator", "ok", "paused")]
+    assert [(one.stream, one.kind, one.before, one.after) for one in changes.events] == [
+        ("a", "operator", "ok", "paused")
+    ]
     assert (changes.upto, changes.lost) == (engine.look().change, False)
     assert engine.read_changes(changes.upto, 10).streams == []
 

@@ -40,9 +40,9 @@ def serve():
         engine = make_engine(Path(path), threads=True, resident=3)
         def tell(stream, k, future):
             error = future.exception()
-            answer = None if error else future.result()
+            facts = (0, False, repr(error)) if error else (future.result().seq, future.result().replayed, "")
             with lock:
-                connection.send((stream, k, answer.seq, answer.replayed, "") if answer else (stream, k, 0, False, repr(error)))
+                connection.send((stream, k, *facts))
         while True:
             stream, k = connection.recv()
             request = make_request(stream, k, key=f"key-{k}", digest=f"digest-{k}")
@@ -70,8 +70,9 @@ class Driver:
     def begin(self, connection: Connection, chance: random.Random) -> None:
         """A new life: what is not acknowledged is sent again, and something that is, too."""
         self.sent.clear()
-        if self.acknowledged:
-            connection.send(chance.choice(sorted(self.acknowledged)))
+        recent = [one for one in sorted(self.acknowledged) if one[1] >= self.next[one[0]] - 50]  # 64 keys are kept
+        if recent:
+            connection.send(chance.choice(recent))
         for stream in STREAMS:
             self.send(connection, stream)
 

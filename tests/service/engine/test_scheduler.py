@@ -146,15 +146,13 @@ class AnyOrder(RuleBasedStateMachine):
         job = Job(stream, None, images, self.now, None if patience is None else self.now + patience)
         own = sum(one.stream == stream for one in self.waiting)
         room = sum(one.weight for one in self.waiting) + job.weight <= self.settings.queue_images
-        try:
+        if room and own < self.settings.queue_per_stream:
             self.scheduler.add(job)
-        except QueueFull as refusal:
-            assert not room or own >= self.settings.queue_per_stream
-            assert refusal.retry_after > 0
-        else:
-            assert room
-            assert own < self.settings.queue_per_stream
             self.waiting.append(job)
+        else:
+            with pytest.raises(QueueFull) as refusal:
+                self.scheduler.add(job)
+            assert refusal.value.retry_after > 0
 
     @rule(seconds=st.floats(0.001, 0.1))
     def pass_time(self, seconds: float) -> None:

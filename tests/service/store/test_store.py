@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,10 @@ def make_change(text: str = "r", *, health: str = "ok", change: int = 1, **value
 
 
 @pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made = Store(tmp_path / "deep" / "lmr.sqlite" if request.param == "file" else None, IDENTITY)
-    request.addfinalizer(made.close)
-    return made
+    yield made
+    made.close()
 
 
 def test_what_is_committed_is_read(store: Store) -> None:
