@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+SERVED := $(VENV)/served
 READY := $(VENV)/ready
 INSTALL := -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test docs wheel-test format clean
+.PHONY: demo serve-demo test docs wheel-test format clean
 
 demo: $(INSTALLED)
 	$(BIN)/lmr demo
+
+serve-demo: $(SERVED)
+	$(BIN)/lmr serve --demo
 
 test: $(READY)
 	$(BIN)/ruff check .
@@ -35,6 +39,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once; a few minutes on a slow connection) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python $(INSTALL) --editable .
+	@touch $@
+
+$(SERVED): $(INSTALLED)
+	@$(BIN)/python $(INSTALL) --editable '.[serve]'
 	@touch $@
 
 $(READY): $(INSTALLED)

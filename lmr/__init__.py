@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from lmr.models import Backbone, list_models, load
     from lmr.models.adapters import from_open_clip, from_transformers, wrap_transformers
     from lmr.models.preprocessing import Preprocessing
+    from lmr.service.client.client_errors import ServiceError
+    from lmr.service.client.service_client import Client
     from lmr.watching.watch_method import watch
     from lmr.watching.watch_settings import Thresholds
     from lmr.watching.watched import Watched
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "Backbone": "lmr.models",
     "BimodalMethod": "lmr.core.bimodal",
+    "Client": "lmr.service.client.service_client",
     "Dataset": "lmr.data.sets.dataset",
     "EpisodicMethod": "lmr.core.views.view_method",
     "FrozenAnswer": "lmr.core.batch",
@@ -58,6 +61,7 @@ _PLACES = {
     "PromptMethod": "lmr.core.prompts.prompt_method",
     "Role": "lmr.core.traits",
     "Scores": "lmr.core.traits",
+    "ServiceError": "lmr.service.client.client_errors",
     "TextReader": "lmr.core.text",
     "TextSide": "lmr.core.text",
     "Thresholds": "lmr.watching.watch_settings",
@@ -85,6 +89,7 @@ _PLACES = {
 __all__ = [
     "Backbone",
     "BimodalMethod",
+    "Client",
     "Dataset",
     "EpisodicMethod",
     "FrozenAnswer",
@@ -104,6 +109,7 @@ __all__ = [
     "PromptMethod",
     "Role",
     "Scores",
+    "ServiceError",
     "TextReader",
     "TextSide",
     "Thresholds",

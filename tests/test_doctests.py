@@ -5,11 +5,13 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checkpoint_maker import SIDE, make_model
+from live_server import run_live_server
 from processor_maker import make_clip_processor
 
 import lmr
@@ -40,11 +42,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """The address of a running service, for the one example that talks to it."""
+    if request.node.callspec.params["name"] != "Client":
+        yield None
+        return
+    with run_live_server(["red ring", "blue star"]) as found:
+        yield found
+
+
 @pytest.mark.usefixtures("own_methods")
 @pytest.mark.parametrize("name", NAMES)
-def test_example_runs(name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_runs(
+    name: str, folder: Path, url: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    test = find_examples(name, folder=folder)
+    test = find_examples(name, folder=folder, url=url)
     assert test.examples, f"lmr.{name} has no example in its docstring"
     assert "\nExamples:\n" in test.docstring, "the section is called Examples:, so that the reference shows it"
     told: list[str] = []

@@ -24,6 +24,9 @@ class Command(NamedTuple):
 COMMANDS = {
     "demo": Command("see a small model lose accuracy and regain it by adapting", "demo"),
     "predict": Command("label a folder of images while adapting to it", "predict"),
+    "serve": Command("serve a classifier that adapts to many streams, over HTTP", "service.serve"),
+    "load": Command("try the service on this machine under load and under faults", "service.load"),
+    "camera": Command("send the frames of a camera, a video or a folder to the service", "service.camera"),
     "export": Command("write an adapted model for transformers, to run without lmr", "export"),
     "doctor": Command("describe a model and check that it works", "doctor"),
     "tune": Command("choose the values of a method on unlabelled images", "tune"),
@@ -45,6 +48,7 @@ examples:
   lmr demo                                                    see what it does, in about two minutes
   lmr predict photos --labels "cat,dog,ship,truck"            label a folder with the model that comes with lmr
   lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --out photos.jsonl
+  lmr serve --labels names.txt                                a service over HTTP, with a live page
   lmr doctor openai/clip-vit-base-patch16                     what was loaded, and whether it works
   lmr cost --random ViT-B-16 --batch-size 16                  what a step costs on this machine
   lmr bench photo-quick && lmr report                         nine methods on five corruptions, then tables and figures

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_model_options, add_prompt_options, collect_options
+from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
 
 DESCRIPTION = """\
 Label images with your own class names, without training data. The model adapts to the images while it labels them,
@@ -70,13 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER|FILE",
         help="folders, with all their sub-folders; image and video files; .csv and .parquet lists of such files",
     )
-    add(
-        "--labels",
-        required=True,
-        metavar="FILE|A,B,C",
-        help="the class names: a file with one per line, with code<TAB>name lines or with JSON of either; or a,b,c",
-    )
-    add("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
+    add_classifier_options(parser)
     add(
         "--method",
         default="lmr",

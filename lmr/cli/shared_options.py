@@ -14,6 +14,17 @@ MODEL_HELP = (
 )
 
 
+def add_classifier_options(parser: argparse._ActionsContainer, needed: bool = True) -> None:
+    """The class names and the model, in a parser or in a group of one."""
+    parser.add_argument(
+        "--labels",
+        required=needed,
+        metavar="FILE|A,B,C",
+        help="the class names: a file with one per line, with code<TAB>name lines or with JSON of either; or a,b,c",
+    )
+    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
+
+
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     """The prompts made of the class names."""
     which = parser.add_mutually_exclusive_group()

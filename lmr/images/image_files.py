@@ -47,6 +47,10 @@ class UnreadableImage(LmrError):
     """
 
 
+class TooManyPixels(UnreadableImage):
+    """The image is larger than allowed; this is known from its header, and nothing was unpacked."""
+
+
 def list_images(sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Turn files and folders into one list of image files, in the order of the sources and without duplicates.
 
@@ -89,7 +93,7 @@ def _search_folder(source: Path) -> list[Path]:
             f"The folder {str(source)!r} contains no image ({', '.join(EXTENSIONS)}): give one that does, "
             "or name files with other extensions one by one."
         )
-    return sorted(found, key=lambda path: (_make_sort_key(path.relative_to(source)), path))
+    return sorted(found, key=lambda path: (make_sort_key(path.relative_to(source)), path))
 
 
 def _refuse_folder(error: OSError) -> None:
@@ -99,7 +103,7 @@ def _refuse_folder(error: OSError) -> None:
     ) from error
 
 
-def _make_sort_key(path: Path) -> list[list[tuple[str, int]]]:
+def make_sort_key(path: Path) -> list[list[tuple[str, int]]]:
     """Folder by folder, text compared as text and numbers as numbers, without the extension: cat, cat 2, cat 10."""
     pieces = [re.findall(r"(\D*)(\d*)", part.casefold()) for part in path.with_suffix("").parts]
     return [[(text, int(digits or -1)) for text, digits in part] for part in pieces]
@@ -130,23 +134,36 @@ def refuse_missing(path: str | os.PathLike[str]) -> None:
         raise UnreadableImage(f"Cannot read {str(path)!r}: {problem}.")
 
 
-def decode_image(content: bytes) -> Image.Image:
-    """Open the content of an image file as ``open_image`` opens the file."""
-    return _open(io.BytesIO(content), f"the image in {len(content)} bytes", upright=True)
+def decode_image(
+    content: bytes, *, formats: tuple[str, ...] | None = None, max_pixels: int | None = None
+) -> Image.Image:
+    """Open the content of an image file as ``open_image`` opens the file.
+
+    For content that comes from others, ``formats`` are the only decoders that may see it ("JPEG", "PNG", ...), and an
+    image of more than ``max_pixels`` is refused by its header (TooManyPixels).
+    """
+    return _open(io.BytesIO(content), f"the image in {len(content)} bytes", True, formats, max_pixels)
 
 
-def _open(file: str | os.PathLike[str] | io.BytesIO, name: str, upright: bool) -> Image.Image:
+def _open(
+    file: str | os.PathLike[str] | io.BytesIO,
+    name: str,
+    upright: bool,
+    formats: tuple[str, ...] | None = None,
+    max_pixels: int | None = None,
+) -> Image.Image:
     try:
         size = len(file.getbuffer()) if isinstance(file, io.BytesIO) else os.path.getsize(file)
         if size == 0:
             raise UnreadableImage("the file is empty")
-        with muted_pillow(), Image.open(file) as image:
-            _refuse_bomb(image)
+        with muted_pillow(), Image.open(file, formats=formats) as image:
+            _refuse_bomb(image, max_pixels)
             image.load()
             converted = _convert_to_rgb(image)
             turn = _UPRIGHT.get(_read_orientation(image)) if upright else None
     except Exception as error:  # decoders raise almost any exception on damaged data
-        raise UnreadableImage(f"Cannot read {name}: {_explain(error)}.") from error
+        kind = TooManyPixels if isinstance(error, Image.DecompressionBombError) else UnreadableImage
+        raise kind(f"Cannot read {name}: {_explain(error, formats, max_pixels)}.") from error
     converted = converted if turn is None else converted.transpose(turn)
     converted.info.clear()  # the stored orientation has been applied: it must not be applied again
     return converted
@@ -180,20 +197,26 @@ def _read_orientation(image: Image.Image) -> int:
         return 1
 
 
-def _refuse_bomb(image: Image.Image) -> None:
-    """Enforce the limit: between its limit and twice its limit Pillow only warns."""
-    limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and image.width * image.height > limit:
+def _refuse_bomb(image: Image.Image, max_pixels: int | None) -> None:
+    """Enforce the limits: between its limit and twice its limit Pillow only warns."""
+    limits = [limit for limit in (Image.MAX_IMAGE_PIXELS, max_pixels) if limit is not None]
+    if limits and image.width * image.height > min(limits):
         raise Image.DecompressionBombError
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: Exception, formats: tuple[str, ...] | None, max_pixels: int | None) -> str:
     if isinstance(error, UnreadableImage):
         return str(error)
     if isinstance(error, Image.DecompressionBombError):
+        if max_pixels is not None:
+            return f"it has more than {max_pixels:,} pixels; send a smaller one"
         return f"it has more than {Image.MAX_IMAGE_PIXELS} pixels; make it smaller or raise PIL.Image.MAX_IMAGE_PIXELS"
     if isinstance(error, UnidentifiedImageError):
-        return "it is not an image or has an unknown format"
+        return (
+            f"it is not {' or '.join(formats)}, or damaged"
+            if formats
+            else "it is not an image or has an unknown format"
+        )
     if isinstance(error, OSError) and error.strerror:
         return f"the operating system reports {error.strerror!r}"
     return f"the file is damaged or incomplete ({type(error).__name__}: {error})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,7 @@ def read_frames(
                 return
             if number % every == 0 and is_wanted(number):
                 time = _read_time(capture.get(cv2.CAP_PROP_POS_MSEC), number, rate)
-                yield VideoFrame(number, time, _retrieve(capture))
+                yield VideoFrame(number, time, retrieve_pixels(capture))
             number += 1
     except cv2.error as error:
         raise UnreadableImage(f"Cannot read {str(path)!r} after {number} frames: {_say(error)}.") from error
@@ -83,8 +83,6 @@ def read_frames(
 
 
 def _open_capture(path: Path) -> cv2.VideoCapture:
-    import cv2
-
     refuse_missing(path)
     if os.path.getsize(path) == 0:
         raise UnreadableImage(f"Cannot read {str(path)!r}: the file is empty.")
@@ -93,21 +91,28 @@ def _open_capture(path: Path) -> cv2.VideoCapture:
         full.encode("utf-8")
     except UnicodeEncodeError as error:  # which would crash the process inside OpenCV
         raise UnreadableImage(f"Cannot read {str(path)!r}: its full path is not valid UTF-8; rename it.") from error
-    # Both print what they meet to standard error; the error messages here say what a user can do.
-    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-    logging: Any = cv2.utils.logging
-    logging.setLogLevel(logging.LOG_LEVEL_SILENT)
-    has_ffmpeg = cv2.videoio_registry.hasBackend(cv2.CAP_FFMPEG)  # others are tried where it is missing
-    try:
-        capture = cv2.VideoCapture(full, cv2.CAP_FFMPEG if has_ffmpeg else cv2.CAP_ANY)
-    except cv2.error as error:
-        raise UnreadableImage(f"Cannot read {str(path)!r}: {_say(error)}.") from error
+    capture = connect_capture(full, str(path))
     if not capture.isOpened():
         raise UnreadableImage(
             f"Cannot read {str(path)!r}: it is not a video, it is damaged or incomplete, or its codec is missing; "
             "convert it to .mp4 with another program."
         )
     return capture
+
+
+def connect_capture(address: str, shown: str, options: Sequence[int] = ()) -> cv2.VideoCapture:
+    """OpenCV's reader of a file or of a network address, opened or not; UnreadableImage if OpenCV fails."""
+    import cv2
+
+    # Both print what they meet to standard error; the error messages here say what a user can do.
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+    logging: Any = cv2.utils.logging
+    logging.setLogLevel(logging.LOG_LEVEL_SILENT)
+    has_ffmpeg = cv2.videoio_registry.hasBackend(cv2.CAP_FFMPEG)  # others are tried where it is missing
+    try:
+        return cv2.VideoCapture(address, cv2.CAP_FFMPEG if has_ffmpeg else cv2.CAP_ANY, list(options))
+    except cv2.error as error:
+        raise UnreadableImage(f"Cannot read {shown!r}: {_say(error)}.") from error
 
 
 def _read_time(milliseconds: float, number: int, rate: float) -> float | None:
@@ -117,8 +122,8 @@ def _read_time(milliseconds: float, number: int, rate: float) -> float | None:
     return round(number / rate, 6) if math.isfinite(rate) and rate > 0 else None
 
 
-def _retrieve(capture: cv2.VideoCapture) -> NDArray[np.uint8] | None:
-    """The frame that was grabbed; OpenCV has blue first."""
+def retrieve_pixels(capture: cv2.VideoCapture) -> NDArray[np.uint8] | None:
+    """The frame that was grabbed, RGB (OpenCV has blue first); None if it cannot be decoded."""
     found, pixels = capture.retrieve()
     if not found or pixels is None or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
         return None

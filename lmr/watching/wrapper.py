@@ -13,7 +13,8 @@ from lmr.core.traits import Emission, Passes
 
 TRAITS = (
     "name", "label", "source", "year", "role", "towers", "scores", "gated", "parts", "swept", "added", "presets",
-    "many_streams", "one_stream_because", "not_frozen_because", "needs_images", "grows", "restarts", "keeps_images",
+    "many_streams", "one_stream_because", "not_frozen_because", "needs_images", "grows", "episodic", "takes_views",
+    "restarts", "keeps_images",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import struct
@@ -14,7 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lmr.images.image_files import UnreadableImage, list_images, muted_pillow, open_image
+from lmr.images.image_files import (
+    TooManyPixels,
+    UnreadableImage,
+    decode_image,
+    list_images,
+    muted_pillow,
+    open_image,
+)
 
 BLOCKS = np.array([[[200, 30, 40], [20, 180, 60]], [[30, 40, 190], [220, 210, 50]]], dtype=np.uint8)
 DAMAGED_EXIF = b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01"  # announces 65535 entries and ends in the first
@@ -336,7 +344,7 @@ def test_what_is_not_a_picture_gets_a_reason(tmp_path: Path) -> None:
 
 
 def test_the_systems_refusal_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: object) -> object:
+    def refuse(path: object, formats: object) -> object:
         raise PermissionError(13, "Permission denied", str(path))
 
     make_picture().save(tmp_path / "a.png")
@@ -407,3 +415,16 @@ def test_empty_name_is_not_the_present_folder(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="empty name"):
         list_images([""])
+
+
+def test_content_from_others_is_limited_in_format_and_size() -> None:
+    def encode(kind: str) -> bytes:
+        file = io.BytesIO()
+        Image.new("RGB", (30, 20), "red").save(file, kind)
+        return file.getvalue()
+
+    assert decode_image(encode("PNG"), formats=("PNG",), max_pixels=600).size == (30, 20)
+    with pytest.raises(UnreadableImage, match="it is not JPEG or WEBP, or damaged"):
+        decode_image(encode("PNG"), formats=("JPEG", "WEBP"))
+    with pytest.raises(TooManyPixels, match="more than 599 pixels; send a smaller one"):
+        decode_image(encode("PNG"), max_pixels=599)

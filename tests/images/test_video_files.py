@@ -174,13 +174,13 @@ def test_one_frame_that_cannot_be_decoded_does_not_end_the_video(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_video(tmp_path / "a.avi", paint(4))
-    real, calls = video_files._retrieve, []
+    real, calls = video_files.retrieve_pixels, []
 
     def fail_once(capture: Any) -> Any:
         calls.append(capture)
         return None if len(calls) == 2 else real(capture)
 
-    monkeypatch.setattr(video_files, "_retrieve", fail_once)
+    monkeypatch.setattr(video_files, "retrieve_pixels", fail_once)
     assert [frame.pixels is None for frame in read_frames(path)] == [False, True, False, False]
 
 

@@ -225,7 +225,8 @@ class Worker:
             for event in outcome.events:
                 words = describe_health(event)
                 change = event["before"], event["after"]
-                self._books.add_event(served, situation, job.stream, "health", change, words, event["signals"])
+                signals = {**event["signals"], "alarms": list(event["alarms"])}
+                self._books.add_event(served, situation, job.stream, "health", change, words, signals)
             served.results.append((job, answer))
             served.steps += outcome.stepped
 

@@ -1,0 +1,201 @@
+"""lmr serve: put a model, a method, a watch, a store and a server together, and serve until told to stop."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from lmr.apps.model_options import (
+    AnyPath,
+    ModelOptions,
+    choose_prompts,
+    create_suited,
+    describe_suited,
+    make_classifier,
+)
+from lmr.apps.predict.predict_images import read_labels
+from lmr.core.classifier import ZeroShot
+from lmr.core.errors import LmrError
+from lmr.core.method import Method, list_arguments
+from lmr.core.registry import find_method, split_address
+from lmr.core.spec import parse_spec
+from lmr.models import Backbone
+from lmr.models.known_models import DEFAULT_MODEL
+from lmr.service.client.token_file import read_token_file
+from lmr.service.engine.engine import Engine
+from lmr.service.engine.working.packing import describe_identity
+from lmr.service.loopback import is_loopback
+from lmr.service.service_settings import ServiceSettings
+from lmr.service.store.store import Store
+from lmr.watching.watch_settings import WatchSettings, read_watch
+from lmr.watching.watched import Watched
+
+if TYPE_CHECKING:
+    from lmr.service.app.server import Server
+
+NO_STATE = "none"  # the folder of states that is none
+STORE_FILE = "streams.sqlite"
+_NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")  # the extra "serve"
+_TOKEN_LENGTH = 16
+
+
+def serve_classifier(
+    labels: AnyPath | Sequence[str],
+    *,
+    model: str = DEFAULT_MODEL,
+    method: str = "lmr",
+    templates: Sequence[str] | None = None,
+    prompts: AnyPath | None = None,
+    watch: str = "on",
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    token_file: AnyPath | None = None,
+    state_dir: AnyPath = NO_STATE,
+    settings: ServiceSettings | None = None,
+    log_level: str = "info",
+    architecture: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    memory: Literal["fast", "lean"] = "fast",
+    compile: bool = False,
+    say: Callable[[str], None] = print,
+    on_ready: Callable[[str, Callable[[], None]], None] = lambda url, stop: None,
+    on_stop: Callable[[], object] = lambda: None,
+) -> None:
+    """Serve a classifier over HTTP until SIGTERM or Ctrl-C; every stream has an adaptive state of its own.
+
+    ``labels``, ``model``, ``method``, ``templates``, ``prompts`` and the five arguments before ``say`` are those of
+    ``predict_images``. ``state_dir`` is the folder of the store, "none" for states in memory alone. ``say`` is told
+    what is served, and where. ``on_ready`` gets the address and a function that ends the service; ``on_stop`` is
+    called before it ends. What does not fit together raises LmrError before the service answers anything.
+    """
+    check_packages()
+    from lmr.service.app.app_factory import make_service_app
+    from lmr.service.app.json_log import write_json_log
+    from lmr.service.app.live_service import LiveService
+    from lmr.service.app.server import Server
+
+    settings = settings or ServiceSettings()
+    token = choose_token(host, token_file)
+    names = read_labels(labels)
+    guard = read_watch(watch)
+    options = ModelOptions(architecture, device, dtype, memory, compile)
+    wording = choose_prompts(templates, prompts)
+    service = LiveService(settings)
+    server = Server(make_service_app(service, token=token), host, port, on_stop)
+
+    engines: list[Engine] = []
+
+    def load() -> None:
+        backbone = options.load(model)
+        made = create_served(method, make_classifier(backbone, names, wording), settings.resident)
+        engine = Engine(watch_served(made, guard), names, settings, open_store(state_dir, made, guard))
+        engines.append(engine)
+        engine.start()
+        service.install(engine, backbone.preprocess, backbone.name, backbone.facts)
+        for line in _describe(backbone, made, method, guard, state_dir, engine):
+            say(line)
+        say(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
+        on_ready(server.url, server.drain)
+
+    with write_json_log(log_level):
+        try:
+            _run_beside(load, server)
+        finally:
+            for engine in engines:
+                engine.close()
+
+
+def _run_beside(load: Callable[[], None], server: Server) -> None:
+    """Load in a thread while the server answers that it is loading; what fails there ends both and is raised here."""
+    failed: list[BaseException] = []
+
+    def load_or_stop() -> None:
+        try:
+            load()
+        except BaseException as error:
+            failed.append(error)
+            server.drain()
+
+    threading.Thread(target=load_or_stop, name="lmr-load", daemon=True).start()
+    server.run()
+    if failed:
+        raise failed[0]
+
+
+def create_served(spec: str, classifier: ZeroShot, streams: int) -> Method:
+    """A method for so many streams, with its values for the number of classes and counted by images.
+
+    A request may have one image or many, so that constants are counted by images unless the spec says otherwise.
+    """
+    file, plain = split_address(spec)
+    name, given = parse_spec(plain)
+    kind = find_method(name if file is None else f"{file}:{name}")
+    if kind.grows:
+        raise LmrError(
+            f"The state of {name} grows with every image ({', '.join(kind.grows)}), so that a service would run out of "
+            "memory; choose another method."
+        )
+    by_image = {"pace": "image"} if "pace" in list_arguments(kind) and "pace" not in given else {}
+    return create_suited(spec, classifier, streams=streams, **by_image)
+
+
+def watch_served(method: Method, guard: WatchSettings | None) -> Method:
+    """The method with its watch, if it has one."""
+    return method if guard is None else Watched(method, guard)
+
+
+def open_store(folder: AnyPath, method: Method, guard: WatchSettings | None) -> Store | None:
+    """The store in a folder, which is created if it is missing; None for no store."""
+    if os.fspath(folder) == NO_STATE:
+        return None
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LmrError(f"Cannot create the folder of states {str(path)!r}: {error.strerror or error}.") from error
+    watched = {"watch": "off" if guard is None else "on"}  # what a watch keeps is a part of a state
+    return Store(path / STORE_FILE, describe_identity(method) | watched)
+
+
+def choose_token(host: str, token_file: AnyPath | None) -> str | None:
+    """The token that clients must send; a service that others can reach needs one."""
+    if token_file is None:
+        if not is_loopback(host):
+            raise LmrError(
+                f"A service on {host} is open to other machines and needs a --token-file, a file with a secret "
+                "text that clients send; write one with: openssl rand -hex 32 > token"
+            )
+        return None
+    token = read_token_file(token_file)
+    if len(token) < _TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
+        raise LmrError(
+            f"Expected a token of at least {_TOKEN_LENGTH} visible ASCII characters in {os.fspath(token_file)!r}; "
+            "write one with: openssl rand -hex 32"
+        )
+    return token
+
+
+def check_packages() -> None:
+    """LmrError if the packages of the service are not installed."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise LmrError(f"lmr serve needs {', '.join(missing)}; install them with: pip install 'lmr[serve]'")
+
+
+def _describe(
+    backbone: Backbone, method: Method, spec: str, guard: WatchSettings | None, folder: AnyPath, engine: Engine
+) -> list[str]:
+    names = engine.names
+    few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    suited = describe_suited(spec, method)
+    kept = f"in {os.fspath(folder)}" if os.fspath(folder) != NO_STATE else "in memory alone, lost when the service ends"
+    return [
+        f"model {backbone.name}, {len(names)} classes: {few}",
+        f"method {method.spec}" + (f" ({suited})" if suited else ""),
+        f"watch {'off' if guard is None else guard.mode}; states {kept}; {engine.look().streams} streams so far",
+    ]

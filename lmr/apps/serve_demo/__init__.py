@@ -1,0 +1,1 @@
+"""The demonstration of the service: simulated cameras whose weather turns bad, and one that breaks."""

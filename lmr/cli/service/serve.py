@@ -1,0 +1,271 @@
+"""``lmr serve``: a classifier that adapts to many streams, over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
+from lmr.core.errors import LmrError
+from lmr.service.service_settings import ServiceSettings
+
+DESCRIPTION = """\
+Serve a classifier over HTTP to many streams of images, such as cameras. Each stream has an adaptive state of its own:
+a request adapts its stream on the images in it and answers them, and no stream changes the answers of another.
+
+States are kept in --state-dir and survive a restart or a crash: an answer is sent after its state is on the disk. A
+watch compares each stream with the frozen model, without labels, and rolls it back when its adaptation goes wrong.
+The service has a live page at its address, a description of its API at /docs, metrics for Prometheus at /metrics, and
+speaks the Open Inference Protocol (V2) of KServe and Triton at /v2.
+
+SIGTERM or Ctrl-C: new requests are refused, those that wait are finished within --drain-s, and the store is closed."""
+
+EXAMPLES = """\
+examples:
+  see it: eight simulated cameras and the live page, for a minute:
+    lmr serve --demo --for 60
+  serve the model that comes with lmr, on this machine alone:
+    lmr serve --labels "cat,dog,ship,truck"
+  send it an image; the name of the stream is up to you:
+    curl -H "Content-Type: image/jpeg" --data-binary @frame.jpg localhost:8080/v1/streams/cam-1/images
+  CLIP with names in a file, and a folder for the states:
+    lmr serve --labels names.txt --model openai/clip-vit-base-patch16 --state-dir /var/lib/lmr
+  for other machines, with a token that clients send as "Authorization: Bearer ...":
+    openssl rand -hex 32 > token
+    lmr serve --labels names.txt --host 0.0.0.0 --token-file token
+  cameras that send one frame at a time, with a step for every 16 frames of a camera:
+    lmr serve --labels names.txt --step 16
+  the same model without adaptation, to compare:
+    lmr serve --labels names.txt --method zeroshot --watch off
+
+exit codes: 0 ended by a signal, 2 the service cannot start (an error message says why)."""
+
+_DEFAULTS = ServiceSettings()
+_UNITS = {"KB": 1000, "MB": 1000**2, "GB": 1000**3, "B": 1, "": 1}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``lmr serve``."""
+    _add_what(parser.add_argument_group("what is served"))
+    _add_where(parser.add_argument_group("where it is served"))
+    _add_states(parser.add_argument_group("states of streams"))
+    _add_limits(parser.add_argument_group("limits of a request"))
+    _add_schedule(parser.add_argument_group("batches and the queue"))
+    add_prompt_options(parser)
+    add_model_options(parser)
+
+
+def _add_what(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--demo",
+        action="store_true",
+        help="serve eight simulated cameras whose weather turns bad one after the other, with the model and the "
+        "photographs that come with lmr; of the other options only --for, --host, --port and --log-level count",
+    )
+    add("--for", dest="seconds", type=float, metavar="S", help="with --demo: end after S seconds, with a table")
+    add_classifier_options(group, needed=False)
+    add(
+        "--method",
+        default="lmr",
+        metavar="SPEC",
+        help='a method from "lmr list", as in "lmr(lr=5e-4)"; it has its values for the number of classes unless a '
+        "preset is named, and counts its constants by images unless the spec says otherwise (default: %(default)s)",
+    )
+    add(
+        "--watch",
+        default="on",
+        metavar="on|report|off",
+        help="on: watch each stream without labels and roll it back when its adaptation goes wrong; report: only say "
+        "so (default: %(default)s)",
+    )
+    add(
+        "--step",
+        type=_read_step,
+        default=_DEFAULTS.step,
+        metavar="request|N",
+        help="request: the images of a request are one step; N: every image is answered at once, and every N images of "
+        "a stream are a step, for cameras that send one frame at a time (default: request)",
+    )
+    add(
+        "--show-frames",
+        action="store_true",
+        help="keep small copies of the last frames in memory and show them on the page; without it no image is kept",
+    )
+
+
+def _add_where(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="the address to listen on; one that other machines reach, such as 0.0.0.0, needs --token-file (default: "
+        "%(default)s, this machine alone)",
+    )
+    add("--port", type=int, default=8080, metavar="N", help="the port; 0 takes a free one (default: %(default)s)")
+    add(
+        "--token-file",
+        metavar="FILE",
+        help="a file with a secret text; requests must have it in the header 'Authorization: Bearer ...'",
+    )
+    add(
+        "--log-level",
+        choices=("info", "warning", "error"),
+        help="the log, JSON lines on standard error; info has a line for every request (default: info; with --demo: "
+        "warning)",
+    )
+
+
+def _add_states(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--state-dir",
+        default="lmr-state",
+        metavar="DIR",
+        help="the folder that keeps the states; 'none' keeps them in memory, and they end with the service (default: "
+        "%(default)s)",
+    )
+    add(
+        "--resident",
+        type=int,
+        default=_DEFAULTS.resident,
+        metavar="N",
+        help="streams whose states are in memory; the others are in --state-dir and come back when they are used "
+        "(default: %(default)s)",
+    )
+    add(
+        "--durability",
+        choices=("answer", "interval"),
+        default=_DEFAULTS.durability,
+        help="answer: an answer is sent after its state is on the disk; interval: at once, and states are written "
+        "every second, so that a crash loses up to a second of adaptation (default: %(default)s)",
+    )
+    add(
+        "--create",
+        choices=("auto", "never"),
+        default=_DEFAULTS.create,
+        help="auto: a stream begins with its first request; never: streams that do not exist are refused (default: "
+        "%(default)s)",
+    )
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--max-body",
+        type=_read_size,
+        default=_DEFAULTS.max_body,
+        metavar="SIZE",
+        help="largest body of a request, as in 10MB (default: 10MB)",
+    )
+    add("--max-images", type=int, default=_DEFAULTS.max_images, metavar="N", help="images in it (default: %(default)s)")
+    add(
+        "--max-pixels",
+        type=int,
+        default=_DEFAULTS.max_pixels,
+        metavar="N",
+        help="pixels of an image; a larger one is refused by its header, before it is unpacked (default: %(default)s)",
+    )
+    add(
+        "--timeout-ms",
+        type=float,
+        default=_DEFAULTS.timeout_ms,
+        metavar="MS",
+        help="a request that waited so long is refused and adapts nothing; X-Timeout-Ms of a request may be shorter "
+        "(default: %(default)g)",
+    )
+
+
+def _add_schedule(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--max-batch",
+        type=int,
+        default=_DEFAULTS.max_batch,
+        metavar="N",
+        help="images of different streams that are computed together (default: %(default)s)",
+    )
+    add(
+        "--max-step-ms",
+        type=float,
+        default=_DEFAULTS.max_step_ms,
+        metavar="MS",
+        help="how long a batch may take; fewer images are put together where the model is slow (default: %(default)g)",
+    )
+    add(
+        "--max-wait-ms",
+        type=float,
+        default=_DEFAULTS.max_wait_ms,
+        metavar="MS",
+        help="how long a request waits for others while nothing is computed (default: %(default)g)",
+    )
+    add(
+        "--queue-images",
+        type=int,
+        default=_DEFAULTS.queue_images,
+        metavar="N",
+        help="images that may wait; further requests are told to come back later, with 429 (default: %(default)s)",
+    )
+    add(
+        "--queue-per-stream",
+        type=int,
+        default=_DEFAULTS.queue_per_stream,
+        metavar="N",
+        help="requests of one stream that may wait (default: %(default)s)",
+    )
+    add(
+        "--overload",
+        choices=("shed", "answer"),
+        default=_DEFAULTS.overload,
+        help="when the queue is full: shed refuses, answer serves without adapting (default: %(default)s)",
+    )
+    add(
+        "--drain-s",
+        type=float,
+        default=_DEFAULTS.drain_s,
+        metavar="S",
+        help="seconds to finish the queue after SIGTERM or Ctrl-C (default: %(default)g)",
+    )
+
+
+def run(options: argparse.Namespace) -> str | None:
+    """Serve until a signal."""
+    from lmr.apps.serve_classifier import serve_classifier
+
+    if options.demo:
+        from lmr.apps.serve_demo.demo_run import serve_demo
+
+        level = options.log_level or "warning"
+        serve_demo(options.seconds, host=options.host, port=options.port, log_level=level, say=_say)
+        return None
+    if options.labels is None or options.seconds is not None:
+        raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")
+    own = {field.name for field in dataclasses.fields(ServiceSettings)}
+    given = collect_options(options, "demo", "seconds") | {"log_level": options.log_level or "info"}
+    settings = ServiceSettings(**{key: value for key, value in given.items() if key in own})
+    rest = {key: value for key, value in given.items() if key not in own}
+    serve_classifier(rest.pop("labels"), settings=settings, say=_say, **rest)
+    return None
+
+
+def _say(words: str) -> None:
+    print(f"lmr: {words}", flush=True)
+
+
+def _read_step(text: str) -> int:
+    """0 for "request"."""
+    if text == "request":
+        return 0
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected 'request' or a number of images, got {text!r}")
+    return int(text)
+
+
+def _read_size(text: str) -> int:
+    """Bytes, from a number with a unit."""
+    digits = text.rstrip("kKmMgGbB")
+    unit = text[len(digits) :].upper()
+    if not digits.strip().isdecimal() or unit not in _UNITS:
+        raise argparse.ArgumentTypeError(f"expected a size such as 10MB, got {text!r}")
+    return int(digits) * _UNITS[unit]

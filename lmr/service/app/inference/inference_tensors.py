@@ -1,0 +1,155 @@
+"""Tensors of the inference protocol: in JSON, and as bytes behind it (the extension for binary data)."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, Field, ValidationError
+
+from lmr.images.image_files import UnreadableImage
+from lmr.service.app.http_errors import HttpProblem
+from lmr.service.app.intake.image_bodies import Picture, decode_base64
+
+_LENGTH = struct.Struct("<I")  # before each element of a tensor of BYTES
+
+
+class InferenceInput(BaseModel):
+    """One tensor of a request. ``data`` is missing where it follows as bytes."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    data: list[Any] | None = None
+
+
+class InferenceOutput(BaseModel):
+    """A tensor that is asked for; ``parameters.binary_data`` asks for it as bytes."""
+
+    name: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class InferenceRequest(BaseModel):
+    """A request of the inference protocol. The stream is ``parameters.sequence_id``."""
+
+    id: str = ""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    inputs: list[InferenceInput]
+    outputs: list[InferenceOutput] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class OutputTensor:
+    """A tensor of an answer: text [n] as BYTES, or numbers [n, c] as FP32."""
+
+    name: str
+    values: list[str] | np.ndarray[Any, np.dtype[np.float32]]
+
+    @property
+    def datatype(self) -> str:
+        """As the protocol calls it."""
+        return "BYTES" if isinstance(self.values, list) else "FP32"
+
+    @property
+    def shape(self) -> list[int]:
+        """Its size in every dimension."""
+        return [len(self.values)] if isinstance(self.values, list) else list(self.values.shape)
+
+    def to_bytes(self) -> bytes:
+        """Its values as the extension for binary data has them."""
+        if isinstance(self.values, list):
+            return b"".join(_LENGTH.pack(len(text.encode())) + text.encode() for text in self.values)
+        return self.values.astype("<f4").tobytes()
+
+    def to_list(self) -> list[Any]:
+        """Its values in one row, for JSON."""
+        return self.values if isinstance(self.values, list) else [float(value) for value in self.values.ravel()]
+
+
+def read_request(body: bytes, head_length: str | None) -> tuple[InferenceRequest, bytes]:
+    """The request, and the bytes that follow its JSON; ``head_length`` says where they begin."""
+    length = len(body) if head_length is None else int(head_length) if head_length.isdecimal() else -1
+    if not 0 <= length <= len(body):
+        words = f"Expected an Inference-Header-Content-Length from 0 to {len(body)}, got {head_length!r}."
+        raise HttpProblem(400, "malformed", words)
+    try:
+        return InferenceRequest.model_validate_json(body[:length]), body[length:]
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+        words = f"Expected a request of the inference protocol, but {where} is wrong: {first['msg']}."
+        raise HttpProblem(400, "malformed", words) from error
+
+
+def read_pictures(request: InferenceRequest, rest: bytes, name: str) -> list[Picture]:
+    """The elements of the only input, which are image files: bytes, or base64 in JSON."""
+    if len(request.inputs) != 1 or request.inputs[0].name != name or request.inputs[0].datatype != "BYTES":
+        came = ", ".join(f"{item.name} of {item.datatype}" for item in request.inputs) or "none"
+        raise HttpProblem(400, "malformed", f"Expected one input, {name!r} of BYTES, got {came}.")
+    tensor = request.inputs[0]
+    size = tensor.parameters.get("binary_data_size")
+    if size is None:
+        pictures = [_decode_element(element) for element in _flatten(tensor.data or [])]
+    elif size != len(rest):
+        raise HttpProblem(400, "malformed", f"The input announces {size} bytes, and {len(rest)} follow the JSON.")
+    else:
+        pictures = _split_elements(rest)
+    if not pictures or math.prod(tensor.shape) != len(pictures):
+        words = f"The shape {tensor.shape} of the input does not fit its {len(pictures)} elements."
+        raise HttpProblem(400, "malformed", words)
+    return pictures
+
+
+def write_answer(
+    head: dict[str, Any], tensors: list[OutputTensor], binary: dict[str, bool]
+) -> tuple[bytes, dict[str, str]]:
+    """The body of an answer and its headers; ``binary`` names the tensors that follow the JSON as bytes."""
+    outputs, rest = [], b""
+    for tensor in tensors:
+        output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        if binary[tensor.name]:
+            content = tensor.to_bytes()
+            outputs.append(output | {"parameters": {"binary_data_size": len(content)}})
+            rest += content
+        else:
+            outputs.append(output | {"data": tensor.to_list()})
+    text = json.dumps(head | {"outputs": outputs}).encode()
+    if not rest:
+        return text, {"Content-Type": "application/json"}
+    return text + rest, {
+        "Content-Type": "application/octet-stream",
+        "Inference-Header-Content-Length": str(len(text)),
+    }
+
+
+def _decode_element(element: Any) -> Picture:
+    """An element in JSON: base64, plainly or as {"b64": ...}."""
+    if isinstance(element, dict):
+        element = element.get("b64")
+    if not isinstance(element, str):
+        return UnreadableImage("The image is not a text in base64.")
+    return decode_base64(element)
+
+
+def _flatten(data: list[Any]) -> list[Any]:
+    """Nested lists as one list."""
+    return [item for part in data for item in (_flatten(part) if isinstance(part, list) else [part])]
+
+
+def _split_elements(content: bytes) -> list[Picture]:
+    found: list[Picture] = []
+    place = 0
+    while place < len(content):
+        start = place + _LENGTH.size
+        end = start + _LENGTH.unpack_from(content, place)[0] if start <= len(content) else len(content) + 1
+        if end > len(content):
+            raise HttpProblem(400, "malformed", "The last element of the input is cut off.")
+        found.append(content[start:end])
+        place = end
+    return found

@@ -1,0 +1,81 @@
+"""A request with images, from its body to the engine's answer; the routes of both protocols come through here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fastapi import Request
+
+from lmr.service.app.frame_shelf import ShownFrame, shrink_frame
+from lmr.service.app.images_answer import note_images
+from lmr.service.app.intake.image_bodies import Picture
+from lmr.service.app.intake.image_intake import ReadyImages
+from lmr.service.app.intake.request_options import check_key, choose_seconds
+from lmr.service.app.intake.waiting import wait_while_connected
+from lmr.service.app.live_service import LiveService
+from lmr.service.engine.step_types import QueueFull, RequestMode, StepAnswer, StepRequest
+
+
+@dataclass(frozen=True)
+class ImageStep:
+    """What a body asks for: these images of a stream, answered with so many classes each."""
+
+    stream: str
+    pictures: list[Picture]
+    top: int
+    mode: RequestMode
+
+
+Step = TypeVar("Step", bound=ImageStep)
+
+
+async def run_step(
+    request: Request,
+    service: LiveService,
+    read: Callable[[bytes], Step],
+    key: str | None,
+    timeout_ms: float | None,
+) -> tuple[Step, StepAnswer]:
+    """Receive the body, ``read`` what it asks for, decode its images, and wait for their answer."""
+    parts = service.parts
+    check_key(key)
+    seconds = choose_seconds(timeout_ms, service.settings.timeout_ms)
+    deadline = parts.engine.clock() + seconds
+    async with service.bodies.read(request, seconds) as body:
+        if key is None:  # a request with a key may have its answer already
+            _refuse_early(service)
+        step = await parts.intake.run(lambda: read(body))
+        small: list[bytes] = []
+        show = None if service.frames is None else lambda image: small.append(shrink_frame(image))
+        ready = await parts.intake.prepare(step.pictures, show)
+    asked = StepRequest(
+        stream=step.stream,
+        images=ready.images,
+        mode=step.mode,
+        top=min(step.top, len(parts.engine.names)),
+        key=key,
+        digest=_digest(step, ready),
+        deadline=deadline,
+        note=note_images(ready.count, ready.errors),
+    )
+    answer = await wait_while_connected(request, parts.engine, parts.engine.submit(asked))
+    if service.frames is not None and not answer.replayed:
+        for content, best in zip(small, answer.top, strict=True):
+            service.frames.add(step.stream, ShownFrame(answer.seq, best[0][0], content))
+    return step, answer
+
+
+def _refuse_early(service: LiveService) -> None:
+    """Do not decode what the engine would refuse: under overload that would take the time of those it serves."""
+    now, settings = service.look(), service.settings
+    if settings.overload == "shed" and now.queue_images >= settings.queue_images:
+        wait = now.queue_images / max(1.0, now.images_per_second)
+        raise QueueFull(f"The queue holds {now.queue_images} images, as many as it may; try again later.", wait)
+
+
+def _digest(step: ImageStep, ready: ReadyImages) -> str:
+    """Tells requests under one key apart: by their images and by what is asked of them, not by how they are sent."""
+    return hashlib.sha256(f"{ready.digest} {step.mode} {step.top}".encode()).hexdigest()

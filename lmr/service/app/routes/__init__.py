@@ -1,0 +1,1 @@
+"""The routes under /v1, the probes, and the page."""

@@ -1,0 +1,170 @@
+"""Server: the app on a socket, with uvicorn; and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from lmr.core.errors import LmrError
+from lmr.service.app.live_service import LiveService
+
+LOGGER = logging.getLogger("lmr.service.server")
+_BACKLOG = 2048
+_FLUSH_SECONDS = 5  # for answers on their way when the queue is finished
+_START_SECONDS = 30
+_HEAD_SECONDS = 10  # for the head of a request to arrive
+_ECHO_SECONDS = 1
+_LAST_PORT = 65535
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Server:
+    """An app of ``make_app`` on a host and a port; port 0 takes a free one. The socket is bound at once.
+
+    ``run`` serves until SIGTERM or Ctrl-C. ``start`` serves in a thread until ``stop``, which makes it a context too.
+    ``on_stop`` is called before the queue is drained.
+    """
+
+    def __init__(
+        self, app: FastAPI, host: str = "127.0.0.1", port: int = 0, on_stop: Callable[[], object] = lambda: None
+    ) -> None:
+        self.service: LiveService = app.state.service
+        self._socket, self._on_stop = _bind(host, port), on_stop
+        self.url = _name_url(*self._socket.getsockname()[:2])  # http://host:port
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            http="h11",
+            ws="none",
+            timeout_graceful_shutdown=_FLUSH_SECONDS,
+        )
+        self._uvicorn = _Uvicorn(config, self.drain)
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        """Serve until a signal, finish the queue, and return."""
+        self._uvicorn.run([self._socket])
+
+    def start(self) -> Server:
+        """Serve in a thread of its own."""
+        self._thread = threading.Thread(target=self.run, name="lmr-http", daemon=True)
+        self._thread.start()
+        if not self._uvicorn.wait_until_started(_START_SECONDS):
+            raise LmrError(f"The server did not start within {_START_SECONDS} seconds.")
+        return self
+
+    def stop(self) -> None:
+        """Finish the queue and end the thread. The engine stays, and is closed by its owner."""
+        self.drain()
+        if self._thread is not None:
+            self._thread.join()
+
+    def drain(self) -> None:
+        """Refuse new requests, finish those that wait within ``drain_s``, then end the server."""
+        if self.service.stopping.is_set():
+            return
+        self._on_stop()
+        LOGGER.info("draining")
+        with contextlib.suppress(LmrError):  # there is no engine yet
+            finished = self.service.engine.drain(self.service.settings.drain_s)
+            LOGGER.info("drained", extra={"fields": {"finished": finished}})
+        self.service.stopping.set()
+        self._uvicorn.should_exit = True
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, with a first signal that drains, and a second Ctrl-C that ends at once."""
+
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._asked: float | None = None  # when a signal asked to stop
+        self._running = threading.Event()
+        self._silent: dict[Any, float] = {}  # connections without a request, and since when
+
+    def wait_until_started(self, seconds: float) -> bool:
+        return self._running.wait(seconds)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        LOGGER.info("listening")
+        self._running.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:
+            self._close_silent()
+        return await super().on_tick(counter)
+
+    def _close_silent(self) -> None:
+        """Close connections that do not send the head of a request: many of them would use up the sockets."""
+        now = time.monotonic()
+        connections: list[Any] = list(self.server_state.connections)  # of either protocol class of HTTP/1.1
+        silent = [one for one in connections if one.cycle is None or one.cycle.response_complete]
+        self._silent = {one: self._silent.get(one, now) for one in silent}
+        for one, since in self._silent.items():
+            if now - since > _HEAD_SECONDS:
+                one.transport.close()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._asked is not None:  # one that follows at once is an echo: shells send a signal to a whole group
+            if sig == signal.SIGINT and now - self._asked > _ECHO_SECONDS:
+                self.should_exit = self.force_exit = True
+            return
+        self._asked = now
+        threading.Thread(target=self._drain, name="lmr-drain", daemon=True).start()
+
+
+def _name_url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket, or a sentence that says why there is none."""
+    if not 0 <= port <= _LAST_PORT:
+        raise LmrError(f"Cannot listen on {host} port {port}: expected a port from 0 to {_LAST_PORT}.")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen(_BACKLOG)
+        except BaseException:
+            made.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise LmrError(f"Cannot listen on {host} port {port}: {reason}. Choose another --host or --port.") from error
+    return made

@@ -1,0 +1,41 @@
+"""What can go wrong between a client and the service, each a kind of LmrError."""
+
+from __future__ import annotations
+
+from lmr.core.errors import LmrError
+
+
+class ServiceError(LmrError):
+    """The service could not be reached, or did not do what it was asked.
+
+    ``status`` is its HTTP code, if it gave one, and ``code`` its word for the reason, such as "queue_full".
+
+    Examples:
+        >>> import lmr
+        >>> client = lmr.Client("http://127.0.0.1:9", patience=0)
+        >>> try:
+        ...     client.model()
+        ... except lmr.ServiceError as error:
+        ...     print(error)
+        Cannot reach the service at http://127.0.0.1:9 (...): check the address, or start it with 'lmr serve'.
+    """
+
+    def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+class ServiceUnreachable(ServiceError):
+    """No connection, or it broke before the answer, for as long as the client was patient."""
+
+
+class ServiceBusy(ServiceError):
+    """The service refused for now (429, 503, 504) for as long as the client was patient; nothing was adapted."""
+
+
+class TokenRefused(ServiceError):
+    """The service wants a token, and this is not it (401)."""
+
+
+class StreamNotFound(ServiceError):
+    """The service has no such stream (404)."""

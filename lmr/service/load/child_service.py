@@ -1,0 +1,116 @@
+"""The real ``lmr serve`` as a child process: started, watched through its own metrics, ended, killed and restarted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from lmr.core.errors import LmrError
+from lmr.service.client.service_client import Client
+
+START_SECONDS = 300.0
+STOP_SECONDS = 60.0
+
+
+class ChildService:
+    """A service with these options on a free port of this machine, with its log in ``folder``; a context.
+
+    ``wrap`` are words before the command, for a surrounding such as a full disk.
+    """
+
+    def __init__(self, options: Sequence[str], folder: Path, wrap: Sequence[str] = ()) -> None:
+        self.port = _find_free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        where = ["--host", "127.0.0.1", "--port", str(self.port)]
+        self._words = [*wrap, sys.executable, "-m", "lmr", "serve", *where, *options]
+        self.log = folder / f"service-{self.port}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ChildService:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The id of the running process."""
+        if self._process is None:
+            raise LmrError("The service of this experiment is not running.")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(self._words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        end = time.monotonic() + START_SECONDS
+        with Client(self.url, patience=0) as client:
+            while not client.is_ready():
+                if self._process.poll() is not None or time.monotonic() > end:
+                    self.kill()
+                    raise LmrError(f"The service did not become ready; the end of its log:\n{self.read_log_end()}")
+                time.sleep(0.05)
+
+    def terminate(self) -> tuple[int | None, float]:
+        """SIGTERM; the exit code (None if it had to be killed) and the seconds that it took."""
+        process, began = self._process, time.monotonic()
+        if process is None:
+            return None, 0.0
+        process.send_signal(signal.SIGTERM)
+        try:
+            code: int | None = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = None
+            self.kill()
+        self._process = None
+        return code, time.monotonic() - began
+
+    def kill(self) -> None:
+        """kill -9, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def read_metrics(self) -> dict[str, float]:
+        """The metrics without labels, by name; with labels, by name and labels as Prometheus writes them."""
+        text = httpx.get(f"{self.url}/metrics", timeout=30, trust_env=False).text
+        pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    def read_log_end(self, lines: int = 15) -> str:
+        """The last lines of its log."""
+        return "\n".join(self.log.read_text("utf-8", errors="replace").splitlines()[-lines:])
+
+
+def _find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def read_cpu_seconds(service: ChildService) -> float:
+    """Processor time that the service has used so far."""
+    return service.read_metrics()["process_cpu_seconds_total"]
+
+
+def read_memory_mb(service: ChildService) -> float:
+    """Resident memory of the service."""
+    return service.read_metrics()["process_resident_memory_bytes"] / 1e6
+
+
+def count_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

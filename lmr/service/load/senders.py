@@ -1,0 +1,82 @@
+"""Many clients at once, in threads: each with streams of its own, and one request in flight."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lmr.service.client.client_errors import ServiceError
+from lmr.service.client.service_answer import ServiceAnswer
+from lmr.service.client.service_client import Client
+
+
+@dataclass
+class Tolls:
+    """What came back: codes (0 for no answer at all), images answered, seconds of each answer, and the batches."""
+
+    codes: Counter[int] = field(default_factory=Counter)
+    images: int = 0
+    seconds: list[float] = field(default_factory=list)
+    added: list[float] = field(default_factory=list)  # seconds of an answer beyond the service's computation
+    batch_images: list[float] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, answer: ServiceAnswer, seconds: float) -> None:
+        """An answer."""
+        with self.lock:
+            self.codes[200] += 1
+            self.images += len(answer.answers)
+            self.seconds.append(seconds)
+            self.added.append(seconds - answer.timing.get("step_ms", 0.0) / 1000)
+            self.batch_images.append(answer.timing.get("batch_images", 0.0))
+
+    def note_problem(self, error: ServiceError) -> None:
+        """A refusal, or no answer."""
+        with self.lock:
+            self.codes[error.status or 0] += 1
+            if len(self.problems) < 5 and error.status != 429:
+                self.problems.append(str(error))
+
+
+Send = Callable[[Client, int, int], ServiceAnswer]  # a client, the number of the thread, and of the request
+
+
+def run_senders(
+    url: str, threads: int, send: Send, seconds: float, *, patience: float = 0.0, most: int | None = None
+) -> tuple[Tolls, float]:
+    """Send from every thread, one request after the other, for so many seconds; what came back, and the wall time."""
+    tolls, end, began = Tolls(), time.monotonic() + seconds, time.monotonic()
+    failures: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        number = 0
+        try:
+            with Client(url, patience=patience) as client:
+                while time.monotonic() < end and (most is None or number < most):
+                    started = time.perf_counter()
+                    try:
+                        tolls.note(send(client, thread, number), time.perf_counter() - started)
+                    except ServiceError as error:
+                        tolls.note_problem(error)
+                    number += 1
+        except BaseException as error:  # raised where the threads are joined
+            failures.append(error)
+
+    workers = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if failures:
+        raise failures[0]
+    return tolls, time.monotonic() - began
+
+
+def find_percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share of the values lies; not a number if there are none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

@@ -1,0 +1,117 @@
+"""Throughput per processor second of a saturated service, against the bare loop in the same run; and added latency."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from lmr.service.client.service_answer import ServiceAnswer
+from lmr.service.client.service_client import Client
+from lmr.service.load.bare_loop import BareLoop
+from lmr.service.load.child_service import read_cpu_seconds
+from lmr.service.load.load_bench import LoadBench, read_spec
+from lmr.service.load.load_images import draw_image
+from lmr.service.load.load_models import LoadModel, find_pocket, name_streams, write_random_vit
+from lmr.service.load.load_result import LoadResult, judge
+from lmr.service.load.senders import find_percentile, run_senders
+
+STREAMS, MOST = 16, 64  # streams that saturate the service; images of its largest batch
+VARIETY = 64  # different images
+
+
+def measure_vit(bench: LoadBench) -> LoadResult:
+    """ViT-B/16 with random weights, 16 streams, one image a request."""
+    model = write_random_vit(bench.folder)
+    options = ["--max-step-ms", "600000"]  # batches of all streams, as in the bare loop
+    return _measure(bench, model, 1, bench.choose(180, 20), 0.95, options)
+
+
+def measure_pocket_8(bench: LoadBench) -> LoadResult:
+    """The pocket model, 8 images a request."""
+    return _measure(bench, find_pocket(), 8, bench.choose(40, 1.5), 0.90)
+
+
+def measure_pocket_1(bench: LoadBench) -> LoadResult:
+    """The pocket model, one image a request."""
+    return _measure(bench, find_pocket(), 1, bench.choose(40, 1.5), 0.5)
+
+
+def _measure(
+    bench: LoadBench, model: LoadModel, each: int, seconds: float, aim: float, options: list[str] | None = None
+) -> LoadResult:
+    """Bare loop, service, bare loop: a machine that slows down meanwhile slows both."""
+    images = [draw_image(number, model.side) for number in range(VARIETY)]
+    names = name_streams(STREAMS)
+
+    def send(client: Client, thread: int, number: int) -> ServiceAnswer:
+        chosen = [images[(thread + number * each + k) % VARIETY] for k in range(each)]
+        return client.step(names[thread], chosen, top=1)
+
+    with bench.make_service(model, "throughput", options or []) as service:
+        spec, watched = read_spec(service)
+        bare = BareLoop(model, model.load(), min(STREAMS, MOST // each), each, spec, watched)
+        run_senders(service.url, STREAMS, send, bench.choose(5, 0.5), patience=60)  # warm
+        cost = bare.run(seconds / 2)
+        cpu = read_cpu_seconds(service)
+        tolls, wall = run_senders(service.url, STREAMS, send, seconds, patience=60)
+        cpu = read_cpu_seconds(service) - cpu
+        cost = cost + bare.run(seconds / 2)
+    rate = tolls.images / cpu if cpu else math.nan
+    share = rate / cost.per_cpu_second
+    figures = {
+        "images": tolls.images,
+        "service_images_per_cpu_second": rate,
+        "bare_images_per_cpu_second": cost.per_cpu_second,
+        "share": share,
+        "service_images_per_second": tolls.images / wall,
+        "bare_images_per_second": cost.images / cost.seconds,
+        "mean_batch_images": sum(tolls.batch_images) / max(len(tolls.batch_images), 1),
+        "codes": dict(tolls.codes),
+        "spec": spec,
+        "threads": torch.get_num_threads(),
+    }
+    found = (
+        f"{share:.2f} ({rate:.1f} against {cost.per_cpu_second:.1f} images per CPU second; "
+        f"{figures['service_images_per_second']:.1f} and {figures['bare_images_per_second']:.1f} per second)"
+    )
+    setting = f"{model.name}, {STREAMS} streams, {each} image{'s' if each > 1 else ''} a request"
+    return LoadResult(
+        "throughput",
+        setting,
+        f"≥ {aim:.2f} of the bare loop",
+        found,
+        judge(share >= aim, set(tolls.codes) == {200}),
+        figures,
+    )
+
+
+def measure_latency(bench: LoadBench) -> LoadResult:
+    """One request in flight: the time of an answer beyond the service's own computation."""
+    model = find_pocket()
+    images = [draw_image(number, model.side) for number in range(VARIETY)]
+
+    def send(client: Client, thread: int, number: int) -> ServiceAnswer:
+        return client.step("load-00000", images[number % VARIETY], top=1)
+
+    with bench.make_service(model, "latency") as service:
+        run_senders(service.url, 1, send, 60, most=bench.count(100, 5))
+        tolls, _ = run_senders(service.url, 1, send, 300, most=bench.count(2000, 60))
+    middle, high = (1000 * find_percentile(tolls.added, share) for share in (0.5, 0.99))
+    figures = {
+        "requests": len(tolls.added),
+        "added_p50_ms": middle,
+        "added_p99_ms": high,
+        "p50_ms": 1000 * find_percentile(tolls.seconds, 0.5),
+        "p99_ms": 1000 * find_percentile(tolls.seconds, 0.99),
+        "codes": dict(tolls.codes),
+    }
+    return LoadResult(
+        "added latency",
+        f"pocket, one request in flight, {len(tolls.added)} requests",
+        "p50 ≤ 10 ms, p99 ≤ 25 ms",
+        f"p50 {middle:.1f} ms, p99 {high:.1f} ms beyond the computation "
+        f"(whole: {figures['p50_ms']:.1f} and {figures['p99_ms']:.1f} ms)",
+        judge(middle <= 10, high <= 25, set(tolls.codes) == {200}),
+        figures,
+    )

@@ -1,0 +1,8 @@
+"""The live page: HTML, CSS and JavaScript as files of the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PAGE_FOLDER = Path(__file__).parent
+ASSETS_FOLDER = PAGE_FOLDER / "assets"

@@ -1,0 +1,58 @@
+// Elements and numbers. Text from the service only ever becomes textContent.
+
+export const find = (id) => document.getElementById(id);
+
+export function make(tag, values = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(values)) {
+    if (key === "text") element.textContent = value;
+    else if (key === "onclick") element.addEventListener("click", value);
+    else if (value !== null && value !== undefined) element.setAttribute(key, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+export function makeSvg(tag, values = {}) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(values)) element.setAttribute(key, value);
+  return element;
+}
+
+export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+
+export function formatNumber(value, digits = 3) {
+  if (!isNumber(value)) return "–";
+  if (value !== 0 && Math.abs(value) < 0.001) return value.toExponential(1);
+  if (Math.abs(value) >= 10000) return Math.round(value).toLocaleString("en");
+  return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 4 });
+}
+
+export const formatShare = (value, digits = 3) => (isNumber(value) ? `${(100 * value).toFixed(digits > 2 ? 1 : 0)} %` : "–");
+
+export function formatBytes(value) {
+  if (!isNumber(value)) return "–";
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let place = 0;
+  while (value >= 1000 && place < units.length - 1) [value, place] = [value / 1000, place + 1];
+  return `${formatNumber(value)} ${units[place]}`;
+}
+
+export function formatAgo(seconds) {
+  if (!isNumber(seconds)) return "never";
+  if (seconds < 2) return "now";
+  if (seconds < 90) return `${Math.round(seconds)} s ago`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
+  return seconds < 129600 ? `${Math.round(seconds / 3600)} h ago` : `${Math.round(seconds / 86400)} d ago`;
+}
+
+export function formatTime(unix) {
+  const time = new Date(1000 * unix);
+  const clock = time.toLocaleTimeString("en-GB");
+  return time.toDateString() === new Date().toDateString() ? clock : `${time.toLocaleDateString("en-CA")} ${clock}`;
+}
+
+// The colour of a health, as the style sheet names it: "rolled back" is --rolled-back.
+export const HEALTHS = ["ok", "watch", "alarm", "rolled back", "reset", "quarantined", "paused", "unwatched"];
+export const nameColour = (health) => (HEALTHS.includes(health) ? `--${health.replace(" ", "-")}` : "--faint");
+export const setDot = (element, health) => element.style.setProperty("--dot", `var(${nameColour(health)})`);

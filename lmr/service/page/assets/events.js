@@ -1,0 +1,17 @@
+// Events as lines of a list, for the log and for one stream.
+
+import { formatTime, make, setDot } from "./dom.js";
+
+// With onChoose, the name of the stream is a button that opens it.
+export function makeEvent(event, onChoose = null) {
+  const words = make("span", { class: "words" });
+  if (event.stream && onChoose) words.append(make("button", { type: "button", class: "who", text: event.stream, onclick: () => onChoose(event.stream) }), " ");
+  words.append(event.words);
+  if (event.after) {
+    const change = make("span", { class: "change", text: event.before ? `${event.before} → ${event.after}` : event.after });
+    setDot(change, event.after);
+    words.append(" ", change);
+  }
+  const time = make("time", { text: formatTime(event.time), datetime: new Date(1000 * event.time).toISOString() });
+  return make("li", { "data-number": event.number, "data-kind": event.kind }, time, words);
+}

@@ -1,0 +1,136 @@
+"""Bodies while they arrive: too large, too slow, cut off, too many at once."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
+
+from lmr.service.service_settings import ServiceSettings
+
+LIMIT = 20_000
+PATH = "/v1/streams/cam/images"
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[ScriptedService]:
+    with serve_scripted(ServiceSettings(max_body=LIMIT, timeout_ms=700)) as made:
+        yield made
+
+
+def connect(service: ScriptedService) -> socket.socket:
+    host, port = service.server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT)
+
+
+def read_all(made: socket.socket) -> bytes:
+    found = b""
+    while part := made.recv(65536):
+        found += part
+    return found
+
+
+def test_announced_size_is_refused_before_the_body(small: ScriptedService) -> None:
+    with connect(small) as made:
+        made.sendall(
+            f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+            f"Content-Length: {LIMIT + 1}\r\n\r\n".encode()
+        )
+        answer = read_all(made)  # the service closes: the body is not wanted
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"20,000 bytes" in answer
+
+
+def test_size_is_counted_while_it_arrives(small: ScriptedService) -> None:
+    def send() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b"0" * 1000
+
+    try:
+        answer = small.client.post(PATH, content=send(), headers={"Content-Type": "image/jpeg"})
+    except (httpx.WriteError, httpx.ReadError):
+        return  # the connection was closed under the sender
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("size", [LIMIT - 1, LIMIT])
+def test_limit_itself_is_allowed(small: ScriptedService, size: int) -> None:
+    """Bytes after the end of a JPEG are no part of the image."""
+    picture = make_file()
+    assert small.post(content=picture + bytes(size - len(picture))).status_code == 200
+
+
+def test_slow_sender(small: ScriptedService) -> None:
+    """A byte now and then does not hold a request for ever; nothing reaches the engine."""
+    picture = make_file()
+    small.engine.requests.clear()
+    with connect(small) as made:
+        made.sendall(
+            f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+            f"Content-Length: {len(picture)}\r\n\r\n".encode()
+        )
+        stop = threading.Event()
+
+        def drip() -> None:
+            for number in range(len(picture)):
+                if stop.wait(0.1):
+                    return
+                try:
+                    made.sendall(picture[number : number + 1])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        answer = read_all(made)
+        stop.set()
+        thread.join()
+    assert answer.startswith(b"HTTP/1.1 504")
+    assert b"nothing was adapted" in answer
+    assert not small.engine.requests
+
+
+def test_shorter_time_of_a_request(service: ScriptedService) -> None:
+    """X-Timeout-Ms is the deadline of the engine too."""
+    before = service.engine.clock()
+    assert service.post(headers={"X-Timeout-Ms": "5000"}).status_code == 200
+    assert service.post(headers={"X-Timeout-Ms": "900000"}).status_code == 200
+    short, long = (request.deadline for request in service.engine.requests)
+    assert short is not None
+    assert long is not None
+    assert 5 <= short - before < 25 < long - before <= 30 + (service.engine.clock() - before)
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "nan", "inf", "soon"])
+def test_odd_times(service: ScriptedService, value: str) -> None:
+    assert service.post(headers={"X-Timeout-Ms": value}).status_code == 400
+    assert not service.engine.requests
+
+
+def test_client_that_goes_in_the_middle(small: ScriptedService) -> None:
+    small.engine.requests.clear()
+    with connect(small) as made:
+        made.sendall(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\nabc".encode())
+    deadline = time.monotonic() + TIMEOUT
+    while small.server.service.bodies.held and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert small.server.service.bodies.held == 0
+    assert not small.engine.requests
+    assert small.post().status_code == 200
+
+
+def test_bodies_take_a_bounded_memory(small: ScriptedService) -> None:
+    reader = small.server.service.bodies
+    reader.held += 32 * LIMIT
+    try:
+        answer = small.post()
+        assert answer.status_code == 429
+        assert answer.headers["Retry-After"] == "1"
+    finally:
+        reader.held -= 32 * LIMIT
+    assert small.post().status_code == 200

@@ -1,0 +1,107 @@
+"""Events: a frame a second, resumed after the last one, bounded."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scripted_engine import make_status
+from service_maker import ScriptedService
+
+from lmr.service.app.routes import event_routes
+from lmr.service.engine.stream_types import Overview, ServiceEvent
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_routes, "PAUSE", 0.02)
+
+
+def read_frames(service: ScriptedService, last: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    headers = {} if last is None else {"Last-Event-ID": last.encode()}
+    with service.client.stream("GET", "/v1/events", headers=headers) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        number, data = "", ""
+        for line in answer.iter_lines():
+            kind, _, value = line.partition(": ")
+            number, data = (value, data) if kind == "id" else (number, value) if kind == "data" else (number, data)
+            if not line and data:
+                yield number, json.loads(data)
+
+
+def change(service: ScriptedService, number: int, stream: str, **values: Any) -> None:
+    service.engine.statuses[stream] = make_status(stream, change=number, **values)
+    service.engine.overview = Overview("ready", change=number)
+
+
+def test_first_frame_asks_for_everything_anew(service: ScriptedService) -> None:
+    change(service, 5, "cam")
+    number, frame = next(read_frames(service))
+    assert frame["lost"] is True
+    assert frame["overview"]["state"] == "ready"
+    assert frame["streams"] == []
+    assert number == f"{frame['run']}-5"
+
+
+def test_later_frames_have_what_changed(service: ScriptedService) -> None:
+    change(service, 10, "cam-1")
+    frames = read_frames(service)
+    next(frames)
+    change(service, 11, "cam-2", health="watch")
+    service.engine.events.append(ServiceEvent(11, time.time(), "cam-2", "health", "ok", "watch", "It is suspected."))
+    for _number, frame in frames:
+        if frame["streams"]:
+            break
+    assert frame["lost"] is False
+    assert [status["stream"] for status in frame["streams"]] == ["cam-2"]
+    assert [event["words"] for event in frame["events"]] == ["It is suspected."]
+
+
+def test_client_goes_on_after_its_last_frame(service: ScriptedService) -> None:
+    change(service, 20, "cam-1")
+    number, _ = next(read_frames(service))
+    change(service, 21, "cam-2")
+    _, frame = next(read_frames(service, last=number))
+    assert frame["lost"] is False
+    assert [status["stream"] for status in frame["streams"]] == ["cam-2"]
+
+
+@pytest.mark.parametrize("last", ["", "nonsense", "other-3", "-", "1-²"])
+def test_frame_of_another_run_begins_anew(service: ScriptedService, last: str) -> None:
+    _, frame = next(read_frames(service, last))
+    assert frame["lost"] is True
+
+
+def test_numbers_that_json_lacks_are_null(service: ScriptedService) -> None:
+    change(service, 30, "cam")
+    frames = read_frames(service)
+    next(frames)
+    odd = {"entropy": float("nan"), "many": [float("inf"), 1.5]}
+    service.engine.events.append(ServiceEvent(31, time.time(), "cam", "health", "ok", "watch", "Odd.", odd))
+    service.engine.overview = Overview("ready", change=31)
+    for _number, frame in frames:
+        if frame["events"]:
+            break
+    assert frame["events"][0]["signals"] == {"entropy": None, "many": [None, 1.5]}
+
+
+def test_only_so_many_clients_listen(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_routes, "CLIENTS", 0)
+    answer = service.client.get("/v1/events")
+    assert answer.status_code == 429
+    assert answer.headers["Retry-After"] == "5"
+
+
+def test_client_that_goes_is_forgotten(service: ScriptedService) -> None:
+    frames = read_frames(service)
+    next(frames)
+    assert service.server.service.listeners >= 1
+    frames.close()  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 30
+    while service.server.service.listeners and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert service.server.service.listeners == 0

@@ -1,0 +1,156 @@
+"""POST images: the shape of the answer, errors in their places, keys, clients that go."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, make_file, serve_scripted
+
+from lmr.service.engine.stream_types import Overview
+from lmr.service.service_settings import ServiceSettings
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[ScriptedService]:
+    with serve_scripted(ServiceSettings(max_images=2)) as made:
+        yield made
+
+
+def wait_until(happens: object) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not happens() and time.monotonic() < deadline:  # type: ignore[operator]
+        time.sleep(0.01)
+    assert happens()  # type: ignore[operator]
+
+
+def test_answer_has_the_documented_shape(service: ScriptedService) -> None:
+    answer = service.post("cam-17")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "stream": "cam-17",
+        "seq": 1,
+        "saved": True,
+        "answers": [
+            {
+                "label": "red ring",
+                "probability": 0.9,
+                "top": [["red ring", 0.9], ["blue star", 0.1], ["green heart", 0.1]],
+            }
+        ],
+        "adaptation": {"mode": "adapt", "stepped": True, "health": "ok"},
+        "timing": {"queue_ms": 1.0, "step_ms": 2.0, "batch_images": 1, "batch_streams": 1},
+        "model": "pocket",
+        "spec": "zeroshot()",
+    }
+    (request,) = service.engine.requests
+    assert torch.equal(request.images, load_pocket().preprocess([make_file()]))
+    assert (request.mode, request.key) == ("adapt", None)
+
+
+def test_forms_and_json_are_the_same_request(service: ScriptedService) -> None:
+    files = [make_file("PNG"), make_file("WEBP", colour="blue")]
+    coded = {"images": [{"b64": base64.b64encode(file).decode()} for file in files]}
+    service.client.post("/v1/streams/a/images", files=[("image", ("x.png", file)) for file in files])
+    service.client.post("/v1/streams/a/images", json=coded)
+    one, other = service.engine.requests
+    assert torch.equal(one.images, other.images)
+    assert one.digest == other.digest
+
+
+def test_unreadable_image_is_an_error_in_its_place(service: ScriptedService) -> None:
+    parts = [("image", ("a", b"no image")), ("image", ("b", make_file())), ("image", ("c", make_file()[:300]))]
+    answer = service.client.post("/v1/streams/a/images", files=parts)
+    assert answer.status_code == 200
+    first, second, third = answer.json()["answers"]
+    assert set(first) == set(third) == {"error"}
+    assert second["label"] == "red ring"
+    assert len(service.engine.requests[0].images) == 1
+
+
+def test_mode_and_top(service: ScriptedService) -> None:
+    answer = service.post(params={"top": 1, "mode": "answer"})
+    assert answer.json()["answers"][0]["top"] == [["red ring", 0.9]]
+    assert answer.json()["adaptation"]["mode"] == "answer"
+    assert service.post(params={"top": 500}).json()["answers"][0]["top"][-1][0] == NAMES[-1]
+    assert [request.top for request in service.engine.requests] == [1, len(NAMES)]
+    for wrong in ({"top": 0}, {"top": 1001}, {"mode": "learn"}):
+        assert service.post(params=wrong).status_code == 400
+    assert len(service.engine.requests) == 2
+
+
+def test_digest_tells_requests_apart(service: ScriptedService) -> None:
+    for params in ({}, {"top": 2}, {"mode": "answer"}):
+        service.post(params=params)
+    service.post(content=make_file(colour="blue"))
+    assert len({request.digest for request in service.engine.requests}) == 4
+
+
+def test_key(service: ScriptedService) -> None:
+    assert "Idempotency-Replayed" not in service.post(headers={"Idempotency-Key": "frame-1"}).headers
+    assert service.engine.requests[0].key == "frame-1"
+    for wrong in ("", "k" * 201, "two words"):
+        assert service.post(headers={"Idempotency-Key": wrong}).status_code == 400
+    assert len(service.engine.requests) == 1
+
+
+def test_replayed_answer_says_so(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = service.engine.answer
+    monkeypatch.setattr(service.engine, "answer", lambda request: replace(plain(request), replayed=True))
+    assert service.post(headers={"Idempotency-Key": "frame-1"}).headers["Idempotency-Replayed"] == "true"
+
+
+@pytest.mark.parametrize("name", ["a" * 129, "-a", ".", "..", "a b", "a:b", "ä", "<b>", "a%2Fb", "a%0A"])
+def test_names_of_streams(service: ScriptedService, name: str) -> None:
+    answer = service.client.post(
+        f"/v1/streams/{name}/images", content=make_file(), headers={"Content-Type": "image/jpeg"}
+    )
+    assert answer.status_code in (400, 404, 405)  # a path with dots or slashes is another path
+    assert not service.engine.requests
+
+
+def test_good_names(service: ScriptedService) -> None:
+    for name in ("a", "7", "Cam_1.left-2", "a" * 128):
+        assert service.post(name).json()["stream"] == name
+
+
+def test_too_many_images(limited: ScriptedService) -> None:
+    answer = limited.client.post("/v1/streams/a/images", files=[("image", ("x", make_file()))] * 3)
+    assert answer.status_code == 413
+    assert not limited.engine.requests
+
+
+def test_wrong_type(service: ScriptedService) -> None:
+    answer = service.post(headers={"Content-Type": "image/gif"})
+    assert answer.status_code == 415
+    assert answer.json()["error"]["code"] == "not_an_image_type"
+
+
+def test_client_that_goes_is_dropped(service: ScriptedService) -> None:
+    service.engine.hold = True
+    host, port = service.server.url.removeprefix("http://").split(":")
+    picture = make_file()
+    with socket.create_connection((host, int(port))) as made:
+        head = "POST /v1/streams/a/images HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+        made.sendall(f"{head}Content-Length: {len(picture)}\r\n\r\n".encode() + picture)
+        wait_until(lambda: service.engine.held)
+        assert not service.engine.dropped
+    wait_until(lambda: service.engine.dropped)
+    assert service.engine.dropped == service.engine.held
+    service.engine.held[0].set_exception(RuntimeError("too late"))  # nobody listens any more
+
+
+def test_full_queue_is_refused_before_decoding(service: ScriptedService) -> None:
+    service.engine.overview = Overview("ready", queue_images=256, images_per_second=64.0)
+    try:
+        answer = service.post(content=b"never looked at")
+        assert answer.status_code == 429
+        assert answer.headers["Retry-After"] == "4"
+        assert service.post(headers={"Idempotency-Key": "k"}).status_code == 200  # it may have its answer already
+    finally:
+        service.engine.overview = Overview("ready")

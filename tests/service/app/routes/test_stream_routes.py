@@ -1,0 +1,133 @@
+"""Streams over HTTP: pages, details, actions, states and labels reach the engine, and come back."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+
+import pytest
+from PIL import Image
+from scripted_engine import make_status
+from service_maker import ScriptedService, make_file, serve_scripted
+
+from lmr.service.app.frame_shelf import MOST_FRAMES
+from lmr.service.engine.stream_types import StreamStatus
+from lmr.service.service_settings import ServiceSettings
+
+
+def give(value: object) -> Future[object]:
+    future: Future[object] = Future()
+    future.set_result(value)
+    return future
+
+
+def test_pages_follow_the_cursor(service: ScriptedService) -> None:
+    names = [f"cam-{number}" for number in range(5)]
+    service.engine.statuses.update({name: make_status(name) for name in names})
+    found, after = [], ""
+    for _ in range(4):
+        page = service.client.get("/v1/streams", params={"limit": 2, "after": after}).json()
+        found += [status["stream"] for status in page["streams"]]
+        if page["next"] is None:
+            break
+        after = page["next"]
+    assert found == names
+    for wrong in ({"limit": 1001}, {"limit": 0}, {"after": "x" * 129}):
+        assert service.client.get("/v1/streams", params=wrong).status_code == 400
+
+
+def test_one_stream(service: ScriptedService) -> None:
+    service.engine.statuses["cam"] = make_status("cam", health="watch")
+    detail = service.client.get("/v1/streams/cam").json()
+    assert detail["status"]["health"] == "watch"
+    assert set(detail) == {"status", "signals", "history", "shares", "snapshots", "answers", "events"}
+    assert service.client.get("/v1/streams/other").status_code == 404
+
+
+@pytest.mark.parametrize("action", ["reset", "rollback", "freeze", "resume", "undo"])
+def test_actions(service: ScriptedService, action: str) -> None:
+    service.engine.statuses["cam"] = make_status("cam")
+    answer = service.client.post(f"/v1/streams/cam:{action}")
+    assert answer.status_code == 200
+    assert answer.json()["stream"] == "cam"
+    assert service.engine.acts == [("cam", action)]
+    assert service.client.post(f"/v1/streams/other:{action}").status_code == 404
+
+
+def test_delete(service: ScriptedService) -> None:
+    service.engine.statuses["cam"] = make_status("cam")
+    assert service.client.delete("/v1/streams/cam").status_code == 200
+    assert service.engine.acts == [("cam", "delete")]
+
+
+def test_unknown_action(service: ScriptedService) -> None:
+    assert service.client.post("/v1/streams/cam:explode").status_code in (400, 404, 405)
+    assert not service.engine.acts
+
+
+def test_state_is_a_file(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[str, bytes]] = []
+
+    def write(stream: str, content: bytes) -> Future[object]:
+        written.append((stream, content))
+        return give(make_status(stream))
+
+    monkeypatch.setattr(service.engine, "read_state", lambda stream: give(b"\x00state"))
+    monkeypatch.setattr(service.engine, "write_state", write)
+    answer = service.client.get("/v1/streams/cam/state")
+    assert answer.content == b"\x00state"
+    assert answer.headers["Content-Type"] == "application/octet-stream"
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="cam.state"'
+    assert service.client.put("/v1/streams/cam/state", content=answer.content).status_code == 200
+    assert written == [("cam", b"\x00state")]
+    assert service.client.put("/v1/streams/cam/state", content=b"").status_code == 400
+
+
+def test_labels(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int, list[str | None]]] = []
+
+    def add(stream: str, seq: int, labels: Sequence[str | None]) -> Future[StreamStatus]:
+        told.append((stream, seq, list(labels)))
+        return give(make_status(stream, labelled=1))  # type: ignore[return-value]
+
+    monkeypatch.setattr(service.engine, "add_labels", add)
+    answer = service.client.post("/v1/streams/cam/labels", json={"seq": 3, "labels": ["red ring", None]})
+    assert answer.json()["labelled"] == 1
+    assert told == [("cam", 3, ["red ring", None])]
+    for wrong in ({}, {"seq": 0, "labels": ["a"]}, {"seq": 1, "labels": []}, {"seq": 1, "labels": [3]}):
+        assert service.client.post("/v1/streams/cam/labels", json=wrong).status_code == 400
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("path", ["", ":reset", "/state", "/labels", "/frames"])
+def test_names_are_checked_everywhere(service: ScriptedService, path: str) -> None:
+    verb = "POST" if path in (":reset", "/labels") else "GET"
+    answer = service.client.request(verb, f"/v1/streams/no good{path}", json={"seq": 1, "labels": ["a"]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "stream_name"
+
+
+def test_no_frames_are_kept_unless_asked_for(service: ScriptedService) -> None:
+    service.post()
+    assert service.client.get("/v1/streams/cam/frames").status_code == 404
+    assert service.server.service.frames is None
+
+
+@pytest.fixture(scope="module")
+def showing() -> Iterator[ScriptedService]:
+    with serve_scripted(ServiceSettings(show_frames=True)) as made:
+        yield made
+
+
+def test_frames_are_small_and_few(showing: ScriptedService) -> None:
+    for number in range(MOST_FRAMES + 3):
+        showing.post(content=make_file(size=(400, 300)) if number else make_file())
+    frames = showing.client.get("/v1/streams/cam/frames").json()["frames"]
+    assert len(frames) == MOST_FRAMES
+    assert [frame["seq"] for frame in frames] == list(range(4, MOST_FRAMES + 4))
+    image = Image.open(io.BytesIO(base64.b64decode(frames[-1]["b64"])))
+    assert (image.format, image.size) == ("WEBP", (96, 72))
+    assert frames[-1]["label"] == "red ring"
+    assert showing.client.get("/v1/streams/other/frames").json() == {"frames": []}

@@ -1,0 +1,111 @@
+"""The gate: tokens, hosts, protection of the page, request ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from service_maker import ScriptedService, make_file, serve_scripted
+
+TOKEN = "a-token-of-many-letters"
+IMAGES = "/v1/streams/cam/images"
+GUARDED = ["/v1/streams", "/v1/model", "/metrics", "/v1/events", "/v2", "/v2/models/pocket"]
+OPEN = ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/assets/live.js"]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[ScriptedService]:
+    with serve_scripted(token=TOKEN) as made:
+        yield made
+
+
+@pytest.mark.parametrize("path", GUARDED)
+def test_token_is_needed(guarded: ScriptedService, path: str) -> None:
+    for headers in (
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": TOKEN},
+        {"Authorization": "Basic " + TOKEN},
+    ):
+        answer = guarded.client.get(path, headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert TOKEN not in answer.text
+
+
+def test_token_opens(guarded: ScriptedService) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    assert guarded.client.get("/v1/streams", headers=headers).status_code == 200
+    assert guarded.client.get("/metrics", headers=headers).status_code == 200
+    assert guarded.post(headers=headers).status_code == 200
+    assert guarded.post().status_code == 401
+    assert len(guarded.engine.requests) == 1
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_page_and_probes_need_none(guarded: ScriptedService, path: str) -> None:
+    assert guarded.client.get(path).status_code == 200
+
+
+def test_token_with_odd_letters_is_refused_like_others(guarded: ScriptedService) -> None:
+    answer = guarded.client.get("/v1/streams", headers={"Authorization": "Bearer é".encode()})
+    assert answer.status_code == 401
+
+
+def test_body_is_not_read_without_token(guarded: ScriptedService) -> None:
+    """The refusal comes although the body never ends."""
+
+    def endless() -> Iterator[bytes]:
+        yield make_file()[:10]
+        while True:
+            yield b"0" * 1000
+
+    headers = {"Content-Type": "image/jpeg"}
+    try:
+        answer = guarded.client.post(IMAGES, content=endless(), headers=headers)
+    except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError):
+        return  # the connection was closed under the sender
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("host", ["evil.example", "192.168.0.7:8080", ""])
+def test_without_token_only_requests_to_this_machine(service: ScriptedService, host: str) -> None:
+    """A name that resolves to 127.0.0.1 would let any web page use the service."""
+    answer = service.client.get("/v1/streams", headers={"Host": host})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "foreign_host"
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}]
+)
+def test_without_token_no_page_of_another_site(service: ScriptedService, headers: dict[str, str]) -> None:
+    answer = service.client.post("/v1/streams/cam:reset", headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "foreign_origin"
+    assert not service.engine.acts
+
+
+def test_own_page_may(service: ScriptedService) -> None:
+    assert service.client.get("/v1/streams", headers={"Origin": service.server.url}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/streams", "/v1/nothing", "/assets/live.css"])
+def test_answers_protect_the_page(service: ScriptedService, path: str) -> None:
+    headers = service.client.get(path).headers
+    assert headers["Content-Security-Policy"].startswith("default-src 'self'")
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Cache-Control"]
+    assert "server" not in headers
+
+
+def test_request_id_is_given_back(service: ScriptedService) -> None:
+    assert service.client.get("/healthz", headers={"X-Request-Id": "order-66"}).headers["X-Request-Id"] == "order-66"
+    made = [
+        service.client.get("/healthz", headers={"X-Request-Id": odd}).headers["X-Request-Id"] for odd in ("", "a b")
+    ]
+    assert all(len(one) == 32 for one in made)
+    assert made[0] != made[1]

@@ -1,0 +1,102 @@
+"""The server on its socket: addresses, draining, connections that say nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+from service_maker import TIMEOUT, make_file, serve_scripted
+
+from lmr.core.errors import LmrError
+from lmr.service.app import server as module
+from lmr.service.app.app_factory import make_service_app
+from lmr.service.app.live_service import LiveService
+from lmr.service.app.server import Server
+from lmr.service.service_settings import ServiceSettings
+
+
+def make_server(host: str = "127.0.0.1", port: int = 0) -> Server:
+    return Server(make_service_app(LiveService(ServiceSettings())), host, port)
+
+
+def test_taken_port_is_one_sentence() -> None:
+    with make_server() as first:
+        port = int(first.url.rpartition(":")[2])
+        with pytest.raises(LmrError, match=rf"Cannot listen on 127\.0\.0\.1 port {port}: .*Choose another"):
+            make_server(port=port)
+
+
+@pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 0), ("203.0.113.7", 0)])
+def test_unusable_address(host: str, port: int) -> None:
+    with pytest.raises(LmrError, match="Cannot listen on"):
+        make_server(host, port)
+
+
+def test_ipv6() -> None:
+    try:
+        made = make_server("::1")
+    except LmrError:
+        pytest.skip("This machine has no IPv6 loopback; enable it to run this test.")
+    with made:
+        assert made.url.startswith("http://[::1]:")
+        assert httpx.get(f"{made.url}/healthz").status_code == 200
+
+
+def test_drain_finishes_what_waits() -> None:
+    """A request that waits is answered after the drain began; new ones see that the service is not ready."""
+    with serve_scripted(ServiceSettings(drain_s=7)) as made:
+        made.engine.hold = True
+        answers: list[httpx.Response] = []
+
+        def ask() -> None:
+            answers.append(httpx.post(
+                f"{made.server.url}/v1/streams/a/images", content=make_file(), timeout=TIMEOUT,
+                headers={"Content-Type": "image/jpeg"},
+            ))  # fmt: skip
+
+        waiting = threading.Thread(target=ask)
+        waiting.start()
+        deadline = time.monotonic() + TIMEOUT
+        while not made.engine.held and time.monotonic() < deadline:
+            time.sleep(0.01)
+        plain, seen = made.engine.drain, []
+
+        def drain(seconds: float) -> bool:
+            done = plain(seconds)
+            seen.append(httpx.get(f"{made.server.url}/readyz").status_code)
+            made.engine.held[0].set_result(made.engine.answer(made.engine.requests[0]))
+            return done
+
+        made.engine.drain = drain  # type: ignore[method-assign]
+        made.server.stop()
+        waiting.join(TIMEOUT)
+        assert made.engine.drained == 7
+        assert seen == [503]
+        assert answers[0].status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{made.server.url}/healthz")
+
+
+def test_events_end_with_the_service() -> None:
+    with serve_scripted() as made, made.client.stream("GET", "/v1/events") as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: ")
+        threading.Thread(target=made.server.stop).start()
+        assert list(lines)[-1] == ""  # it ends after a whole frame, instead of waiting for ever
+
+
+def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_HEAD_SECONDS", 0.3)
+    with make_server() as made:
+        host, port = made.url.removeprefix("http://").split(":")
+        with (
+            socket.create_connection((host, int(port)), timeout=TIMEOUT) as silent,
+            socket.create_connection((host, int(port)), timeout=TIMEOUT) as halting,
+        ):
+            halting.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
+            assert silent.recv(1) == b""
+            assert halting.recv(1) == b""
+        assert httpx.get(f"{made.url}/healthz").status_code == 200

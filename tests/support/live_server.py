@@ -1,0 +1,31 @@
+"""The real service in this process: engine, app and server on a free port, with a small model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import lmr
+from lmr.apps.serve_classifier import create_served, watch_served
+from lmr.service.app.app_factory import make_app
+from lmr.service.app.server import Server
+from lmr.service.engine.engine import Engine
+from lmr.service.service_settings import ServiceSettings
+from lmr.watching.watch_settings import WatchSettings
+
+
+@contextmanager
+def run_live_server(
+    names: Sequence[str], model: str = "pocket", settings: ServiceSettings | None = None, token: str | None = None
+) -> Iterator[str]:
+    """The address of a service of this model and these classes, with states in memory."""
+    settings = settings or ServiceSettings(resident=8)
+    backbone = lmr.load(model)
+    method = create_served("lmr", backbone.classifier(list(names)), settings.resident)
+    engine = Engine(watch_served(method, WatchSettings()), list(names), settings)
+    engine.start()
+    try:
+        with Server(make_app(engine, backbone.preprocess, backbone.name, token=token)) as server:
+            yield server.url
+    finally:
+        engine.close()

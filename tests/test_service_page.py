@@ -1,0 +1,90 @@
+"""The examples of docs/service.md run against a real service, and what the page names exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live_server import run_live_server
+from PIL import Image
+
+from lmr.cli.parser import build_command
+from lmr.service.app.app_factory import make_service_app
+from lmr.service.app.live_service import LiveService
+from lmr.service.service_settings import ServiceSettings
+
+PAGE = (Path(__file__).parent.parent / "docs" / "service.md").read_text(encoding="utf-8")
+ADDRESS = "http://127.0.0.1:8080"
+PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CURL = re.findall(r"^(curl .+)$", PAGE, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with run_live_server(["cat", "dog", "ship", "truck"], "photo") as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (64, 48), "green").save("frame.jpg")
+
+
+@pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
+def test_python_examples_run(url: str, code: str) -> None:
+    assert ADDRESS in code
+    exec(code.replace(ADDRESS, url), {})
+
+
+def test_curl_examples_run(url: str) -> None:
+    """In their order, because they tell one story."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    assert len(CURL) >= 8
+    for line in CURL:
+        words = shlex.split(line.replace(ADDRESS, url))
+        done = subprocess.run(
+            [*words, "-sS", "--fail-with-body"], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        if "-o" not in words:
+            json.loads(done.stdout)
+
+
+def test_the_answer_has_the_fields_of_the_example(url: str) -> None:
+    import lmr
+
+    (example,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    shown = json.loads(example)
+    with lmr.Client(url) as client:
+        answer = client.step("fields", "frame.jpg")
+    assert set(shown) <= set(vars(answer))
+    assert set(shown["adaptation"]) == set(answer.adaptation)
+    assert set(shown["timing"]) == set(answer.timing)
+
+
+def test_routes_codes_and_flags_of_the_page_exist() -> None:
+    app = make_service_app(LiveService(ServiceSettings()))
+    routes = app.openapi()["paths"]
+    for path in re.findall(r"`(?:[A-Z]+ )?(/v1/[^?`\s]*)", PAGE):
+        assert path.rstrip(":") in routes, path
+    for action in re.findall(r"`(:\w+)`", PAGE):
+        assert f"/v1/streams/{{stream}}{action}" in routes, action
+    known = {word for action in build_command("serve")._actions for word in action.option_strings}
+    others = {
+        word
+        for name in ("camera", "load", "predict")
+        for word in re.findall(r"--[\w-]+", build_command(name).format_help())
+    }
+    for flag in set(re.findall(r"(?<![\w-])(--[a-z][\w-]*)", PAGE)):
+        assert flag in known | others | {"--data-binary"}, flag
+    codes = {code for route in routes.values() for method in route.values() for code in method["responses"]}
+    listed = set(re.findall(r"^\| (\d{3}) \|", PAGE, re.MULTILINE))
+    assert codes - {"200"} == listed
