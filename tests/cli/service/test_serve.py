@@ -124,5 +124,5 @@ def test_service_drains_and_comes_back(tmp_path: Path) -> None:
         seqs.append(answer.json()["seq"])
         log = stop(process, number)
         assert [line["status"] for line in log if line["message"] == "request"] == [200]
-        assert [line["message"] for line in log][-2:] == ["draining", "drained"]
+        assert {"draining", "drained"} <= {line["message"] for line in log}
     assert seqs == [1, 2]
