@@ -133,7 +133,7 @@ def pack_watch(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors |= {f"undo/{key}": value for key, value in watch.undo.tensors.items()}
     values = {
         "compared": watch.tally.compared,
-        "ladder": dataclasses.asdict(watch.ladder),
+        "ladder": vars(watch.ladder),
         "labels": watch.canaries.labels,
         "history": watch.canaries.history,
         "earlier": watch.canaries.earlier,
@@ -143,7 +143,7 @@ def pack_watch(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "not_finite": watch.not_finite,
         "drift": watch.drift,
         "snapshots": [snapshot.step for snapshot in watch.snapshots],
-        "undo": None if watch.undo is None else dataclasses.asdict(watch.undo.ladder),
+        "undo": None if watch.undo is None else vars(watch.undo.ladder),
     }
     return values, tensors
 

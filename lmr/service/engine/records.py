@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,7 +52,8 @@ class StreamRecord:
 
     def store(self) -> StoredRecord:
         """As it is stored."""
-        return StoredRecord(self.health, self.change, json.dumps(dataclasses.asdict(self)))
+        values = vars(self) | {"right": vars(self.right), "frozen_right": vars(self.frozen_right)}  # asdict is slow
+        return StoredRecord(self.health, self.change, json.dumps(values))
 
     @classmethod
     def read(cls, text: str) -> Self:
@@ -104,7 +104,7 @@ class StepNote:
 
     def store(self) -> str:
         """As it is stored."""
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps(vars(self))
 
     @classmethod
     def read(cls, text: str) -> Self:

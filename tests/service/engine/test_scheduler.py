@@ -210,4 +210,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = hypothesis_settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -24,7 +24,7 @@ Ask = tuple[int, Tensor]  # a row and its images
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RowAnswer:
     """What the method gave for the images of one row."""
 
     logits: Tensor
@@ -60,14 +60,14 @@ class Compute:
         self._watched = method if isinstance(method, Watched) else None
         self._inner = self._watched.method if self._watched else method
 
-    def answer(self, asked: Sequence[Ask]) -> list[Outcome]:
+    def answer(self, asked: Sequence[Ask]) -> list[RowAnswer]:
         """Answer with the present states."""
         if not asked:
             return []
         logits = self.method.predict(*_join(asked)).logits.cpu()
-        return [Outcome(own) for own in _split(logits, asked)]
+        return [RowAnswer(own) for own in _split(logits, asked)]
 
-    def step(self, asked: Sequence[Ask]) -> list[Outcome]:
+    def step(self, asked: Sequence[Ask]) -> list[RowAnswer]:
         """Adapt and answer; every row once."""
         if not asked:
             return []
@@ -78,7 +78,7 @@ class Compute:
         for (row, _), logits in zip(asked, _split(answer.logits.cpu(), asked), strict=True):
             facts = info.get("streams", {}).get(row, {}) if self.method.streams > 1 else info
             outcomes.append(
-                Outcome(
+                RowAnswer(
                     logits,
                     row not in rests and bool(facts.get("stepped", True)),
                     {key: _make_finite(facts[key]) for key in FACTS if key in facts},

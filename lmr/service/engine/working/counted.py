@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmr.service.engine.scheduler import Job
-from lmr.service.engine.working.compute import Outcome
+from lmr.service.engine.working.compute import RowAnswer
 from lmr.service.engine.working.packing import WaitingImage
 from lmr.service.engine.working.residents import Resident
 
@@ -24,7 +24,7 @@ class CountedRequest:
         self.own: dict[int, int] = {}  # answers of the frozen model to images of this request
         self.earlier: dict[int, dict[int, int]] = {}  # and of requests before, by their number
         self._taken = 0
-        self._last = Outcome(torch.empty(0))
+        self._last = RowAnswer(torch.empty(0))
 
     @property
     def is_left(self) -> bool:
@@ -48,7 +48,7 @@ class CountedRequest:
         """The images of a step."""
         return torch.stack([one.image for one in self.waiting])
 
-    def note_step(self, outcome: Outcome) -> None:
+    def note_step(self, outcome: RowAnswer) -> None:
         """A step was made on the waiting images."""
         for place, kind in outcome.frozen.items():
             image = self.waiting[place]
@@ -57,6 +57,6 @@ class CountedRequest:
         self._last = replace(outcome, events=self._last.events + outcome.events)
         self.waiting = []
 
-    def sum_up(self) -> Outcome:
+    def sum_up(self) -> RowAnswer:
         """The answers to all images, with what the last step was like."""
         return replace(self._last, logits=torch.cat(self.logits), frozen=self.own)

@@ -18,7 +18,7 @@ from lmr.service.engine.step_types import Refused, StepAnswer, StepRequest, TooM
 from lmr.service.engine.tasks import ActTask, WriteTask
 from lmr.service.engine.telling import describe_health
 from lmr.service.engine.working.bookkeeping import Bookkeeper
-from lmr.service.engine.working.compute import Compute, Condition, Outcome
+from lmr.service.engine.working.compute import Compute, Condition, RowAnswer
 from lmr.service.engine.working.counted import CountedRequest
 from lmr.service.engine.working.operating import Operating, begin_record
 from lmr.service.engine.working.packing import Packer
@@ -37,7 +37,7 @@ class _Done:
 
     job: Job
     resident: Resident
-    outcome: Outcome
+    outcome: RowAnswer
     earlier: dict[int, dict[int, int]] = field(default_factory=dict)  # frozen answers to images of requests before
 
 
@@ -103,8 +103,8 @@ class Worker:
             return
         rows = [one.row for one in residents]
         states = self._packer.pack(rows, [one.waiting for one in residents], [one.written for one in residents])
-        for stream, one, state in zip(streams, residents, states, strict=True):
-            transaction.add(stream, StreamChange(one.record.store(), state))
+        for stream, state in zip(streams, states, strict=True):
+            transaction.add(stream, StreamChange(state=state))
 
     def forget(self, streams: Iterable[str]) -> None:
         """Read these streams from the store when they are needed again: what is in the method was not committed."""
@@ -247,7 +247,7 @@ class Worker:
         served.results.append((job, answer))
 
     def _make_answer(
-        self, job: Job, seq: int, outcome: Outcome, condition: Condition, served: Served, *, saved: bool
+        self, job: Job, seq: int, outcome: RowAnswer, condition: Condition, served: Served, *, saved: bool
     ) -> StepAnswer:
         request: StepRequest = job.task
         top = [[(self.names[kind], share) for kind, share in best] for best in outcome.list_top(request.top)]
@@ -260,7 +260,7 @@ class Worker:
         }
         return StepAnswer(job.stream, seq, saved, top, adaptation, timing, dict(request.note))
 
-    def _note(self, request: StepRequest, record: StreamRecord, outcome: Outcome, condition: Condition) -> StepNote:
+    def _note(self, request: StepRequest, record: StreamRecord, outcome: RowAnswer, condition: Condition) -> StepNote:
         best = [one[0] if one else (None, 0.0) for one in outcome.list_top(1)]
         places = tuple(request.places) or tuple(range(len(best)))
         point = {"seq": record.seq, **{key: condition.signals.get(key) for key in POINT}}
