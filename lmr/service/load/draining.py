@@ -59,7 +59,7 @@ def measure_drain(bench: LoadBench) -> LoadResult:
     return LoadResult(
         "SIGTERM",
         f"pocket, {STREAMS} streams under load, --drain-s {DRAIN_SECONDS:g}",
-        "only 200 and 503 until it is gone; ends with code 0 within the limit; nothing lost",
+        "only 200 and 503 until it is gone; ends with code 0 within --drain-s and 5 s; nothing lost",
         f"{answered} answered, codes {counts} (0: no connection any more), exit code {code} after {seconds:.1f} s, "
         f"{len(lost)} streams lost a step",
         judge(set(counts) <= {0, 200, 503}, code == 0, seconds <= DRAIN_SECONDS + 5, not lost, answered > 0),

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lmr.core.errors import LmrError
 from lmr.service.load.load_run import EXPERIMENTS, run_load
 
-FAULTS = ("kill", "disk-full", "bad-input", "sigterm", "streams")  # their verdicts do not depend on the machine
-FIGURES = ("latency", "throughput-8", "overload")  # theirs do
+# What must be true on any machine, however slow: verdicts also judge times and memory.
+FAULTS: dict[str, dict[str, Any]] = {
+    "kill": {"wrong": [], "state_gap": pytest.approx(0, abs=1e-3)},
+    "disk-full": {"refusals": [503], "adapted": 0, "readiness": "degraded", "state_unchanged": True, "recovered": True},
+    "bad-input": {"wrong": []},
+    "sigterm": {"exit_code": 0, "lost": []},
+    "streams": {"worst_logit_gap": pytest.approx(0, abs=1e-4), "same_labels": True, "problems": []},
+}
+FIGURES = ("latency", "overload")
+LARGE = ("throughput-8", "throughput-1", "throughput-vit")  # left to those who measure
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_survived(name: str, tmp_path: Path) -> None:
     (result,) = run_load([name], short=True, folder=str(tmp_path))
     logs = "\n".join(path.read_text()[-2000:] for path in tmp_path.glob("*.log"))
-    claims = {key: value for key, value in result.figures.items() if key != "memory_growth"}
-    assert result.verdict == "met" or result.figures.get("memory_growth", 0) > 1, (result.found, claims, logs)
+    assert {key: result.figures[key] for key in FAULTS[name]} == FAULTS[name], (result.found, logs)
+    assert result.figures.get("acknowledged", 1) > 0
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -34,7 +43,7 @@ def test_figures_are_measured(name: str, tmp_path: Path) -> None:
 
 
 def test_every_experiment_is_tried_or_too_large() -> None:
-    assert {*FAULTS, *FIGURES, "throughput-1", "throughput-vit"} == set(EXPERIMENTS)
+    assert {*FAULTS, *FIGURES, *LARGE} == set(EXPERIMENTS)
 
 
 def test_unknown_experiments_are_refused_before_anything_starts() -> None:
