@@ -43,6 +43,6 @@ class RTPT(PromptMethod):
     def judge(self, logits: Tensor, prototypes: Tensor) -> Tensor:
         return entropy(logits).mean()
 
-    def emit(self, features: Tensor, prototypes: Tensor) -> Tensor:
+    def answer_image(self, features: Tensor, prototypes: Tensor) -> Tensor:
         weights = weigh_views(features, self.neighbours, self.temperature)
         return weights @ self.compare(features, prototypes)

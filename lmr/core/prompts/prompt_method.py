@@ -104,7 +104,7 @@ class PromptMethod(ContextMethod, EpisodicMethod):
     def judge(self, logits: Tensor, prototypes: Tensor) -> Tensor:
         """The loss of one image: logits [k, C] of its confident views with prototypes [C, D]."""
 
-    def emit(self, features: Tensor, prototypes: Tensor) -> Tensor:
+    def answer_image(self, features: Tensor, prototypes: Tensor) -> Tensor:
         """The answer [C] to the features [V, D] of an image's views, by its own prototypes [C, D]."""
         return self.compare(features[0], prototypes)
 
@@ -115,8 +115,9 @@ class PromptMethod(ContextMethod, EpisodicMethod):
         start = tuner.start.expand(len(features), -1)
         learnt, _ = self.optim.step(start, tuner.pull_back(tuner.start, torch.stack(slopes)), self.optim.begin(start))
         with torch.no_grad():
-            plain = torch.stack([self.emit(own, tuner.start_prototypes) for own in features])
-            logits = torch.stack([self.emit(own, tuner.encode(row)) for own, row in zip(features, learnt, strict=True)])
+            plain = torch.stack([self.answer_image(own, tuner.start_prototypes) for own in features])
+            answered = zip(features, map(tuner.encode, learnt), strict=True)
+            logits = torch.stack([self.answer_image(own, prototypes) for own, prototypes in answered])
         stepped = logits.isfinite().all(1)
         return choose_rows(stepped, logits, plain), {"loss": torch.stack(losses), "stepped": stepped}
 
