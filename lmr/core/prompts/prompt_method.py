@@ -116,7 +116,9 @@ class PromptMethod(ContextMethod, EpisodicMethod):
         learnt, _ = self.optim.step(start, tuner.pull_back(tuner.start, torch.stack(slopes)), self.optim.begin(start))
         with torch.no_grad():
             plain = torch.stack([self.answer_image(own, tuner.start_prototypes) for own in features])
-            logits = torch.stack([self.answer_image(own, tuner.encode(row)) for own, row in zip(features, learnt, strict=True)])
+            logits = torch.stack(
+                [self.answer_image(own, tuner.encode(row)) for own, row in zip(features, learnt, strict=True)]
+            )
         stepped = logits.isfinite().all(1)
         return choose_rows(stepped, logits, plain), {"loss": torch.stack(losses), "stepped": stepped}
 
