@@ -79,8 +79,8 @@ class DynaPrompt(ContextMethod):
             facts.append((selected, stepped))
         rows["seen"] += mix.sizes
         self.put(rows, mix)
-        selected, stepped = torch.tensor(facts, device=features.device).unbind(1)
-        report = {"selected": mix.mean(selected.double()), "stepped": mix.all(stepped.bool()), "seen": rows["seen"]}
+        counts, taken = torch.tensor(facts, device=features.device).unbind(1)
+        report = {"selected": mix.mean(counts.double()), "stepped": mix.all(taken.bool()), "seen": rows["seen"]}
         return Prediction(torch.stack(answers), self.summarise(report, mix))
 
     def answer(self, images: Tensor, mix: Mix) -> Tensor:

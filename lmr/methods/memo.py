@@ -109,7 +109,7 @@ class MEMO(EpisodicMethod, NormMethod):
             index = torch.zeros(len(images), dtype=torch.int64, device=images.device)
             return self.classifier.logits(self.image_cosines(images, row.unsqueeze(0), index))
         own = dict(self.classifier.encoder.named_parameters())
-        pieces = row.split([value.numel() for value in own.values()])
+        pieces = torch.split(row, [value.numel() for value in own.values()])
         given = {key: piece.view_as(own[key]).to(own[key].dtype) for key, piece in zip(own, pieces, strict=True)}
         with hold(self.classifier.encoder):
             raw = functional_call(self.classifier.encoder, given, (images,))

@@ -32,5 +32,5 @@ class MTA(EpisodicMethod):
     def solve(self, images: Tensor, mix: Mix) -> tuple[Tensor, dict[str, Tensor]]:
         clip, features = self.classifier, self.encode_views(images, mix)
         modes = torch.stack([find_mode(own, clip.logits(clip.cosines(own)).softmax(1)) for own in features])
-        logits = torch.cat([clip.logits(clip.cosines(mode)) for mode in modes.split(1)])
+        logits = torch.cat([clip.logits(clip.cosines(mode)) for mode in modes.unsqueeze(1)])
         return logits, {"shift": torch.linalg.vector_norm(modes - features[:, 0], dim=1)}

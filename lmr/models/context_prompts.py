@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmr.core.errors import LmrError
 from lmr.models.clip.shared_prefix import encode_after
@@ -26,12 +26,15 @@ class ContextTokens:
         self.tokens, self.end, self.words = tokens, end, words
         self.order = end.sort(stable=True).indices
 
-    def start(self, tower: TextTower) -> Tensor:
+    def start(self, tower: nn.Module) -> Tensor:
         """The vectors [n, w] of the context's words."""
-        return tower.words(self.tokens[0, 1 : 1 + self.words].to(tower.positions.device))
+        assert isinstance(tower, TextTower)
+        words: Tensor = tower.words(self.tokens[0, 1 : 1 + self.words].to(tower.positions.device))
+        return words
 
-    def encode(self, tower: TextTower, classes: Tensor, context: Tensor) -> Tensor:
+    def encode(self, tower: nn.Module, classes: Tensor, context: Tensor) -> Tensor:
         """Raw features [k, D] of some classes with a context [n, w]."""
+        assert isinstance(tower, TextTower)
         device, end = tower.positions.device, self.end[classes]
         first = tower.words(self.tokens[:1, 0].to(device))
         rest = self.tokens[classes, 1 + self.words : int(end.max()) + 1]

@@ -8,7 +8,8 @@ from torch import Tensor
 
 def measure_dispersion(prototypes: Tensor) -> Tensor:
     """C-TPT's mean distance of unit prototypes [C, D] from their mean, which is not normalised again."""
-    return torch.linalg.vector_norm(prototypes - prototypes.mean(0), dim=1).mean()
+    apart: Tensor = torch.linalg.vector_norm(prototypes - prototypes.mean(0), dim=1)
+    return apart.mean()
 
 
 def measure_overlap(prototypes: Tensor) -> Tensor:
@@ -17,7 +18,8 @@ def measure_overlap(prototypes: Tensor) -> Tensor:
     The code maps row i of A to |A_i| e_i by a Householder reflection for each class, subtracts the identity and
     averages the lengths of the rows. A reflection is exact, so that this is all that is left of it.
     """
-    return (torch.linalg.vector_norm(prototypes @ prototypes.T, dim=1) - 1).mean()
+    lengths: Tensor = torch.linalg.vector_norm(prototypes @ prototypes.T, dim=1)
+    return (lengths - 1).mean()
 
 
 def measure_overlap_squared(prototypes: Tensor) -> Tensor:

@@ -53,7 +53,8 @@ class ContextTuner:
         return total
 
     def _split(self) -> Iterator[Tensor]:
-        yield from self.prompts.order.split(self.chunk)
+        order = self.prompts.order
+        return (order[first : first + self.chunk] for first in range(0, len(order), self.chunk))
 
     def _encode(self, classes: Tensor, row: Tensor) -> Tensor:
         raw = self.prompts.encode(self.tower, classes, row.view(self.shape))

@@ -7,6 +7,8 @@ a text is that of its last token, so the last block computes no other.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -26,7 +28,7 @@ def encode_after(tower: TextTower, prefix: Tensor, tokens: Tensor, end: Tensor) 
     with hold(tower):  # its norms serve one thread at a time
         head = (prefix + tower.positions[:begun]).unsqueeze(0)
         x = tower.words(tokens) + tower.positions[begun : begun + length]
-        *early, last = tower.blocks
+        *early, last = (cast(Block, block) for block in tower.blocks)
         for block in early:
             head, x = _run_block(block, head, x, seen)
         x = _run_last(last, head, x, seen[end].unsqueeze(1), end)
@@ -37,7 +39,7 @@ def encode_after(tower: TextTower, prefix: Tensor, tokens: Tensor, end: Tensor) 
 def _run_block(block: Block, head: Tensor, x: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """A block on the common beginning [1, P, w] and on the tokens after it [k, S, w]."""
     own, rest = (_split_heads(block, block.qkv(block.ln_1(part))) for part in (head, x))
-    mixed = F.scaled_dot_product_attention(*own, is_causal=True)
+    mixed = F.scaled_dot_product_attention(own[0], own[1], own[2], is_causal=True)
     after = _attend(rest[0], own, rest, seen)
     return _finish(block, head, mixed), _finish(block, x, after)
 
@@ -66,7 +68,7 @@ def _attend(q: Tensor, own: tuple[Tensor, ...], rest: tuple[Tensor, ...], seen: 
 def _split_heads(block: Block, *projected: Tensor) -> tuple[Tensor, ...]:
     """Queries, keys and values [n, h, L, d] from one tensor of all three, or from queries and the other two."""
     parts = projected[0].chunk(3, -1) if len(projected) == 1 else (projected[0], *projected[1].chunk(2, -1))
-    return tuple(part.unflatten(-1, (block.heads, -1)).transpose(1, 2) for part in parts)
+    return tuple(part.reshape(*part.shape[:2], block.heads, -1).transpose(1, 2) for part in parts)
 
 
 def _finish(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
