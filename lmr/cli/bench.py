@@ -42,7 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     group = parser.add_argument_group("instead of a plan, or to change one")
     add = group.add_argument
-    add("--methods", nargs="+", metavar="SPEC", help='such as all, lmr, "tent(lr=1e-3)" or ./mine.py:mine')
+    add("--methods", nargs="+", metavar="SPEC", help='such as lmr, "tent(lr=1e-3)" or ./mine.py:mine; all; or '
+        "paper, those that the paper compares")  # fmt: skip
     add("--preset", nargs="+", metavar="NAME", help="presets to use; each method takes the first that it has")
     add("--datasets", "--data", nargs="+", metavar="NAME", help="such as photo-c, cifar10-c, folder:PATH or "
         "csv:PATH; 'cifar10-c|photo-c' is the first that is there, 'cifar100-c|' may be missing")  # fmt: skip

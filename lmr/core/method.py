@@ -82,6 +82,7 @@ class Method:
     source: ClassVar[str] = ""  # where it was published, in a few words
     year: ClassVar[int] = 9999  # of the publication; orders tables
     role: ClassVar[Role] = Role.OTHER
+    in_paper: ClassVar[bool] = False  # one of those that the paper of LMR compares; "paper" in plans
     towers: ClassVar[tuple[Tower, ...]] = ()  # which of them it adapts
     trained: ClassVar[Trained] = Trained.NORMS  # what of them
     emission: ClassVar[Emission] = "before"  # of a method without an argument ``emit``

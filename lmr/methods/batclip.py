@@ -30,6 +30,7 @@ class BATCLIP(BimodalMethod):
 
     source = "Maharana et al. 2025"
     year = 2025
+    in_paper = True
     needs_images = False
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=200),

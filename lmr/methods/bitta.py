@@ -38,6 +38,7 @@ class BITTA(BimodalMethod):
 
     source = "Sun et al. 2026"
     year = 2026
+    in_paper = True
     needs_images = False
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=200),

@@ -39,6 +39,7 @@ class ECALP(Method):
 
     source = "Li et al. 2025"
     year = 2025
+    in_paper = True
     needs_images = False
     emission = "after"
     scores = Scores.LABELS

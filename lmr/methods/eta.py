@@ -24,6 +24,7 @@ class ETA(SelectiveMethod):
 
     source = "Niu et al. 2022"
     year = 2022
+    in_paper = True
     needs_images = False
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),

@@ -42,6 +42,7 @@ class LMR(NormMethod):
 
     source = "Huang et al. 2026"
     year = 2026
+    in_paper = True
     needs_images = False
     role = Role.OURS
     gated = True

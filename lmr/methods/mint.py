@@ -39,6 +39,7 @@ class MINT(NormMethod):
 
     source = "Bao et al. 2025"
     year = 2025
+    in_paper = True
     needs_images = False
     emission = "after"
     many_streams = True

@@ -37,6 +37,7 @@ class TDA(Method):
 
     source = "Karmanov et al. 2024"
     year = 2024
+    in_paper = True
     needs_images = False
     emission = "after"
     many_streams = True

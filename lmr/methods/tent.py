@@ -24,6 +24,7 @@ class TENT(GradientMethod):
 
     source = "Wang et al. 2021"
     year = 2021
+    in_paper = True
     needs_images = False
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),

@@ -18,6 +18,7 @@ class ZeroShotMethod(Method):
     label = "zero-shot"
     source = "Radford et al. 2021"
     year = 2021
+    in_paper = True
     needs_images = False
     role = Role.BASELINE
     many_streams = True

@@ -230,11 +230,11 @@ def _check_order(values: Mapping[str, Any]) -> None:
 
 
 def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) -> tuple[Contender, ...]:
-    """Specs, or label -> spec; "all" is every method of the package and of installed ones, in the order of tables."""
+    """Specs, or label -> spec, or one of the words of ``_expand``."""
     if isinstance(given, Mapping):
         pairs = [(str(label), spec) for label, spec in given.items()]
     else:
-        pairs = [("", spec) for entry in _wrap(given) for spec in (_list_installed() if entry == "all" else [entry])]
+        pairs = [("", spec) for entry in _wrap(given) for spec in _expand(entry)]
     found = [(label, *_find_file(spec, near)) for label, spec in pairs]
     for preset in presets:
         known = sorted({AUTO, *(name for method in list_methods() for name in find_method(method).presets)})
@@ -262,8 +262,12 @@ def _add_watches(methods: tuple[Contender, ...], given: Any) -> tuple[Contender,
     return tuple(found)
 
 
-def _list_installed() -> list[str]:
-    return sort_methods([name for name in list_methods() if find_method_file(find_method(name)) is None])
+def _expand(entry: Any) -> list[Any]:
+    """The methods that "all" (of the package and of installed ones) or "paper" (those it compares) stands for."""
+    if entry not in ("all", "paper"):
+        return [entry]
+    installed = [name for name in list_methods() if find_method_file(find_method(name)) is None]
+    return sort_methods([name for name in installed if entry == "all" or find_method(name).in_paper])
 
 
 def _find_file(address: Any, near: Sequence[Path]) -> tuple[Any, str | None]:
