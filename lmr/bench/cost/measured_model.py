@@ -86,7 +86,7 @@ class MeasuredModel:
 
     @property
     def average(self) -> int:
-        """Tokens of a prompt on average, rounded down: what methods pay that encode prompts of equal length together."""
+        """Tokens of a prompt on average, rounded down: what prompts cost that are encoded by length."""
         return (min(SHORTEST, self.longest) + self.longest) // 2
 
     def write_prompts(self, classes: int, *, whole: bool = False) -> TextSide | None:
