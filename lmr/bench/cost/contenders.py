@@ -146,7 +146,8 @@ class ContenderFactory:
         if passes.text_forwards or passes.text_backwards:
             if text is None:
                 return None
-            tokens = text.config.context if contender.entry.whole else self.model.longest
+            own = self.model.average if passes.shared_tokens else self.model.longest
+            tokens = text.config.context if contender.entry.whole and not passes.shared_tokens else own
             total += self.classes * count_texts(text.config, tokens, passes, contender.images)
         return round(total)
 
