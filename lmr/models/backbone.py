@@ -139,8 +139,13 @@ class Backbone(ABC):
             identity=identity,
             prompts=prompts,
             reader=TextReader(self._text, self.encode_text),
-            pixels=PixelScale(self.preprocessing.mean, self.preprocessing.std),
+            pixels=self._find_scale(),
         )
+
+    def _find_scale(self) -> PixelScale | None:
+        """How pixels were scaled; None for a backbone that prepares images in a way of its own."""
+        known: Preprocessing | None = getattr(self, "preprocessing", None)
+        return None if known is None else PixelScale(known.mean, known.std)
 
     def _find_prototypes(self, identity: str, prompts: list[list[str]], cache: Cache) -> Tensor:
         """Unit features [C, D], from the cache or computed and cached."""

@@ -12,9 +12,9 @@ from lmr.core.method import Method
 from lmr.core.traits import Emission, Passes
 
 TRAITS = (
-    "name", "label", "source", "year", "role", "in_paper", "towers", "scores", "gated", "parts", "swept", "added", "presets",
-    "many_streams", "one_stream_because", "not_frozen_because", "needs_images", "grows", "episodic", "takes_views",
-    "restarts", "keeps_images",
+    "name", "label", "source", "year", "role", "in_paper", "towers", "scores", "gated", "parts", "swept", "added",
+    "presets", "many_streams", "one_stream_because", "not_frozen_because", "needs_images", "grows", "episodic",
+    "takes_views", "restarts", "keeps_images",
 )  # fmt: skip
 
 
