@@ -14,7 +14,9 @@ from lmr.service.load.load_models import find_pocket, make_method, name_streams
 from lmr.service.load.load_result import LoadResult, judge
 
 STREAMS, EACH = 6, 2
-LONGEST_LIFE = 1.5  # seconds of service between two kills, at most
+LONGEST_LIFE = 1.5  # seconds of service between an answer and a kill, at most
+ANSWER_SECONDS = 60.0  # to wait for an answer after a start
+COMPARED = 2  # streams whose states are compared
 PATIENCE = 600.0
 NEAR = 1e-3  # states: sums over a different number of streams in a batch round differently
 
@@ -62,14 +64,13 @@ def measure_kills(bench: LoadBench) -> LoadResult:
             camera.start()
         busy = 0
         for kill in range(kills):
-            before = sum(camera.acknowledged for camera in cameras)
-            time.sleep(chance.uniform(0.02, LONGEST_LIFE))
+            busy += _wait_for_answer(cameras)
+            time.sleep(chance.uniform(0, LONGEST_LIFE))
             service.kill()
-            busy += sum(camera.acknowledged for camera in cameras) > before
             if kill % 10 == 9:
                 bench.say(f"kill -9: {kill + 1} of {kills}")
             service.start()
-        time.sleep(1.0)
+        busy += _wait_for_answer(cameras)
         ended.set()
         for camera in cameras:
             camera.join(PATIENCE)
@@ -77,11 +78,13 @@ def measure_kills(bench: LoadBench) -> LoadResult:
         wrong += [f"{camera.stream}: {camera.failure}" for camera in cameras if camera.failure is not None]
         wrong += _check_ends(service.url, cameras)
         with Client(service.url) as client:
-            states = {camera.stream: client.state(camera.stream) for camera in cameras[:2]}
-    gap = max(_compare_state(bench, states[camera.stream], camera, model.side, spec, watched) for camera in cameras[:2])
+            served = [camera for camera in cameras if camera.acknowledged][:COMPARED]
+            states = {camera.stream: client.state(camera.stream) for camera in served}
+    gaps = [_compare_state(bench, states[camera.stream], camera, model.side, spec, watched) for camera in served]
+    gap = max(gaps, default=0.0)
     acknowledged = sum(camera.acknowledged for camera in cameras)
     figures = {
-        "kills": kills, "kills_with_answers_between": busy, "acknowledged": acknowledged,
+        "kills": kills, "lives_with_answers": busy, "acknowledged": acknowledged,
         "answered_from_a_key": sum(camera.replayed for camera in cameras), "wrong": wrong[:10], "state_gap": gap,
     }  # fmt: skip
     return LoadResult(
@@ -95,10 +98,22 @@ def measure_kills(bench: LoadBench) -> LoadResult:
     )
 
 
+def _wait_for_answer(cameras: list[_Camera]) -> bool:
+    """Wait for the next acknowledged request, so that a kill comes while the service works; False if none came."""
+    before, end = sum(camera.acknowledged for camera in cameras), time.monotonic() + ANSWER_SECONDS
+    while time.monotonic() < end:
+        if sum(camera.acknowledged for camera in cameras) > before:
+            return True
+        time.sleep(0.005)
+    return False
+
+
 def _check_ends(url: str, cameras: list[_Camera]) -> list[str]:
     wrong = []
     with Client(url) as client:
         for camera in cameras:
+            if not camera.acknowledged:
+                continue
             try:
                 seq = client.stream(camera.stream).status.seq
             except ServiceError as error:
