@@ -39,6 +39,9 @@ def run_command(out: Path) -> None:
     assert options.run(options) is None
 
 
+COMPARED = [name for name in lmr.list_methods() if lmr.find_method(name).in_paper]
+
+
 @pytest.fixture
 def short_plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     """The plan with all of its methods, on two corruptions."""
@@ -68,7 +71,7 @@ def test_demo_prints_every_contender_and_resumes(
     rows, words = read_rows(out)
     assert words == []
     corruptions = short_plan.parts[0].corruptions
-    assert len(rows) == 1 + len(corruptions) * (len(lmr.list_methods()) + 4)  # zero-shot and LMR are in both tables
+    assert len(rows) == 1 + len(corruptions) * (len(COMPARED) + 4)  # zero-shot and LMR are in both tables
     assert {row.domain for row in rows} == {"clean", *corruptions}
     for row in rows:
         assert (row.images, row.batch_size, row.order["kind"]) == (8, 4, "file")
@@ -91,7 +94,7 @@ def test_demo_prints_every_contender_and_resumes(
 def test_every_method_takes_part_with_its_values_for_cifar10() -> None:
     methods, parts, clean = read_plan("demo").parts
     found = {parse_spec(contender.spec)[0]: contender.spec for contender in methods.methods}
-    assert list(found) == lmr.core.registry.sort_methods(lmr.list_methods())
+    assert list(found) == lmr.core.registry.sort_methods(COMPARED)
     classifier = lmr.load("photo").classifier(["cat", "dog"])
     for name, spec in found.items():
         preset = "cifar10-c" if "cifar10-c" in lmr.find_method(name).presets else None
@@ -169,7 +172,7 @@ def test_rows_are_sorted_into_the_parts_of_the_plan(tmp_path: Path) -> None:
                 rows.append(make_row(contender.label, contender.spec, domain, accuracy))
     demo = gather_results(parts, rows, tmp_path)
     assert demo.clean == 0.99
-    assert [len(comparison.results) for comparison in demo.comparisons] == [len(lmr.list_methods()), 6]
+    assert [len(comparison.results) for comparison in demo.comparisons] == [len(COMPARED), 6]
     for comparison, part in zip(demo.comparisons, parts, strict=False):
         assert comparison.title == part.title
         assert comparison.domains == list(part.corruptions)

@@ -10,6 +10,7 @@ from typing import Any
 
 import small_world
 import torch
+from few_views import create
 from torch import Tensor
 
 import lmr
@@ -56,7 +57,7 @@ class FragileStore(Store):
 def make_method(spec: str = "lmr", rows: int = 4, watch: WatchSettings | None = CALM) -> lmr.Method:
     clip = small_world.make_classifier()
     clip.logit_scale = 200.0  # so that it is sure of most images, and some become canaries
-    method = lmr.create(spec, clip, streams=rows)
+    method = create(spec, clip, streams=rows)
     return method if watch is None else lmr.Watched(method, watch)
 
 
