@@ -38,7 +38,7 @@ def connect(address: str = LOCAL) -> Iterator[Any]:
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
-        quiet |= {"num_cpus": count_cores(), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        quiet |= {"num_cpus": count_cores(), "include_dashboard": False}
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:

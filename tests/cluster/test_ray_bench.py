@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_maker import LOOPBACK, make_cluster
+from ray_maker import make_cluster
 
 from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import list_tasks
@@ -132,7 +132,7 @@ def test_dead_node_costs_time_only(cluster: Any, here: Path, tmp_path: Path) -> 
                 words.append(event.words)
             if event.row is not None:
                 rows[event.task.run] = event.row
-    nodes.add_node(num_cpus=1, **LOOPBACK)
+    nodes.add_node(num_cpus=1)
     _wait_for_nodes(ray, 2)
     assert victim is None
     assert any("starts again from its checkpoint" in text for text in words)

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-LOOPBACK = {"node_ip_address": "127.0.0.1"}
-
 
 @contextlib.contextmanager
 def make_cluster(nodes: int = 2) -> Iterator[tuple[Any, Any]]:
@@ -20,10 +18,10 @@ def make_cluster(nodes: int = 2) -> Iterator[tuple[Any, Any]]:
     ray = import_ray()
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **LOOPBACK})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         for _ in range(nodes - 1):
-            cluster.add_node(num_cpus=1, **LOOPBACK)
+            cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         yield ray, cluster
     finally:
