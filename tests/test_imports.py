@@ -31,6 +31,7 @@ EVERYTHING = {
     "bench",
     "report",
     "service",
+    "cluster",
     "apps",
     "cli",
     "version",
@@ -63,6 +64,7 @@ ALLOWED: dict[str, set[str]] = {
         "version",
     },
 }
+ALLOWED["cluster"] = ALLOWED["apps"] - {"report"} | {"cluster"}  # it wraps them; none of them knows Ray
 READ_BY_REPORT = (
     "lmr.bench.running.row.",
     "lmr.bench.running.metrics.",
@@ -93,7 +95,7 @@ HEAVY |= {
     "uvicorn",
     "httpx",
 }
-HEAVY |= {"prometheus_client"}
+HEAVY |= {"prometheus_client", "ray"}
 
 
 def name_module(path: Path, root: Path) -> str:

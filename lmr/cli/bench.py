@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from lmr.bench.plans.choices import DTYPES, FOLDER, KEYS, RESETS
 from lmr.data.orders import ORDERS
+
+if TYPE_CHECKING:
+    from lmr.bench.plans.plan import Plan
+    from lmr.bench.running.bench import Outcome
 
 DESCRIPTION = """\
 Run methods on streams of images and keep every number with the protocol that made it. A plan says what to run:
@@ -23,6 +28,7 @@ examples:
   lmr bench photo-quick --methods lmr --seeds 1 2 3      a plan with other values
   lmr bench photo-quick --methods lmr ./mine.py:mine     your own method, from a file
   lmr bench --methods lmr "tent(lr=1e-3)" --datasets folder:photos --backbones ViT-B-16
+  lmr bench photo --ray auto                             on all nodes of a Ray cluster
   lmr bench --methods lmr --datasets "cifar10-c|photo-c"     the first of these that is under --root"""
 
 
@@ -39,6 +45,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "folders of runs or packs (see lmr report --pack), to continue a bench of another machine")  # fmt: skip
     add("--workers", type=int, metavar="N", help="processes that share the cores (default: as many as cores for small "
         "models such as photo and pocket, otherwise 1)")  # fmt: skip
+    add("--ray", nargs="?", const="local", metavar="ADDRESS", help="run on a Ray cluster: at ADDRESS, auto for one "
+        "that this machine belongs to, or (without an address) one that is started here for the time of the bench; rows "
+        "are those of one machine. Needs pip install 'lmr[ray]'")  # fmt: skip
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     group = parser.add_argument_group("instead of a plan, or to change one")
     add = group.add_argument
@@ -97,6 +106,8 @@ def run(options: argparse.Namespace) -> str | None:
         print("\n".join(f"{name:{width}}  {title}" for name, title in titles.items()))
         return None
     plans = choose_plans(options.plans, {key: getattr(options, key) for key in KEYS})
+    if options.ray and not options.estimate:
+        return _run_on_ray(plans, options)
     if options.dry_run or options.estimate:
         tasks = list_tasks(plans, options.root, lambda words: print(f"lmr: {words}", file=sys.stderr))
         if options.dry_run:
@@ -107,7 +118,24 @@ def run(options: argparse.Namespace) -> str | None:
 
             print(describe_left_time(tasks, options.out, options.workers, options.sources))
         return None
-    outcome = run_bench(plans, options.out, workers=options.workers, root=options.root, sources=options.sources)
+    return _close(
+        run_bench(plans, options.out, workers=options.workers, root=options.root, sources=options.sources), options
+    )
+
+
+def _run_on_ray(plans: list[Plan], options: argparse.Namespace) -> str | None:
+    from lmr.cluster.connection import connect
+    from lmr.cluster.ray_bench import describe_placement, run_ray_bench
+
+    with connect(options.ray) as ray:
+        if options.dry_run:
+            print(describe_placement(ray, plans, options.root, options.workers))
+            return None
+        return _close(run_ray_bench(ray, plans, options.out, options.workers, options.root, options.sources), options)
+
+
+def _close(outcome: Outcome, options: argparse.Namespace) -> str | None:
+    """Say what became of a bench; what is returned is a complaint."""
     print(outcome.describe(), file=sys.stderr)
     if outcome.rows:
         print(f"Rows are in {options.out}; 'lmr report {options.out}' makes tables and figures of them.")

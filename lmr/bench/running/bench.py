@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -16,7 +16,7 @@ from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.checkpoint import Checkpoint
-from lmr.bench.running.crew import Crew
+from lmr.bench.running.crew import Crew, TaskCrew
 from lmr.bench.running.inputs import count_parameters
 from lmr.bench.running.live import View, describe_task
 from lmr.bench.running.pack import take_runs
@@ -27,6 +27,9 @@ from lmr.core.files import hold_lock, write_atomically
 
 SMALL_MODEL = 20_000_000  # parameters of the image tower; a ViT-B/16 has 86 million
 LOCK_SECONDS = 5.0  # for a bench that was just stopped to release its folder
+
+
+Hire = Callable[[Sequence[Task], Path, float], TaskCrew]  # tasks, folder, seconds between checkpoints
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,14 @@ def run_bench(
     save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
     brief: bool = False,
+    hire: Hire | None = None,
 ) -> Outcome:
     """Run everything in the plans that has no row in ``folder`` yet; runs with a checkpoint are resumed.
 
     ``workers`` processes share the cores (as many as cores for small models, otherwise one); ``root`` is where datasets
     are kept. Runs that are finished in ``sources``, folders of runs or packs, are taken from there. A run that fails
     does not stop the others. On Ctrl-C every worker saves its checkpoint first. Progress is written to ``screen``;
-    ``brief`` leaves out the line about every finished run.
+    ``brief`` leaves out the line about every finished run. ``hire`` gives another crew than processes on this machine.
     """
     plans = [plans] if isinstance(plans, Plan) else list(plans)
     check_workers(workers)
@@ -84,11 +88,10 @@ def run_bench(
         for source in sources:
             rows |= _take_finished(Path(source), target, {task.run for task in tasks} - set(rows), shown)
         left = [task for task in tasks if task.run not in rows]
-        workers = workers or choose_workers(tasks)
         started = time.monotonic()
-        used = max(1, min(workers, len(left)))
-        with contextlib.closing(View(left, len(tasks) - len(left), used, screen, brief)) as view:
-            failures = _run_all(left, rows, target, workers, save_seconds, view)
+        crew = (hire or _hire_here(workers or choose_workers(tasks)))(left, target, save_seconds)
+        with contextlib.closing(View(left, len(tasks) - len(left), crew.count, screen, brief, crew.describe)) as view:
+            failures = _run_all(left, rows, target, crew, view)
         ordered = [rows[task.run] for task in tasks if task.run in rows]
         return Outcome(ordered, failures, len(tasks) - len(left), time.monotonic() - started)
 
@@ -153,21 +156,18 @@ def choose_workers(tasks: Sequence[Task]) -> int:
     return min(count_cores(), 8) if small else 1
 
 
-def _run_all(
-    tasks: list[Task],
-    rows: dict[str, Row],
-    folder: Path,
-    workers: int,
-    save_seconds: float,
-    view: View,
-) -> list[Failure]:
+def _hire_here(workers: int) -> Hire:
+    """Processes on this machine, at most ``workers``."""
     # From the workers that were asked for, not from those with work: the last digits of a run depend on its threads,
     # and a resumed run must have as many as before.
     threads = max(1, count_cores() // workers)
-    workers = max(1, min(workers, len(tasks)))
+    return lambda tasks, folder, seconds: Crew(max(1, min(workers, len(tasks))), threads, folder, seconds)
+
+
+def _run_all(tasks: list[Task], rows: dict[str, Row], folder: Path, hired: TaskCrew, view: View) -> list[Failure]:
     failures = []
     try:
-        with Crew(workers, threads, folder, save_seconds) as crew:
+        with hired as crew:
             for event in crew.run(tasks):
                 if event.kind == "progress":
                     view.advance(event.worker, event.task, event.images)

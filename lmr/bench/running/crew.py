@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from lmr.bench.plans.task import Task
 from lmr.bench.running.row import Row
@@ -43,6 +43,26 @@ class Event:
     words: str = ""
     details: str = ""
     row: Row | None = None
+
+
+class TaskCrew(Protocol):
+    """Workers, wherever they are: tasks in, events out. A context manager that ends them.
+
+    ``count`` is how many work at the same time. A crew that is given to a bench writes samples and checkpoints to the
+    bench's folder before it yields the event about them.
+    """
+
+    count: int
+
+    def __enter__(self) -> TaskCrew: ...
+    def __exit__(self, *problem: object) -> None: ...
+    def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
+        """Assign the tasks and yield the events of the workers until all tasks are done or have failed."""
+        ...
+
+    def describe(self, worker: int) -> str:
+        """Where a worker is, for the progress view; empty if they are all here."""
+        ...
 
 
 @dataclass
@@ -77,6 +97,10 @@ class Crew:
             waiting = {worker.connection: number for number, worker in self.workers.items()}
             for connection in wait(list(waiting)):
                 yield from self._hear(waiting[connection])  # type: ignore[index]
+
+    def describe(self, worker: int) -> str:
+        """All workers are on this machine."""
+        return ""
 
     def stop(self) -> None:
         """Ask the workers to save their checkpoints and to end; kill those that do not end in time."""

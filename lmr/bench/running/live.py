@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from lmr.bench.plans.task import Task
@@ -51,12 +51,21 @@ def _kind(task: Task) -> tuple[str, ...]:
 
 
 class View:
-    """Shows the progress of a bench; ``brief`` leaves out the lines about finished runs."""
+    """Shows the progress of a bench; ``brief`` leaves out the lines about finished runs.
+
+    ``describe_place`` says where a worker is, if they are not all here.
+    """
 
     def __init__(
-        self, tasks: list[Task], finished: int, workers: int, screen: TextIO | None = None, brief: bool = False
+        self,
+        tasks: list[Task],
+        finished: int,
+        workers: int,
+        screen: TextIO | None = None,
+        brief: bool = False,
+        describe_place: Callable[[int], str] = lambda worker: "",
     ) -> None:
-        self.brief = brief
+        self.brief, self.describe_place = brief, describe_place
         self.screen = screen or sys.stderr
         self.total, self.finished, self.failed = len(tasks) + finished, finished, 0
         self.clock = Clock(tasks, workers)
@@ -104,7 +113,11 @@ class View:
         left = f"  ({describe_left(self.clock.estimate())})" if self.clock.left and not self.live else ""
         width = len(str(self.total))
         count = f"[{self.finished + self.failed:{width}}/{self.total}]"
-        self._write(f"{count} {describe_task(task)}  {outcome}{left}")
+        self._write(f"{count} {self._name_place(worker)}{describe_task(task)}  {outcome}{left}")
+
+    def _name_place(self, worker: int) -> str:
+        place = self.describe_place(worker)
+        return f"{place}  " if place else ""
 
     def _write(self, line: str) -> None:
         self._clear()
@@ -120,8 +133,8 @@ class View:
         failed = f", {self.failed} failed" if self.failed else ""
         left = describe_left(self.clock.estimate())
         lines = [f"{draw_bar(done / self.total)} {done} of {self.total} runs{failed}, {left}"]
-        for _, (task, images) in sorted(self.lines.items()):
-            lines.append(f"{draw_bar(images / task.images)} {describe_task(task)}")
+        for worker, (task, images) in sorted(self.lines.items()):
+            lines.append(f"{draw_bar(images / task.images)} {self._name_place(worker)}{describe_task(task)}")
         self._clear()
         self.screen.write("".join(line[:width] + "\n" for line in lines))
         self.screen.flush()

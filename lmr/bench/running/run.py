@@ -52,10 +52,12 @@ def run_task(
     report: Callable[[int], object] = lambda images: None,
     say: Callable[[str], object] = lambda words: None,
     save_seconds: float = SAVE_SECONDS,
+    saved: Callable[[], object] = lambda: None,
 ) -> Row:
     """Run a task, or what is left of it, and return its row. Samples are written; the checkpoint is not deleted.
 
-    ``report`` is called after every batch with the number of images so far, ``say`` with messages for the user. Image
+    ``report`` is called after every batch with the number of images so far, ``say`` with messages for the user,
+    ``saved`` after every checkpoint. Image
     files are read while the step before runs, but not where its memory is measured. Other sets are read between the
     steps, so that the time of a step stays comparable.
     """
@@ -67,7 +69,7 @@ def run_task(
     with Checkpoint(folder, task.run) as kept:
         kept.restore(method, say)
         report(kept.images)
-        saved = time.monotonic()
+        last = time.monotonic()
         with read_inputs(
             load_backbone(task.backbone, task.dtype, task.device), stream, kept.batches, classifier.device
         ) as ahead:
@@ -81,9 +83,10 @@ def run_task(
                 except Stop:
                     kept.save(method)
                     raise
-                if time.monotonic() - saved >= save_seconds:
+                if time.monotonic() - last >= save_seconds:
                     kept.save(method)
-                    saved = time.monotonic()
+                    saved()
+                    last = time.monotonic()
         records, peak = kept.read(), kept.peak
     write_samples(folder, task.run, {name: records[name] for name in SAMPLES} | {"domain": records["domain"]})
     return _make_row(task, method, inputs, stream, records, peak)

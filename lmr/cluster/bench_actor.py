@@ -1,0 +1,172 @@
+"""A member of the crew on Ray: it lives on one node, keeps model and images, and runs tasks one after the other.
+
+It writes to a folder of its own on its node. What has to survive that node, the checkpoint of a run, its samples and
+its row, goes to the driver, which alone writes to the folder of the bench.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lmr.bench.plans.task import Task
+from lmr.bench.running.checkpoint import Checkpoint
+from lmr.bench.running.inputs import describe_backbone, find_dataset
+from lmr.bench.running.row import Row
+from lmr.bench.running.run import Stop, run_task
+from lmr.cluster.nodes import describe_mismatch, list_versions
+from lmr.core.errors import LmrError
+from lmr.core.files import write_atomically
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """The two files of a checkpoint, as bytes."""
+
+    answers: bytes
+    state: bytes
+
+    @classmethod
+    def read(cls, folder: Path, run: str) -> CheckpointFiles | None:
+        """The checkpoint of a run, if it has one."""
+        kept = Checkpoint(folder, run)
+        try:  # the state first: the answers that belong to it were written before it, and only grow
+            state = kept.state.read_bytes()
+            return cls(kept.answers.read_bytes(), state)
+        except FileNotFoundError:
+            return None
+
+    def write(self, folder: Path, run: str) -> None:
+        """Put the checkpoint where a run looks for it. The answers first, as the state counts them."""
+        kept = Checkpoint(folder, run)
+        kept.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(kept.answers, self.answers)
+        write_atomically(kept.state, self.state)
+
+
+@dataclass(frozen=True)
+class News:
+    """What happened since a member was asked last: images so far, messages, a new checkpoint."""
+
+    images: int | None = None
+    words: list[str] = field(default_factory=list)
+    checkpoint: CheckpointFiles | None = None
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How a task ended: with a row and its samples, with words about why not, or stopped with a checkpoint."""
+
+    row: Row | None = None
+    samples: bytes = b""
+    words: str = ""
+    details: str = ""
+    unfit: bool = False  # the node, not the task, is the reason: another node may do it
+    checkpoint: CheckpointFiles | None = None
+
+
+class BenchActor:
+    """Runs tasks; ``read_news`` and ``stop`` may be called while it does, from other threads."""
+
+    def __init__(self, threads: int, save_seconds: float, versions: Mapping[str, str]) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self.save_seconds = save_seconds
+        self.folder = Path(tempfile.mkdtemp(prefix="lmr-bench-"))
+        self.mismatch = describe_mismatch(list_versions(), versions)
+        self.news, self.stopping = News(), False
+        self.lock = threading.Lock()
+        self.digests: dict[tuple[object, ...], str] = {}
+
+    def get_place(self) -> tuple[str, str]:
+        """Ray's id of the node this member is on, and a name for it."""
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        return node, f"{socket.gethostname()}/{node[:4]}"
+
+    def stop(self) -> None:
+        """Let the present run end at its next batch, with a checkpoint."""
+        self.stopping = True
+
+    def close(self) -> None:
+        """Remove the folder of this member."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def read_news(self) -> News:
+        """What happened since the last call."""
+        with self.lock:
+            news, self.news = self.news, News()
+        return news
+
+    def _note(self, **changes: Any) -> None:
+        with self.lock:
+            self.news = replace(self.news, **changes)
+
+    def run(self, task: Task, kept: CheckpointFiles | None) -> TaskResult:
+        """Run a task, from its checkpoint if there is one."""
+        if kept is not None:
+            kept.write(self.folder, task.run)
+
+        def report(images: int) -> None:
+            self._note(images=images)
+            if self.stopping:
+                raise Stop
+
+        def send_checkpoint() -> None:
+            self._note(checkpoint=CheckpointFiles.read(self.folder, task.run))
+
+        def say(words: str) -> None:
+            self._note(words=[*self.news.words, words])
+
+        try:
+            self._check(task)
+            row = run_task(task, self.folder, report, say, self.save_seconds, send_checkpoint)
+        except Stop:
+            return TaskResult(checkpoint=CheckpointFiles.read(self.folder, task.run))
+        except _UnfitNode as error:
+            return TaskResult(words=str(error), unfit=True)
+        except LmrError as error:
+            return TaskResult(words=str(error), details=traceback.format_exc())
+        except Exception as error:
+            return TaskResult(words=f"{type(error).__name__}: {error}", details=traceback.format_exc())
+        finally:
+            Checkpoint(self.folder, task.run).delete()
+        samples = self.folder / "samples" / f"{task.run}.npz"
+        content = samples.read_bytes()
+        samples.unlink()
+        return TaskResult(row, content)
+
+    def _check(self, task: Task) -> None:
+        """Refuse a task on a node that would give other numbers than the driver's machine."""
+        if self.mismatch:
+            raise _UnfitNode(f"It has {self.mismatch}.")
+        try:
+            data = self._digest(task)
+            weights = describe_backbone(task.backbone, task.dtype, task.device)
+        except (LmrError, OSError) as error:
+            raise _UnfitNode(str(error)) from error
+        if data != task.data_digest:
+            raise _UnfitNode(f"Its files of the dataset {task.dataset!r} are not those of the driver's machine.")
+        if weights != task.weights:
+            raise _UnfitNode(f"Its weights of the model {task.backbone!r} are not those of the driver's machine.")
+
+    def _digest(self, task: Task) -> str:
+        """The digest of the images of a task on this node."""
+        place = (task.dataset, task.root, task.domains, task.severity)
+        if place not in self.digests:
+            dataset = find_dataset(task.dataset, task.root)
+            self.digests[place] = dataset.digest_part(task.domains, task.severity or max(dataset.severities))
+        return self.digests[place]
+
+
+class _UnfitNode(LmrError):
+    """The node cannot run the task as the driver's machine would."""

@@ -1,0 +1,51 @@
+"""The connection to Ray: a cluster that runs, or one that is started on this machine and ends with the command."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from lmr.bench.cost.machine import count_cores
+from lmr.core.errors import LmrError
+
+LOCAL = "local"  # the address of a cluster on this machine, for the time of the command
+
+
+def import_ray() -> Any:
+    """The package ray; an LmrError that says how to get it where it is missing."""
+    # Statistics would be sent to the makers of Ray; workers inherit the variable.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the new behaviour, without a warning about it
+    try:
+        import ray
+    except ImportError as error:
+        raise LmrError("Ray is not installed; install it with: pip install 'lmr[ray]'") from error
+    return ray
+
+
+@contextlib.contextmanager
+def connect(address: str = LOCAL) -> Iterator[Any]:
+    """Ray, connected within this context. "local" starts a cluster here, "auto" finds one that runs on this machine.
+
+    A connection that the program has made already is used and kept.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        quiet |= {"num_cpus": count_cores(), "include_dashboard": False}
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        hint = "start one with 'ray start --head'" if address == "auto" else "check the address"
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise LmrError(f"Cannot reach a Ray cluster at {address!r}: {reason} ({hint}, or leave it out).") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

@@ -1,0 +1,105 @@
+"""The nodes of a cluster: what each has, and whether its rows would be those of this machine."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmr.core.errors import LmrError
+from lmr.version import __version__
+
+CLOCK_SECONDS = 60.0  # a clock that is off by more is worth a message
+PROBE_SECONDS = 120.0  # for a node to start a process that imports torch
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster, with what its rows would carry."""
+
+    key: str  # Ray's id of the node
+    name: str  # host name, and the end of the key where several nodes share a host
+    cores: int
+    memory: int  # bytes that are free
+    versions: Mapping[str, str]
+    clock: float  # seconds that its clock is ahead of ours
+
+    @property
+    def words(self) -> str:
+        """The node in a line."""
+        return f"{self.name}: {self.cores} cores, {self.memory / 1e9:.1f} GB free"
+
+
+def list_versions() -> dict[str, str]:
+    """What determines the last digits of a result, as rows carry it."""
+    found = {"lmr": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    for package in ("torch", "numpy"):
+        found[package] = importlib.import_module(package).__version__
+    return found
+
+
+def probe() -> dict[str, Any]:
+    """What this machine is, as a node says it of itself."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    return {"host": socket.gethostname(), "memory": free, "versions": list_versions(), "time": time.time()}
+
+
+def find_nodes(ray: Any) -> list[Node]:
+    """All nodes that are alive and have cores, each asked what it has."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+    asked = ray.remote(num_cpus=0, max_retries=1)(probe)
+    sent = time.time()
+    answers = [
+        asked.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote()
+        for node in alive
+    ]
+    nodes = []
+    for node, answer in zip(alive, answers, strict=True):
+        try:
+            said = ray.get(answer, timeout=PROBE_SECONDS)
+        except (ray.exceptions.RayError, ImportError) as error:
+            name = node.get("NodeManagerHostname") or node["NodeID"]
+            raise LmrError(
+                f"The node {name} cannot run lmr ({_shorten(error)}); install the same version of lmr on every node."
+            ) from error
+        received = time.time()
+        ahead = said["time"] - min(max(said["time"], sent), received)  # 0 if it lies between asking and hearing
+        name = f"{said['host']}/{node['NodeID'][:4]}" if len(alive) > 1 else said["host"]
+        cores = int(node["Resources"]["CPU"])
+        nodes.append(Node(node["NodeID"], name, cores, said["memory"], said["versions"], ahead))
+    if not nodes:
+        raise LmrError("The Ray cluster has no node with a free core; start one with 'ray start'.")
+    return nodes
+
+
+def check_nodes(nodes: Sequence[Node], own: Mapping[str, str]) -> list[str]:
+    """Refuse nodes whose rows would silently differ from ours; gives messages about what is odd but harmless."""
+    for node in nodes:
+        if wrong := describe_mismatch(node.versions, own):
+            raise LmrError(
+                f"The node {node.name} has {wrong}; rows of different versions are not mixed. Install the same "
+                "versions on every node."
+            )
+    return [
+        f"The clock of the node {node.name} is off by {node.clock:+.0f} s; results do not depend on it."
+        for node in nodes
+        if abs(node.clock) > CLOCK_SECONDS
+    ]
+
+
+def describe_mismatch(theirs: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """Which versions differ, in words; empty if none does."""
+    names = sorted(name for name in {*theirs, *own} if theirs.get(name) != own.get(name))
+    return ", ".join(f"{name} {theirs.get(name, 'missing')} (here {own.get(name, 'missing')})" for name in names)
+
+
+def _shorten(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:200]

@@ -1,0 +1,74 @@
+"""``lmr bench --ray``: the bench of one machine with a crew on the nodes of a cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from lmr.bench.plans.choices import FOLDER
+from lmr.bench.plans.plan import Plan
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running.bench import SMALL_MODEL, Outcome, check_workers, run_bench
+from lmr.bench.running.inputs import count_parameters
+from lmr.bench.running.run import SAVE_SECONDS
+from lmr.cluster.nodes import Node, check_nodes, find_nodes, list_versions
+from lmr.cluster.ray_crew import RayCrew
+
+
+def run_ray_bench(
+    ray: Any,
+    plans: Sequence[Plan],
+    folder: str | os.PathLike[str] = FOLDER,
+    workers: int | None = None,
+    root: str | None = None,
+    sources: Sequence[str | os.PathLike[str]] = (),
+    *,
+    save_seconds: float = SAVE_SECONDS,
+    screen: TextIO | None = None,
+) -> Outcome:
+    """As ``run_bench``, on the nodes of a cluster: the same rows and samples in ``folder``, written by this process.
+
+    All nodes must have the same versions and, under ``root``, the same datasets. Every member has as many threads as a
+    worker on one machine has: one for small models, otherwise all cores of the smallest node.
+    """
+    check_workers(workers)
+    nodes, versions, shown = find_nodes(ray), list_versions(), screen or sys.stderr
+    for words in check_nodes(nodes, versions):
+        print(f"lmr: {words}", file=shown)
+    for node in nodes:
+        print(f"lmr: node {node.words}", file=shown)
+
+    def hire(tasks: Sequence[Task], target: Path, seconds: float) -> RayCrew:
+        count, threads = plan_members(tasks, nodes, workers)
+        return RayCrew(ray, count, threads, target, seconds, versions)
+
+    return run_bench(plans, folder, root=root, sources=sources, save_seconds=save_seconds, screen=screen, hire=hire)
+
+
+def plan_members(tasks: Sequence[Task], nodes: Sequence[Node], workers: int | None) -> tuple[int, int]:
+    """How many members, and how many threads each."""
+    models = {(task.backbone, task.dtype, task.device) for task in tasks}
+    small = all(count_parameters(*model) <= SMALL_MODEL for model in models)
+    threads = 1 if small else min(node.cores for node in nodes)
+    places = sum(node.cores // threads for node in nodes)
+    return max(1, min(workers or places, places)), threads
+
+
+def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None, workers: int | None) -> str:
+    """What would run where: the nodes, the members, and the groups of runs that share a model and images."""
+    nodes = find_nodes(ray)
+    check_nodes(nodes, list_versions())
+    tasks = list_tasks(list(plans), root, lambda words: print(f"lmr: {words}", file=sys.stderr))
+    count, threads = plan_members(tasks, nodes, workers)
+    lines = [f"Node {node.words}" for node in nodes]
+    lines.append(f"Members: {count}, with {threads} {'thread' if threads == 1 else 'threads'} each.")
+    groups = Counter((task.backbone, task.dataset, task.domain, task.severity) for task in tasks)
+    for (backbone, dataset, domain, severity), runs in groups.items():
+        lines.append(f"  {runs:4} runs on one member: {backbone}, {dataset} {domain} {severity or ''}".rstrip())
+    lines.append(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}.")
+    lines.append("A member that has finished its group helps with another.")
+    return "\n".join(lines)

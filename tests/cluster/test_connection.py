@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from lmr import LmrError
+from lmr.cluster.connection import connect, import_ray
+
+
+def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(LmrError, match=r"Ray is not installed; install it with: pip install 'lmr\[ray\]'"):
+        import_ray()
+
+
+def test_cluster_that_cannot_be_reached_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
+
+    def refuse(**given: object) -> None:
+        raise ConnectionError("Could not find any running Ray instance.\nmore")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with (
+        pytest.raises(LmrError, match=r"Cannot reach a Ray cluster at 'auto': Could not find .* 'ray start --head'"),
+        connect("auto"),
+    ):
+        pass

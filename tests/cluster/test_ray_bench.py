@@ -1,0 +1,147 @@
+"""The proofs of docs/scale.md on two local nodes, short: the same rows as one machine, whatever dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray_maker import make_cluster
+
+from lmr.bench.plans.plan import Plan, parse_plan
+from lmr.bench.plans.task import list_tasks
+from lmr.bench.running.bench import run_bench
+from lmr.bench.running.row import read_rows, read_samples
+from lmr.cluster.nodes import Node, list_versions
+from lmr.cluster.ray_bench import describe_placement, plan_members, run_ray_bench
+from lmr.cluster.ray_crew import RayCrew
+
+TABLE: dict[str, Any] = {
+    "methods": ["zeroshot", "lmr"],
+    "datasets": "pocket-c",
+    "backbones": "pocket",
+    "corruptions": ["fog", "snow"],
+    "images": 96,
+    "batch_sizes": 8,
+}
+
+
+def make_plan(**changes: Any) -> Plan:
+    return parse_plan("test", "", Path(), TABLE | changes)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[Any, Any]]:
+    with make_cluster() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same plan on one machine, with as many threads."""
+    folder = tmp_path_factory.mktemp("here")
+    run_bench(make_plan(), folder, workers=2, screen=io.StringIO())
+    return folder
+
+
+def expect_same(folder: Path, other: Path) -> None:
+    found, expected = ({row.run: row for row in read_rows(place)[0]} for place in (folder, other))
+    assert {run: row.compare() for run, row in found.items()} == {run: row.compare() for run, row in expected.items()}
+    for run in expected:
+        theirs = read_samples(other, run)
+        for name, values in read_samples(folder, run).items():
+            assert values.tobytes() == theirs[name].tobytes(), name
+
+
+def test_two_nodes_give_the_rows_and_samples_of_one_machine(cluster: Any, here: Path, tmp_path: Path) -> None:
+    screen = io.StringIO()
+    outcome = run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=screen)
+    assert outcome.failures == []
+    expect_same(tmp_path, here)
+    shown = screen.getvalue()
+    assert shown.count("lmr: node ") == 2
+    assert len({line.split("  ")[0].split("] ")[1] for line in shown.splitlines() if line.startswith("[")}) == 2  # both
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_placement_names_nodes_members_and_groups(cluster: Any) -> None:
+    text = describe_placement(cluster[0], [make_plan()], None, None)
+    assert text.count("Node ") == 2
+    assert "Members: 2, with 1 thread each." in text
+    assert "   2 runs on one member: pocket, pocket-c fog 5" in text
+    assert "Runs: 4, images: 384." in text
+
+
+def test_large_models_get_the_threads_of_the_smallest_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = list_tasks([make_plan()])
+    nodes = [Node(name, name, cores, 0, {}, 0.0) for name, cores in (("a", 8), ("b", 4))]
+    assert plan_members(tasks, nodes, None) == (12, 1)
+    assert plan_members(tasks, nodes, 3) == (3, 1)
+    monkeypatch.setattr("lmr.cluster.ray_bench.SMALL_MODEL", 1)
+    assert plan_members(tasks, nodes, None) == (3, 4)
+
+
+def test_bench_that_is_stopped_keeps_its_checkpoints_and_resumes(cluster: Any, here: Path, tmp_path: Path) -> None:
+    ray, tasks = cluster[0], list_tasks([make_plan()])
+    with RayCrew(ray, 1, 1, tmp_path, 0.0, list_versions()) as crew:
+        for event in crew.run(tasks):
+            if event.kind == "progress" and event.images:
+                break
+    states = list((tmp_path / "checkpoints").glob("*.state"))
+    assert len(states) == 1
+    assert run_ray_bench(ray, [make_plan()], tmp_path, screen=io.StringIO()).failures == []
+    expect_same(tmp_path, here)
+
+
+def test_task_that_no_node_can_do_fails_with_the_reason(cluster: Any, tmp_path: Path) -> None:
+    task = list_tasks([make_plan(methods="zeroshot", corruptions="fog")])[0]
+    foreign = dataclasses.replace(task, data_digest="another")
+    with RayCrew(cluster[0], 2, 1, tmp_path, 15.0, list_versions()) as crew:
+        events = list(crew.run([foreign]))
+    assert "The node" in events[0].words
+    assert "is not used for pocket-c" in events[0].words
+    assert events[-1].kind == "failed"
+    assert events[-1].words == (
+        "No node can run it. Its files of the dataset 'pocket-c' are not those of the driver's machine."
+    )
+
+
+def test_node_with_other_versions_runs_nothing(cluster: Any, tmp_path: Path) -> None:
+    task = list_tasks([make_plan(methods="zeroshot", corruptions="fog")])[0]
+    with RayCrew(cluster[0], 1, 1, tmp_path, 15.0, list_versions() | {"torch": "0"}) as crew:
+        kinds = {event.kind for event in crew.run([task])}
+    assert kinds == {"word", "failed"}
+
+
+def test_dead_node_costs_time_only(cluster: Any, here: Path, tmp_path: Path) -> None:
+    """The second node is killed while its member is at work; the run continues elsewhere from its checkpoint."""
+    ray, nodes = cluster
+    tasks, rows, words = list_tasks([make_plan()]), {}, []
+    victim = nodes.list_all_nodes()[-1]
+    with RayCrew(ray, 2, 1, tmp_path, 0.0, list_versions()) as crew:
+        for event in crew.run(tasks):
+            member = crew.members.get(event.worker)
+            if victim is not None and event.images and member and member.node == victim.node_id:
+                nodes.remove_node(victim, allow_graceful=False)
+                victim = None
+            if event.kind == "word":
+                words.append(event.words)
+            if event.row is not None:
+                rows[event.task.run] = event.row
+    nodes.add_node(num_cpus=1)
+    _wait_for_nodes(ray, 2)
+    assert victim is None
+    assert any("starts again from its checkpoint" in text for text in words)
+    expected = {row.run: row.compare() for row in read_rows(here)[0]}
+    assert {run: row.compare() for run, row in rows.items()} == expected
+
+
+def _wait_for_nodes(ray: Any, count: int) -> None:
+    end = time.monotonic() + 60
+    while sum(node["Alive"] for node in ray.nodes()) < count:
+        assert time.monotonic() < end
+        time.sleep(0.2)

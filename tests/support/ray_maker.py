@@ -1,0 +1,29 @@
+"""A small Ray cluster on this machine, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@contextlib.contextmanager
+def make_cluster(nodes: int = 2) -> Iterator[tuple[Any, Any]]:
+    """Ray, connected to a cluster of nodes with one core each, and the cluster, whose nodes can be removed."""
+    pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
+    from lmr.cluster.connection import import_ray
+
+    ray = import_ray()
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        for _ in range(nodes - 1):
+            cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield ray, cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
