@@ -49,8 +49,11 @@ def is_program(node: ast.Constant, parent: ast.AST) -> bool:
     if isinstance(parent, ast.BinOp):  # a part of a path
         return isinstance(parent.op, ast.Div)
     if isinstance(parent, ast.List):  # a command and its words
-        second = parent.elts[1] if len(parent.elts) > 1 else None
-        return parent.elts[0] is node and isinstance(second, ast.Constant) and second.value in COMMANDS
+        place = parent.elts.index(node)
+        before, second = parent.elts[place - 1], parent.elts[1] if len(parent.elts) > 1 else None
+        if place and isinstance(before, ast.Constant) and before.value == "-m":  # of Python
+            return True
+        return place == 0 and isinstance(second, ast.Constant) and second.value in COMMANDS
     if isinstance(parent, ast.Dict):
         if node in parent.values:
             key = parent.keys[parent.values.index(node)]
@@ -61,7 +64,9 @@ def is_program(node: ast.Constant, parent: ast.AST) -> bool:
 
 
 def is_default(node: ast.Constant, parent: ast.AST) -> bool:
-    """Whether the constant is what an argument or an option called ``method`` is by default: a setting, not a trait."""
+    """Whether the constant is what an argument, field or option called ``method`` is by default: a setting, no trait."""
+    if isinstance(parent, ast.AnnAssign):
+        return isinstance(parent.target, ast.Name) and parent.target.id == "method" and parent.value is node
     if isinstance(parent, ast.arguments):
         given = [*parent.posonlyargs, *parent.args]
         late = zip(given[len(given) - len(parent.defaults) :], parent.defaults, strict=True)

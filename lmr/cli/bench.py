@@ -46,8 +46,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--workers", type=int, metavar="N", help="processes that share the cores (default: as many as cores for small "
         "models such as photo and pocket, otherwise 1)")  # fmt: skip
     add("--ray", nargs="?", const="local", metavar="ADDRESS", help="run on a Ray cluster: at ADDRESS, auto for one "
-        "that this machine belongs to, or (without an address) one that is started here for the time of the bench; rows "
-        "are those of one machine. Needs pip install 'lmr[ray]'")  # fmt: skip
+        "that this machine belongs to, or (without an address) one that is started here for the time of the bench; "
+        "rows are those of one machine. Needs pip install 'lmr[ray]'")  # fmt: skip
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     group = parser.add_argument_group("instead of a plan, or to change one")
     add = group.add_argument
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> str | None:
 
 
 def _run_on_ray(plans: list[Plan], options: argparse.Namespace) -> str | None:
-    from lmr.cluster.connection import connect
+    from lmr.cluster.ray_connection import connect
     from lmr.cluster.ray_bench import describe_placement, run_ray_bench
 
     with connect(options.ray) as ray:

@@ -13,7 +13,7 @@ import pytest
 def make_cluster(nodes: int = 2) -> Iterator[tuple[Any, Any]]:
     """Ray, connected to a cluster of nodes with one core each, and the cluster, whose nodes can be removed."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
-    from lmr.cluster.connection import import_ray
+    from lmr.cluster.ray_connection import import_ray
 
     ray = import_ray()
     from ray.cluster_utils import Cluster

@@ -13,8 +13,6 @@ from lmr.core.errors import LmrError
 from lmr.data.names import read_list
 from lmr.service.service_settings import ServiceSettings
 
-# The rate of the paper holds for a batch of 64; the demonstration is short, so that each small request is a step of it.
-METHOD = "lmr(pace='batch')"
 WATCH = "watch(every=2)"  # compares one image in two instead of one in 16, to notice sooner; thresholds as usual
 CLASSES = "cifar10"
 
@@ -22,13 +20,17 @@ CLASSES = "cifar10"
 def serve_demo(
     seconds: float | None = None,
     *,
+    method: str = "lmr(pace='batch')",
     host: str = "127.0.0.1",
     port: int = 8080,
     settings: ServiceSettings | None = None,
     log_level: str = "warning",
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve eight simulated cameras until Ctrl-C, or for so many seconds; then print what came of each."""
+    """Serve eight simulated cameras until Ctrl-C, or for so many seconds; then print what came of each.
+
+    The rates of the paper hold for a batch of 64. The demonstration is short, so that each small request is such a batch.
+    """
     if seconds is not None and not 0 < seconds < float("inf"):
         raise LmrError(f"Expected a positive number of seconds, got {seconds}.")
     runs: list[_DemoRun] = []
@@ -44,7 +46,7 @@ def serve_demo(
     with tempfile.TemporaryDirectory(prefix="lmr-serve-demo-") as folder:
         serve_classifier(
             list(read_list(CLASSES)),
-            method=METHOD,
+            method=method,
             watch=WATCH,
             host=host,
             port=port,

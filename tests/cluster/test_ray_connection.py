@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from lmr import LmrError
-from lmr.cluster.connection import connect, import_ray
+from lmr.cluster.ray_connection import connect, import_ray
 
 
 def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
