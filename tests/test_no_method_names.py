@@ -64,7 +64,7 @@ def is_program(node: ast.Constant, parent: ast.AST) -> bool:
 
 
 def is_default(node: ast.Constant, parent: ast.AST) -> bool:
-    """Whether the constant is what an argument, field or option called ``method`` is by default: a setting, no trait."""
+    """Whether the constant is what an argument, field or option called ``method`` is by default: a setting."""
     if isinstance(parent, ast.AnnAssign):
         return isinstance(parent.target, ast.Name) and parent.target.id == "method" and parent.value is node
     if isinstance(parent, ast.arguments):

@@ -124,8 +124,8 @@ def run(options: argparse.Namespace) -> str | None:
 
 
 def _run_on_ray(plans: list[Plan], options: argparse.Namespace) -> str | None:
-    from lmr.cluster.ray_connection import connect
     from lmr.cluster.ray_bench import describe_placement, run_ray_bench
+    from lmr.cluster.ray_connection import connect
 
     with connect(options.ray) as ray:
         if options.dry_run:

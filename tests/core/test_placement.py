@@ -62,6 +62,8 @@ def test_stream_goes_on_after_a_move(spec: str, streams: int, backbone: lmr.Back
         given = images.roll(k, 2)
         expected = stays.step(given, streams=ids).logits
         goes.to(torch.float64 if k == 1 else torch.float32)
+        if goes.restarts:  # nothing stays, and steps from fresh moments enlarge rounding: a new one in this type
+            expected = create(spec, clip, streams=streams).step(given.to(clip.dtype), streams=ids).logits.float()
         found = goes.step(given.to(clip.dtype), streams=ids).logits
         near = 2e-2 if goes.trained is Trained.CONTEXT else 2e-3  # where rounding decides the sign of a step
         torch.testing.assert_close(found.float(), expected, rtol=0, atol=near)

@@ -29,7 +29,7 @@ def serve_demo(
 ) -> None:
     """Serve eight simulated cameras until Ctrl-C, or for so many seconds; then print what came of each.
 
-    The rates of the paper hold for a batch of 64. The demonstration is short, so that each small request is such a batch.
+    The rates of the paper hold for a batch of 64. The demonstration is short: each small request is such a batch.
     """
     if seconds is not None and not 0 < seconds < float("inf"):
         raise LmrError(f"Expected a positive number of seconds, got {seconds}.")
