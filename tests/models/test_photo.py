@@ -202,11 +202,12 @@ def test_canaries_are_tokens_also_of_a_state_that_has_images(backbone: Photo, im
     state = watched.state_dict()
     tokens = state["tensors"]["watch/0/canaries"]
     assert clip.is_embedded(tokens)
-    kept = [k for k, one in enumerate(clip.embed(images)) if (one == tokens).flatten(1).all(1).any()]
+    embedded = clip.embed(images).to(tokens.dtype)  # they are kept in half precision
+    kept = [k for k, one in enumerate(embedded) if (one == tokens).flatten(1).all(1).any()]
     assert len(kept) == len(tokens) > 1
     state["tensors"]["watch/0/canaries"] = images[kept]
     watched.load_state_dict(state)
-    torch.testing.assert_close(watched.state["watch/0/canaries"], tokens, rtol=0, atol=1e-4)
+    torch.testing.assert_close(watched.state["watch/0/canaries"], tokens, rtol=0, atol=4e-3)
     state["tensors"]["watch/0/canaries"] = images[kept, :, :16]
     with pytest.raises(lmr.LmrError, match="canaries have another shape"):
         watched.load_state_dict(state)
