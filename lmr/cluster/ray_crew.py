@@ -49,6 +49,7 @@ class RayCrew:
         self.starting: dict[int, tuple[Any, Any]] = {}  # actors, and futures of where they are
         self.unfit: dict[tuple[str, tuple[str, ...]], str] = {}  # node and group of tasks -> why not there
         self.deaths: Counter[str] = Counter()  # of members, by the run they were at
+        self.placed: Counter[str] = Counter()  # members that were started, by the node they were meant for
         self.asked = float("-inf")  # when free cores were last looked for
 
     def __enter__(self) -> RayCrew:
@@ -66,7 +67,8 @@ class RayCrew:
         """Assign the tasks and yield events until all are done or have failed."""
         left, idle_since = list(tasks), time.monotonic()
         while left or any(member.task for member in self.members.values()):
-            self._hire(len(left))
+            self._dismiss_useless(left)
+            self._hire(left)
             for number, member in self.members.items():
                 if member.task is None and left:
                     self._give(member, number, left)
@@ -107,7 +109,19 @@ class RayCrew:
 
     # Members.
 
-    def _hire(self, wanted: int) -> None:
+    def _dismiss_useless(self, left: list[Task]) -> None:
+        """End members on nodes that cannot do any of the tasks that are left: their cores count for others."""
+        for number, member in list(self.members.items()):
+            if member.task is None and left and not self._fits(member.node, left):
+                self.ray.kill(member.actor)
+                del self.members[number]
+                self.asked = float("-inf")
+
+    def _fits(self, node: str, left: list[Task]) -> bool:
+        """Whether a node can do any of these tasks, as far as is known."""
+        return any((node, task.group) not in self.unfit for task in left)
+
+    def _hire(self, left: list[Task]) -> None:
         """Start members where cores are free, and take in those that have started."""
         for number, (actor, where) in list(self.starting.items()):
             if self.ray.wait([where], timeout=0)[0]:
@@ -117,20 +131,34 @@ class RayCrew:
                 except self.ray.exceptions.RayError:
                     continue  # its node has gone; a free core is looked for again
                 self.members[number] = _Member(actor, node, name)
-        missing = min(self.count, wanted + len(self.members)) - len(self.members) - len(self.starting)
+        missing = min(self.count, len(left) + len(self.members)) - len(self.members) - len(self.starting)
         if missing <= 0 or time.monotonic() - self.asked < HIRE_SECONDS:
             return
         self.asked = time.monotonic()
         free = int(self.ray.available_resources().get("CPU", 0) // self.threads)
         taken = {*self.members, *self.starting}
         numbers = [number for number in range(self.count) if number not in taken]
-        for number in numbers[: min(missing, free)]:
+        nodes = [node for node in self._list_nodes() if self._fits(node, left)]
+        for number in numbers[: min(missing, free)] if nodes else []:
             actor = (
                 self.ray.remote(BenchActor)
-                .options(num_cpus=self.threads, max_concurrency=3, scheduling_strategy="SPREAD")
+                .options(num_cpus=self.threads, max_concurrency=3, scheduling_strategy=self._choose_place(nodes))
                 .remote(self.threads, self.save_seconds, self.versions)
             )
             self.starting[number] = (actor, actor.get_place.remote())
+
+    def _list_nodes(self) -> list[str]:
+        """The nodes that are alive and have cores."""
+        return [node["NodeID"] for node in self.ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+
+    def _choose_place(self, nodes: list[str]) -> Any:
+        """The node with the fewest members; another one if its cores are taken."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self.placed.update(dict.fromkeys(nodes, 0))
+        chosen = min(nodes, key=lambda node: self.placed[node])
+        self.placed[chosen] += 1
+        return NodeAffinitySchedulingStrategy(chosen, soft=True)
 
     def _give(self, member: _Member, number: int, left: list[Task]) -> None:
         fitting = [task for task in left if (member.node, task.group) not in self.unfit]
@@ -147,7 +175,7 @@ class RayCrew:
         """Give up tasks that no node can do."""
         if not self.unfit or self.starting:
             return
-        nodes = {node["NodeID"] for node in self.ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1}
+        nodes = set(self._list_nodes())
         for task in list(left):
             reasons = {node: self.unfit[node, task.group] for node in nodes if (node, task.group) in self.unfit}
             if nodes and set(reasons) == nodes:
