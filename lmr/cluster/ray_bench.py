@@ -12,8 +12,7 @@ from typing import Any, TextIO
 from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running.bench import SMALL_MODEL, Outcome, check_workers, run_bench
-from lmr.bench.running.inputs import count_parameters
+from lmr.bench.running.bench import Outcome, are_small, check_workers, run_bench
 from lmr.bench.running.run import SAVE_SECONDS
 from lmr.cluster.nodes import Node, check_nodes, find_nodes, list_versions
 from lmr.cluster.ray_crew import RayCrew
@@ -51,9 +50,7 @@ def run_ray_bench(
 
 def plan_members(tasks: Sequence[Task], nodes: Sequence[Node], workers: int | None) -> tuple[int, int]:
     """How many members, and how many threads each."""
-    models = {(task.backbone, task.dtype, task.device) for task in tasks}
-    small = all(count_parameters(*model) <= SMALL_MODEL for model in models)
-    threads = 1 if small else min(node.cores for node in nodes)
+    threads = 1 if are_small(tasks) else min(node.cores for node in nodes)
     places = sum(node.cores // threads for node in nodes)
     return max(1, min(workers or places, places)), threads
 

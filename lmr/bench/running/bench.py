@@ -151,9 +151,13 @@ def check_workers(workers: int | None) -> int | None:
 
 def choose_workers(tasks: Sequence[Task]) -> int:
     """As many as cores for small models, which gain more from processes than from threads; large ones fill memory."""
+    return min(count_cores(), 8) if are_small(tasks) else 1
+
+
+def are_small(tasks: Sequence[Task]) -> bool:
+    """Whether the models of all tasks are small ones."""
     models = {(task.backbone, task.dtype, task.device) for task in tasks}
-    small = all(count_parameters(*model) <= SMALL_MODEL for model in models)
-    return min(count_cores(), 8) if small else 1
+    return all(count_parameters(*model) <= SMALL_MODEL for model in models)
 
 
 def _hire_here(workers: int) -> Hire:
