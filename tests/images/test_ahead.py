@@ -55,21 +55,22 @@ def test_no_more_than_so_many_are_ahead() -> None:
 
 def test_items_are_taken_one_at_a_time_and_each_thread_holds_one() -> None:
     """So that raw frames of a video never pile up while the work on them is slow."""
-    inside, held, most = threading.Lock(), 0, 0
+    taking, counting, held, most = threading.Lock(), threading.Lock(), 0, 0
 
     def items() -> Iterator[int]:
         nonlocal held, most
         for number in range(12):
-            assert inside.acquire(blocking=False)
-            held += 1
-            most = max(most, held)
-            inside.release()
+            assert taking.acquire(blocking=False)
+            with counting:
+                held += 1
+                most = max(most, held)
+            taking.release()
             yield number
 
     def work(number: int) -> int:
         nonlocal held
         time.sleep(0.003)
-        with inside:
+        with counting:
             held -= 1
         return number
 

@@ -247,7 +247,7 @@ def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.M
 
 
 def test_memory_holds_three_batches(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one of the step and two that threads have read ahead; a slow step shows how far they get."""
+    """The one of the step and two that threads read ahead; a first step that waits for them shows how far they get."""
     draw_pictures(here / "a", range(40))
     opened: list[int] = []
     real = lmr.Method.step
@@ -258,6 +258,10 @@ def test_memory_holds_three_batches(here: Path, monkeypatch: pytest.MonkeyPatch)
         return open_image(path)
 
     def take_long(self: lmr.Method, images: torch.Tensor) -> lmr.Prediction:
+        end = time.monotonic() + 60
+        while len(opened) < 9:
+            assert time.monotonic() < end
+            time.sleep(0.001)
         time.sleep(0.03)
         return real(self, images)
 

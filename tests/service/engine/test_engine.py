@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -641,11 +640,11 @@ def test_engine_that_was_not_started_refuses() -> None:
 def test_drain_refuses_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(threads=True, max_batch=1, max_images=1)
     step = engine.method.step
-    begun = threading.Event()
+    begun, released = threading.Event(), threading.Event()
 
     def work_slowly(*given: Any) -> lmr.Prediction:
         begun.set()
-        time.sleep(0.3)
+        released.wait(30)
         return step(*given)
 
     monkeypatch.setattr(engine.method, "step", work_slowly)
@@ -654,6 +653,7 @@ def test_drain_refuses_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> N
     assert not engine.drain(0.05)
     with pytest.raises(NotReady, match="being stopped"):
         second.result(30)
+    released.set()
     engine.close()
     assert first.result(0).seq == 1  # it was begun, so it was finished
     assert count_threads() == 0
