@@ -21,6 +21,7 @@ examples:
   lmr cost --small                                              see what the table looks like, in about a minute
   lmr cost --random ViT-B-16 --batch-size 16
   lmr cost --random ViT-B-16 --batch-size 16 64 --methods zeroshot lmr --switches --no-plain
+  lmr cost photo --batch-size 64 --methods all --no-plain
   lmr cost --random ViT-L-14 --batch-size 64 --lean --methods zeroshot lmr
   lmr cost openai/clip-vit-base-patch16 --batch-size 16 64 --methods lmr "lmr(bc=False)" tent --out my-cost
   lmr cost --predict --random ViT-B-16                          what reading 512 image files adds to the steps
@@ -46,7 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="images per step; several give a table each (default: 16)",
     )
     add("--methods", nargs="+", metavar="SPEC", help="the methods to measure, such as lmr, "
-        f"\"tent(lr=1e-3)\" or ./mine.py:mine (default: {' '.join(METHODS)})")  # fmt: skip
+        "\"tent(lr=1e-3)\" or ./mine.py:mine; all; or paper, those that the paper compares "
+        f"(default: {' '.join(METHODS)})")  # fmt: skip
     add("--classes", type=int, metavar="N", help="classes, each with a prompt for methods that adapt the text tower "
         "(default: 1000)")  # fmt: skip
     add("--streams", type=int, metavar="N", help="streams of one image each that share a batch; 1 leaves this out "

@@ -92,6 +92,14 @@ def sort_methods(names: Sequence[str]) -> list[str]:
     return sorted(names, key=place)
 
 
+def expand_methods(entry: str) -> list[str]:
+    """The methods that "all" (of the package and of installed ones) or "paper" (those it compares) stands for."""
+    if entry not in ("all", "paper"):
+        return [entry]
+    installed = [name for name in list_methods() if find_method_file(find_method(name)) is None]
+    return sort_methods([name for name in installed if entry == "all" or find_method(name).in_paper])
+
+
 def find_method(name: str) -> type[Method]:
     """The class of a method by its name or by ``FILE.py:name``; an unknown name is answered with the nearest one.
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import lmr
 from lmr.core import registry
 from lmr.core.method import Mix, list_arguments
+from lmr.core.registry import expand_methods, find_method_file
 
 
 @pytest.fixture
@@ -228,3 +229,13 @@ def test_defaults_stay_and_are_questioned_once(caplog: pytest.LogCaptureFixture)
     (message,) = caplog.messages
     assert "for 4 classes, preset='auto' uses rate=0.7" in message
     assert caplog.records[0].name == "lmr"
+
+
+def test_words_for_several_methods() -> None:
+    """Methods of files that were loaded, as tests do, are not of the package."""
+    paper, everything = expand_methods("paper"), expand_methods("all")
+    assert expand_methods("tent(lr=1e-3)") == ["tent(lr=1e-3)"]
+    assert paper == [name for name in everything if lmr.find_method(name).in_paper]
+    assert len(paper) == 9
+    assert (everything[0], everything[-1]) == ("zeroshot", "lmr")
+    assert set(everything) == {name for name in lmr.list_methods() if find_method_file(lmr.find_method(name)) is None}

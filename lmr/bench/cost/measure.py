@@ -27,6 +27,7 @@ from lmr.bench.cost.timing import choose_rounds, take_turns, warm_up
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder
+from lmr.core.registry import expand_methods
 from lmr.models.clip.image_tower import VisionConfig
 
 if TYPE_CHECKING:
@@ -100,8 +101,9 @@ def measure_cost(
     """Time, memory and arithmetic of a step of each method on a model, compared with plain loops on transformers.
 
     ``model`` is what ``lmr.load`` takes, ``random`` an architecture to fill with random weights ("ViT-B-16", or "small"
-    to see the table in a minute). Without ``rounds`` there are as many as fit into ``minutes`` per batch size,
-    but at least 3. ``streams`` is how many streams of one image share a batch (the batch size by default).
+    to see the table in a minute). ``methods`` may contain "all", or "paper" for those that the paper compares. Without
+    ``rounds`` there are as many as fit into ``minutes`` per batch size, but at least 3. ``streams`` is how many streams
+    of one image share a batch (the batch size by default).
     ``switches`` adds the switches that do less than a published method, ``lean`` the methods in their lean mode,
     ``full_context`` those that adapt the text tower with uncut prompts in one graph. ``plain=False`` leaves out the
     loops on transformers, which take much memory. With ``out`` the report is written to that folder.
@@ -111,7 +113,7 @@ def measure_cost(
     sizes = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
     count = count_cores() if threads is None else threads
     extras = {"memory": memory, "switches": switches, "lean": lean, "full_context": full_context, "plain": plain}
-    specs = tuple(map(make_absolute, methods))
+    specs = tuple(make_absolute(spec) for entry in methods for spec in expand_methods(entry))
     request = CostRequest(ModelSource(model, random), sizes, specs, rounds, minutes, count, classes, streams, **extras)
     if out is not None:
         check_folder(Path(out), FILES)

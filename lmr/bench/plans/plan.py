@@ -26,11 +26,10 @@ from lmr.core.errors import LmrError
 from lmr.core.registry import (
     AUTO,
     create,
+    expand_methods,
     find_method,
-    find_method_file,
     list_methods,
     load_method_file,
-    sort_methods,
     split_address,
 )
 from lmr.core.spec import format_spec, parse_spec, suggest
@@ -230,11 +229,11 @@ def _check_order(values: Mapping[str, Any]) -> None:
 
 
 def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) -> tuple[Contender, ...]:
-    """Specs, or label -> spec, or one of the words of ``_expand``."""
+    """Specs, or label -> spec, or one of the words of ``expand_methods``."""
     if isinstance(given, Mapping):
         pairs = [(str(label), spec) for label, spec in given.items()]
     else:
-        pairs = [("", spec) for entry in _wrap(given) for spec in _expand(entry)]
+        pairs = [("", spec) for entry in _wrap(given) for spec in expand_methods(entry)]
     found = [(label, *_find_file(spec, near)) for label, spec in pairs]
     for preset in presets:
         known = sorted({AUTO, *(name for method in list_methods() for name in find_method(method).presets)})
@@ -260,14 +259,6 @@ def _add_watches(methods: tuple[Contender, ...], given: Any) -> tuple[Contender,
             else:
                 found[replace(method, label=f"{method.label}, {settings.label}", watch=settings.spec)] = None
     return tuple(found)
-
-
-def _expand(entry: Any) -> list[Any]:
-    """The methods that "all" (of the package and of installed ones) or "paper" (those it compares) stands for."""
-    if entry not in ("all", "paper"):
-        return [entry]
-    installed = [name for name in list_methods() if find_method_file(find_method(name)) is None]
-    return sort_methods([name for name in installed if entry == "all" or find_method(name).in_paper])
 
 
 def _find_file(address: Any, near: Sequence[Path]) -> tuple[Any, str | None]:

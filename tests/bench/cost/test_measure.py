@@ -233,6 +233,14 @@ def test_a_loss_between_classes_has_a_gradient() -> None:
     assert method.state["gradient"].abs().max() > 1e-6
 
 
+def test_words_stand_for_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = {"paper": ["zeroshot", "tent"]}
+    monkeypatch.setattr("lmr.bench.cost.measure.expand_methods", lambda entry: words.get(entry, [entry]))
+    few = {"rounds": 1, "memory": False, "plain": False, "streams": 1}
+    (table,) = measure_cost(**SMALL, **few, methods=["paper", "eta"]).tables
+    assert [row.entry.name for row in table.rows] == ["forward", "zeroshot", "tent", "eta"]
+
+
 @pytest.mark.parametrize("spec", ["tent", "eta", "mint", "batclip"])
 def test_methods_without_a_gate_step_on_every_image(spec: str) -> None:
     _, _, outcome = build_small(Entry("method", spec))
