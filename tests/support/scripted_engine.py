@@ -16,7 +16,7 @@ from lmr.service.service_settings import ServiceSettings
 
 
 def make_status(stream: str, **values: Any) -> StreamStatus:
-    plain = StreamStatus(stream, 1, 1, "ok", True, True, 0, None, None, 0, time.time(), 1)
+    plain = StreamStatus(stream, 1, 1, "ok", True, True, 0, None, None, None, 0, time.time(), 1)
     return replace(plain, **values)
 
 

@@ -64,7 +64,9 @@ class DemoCameras:
                 detail = client.stream(script.name)
                 now = detail.status
                 events = [f"{event.before} → {event.after}" for event in detail.events if event.kind == "health"]
-                found.append(CameraReport(script.name, now.seq, now.accuracy, now.frozen_accuracy, now.health, events))
+                found.append(
+                    CameraReport(script.name, now.seq, now.compared_accuracy, now.frozen_accuracy, now.health, events)
+                )
         return found
 
     def _send(self, camera: SimulatedCamera) -> None:

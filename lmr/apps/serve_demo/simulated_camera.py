@@ -41,7 +41,7 @@ SCRIPTS: tuple[CameraScript, ...] = (
     CameraScript("cam-5-night", "gaussian_noise", 80),
     CameraScript("cam-6-wind", "motion_blur", 95),
     CameraScript("cam-7-bad-link", "pixelate", 110),
-    CameraScript("cam-8-broken", STATIC, 70, 260),
+    CameraScript("cam-8-broken", STATIC, 20, 150),
 )
 
 

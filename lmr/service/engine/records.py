@@ -32,6 +32,9 @@ class RunningShare:
         return self.hits / self.weight if self.weight else None
 
 
+SHARES = ("right", "compared_right", "frozen_right")  # of a record
+
+
 @dataclass(frozen=True)
 class StreamRecord:
     """One stream. ``seq`` counts the requests that may adapt, ``images`` the images in them."""
@@ -46,13 +49,14 @@ class StreamRecord:
     snapshots: tuple[int, ...] = ()
     labelled: int = 0
     right: RunningShare = field(default_factory=RunningShare)
-    frozen_right: RunningShare = field(default_factory=RunningShare)
+    compared_right: RunningShare = field(default_factory=RunningShare)  # of images that the frozen model answered too
+    frozen_right: RunningShare = field(default_factory=RunningShare)  # its answers
     updated: float = 0.0
     change: int = 0
 
     def store(self) -> StoredRecord:
         """As it is stored."""
-        values = vars(self) | {"right": vars(self.right), "frozen_right": vars(self.frozen_right)}  # asdict is slow
+        values = vars(self) | {name: vars(getattr(self, name)) for name in SHARES}  # asdict is slow
         return StoredRecord(self.health, self.change, json.dumps(values))
 
     @classmethod
@@ -62,8 +66,7 @@ class StreamRecord:
         read = {
             "predicted": tuple((kind, count) for kind, count in values["predicted"]),
             "snapshots": tuple(values["snapshots"]),
-            "right": RunningShare(**values["right"]),
-            "frozen_right": RunningShare(**values["frozen_right"]),
+            **{name: RunningShare(**values[name]) for name in SHARES},
         }
         return cls(**{**values, **read})
 
@@ -77,12 +80,19 @@ class StreamRecord:
             adapts=self.adapts,
             resident=resident,
             waiting=waiting,
-            accuracy=self.right.value,
-            frozen_accuracy=self.frozen_right.value,
+            **self.measure_accuracy(),
             labelled=self.labelled,
             updated=self.updated,
             change=self.change,
         )
+
+    def measure_accuracy(self) -> dict[str, float | None]:
+        """The running accuracies under the names that clients know."""
+        return {
+            "accuracy": self.right.value,
+            "compared_accuracy": self.compared_right.value,
+            "frozen_accuracy": self.frozen_right.value,
+        }
 
     def list_shares(self, names: Sequence[str]) -> list[tuple[str, float]]:
         """The classes predicted most and their shares of all images."""
@@ -124,17 +134,16 @@ def add_labels(
 ) -> tuple[StreamRecord, StepNote]:
     """The record and the note with the true classes of some of the answers; an answer counts once."""
     known = list(note.labels or [None] * len(note.answers))
-    right, frozen_right, labelled = record.right, record.frozen_right, record.labelled
+    right, compared, frozen = record.right, record.compared_right, record.frozen_right
+    labelled = record.labelled
     for place, truth in labels.items():
         if known[place] is not None:
             continue
         known[place] = truth
         labelled += 1
-        right = right.add(note.answers[place][0] == truth)
+        hit = note.answers[place][0] == truth
+        right = right.add(hit)
         if place in note.frozen:
-            frozen_right = frozen_right.add(note.frozen[place] == truth)
-    point = note.point | {"accuracy": right.value, "frozen_accuracy": frozen_right.value}
-    return (
-        replace(record, right=right, frozen_right=frozen_right, labelled=labelled, updated=now),
-        replace(note, labels=tuple(known), point=point),
-    )
+            compared, frozen = compared.add(hit), frozen.add(note.frozen[place] == truth)
+    after = replace(record, right=right, compared_right=compared, frozen_right=frozen, labelled=labelled, updated=now)
+    return after, replace(note, labels=tuple(known), point=note.point | after.measure_accuracy())

@@ -23,9 +23,10 @@ class StreamStatus:
     adapts: bool
     resident: bool  # whether its state is in the method; others lie in the store
     waiting: int  # queued requests
-    accuracy: float | None  # on labelled images that were compared with the frozen model; None before the first
+    accuracy: float | None  # on labelled images; None before the first
+    compared_accuracy: float | None  # on those that were compared with the frozen model
     frozen_accuracy: float | None  # of the frozen model, on the same images
-    labelled: int  # such images
+    labelled: int  # labelled images
     updated: float  # Unix time
     change: int
 

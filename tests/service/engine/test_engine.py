@@ -501,6 +501,7 @@ def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
     assert status.accuracy == pytest.approx(0.5, abs=0.01)
     frozen = lmr.create("zeroshot", make_method().classifier).predict(make_images("a", 0)).labels.tolist()
     assert status.frozen_accuracy == float(NAMES[frozen[0]] == given[0])  # one image in three is compared
+    assert status.compared_accuracy == 1.0
     assert wait(engine, engine.add_labels("a", 1, [wrong, wrong, given[2]])).labelled == 3
     assert engine._store.read_state("a") == stored
     assert wait(engine, engine.read_state("a")) == content

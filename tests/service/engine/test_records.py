@@ -12,7 +12,7 @@ NOTE = StepNote(3, 5, (0, 1, 4), ((2, 0.9), (None, 0.0), (1, 0.5)), {0: 2, 2: 0}
 def test_storing_loses_nothing() -> None:
     record = StreamRecord(
         "ä", 4, 9, "watch", True, {"drift": 0.1, "canaries": None}, ((1, 5), (-1, 2)), (64, 128), 3,
-        RunningShare(2.0, 1.0), RunningShare(), 5.5, 77,
+        RunningShare(2.0, 1.0), RunningShare(1.0, 1.0), RunningShare(), 5.5, 77,
     )  # fmt: skip
     stored = record.store()
     assert StreamRecord.read(stored.content) == record
@@ -29,14 +29,15 @@ def test_labels_are_counted_once_and_the_frozen_model_where_it_was_asked() -> No
     record, note = add_labels(StreamRecord("a"), NOTE, {0: 2, 1: 1}, 7.0)
     assert (record.labelled, record.updated) == (2, 7.0)
     assert record.right.value == pytest.approx(0.5, abs=0.01)
-    assert record.frozen_right.value == 1.0
+    assert (record.compared_right.value, record.frozen_right.value) == (1.0, 1.0)
     assert note.labels == (2, 1, None)
     again, note = add_labels(record, note, {0: 0, 1: 0, 2: 1}, 8.0)
     assert again.labelled == 3
     assert again.right.value == pytest.approx(2 / 3, abs=0.01)
+    assert again.compared_right.value == 1.0  # of the two images that the frozen model answered too
     assert again.frozen_right.value == pytest.approx(0.5, abs=0.01)
     assert note.labels == (2, 1, 1)
-    assert note.point["frozen_accuracy"] == again.frozen_right.value
+    assert note.point.items() >= again.measure_accuracy().items()
 
 
 def test_running_share_forgets() -> None:

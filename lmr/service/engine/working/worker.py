@@ -264,7 +264,7 @@ class Worker:
         best = [one[0] if one else (None, 0.0) for one in outcome.list_top(1)]
         places = tuple(request.places) or tuple(range(len(best)))
         point = {"seq": record.seq, **{key: condition.signals.get(key) for key in POINT}}
-        point |= {"accuracy": record.right.value, "frozen_accuracy": record.frozen_right.value}
+        point |= record.measure_accuracy()
         return StepNote(record.seq, request.sent or len(best), places, tuple(best), outcome.frozen, point)
 
     def _add_frozen(self, resident: Resident, earlier: dict[int, dict[int, int]]) -> dict[int, StepNote]:

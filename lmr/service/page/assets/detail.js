@@ -17,7 +17,7 @@ const DONE = { reset: "was reset", rollback: "was rolled back", freeze: "is froz
 export function makeDetail({ say, onToken, onClose }) {
   const charts = [
     makeChart("Entropy of the answers", [{ key: "entropy", label: "adapted" }, { key: "frozen_entropy", label: "frozen" }], { least: 0 }),
-    makeChart("Accuracy on labelled images", [{ key: "accuracy", label: "adapted" }, { key: "frozen_accuracy", label: "frozen, where compared" }], { least: 0, most: 1, format: formatShare }),
+    makeChart("Accuracy on labelled images, where compared", [{ key: "compared_accuracy", label: "adapted" }, { key: "frozen_accuracy", label: "frozen" }], { least: 0, most: 1, format: formatShare }),
     makeChart("Variety of classes, adapted ÷ frozen", [{ key: "concentration", label: "ratio" }], { least: 0 }),
     makeChart("Same label as the frozen model", [{ key: "agreement", label: "share" }], { least: 0, most: 1, format: formatShare }),
     makeChart("Distance from the start", [{ key: "drift", label: "drift" }], { least: 0 }),
@@ -88,7 +88,7 @@ export function makeDetail({ say, onToken, onClose }) {
       State: status.resident ? "in memory" : "in the store",
       Waiting: status.waiting,
       Accuracy: formatShare(status.accuracy),
-      "Frozen, where compared": formatShare(status.frozen_accuracy),
+      "Where compared": `${formatShare(status.compared_accuracy)}, frozen ${formatShare(status.frozen_accuracy)}`,
       Labelled: `${status.labelled.toLocaleString("en")} images`,
       Compared: signals.compared === undefined ? "–" : `${formatNumber(signals.compared)} images`,
       Canaries: formatShare(signals.canaries),
