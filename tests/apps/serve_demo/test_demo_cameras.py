@@ -38,7 +38,8 @@ def test_cameras_send_and_end_with_the_service(monkeypatch: pytest.MonkeyPatch) 
     with run_scripted_service() as service:
         service.reply = {
             "stream": "cam-a", "seq": 1, "images": 1, "health": "ok", "adapts": True, "resident": True, "waiting": 0,
-            "accuracy": None, "compared_accuracy": None, "frozen_accuracy": None, "labelled": 0, "updated": 0.0, "change": 0,
+            "accuracy": None, "compared_accuracy": None, "frozen_accuracy": None,
+            "labelled": 0, "updated": 0.0, "change": 0,
         }  # fmt: skip
         cameras = DemoCameras(service.url, scripts=scripts)
         cameras.start()

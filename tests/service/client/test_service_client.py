@@ -16,7 +16,8 @@ from lmr.service.client.client_errors import ServiceBusy, ServiceUnreachable, St
 IMAGE = np.zeros((4, 4, 3), np.uint8)
 STATUS = {
     "stream": "a", "seq": 3, "images": 5, "health": "ok", "adapts": True, "resident": True, "waiting": 0,
-    "accuracy": None, "compared_accuracy": None, "frozen_accuracy": None, "labelled": 0, "updated": 1.0, "change": 9, "of a newer service": 1,
+    "accuracy": None, "compared_accuracy": None, "frozen_accuracy": None,
+    "labelled": 0, "updated": 1.0, "change": 9, "of a newer service": 1,
 }  # fmt: skip
 
 

@@ -74,7 +74,8 @@ def test_page_shows_the_service(browser: Any, service: ScriptedService) -> None:
 def test_stream_is_opened_and_acted_on(browser: Any, service: ScriptedService) -> None:
     status = service.engine.statuses["cam-00000"]
     service.engine.details["cam-00000"] = StreamDetail(
-        replace(status, accuracy=0.81, compared_accuracy=0.8, frozen_accuracy=0.55, labelled=12), {"compared": 40, "canaries": 0.97}, HISTORY,
+        replace(status, accuracy=0.81, compared_accuracy=0.8, frozen_accuracy=0.55, labelled=12),
+        {"compared": 40, "canaries": 0.97}, HISTORY,
         [("red ring", 0.7), (EVIL, 0.3)], [64, 128], [{"seq": 1, "label": "red ring", "probability": 0.9}],
         [ServiceEvent(1, time.time(), "cam-00000", "health", "ok", "watch", f"Suspected. {EVIL}")],
     )  # fmt: skip
