@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import torch
+
 from lmr.apps.model_options import (
     AnyPath,
     ModelOptions,
@@ -62,16 +64,18 @@ def serve_classifier(
     dtype: str | None = None,
     memory: Literal["fast", "lean"] = "fast",
     compile: bool = False,
+    threads: int | None = None,
     say: Callable[[str], None] = print,
     on_ready: Callable[[str, Callable[[], None]], None] = lambda url, stop: None,
     on_stop: Callable[[], object] = lambda: None,
 ) -> None:
     """Serve a classifier over HTTP until SIGTERM or Ctrl-C; every stream has an adaptive state of its own.
 
-    ``labels``, ``model``, ``method``, ``templates``, ``prompts`` and the five arguments before ``say`` are those of
-    ``predict_images``. ``state_dir`` is the folder of the store, "none" for states in memory alone. ``say`` is told
-    what is served, and where. ``on_ready`` gets the address and a function that ends the service; ``on_stop`` is
-    called before it ends. What does not fit together raises LmrError before the service answers anything.
+    ``labels``, ``model``, ``method``, ``templates``, ``prompts`` and the five arguments before ``threads`` are those of
+    ``predict_images``. ``state_dir`` is the folder of the store, "none" for states in memory alone. ``threads`` of
+    torch compute; without it, one for a small model and all cores for others. ``say`` is told what is served, and
+    where. ``on_ready`` gets the address and a function that ends the service; ``on_stop`` is called before it ends.
+    What does not fit together raises LmrError before the service answers anything.
     """
     check_packages()
     from lmr.service.app.app_factory import make_service_app
@@ -89,9 +93,11 @@ def serve_classifier(
     server = Server(make_service_app(service, token=token), host, port, on_stop)
 
     engines: list[Engine] = []
+    before = torch.get_num_threads()
 
     def load() -> None:
         backbone = options.load(model)
+        torch.set_num_threads(choose_threads(threads, backbone))  # the compute thread is started after this
         made = create_served(method, make_classifier(backbone, names, wording), settings.resident)
         engine = Engine(watch_served(made, guard), names, settings, open_store(state_dir, made, guard))
         engines.append(engine)
@@ -108,6 +114,7 @@ def serve_classifier(
         finally:
             for engine in engines:
                 engine.close()
+            torch.set_num_threads(before)
 
 
 def _run_beside(load: Callable[[], None], server: Server) -> None:
@@ -142,6 +149,15 @@ def create_served(spec: str, classifier: ZeroShot, streams: int) -> Method:
         )
     by_image = {"pace": "image"} if "pace" in list_arguments(kind) and "pace" not in given else {}
     return create_suited(spec, classifier, streams=streams, **by_image)
+
+
+def choose_threads(given: int | None, backbone: Backbone) -> int:
+    """Threads of torch: those that are given, or one for a small model, which leaves a core to decode images."""
+    if given is None:
+        return 1 if backbone.is_small else torch.get_num_threads()
+    if given < 1:
+        raise LmrError(f"Expected at least one thread for torch, got {given}.")
+    return given
 
 
 def watch_served(method: Method, guard: WatchSettings | None) -> Method:

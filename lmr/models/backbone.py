@@ -34,6 +34,8 @@ from lmr.models.prototypes import (
 
 __all__ = ["DEFAULT_TEMPLATES", "Backbone"]
 
+SMALL_MODEL = 20_000_000  # parameters of an image tower; a ViT-B/16 has 86 million
+
 
 class Backbone(ABC):
     """An image encoder, its text encoder, its preprocessing and its logit scale, which belong together.
@@ -74,6 +76,11 @@ class Backbone(ABC):
             for tower in (self.encoder, self._text):
                 place_tower(tower, place, kind)
         return self
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the image tower is so small that several threads of torch are hardly faster than one."""
+        return sum(parameter.numel() for parameter in self.encoder.parameters()) <= SMALL_MODEL
 
     @cached_property
     def facts(self) -> dict[str, str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -81,8 +83,11 @@ class Preprocessing:
             image = image.resize(size, Resampling[self.interpolation.upper()])
         left, top = self._centre(width), self._centre(height)
         square = image.crop((left, top, left + self.resolution, top + self.resolution))
-        pixels = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
-        return self._normalise(pixels.view(1, self.resolution, self.resolution, 3))[0]
+        pixels = np.asarray(square)
+        ready = np.empty((3, *pixels.shape[:2]), np.float32)
+        for channel, levels in enumerate(self._levels):
+            np.take(levels, pixels[..., channel], out=ready[channel], mode="clip")  # other modes make a copy first
+        return torch.from_numpy(ready)
 
     def prepare_pixels(self, pixels: Tensor) -> Tensor:
         """uint8 images [N, h, w, 3] of one size, on any device: float32 [N, 3, resolution, resolution].
@@ -107,6 +112,13 @@ class Preprocessing:
             parts = (pixels[first : first + count] for first in range(0, len(pixels), count))
             pixels = torch.cat([self._resize(part, width, height) for part in parts])
         return self._normalise(pixels[:, top : top + self.resolution, left : left + self.resolution])
+
+    @cached_property
+    def _levels(self) -> NDArray[np.float32]:
+        """What each of the 256 levels of a channel becomes [3, 256]; small images take half the time with it."""
+        levels = torch.arange(256, dtype=torch.uint8).view(1, 256, 1, 1).expand(1, 256, 1, 3)
+        table: NDArray[np.float32] = self._normalise(levels)[0, :, :, 0].numpy()
+        return table
 
     def _trim(self, width: int, height: int) -> tuple[int, int]:
         """How many columns and rows to crop at either end of a strip, of which only the centre is used."""

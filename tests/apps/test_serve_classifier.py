@@ -6,10 +6,11 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import torch
 from service_maker import NAMES, load_pocket
 
 from lmr.apps import serve_classifier as module
-from lmr.apps.serve_classifier import check_packages, choose_token, create_served, open_store
+from lmr.apps.serve_classifier import check_packages, choose_threads, choose_token, create_served, open_store
 from lmr.core.errors import LmrError
 from lmr.watching.watch_settings import WatchSettings
 
@@ -23,6 +24,16 @@ def test_method_has_its_values_for_the_classes_and_counts_by_images() -> None:
     spoken = create_served("lmr(pace='batch', gamma0=2)", load_pocket().classifier(NAMES), 1)
     assert (spoken.pace, spoken.gamma0) == ("batch", 2.0)  # type: ignore[attr-defined]
     assert create_served("zeroshot", load_pocket().classifier(NAMES), 1).spec == "zeroshot()"
+
+
+def test_threads_follow_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = load_pocket()
+    assert choose_threads(None, backbone) == 1
+    assert choose_threads(3, backbone) == 3
+    monkeypatch.setattr(type(backbone), "is_small", False)
+    assert choose_threads(None, backbone) == torch.get_num_threads()
+    with pytest.raises(LmrError, match="at least one thread"):
+        choose_threads(0, backbone)
 
 
 def test_method_whose_state_grows_is_refused() -> None:

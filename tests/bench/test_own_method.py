@@ -258,7 +258,7 @@ def test_cost_measures_it(mine: Path) -> None:
 
 
 def test_installed_package_brings_a_method(mine: Path, tmp_path: Path) -> None:
-    """A distribution with an entry point in the group ``lmr.methods``, found by ``all`` in the workers too."""
+    """A distribution with an entry point in the group ``lmr.methods``, found by ``all``, and in the workers too."""
     site = tmp_path / "site"
     (site / "others-1.0.dist-info").mkdir(parents=True)
     (site / "others-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
@@ -266,10 +266,13 @@ def test_installed_package_brings_a_method(mine: Path, tmp_path: Path) -> None:
     (site / "others").mkdir()
     (site / "others" / "__init__.py").write_text("")
     (site / "others" / "adaptation.py").write_text(CODE.replace('"mine"', '"theirs"'))
-    done = call("bench", "--methods", "all", *WORDS, folder=tmp_path, path=site)
+    listed = call("bench", "--methods", "all", *WORDS, "--dry-run", folder=tmp_path, path=site)
+    assert listed.returncode == 0, listed.stderr
+    assert all(f"--methods '{name}(" in listed.stdout for name in ("theirs", *lmr.list_methods()))
+    done = call("bench", "--methods", "zeroshot", "theirs", *WORDS, folder=tmp_path, path=site)
     assert done.returncode == 0, done.stderr
     rows = {row.method: row for row in read_rows(tmp_path / "lmr-runs")[0]}
-    assert set(rows) == {*lmr.list_methods(), "theirs"}
+    assert set(rows) == {"zeroshot", "theirs"}
     assert (rows["theirs"].label, rows["theirs"].method_file) == (LABEL, {})
     reported = call("report", folder=tmp_path, path=site)
     assert reported.returncode == 0, reported.stderr

@@ -81,7 +81,7 @@ def test_large_models_get_the_threads_of_the_smallest_node(monkeypatch: pytest.M
     nodes = [Node(name, name, cores, 0, {}, 0.0) for name, cores in (("a", 8), ("b", 4))]
     assert plan_members(tasks, nodes, None) == (12, 1)
     assert plan_members(tasks, nodes, 3) == (3, 1)
-    monkeypatch.setattr("lmr.bench.running.bench.SMALL_MODEL", 1)
+    monkeypatch.setattr("lmr.bench.running.bench.is_small_model", lambda *model: False)
     assert plan_members(tasks, nodes, None) == (3, 4)
 
 

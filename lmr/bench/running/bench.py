@@ -17,7 +17,7 @@ from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.crew import Crew, TaskCrew
-from lmr.bench.running.inputs import count_parameters
+from lmr.bench.running.inputs import is_small_model
 from lmr.bench.running.live import View, describe_task
 from lmr.bench.running.pack import take_runs
 from lmr.bench.running.row import Row, append_row, read_rows
@@ -25,7 +25,6 @@ from lmr.bench.running.run import SAVE_SECONDS
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, write_atomically
 
-SMALL_MODEL = 20_000_000  # parameters of the image tower; a ViT-B/16 has 86 million
 LOCK_SECONDS = 5.0  # for a bench that was just stopped to release its folder
 
 
@@ -157,7 +156,7 @@ def choose_workers(tasks: Sequence[Task]) -> int:
 def are_small(tasks: Sequence[Task]) -> bool:
     """Whether the models of all tasks are small ones."""
     models = {(task.backbone, task.dtype, task.device) for task in tasks}
-    return all(count_parameters(*model) <= SMALL_MODEL for model in models)
+    return all(is_small_model(*model) for model in models)
 
 
 def _hire_here(workers: int) -> Hire:

@@ -137,7 +137,7 @@ def load_backbone(name: str, dtype: str, device: str) -> Backbone:
 @lru_cache
 def describe_backbone(name: str, dtype: str, device: str) -> str:
     """A digest of everything that determines a model's answers: towers, scale, bias and preprocessing."""
-    count_parameters(name, dtype, device)  # while the model is loaded: a process holds one at a time
+    is_small_model(name, dtype, device)  # while the model is loaded: a process holds one at a time
     backbone = load_backbone(name, dtype, device)
     parts = [digest_tensors(backbone.encoder.state_dict()), backbone.text_digest()]
     parts += [repr(backbone.logit_scale), repr(backbone.logit_bias), repr(backbone.preprocessing)]
@@ -145,9 +145,9 @@ def describe_backbone(name: str, dtype: str, device: str) -> str:
 
 
 @lru_cache
-def count_parameters(name: str, dtype: str, device: str) -> int:
-    """How many parameters the image tower of a model has."""
-    return sum(parameter.numel() for parameter in load_backbone(name, dtype, device).encoder.parameters())
+def is_small_model(name: str, dtype: str, device: str) -> bool:
+    """Whether a model is a small one."""
+    return load_backbone(name, dtype, device).is_small
 
 
 @lru_cache(1)

@@ -198,7 +198,15 @@ def _add_schedule(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=_DEFAULTS.max_wait_ms,
         metavar="MS",
-        help="how long a request waits for others while nothing is computed (default: %(default)g)",
+        help="how long a request waits for others while nothing is computed; it does not wait if every stream that was "
+        "active in the last second is there (default: %(default)g)",
+    )
+    add(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of torch that compute (default: one for small models such as photo and pocket, all cores for "
+        "others; give fewer where other programs need the cores)",
     )
     add(
         "--queue-images",

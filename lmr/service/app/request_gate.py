@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hmac
 import logging
+import random
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -49,7 +49,7 @@ class Gate:
             return
         headers = Headers(scope=scope)
         asked = headers.get("x-request-id", "")
-        request_id = asked if is_visible(asked) else uuid.uuid4().hex
+        request_id = asked if is_visible(asked) else f"{random.getrandbits(128):032x}"  # not a secret
         scope.setdefault("state", {})["request_id"] = request_id
         started, status = time.perf_counter(), 0
 

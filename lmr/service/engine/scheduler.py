@@ -18,6 +18,7 @@ from lmr.service.service_settings import ServiceSettings
 
 FIRST = 8  # images in a batch while it is not known how long an image takes
 SHORTEST, LONGEST = 0.05, 60.0  # seconds that a refused client is told to wait
+RECENT = 1.0  # seconds for which a stream that sent a request is expected to send another
 MEMORY = 0.8  # weight of the past in the time per image, after each batch
 
 
@@ -49,6 +50,7 @@ class Scheduler:
         self.images = self.requests = 0
         self.seconds_per_image: float | None = None
         self._queues: dict[str, deque[Job]] = {}
+        self._expected: dict[str, float] = {}  # streams by the time of their last job, oldest first
         self._numbers = itertools.count()
 
     @property
@@ -80,6 +82,8 @@ class Scheduler:
             raise QueueFull(f"{what} as many requests waiting as it may; try again in {seconds:.1f} seconds.", seconds)
         job.number = next(self._numbers)
         self._queues.setdefault(job.stream, deque()).append(job)
+        self._expected.pop(job.stream, None)
+        self._expected[job.stream] = job.arrived
         self._count(job, 1)
 
     def drop(self, job: Job) -> bool:
@@ -113,13 +117,15 @@ class Scheduler:
     def form(self, now: float, fits: Callable[[str], bool] = lambda stream: True, *, hurry: bool = False) -> list[Job]:
         """The next batch, for a processor that is idle; empty if it is better to wait for more, or nothing waits.
 
-        ``fits`` says, in turn, of each stream whether it may be in the batch. ``hurry``: wait for nothing.
+        It is due when it is full, when every stream that was active in the last second is waiting, or when its first
+        job has waited long enough. ``fits`` says, in turn, of each stream whether it may be in the batch. ``hurry``:
+        wait for nothing.
         """
         heads = sorted((queue[0] for queue in self._queues.values()), key=lambda job: job.number)
         if not heads:
             return []
-        full = sum(job.images for job in heads) >= self.limit
-        if not full and not hurry and now < heads[0].arrived + self.settings.max_wait_ms / 1000:
+        complete = self._are_all_here(now) or sum(job.images for job in heads) >= self.limit
+        if not complete and not hurry and now < heads[0].arrived + self.settings.max_wait_ms / 1000:
             return []
         batch: list[Job] = []
         images = 0
@@ -144,6 +150,12 @@ class Scheduler:
         if images:
             now, before = seconds / images, self.seconds_per_image
             self.seconds_per_image = now if before is None else MEMORY * before + (1 - MEMORY) * now
+
+    def _are_all_here(self, now: float) -> bool:
+        """Whether no other stream is expected to send something soon."""
+        while self._expected and next(iter(self._expected.values())) < now - RECENT:
+            del self._expected[next(iter(self._expected))]
+        return all(stream in self._queues for stream in self._expected)
 
     def _find_full(self, job: Job, times: int) -> str:
         """What is full, if the bounds were so many times what they are: the "service", the "stream", or nothing."""

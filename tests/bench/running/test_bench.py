@@ -19,7 +19,6 @@ from lmr.bench.plans.plan import Plan, list_plans, parse_plan
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running import bench
 from lmr.bench.running.bench import run_bench
-from lmr.bench.running.inputs import count_parameters
 from lmr.bench.running.row import Row, read_rows, read_samples
 from lmr.cli.parser import parse
 from lmr.core.files import hold_lock
@@ -281,16 +280,16 @@ def test_command_without_anything_gets_a_sentence() -> None:
         run_command("--methods", "lmr")
 
 
-@pytest.mark.parametrize(("parameters", "workers"), [(2_000_000, 3), (86_000_000, 1)])
-def test_small_models_get_a_worker_per_core(parameters: int, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "count_parameters", lambda *model: parameters)
+@pytest.mark.parametrize(("small", "workers"), [(True, 3), (False, 1)])
+def test_small_models_get_a_worker_per_core(small: bool, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "is_small_model", lambda *model: small)
     monkeypatch.setattr(bench, "count_cores", lambda: 3)
     assert bench.choose_workers(list_tasks([make_plan(methods="zeroshot")])) == workers
 
 
 @pytest.mark.parametrize("name", EMBEDDED_MODELS)
 def test_models_of_the_package_are_small(name: str) -> None:
-    assert count_parameters(name, "float32", "cpu") <= bench.SMALL_MODEL
+    assert lmr.load(name).is_small
 
 
 def test_rows_state_the_dataset_that_was_used_instead(tmp_path: Path) -> None:

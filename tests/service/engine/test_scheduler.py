@@ -39,16 +39,31 @@ def test_batch_takes_one_job_of_each_stream_oldest_first() -> None:
 
 def test_batch_is_closed_by_images_or_by_waiting() -> None:
     scheduler = make(max_batch=4)
+    add(scheduler, "c", now=-0.5)
+    scheduler.form(-0.5)  # so that another request of c is expected
     add(scheduler, "a", 2)
     assert scheduler.form(0.009) == []
     assert scheduler.find_next_time() == 0.01
     add(scheduler, "b", 2, now=0.009)
     assert name(scheduler.form(0.009)) == ["a", "b"]
-    add(scheduler, "a", 1, now=1.0)
-    assert scheduler.form(1.0) == []
-    assert name(scheduler.form(1.0, hurry=True)) == ["a"]
-    add(scheduler, "a", 1, now=2.0)
-    assert name(scheduler.form(2.011)) == ["a"]
+    add(scheduler, "a", 1, now=0.1)
+    assert scheduler.form(0.1) == []
+    assert name(scheduler.form(0.1, hurry=True)) == ["a"]
+    add(scheduler, "a", 1, now=0.2)
+    assert name(scheduler.form(0.211)) == ["a"]
+
+
+def test_batch_waits_for_nobody_when_all_active_streams_are_there() -> None:
+    scheduler = make()
+    add(scheduler, "a")
+    assert name(scheduler.form(0.0)) == ["a"]
+    add(scheduler, "b", now=0.5)
+    assert scheduler.form(0.5) == []
+    add(scheduler, "a", now=0.502)
+    assert name(scheduler.form(0.502)) == ["b", "a"]
+    add(scheduler, "a", now=1.499)
+    assert scheduler.form(1.499) == []  # b sent something in the last second
+    assert name(scheduler.form(1.501)) == ["a"]
 
 
 def test_limit_follows_the_measured_time_of_an_image() -> None:
