@@ -108,7 +108,7 @@ class SimulatedReplica:
         if self._pending and self.now >= self._pending_since + self.settings.interval_s:
             self._flush()
         unsaved = self._pending.union(*(streams for _, streams in self._commits))
-        plan = self.residents.plan(lambda stream, _: stream not in unsaved)
+        plan = self.residents.plan(unsaved)
         if len(self._commits) >= MOST_COMMITS:
             return [], plan
         batch = self.scheduler.form(self.now, plan.admit)
@@ -142,13 +142,12 @@ class SimulatedReplica:
     def _bring(self, streams: set[str], plan: RowPlan) -> int:
         """Give every stream a row; how many had to be read."""
         missing = [stream for stream in sorted(streams) if self.residents.get(stream) is None]
-        may_go = plan.may_go - streams
+        stay = plan.stay | streams
         for stream in missing:
             if len(self.residents) >= self.residents.rows:
-                leaver = self.residents.choose_leaver(may_go, self.scheduler.streams)
+                leaver = self.residents.choose_leaver(stay, self.scheduler.streams)
                 assert leaver is not None, "the plan has promised a row"
                 self.residents.forget(leaver)
-                may_go.discard(leaver)
                 self.log.evictions += 1
             self._give_row(stream)
         self.log.loads += len(missing)
