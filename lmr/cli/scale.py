@@ -85,10 +85,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _read_count(word: str) -> int:
-    value = float(word)
-    if value != int(value):
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {word}")
-    return int(value)
+    """A whole number, also as 1e6."""
+    try:
+        value = float(word)
+        if value == int(value):
+            return int(value)
+    except (ValueError, OverflowError):
+        pass
+    raise argparse.ArgumentTypeError(f"expected a whole number such as 1000 or 1e6, got {word}")
 
 
 def run(options: argparse.Namespace) -> str | None:

@@ -95,6 +95,8 @@ class SimulatedReplica:
             else:
                 self.now = self._find_next(arrivals[position][0] if position < len(arrivals) else None)
         self.log.ended, self.log.resident = self.now, len(self.residents)
+        if self._pending:
+            self._commit(self._pending)
         return self.log
 
     def _add(self, time: float, stream: str, images: int) -> None:
@@ -173,9 +175,9 @@ class SimulatedReplica:
         return finished
 
     def _find_next(self, arrival: float | None) -> float:
-        """The next moment at which something can change."""
+        """The next moment at which something can change; now, if the last requests are past their deadline."""
         known = [arrival, self.scheduler.find_next_time(), self._commits[0][0] if self._commits else None]
         known += [self._pending_since + self.settings.interval_s] if self._pending else []
         later = [time for time in known if time is not None and time > self.now]
-        assert later, "requests wait, and nothing is under way"
-        return min(later)
+        assert later or not self.scheduler.requests, "requests wait, and nothing is under way"
+        return min(later, default=self.now)

@@ -20,7 +20,7 @@ from lmr.core.gradient import NormMethod
 from lmr.core.method import Method, list_arguments
 from lmr.core.registry import find_method, split_address
 from lmr.core.spec import format_spec, parse_spec
-from lmr.core.traits import Passes
+from lmr.core.traits import Passes, Tower
 from lmr.models import load
 from lmr.models.clip.architectures import find_architecture
 from lmr.models.clip.image_tower import VisionTower
@@ -109,8 +109,16 @@ def _split_spec(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def _check_streams(spec: str) -> None:
-    """Refuse a method that cannot serve many streams; one whose state grows is refused by the service's own words."""
+    """Refuse a method that cannot serve many streams, or is not of the image tower alone.
+
+    One whose state grows is refused by the service's own words.
+    """
     kind = find_method(_split_spec(spec)[0])
+    if Tower.TEXT in kind.towers:
+        raise LmrError(
+            f"{kind.name} adapts the text tower, which is not counted here; choose a method that adapts the image "
+            "tower, such as lmr."
+        )
     if not kind.many_streams and not kind.grows:
         reason = f" ({kind.one_stream_because})" if kind.one_stream_because else ""
         raise LmrError(f"{kind.name} serves one stream{reason}; choose a method that serves many, such as lmr.")
