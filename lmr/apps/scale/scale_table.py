@@ -148,11 +148,19 @@ def _list_state(capacity: Capacity) -> list[Line]:
     ]
     if sized.moments:
         lines.append(
-            ("with 8-bit moments", _size(sized.small_moments_bytes), _save(sized.small_moments_bytes, sized) + "not built")
+            (
+                "with 8-bit moments",
+                _size(sized.small_moments_bytes),
+                _save(sized.small_moments_bytes, sized) + "not built",
+            )
         )
     if capacity.lean_spec is not None and capacity.lean_bytes is not None:
         lines.append(
-            (f"--method '{capacity.lean_spec}'", _size(capacity.lean_bytes), _save(capacity.lean_bytes, sized) + "built")
+            (
+                f"--method '{capacity.lean_spec}'",
+                _size(capacity.lean_bytes),
+                _save(capacity.lean_bytes, sized) + "built",
+            )
         )
     extra = "counted here" if capacity.options.watch == "on" else "not counted here (--watch off)"
     return [*lines, ("the watch adds", _size(sized.watch_bytes), f"at most; reference images, snapshots; {extra}")]
@@ -172,7 +180,10 @@ def _list_written(capacity: Capacity) -> list[Line]:
     for every in _list_intervals(capacity):
         written = capacity.find_written("interval", every)
         lines.append((f"durability interval, {every:g} s", _rate(written), f"saves {1 - written / always:.0%}"))
-    return [*lines, (f"every {SPARSE}th step (sparse)", _rate(always / SPARSE), f"saves {1 - 1 / SPARSE:.0%}; not built")]
+    return [
+        *lines,
+        (f"every {SPARSE}th step (sparse)", _rate(always / SPARSE), f"saves {1 - 1 / SPARSE:.0%}; not built"),
+    ]
 
 
 def _list_intervals(capacity: Capacity) -> list[float]:

@@ -44,7 +44,6 @@ class SizedMethod:
     tensors: dict[str, int]  # bytes of each tensor of a stream
     moments: int  # numbers in the moments of the optimiser
     stored_bytes: int  # the file of a stream's state
-    image_bytes: int  # of a preprocessed image, as a watch keeps some
     depth: int
 
     @property
@@ -54,10 +53,12 @@ class SizedMethod:
 
     @property
     def watch_bytes(self) -> int:
-        """What a watch with its default settings adds to a stream at most: reference images and snapshots."""
+        """What a watch with its default settings adds to a stream at most: its snapshots.
+
+        Its reference images are not counted: those of all streams of a replica have a fixed budget.
+        """
         watch = WatchSettings()
-        images = min(watch.canaries * self.image_bytes, int(watch.canary_mb * 1e6))
-        return images + min(watch.snapshots * self.memory_bytes, int(watch.snapshot_mb * 1e6))
+        return min(watch.snapshots * self.memory_bytes, int(watch.snapshot_mb * 1e6))
 
     @property
     def small_moments_bytes(self) -> float:
@@ -88,7 +89,6 @@ def size_method(model: str, spec: str, classes: int, learning: float = 1.0) -> S
         tensors={key: value.numel() * value.element_size() for key, value in method.state.items()},
         moments=_count_moments(method),
         stored_bytes=len(method.dump([0])),
-        image_bytes=3 * side**2 * prototypes.element_size(),
         depth=full.config.depth,
     )
 
