@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 DESCRIPTION = """\
-Work out how many machines a number of streams needs, and what breaks first. Operations, states and the bytes of a commit
-are counted or measured here, for any model by the name of its architecture; no weights are needed. What a machine has and
-reaches is an assumption: give the values of yours.
+Work out how many machines a number of streams needs, and what breaks first. Operations, states and the bytes of a
+commit are counted or measured here, for any model by the name of its architecture; no weights are needed. What a
+machine has and reaches is an assumption: give the values of yours.
 
 The calculation has no chance in it. --simulate checks it: the scheduler of the service, on a simulated clock, serves
 the requests of up to 100,000 streams that a consistent hash sends to replicas, one on each accelerator. Step, commit
@@ -72,8 +72,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the simulation").add_argument
     add("--simulate", action="store_true", help="simulate the plan, and compare")
     add("--seconds", type=float, default=60.0, metavar="S", help="simulated time (default: %(default)g)")
-    add("--simulate-streams", type=_read_count, default=100_000, metavar="N", help="streams at most; the plan is worked "
-        "out for as many (default: %(default)s)")  # fmt: skip
+    add("--simulate-streams", type=_read_count, default=100_000, metavar="N", help="streams at most; the plan is "
+        "worked out for as many (default: %(default)s)")  # fmt: skip
     add("--seed", type=int, default=1, metavar="N", help="the same seed gives the same numbers (default: %(default)s)")
     add("--arrivals", choices=("regular", "poisson"), default="regular", help="each stream sends at equal distances, "
         "or at random (default: %(default)s)")  # fmt: skip

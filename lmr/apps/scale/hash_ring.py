@@ -35,8 +35,8 @@ class HashRing:
     def shares(self) -> NDArray[np.float64]:
         """The part of the ring that each replica has: its expected share of the streams."""
         arcs = np.diff(self._places, prepend=self._places[-1])  # of unsigned numbers, so that the first wraps around
-        arcs = np.full(1, _WHOLE) if len(arcs) == 1 else arcs.astype(np.float64)
-        return np.bincount(self._owners, weights=arcs / _WHOLE, minlength=self.replicas)
+        parts = np.ones(1) if len(arcs) == 1 else arcs / _WHOLE
+        return np.bincount(self._owners, weights=parts, minlength=self.replicas).astype(np.float64)
 
     @property
     def imbalance(self) -> float:

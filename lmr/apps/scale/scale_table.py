@@ -8,6 +8,7 @@ from typing import Any
 
 from lmr.apps.scale.capacity import SPARSE, Capacity, Resource
 from lmr.apps.scale.simulation import SimulationPlan, SimulationResult
+from lmr.apps.scale.sized_method import SizedMethod
 from lmr.bench.columns import align
 
 INTERVALS = (1.0, 10.0, 60.0, 600.0)  # seconds between commits, for comparison
@@ -48,14 +49,13 @@ def say_what_breaks(capacity: Capacity) -> str:
     words, work = _WORDS[first.name]
     rest = ", ".join(f"{one.machines:,} to {_say_work(one)}" for one in others)
     load = f"{capacity.options.load:.0%}"
-    lines = [
-        f"{words}: {_count(first.machines, 'machine')} to {work.format(needed=_say_need(first))} at {load} load; {rest}."
-    ]
+    need = f"{_count(first.machines, 'machine')} to {work.format(needed=_say_need(first))}"
+    lines = [f"{words}: {need} at {load} load; {rest}."]
     if first.name == "disk" and capacity.options.durability == "answer":
         period = capacity.options.images_per_request / capacity.options.fps
         lines.append(
-            f"With --durability interval, only intervals above {period:g} s, the time between two requests of a stream, "
-            "write less."
+            f"With --durability interval, only intervals above {period:g} s, the time between two requests of a "
+            "stream, write less."
         )
     if capacity.busiest_load > 1:
         lines.append(
@@ -147,31 +147,19 @@ def _list_state(capacity: Capacity) -> list[Line]:
         ("all streams", _size(capacity.options.streams * sized.stored_bytes), "streams x file"),
     ]
     if sized.moments:
-        lines.append(
-            (
-                "with 8-bit moments",
-                _size(sized.small_moments_bytes),
-                _save(sized.small_moments_bytes, sized) + "not built",
-            )
-        )
+        lines.append(_shrink("with 8-bit moments", sized.small_moments_bytes, sized, "not built"))
     if capacity.lean_spec is not None and capacity.lean_bytes is not None:
-        lines.append(
-            (
-                f"--method '{capacity.lean_spec}'",
-                _size(capacity.lean_bytes),
-                _save(capacity.lean_bytes, sized) + "built",
-            )
-        )
-    extra = "counted here" if capacity.options.watch == "on" else "not counted here (--watch off)"
-    return [*lines, ("the watch adds", _size(sized.watch_bytes), f"at most; reference images, snapshots; {extra}")]
+        lines.append(_shrink(f"--method '{capacity.lean_spec}'", capacity.lean_bytes, sized, "adapts less"))
+    extra = "counted" if capacity.options.watch == "on" else "not counted (--watch off)"
+    return [*lines, ("the watch adds", _size(sized.watch_bytes), f"at most, its snapshots; {extra}")]
 
 
-def _save(size: float, sized: Any) -> str:
-    return f"saves {1 - size / sized.stored_bytes:.0%}; "
+def _shrink(name: str, size: float, sized: SizedMethod, remark: str) -> Line:
+    return name, _size(size), f"saves {1 - size / sized.stored_bytes:.0%}; {remark}"
 
 
 def _list_written(capacity: Capacity) -> list[Line]:
-    options, always = capacity.options, capacity.find_written("answer")
+    always = capacity.find_written("answer")
     times = capacity.commit_bytes / capacity.sized.stored_bytes
     lines = [
         ("a commit of one state", _size(capacity.commit_bytes), f"measured: log and place, {times:.2f} x the file"),
@@ -180,10 +168,8 @@ def _list_written(capacity: Capacity) -> list[Line]:
     for every in _list_intervals(capacity):
         written = capacity.find_written("interval", every)
         lines.append((f"durability interval, {every:g} s", _rate(written), f"saves {1 - written / always:.0%}"))
-    return [
-        *lines,
-        (f"every {SPARSE}th step (sparse)", _rate(always / SPARSE), f"saves {1 - 1 / SPARSE:.0%}; not built"),
-    ]
+    saved = f"saves {1 - 1 / SPARSE:.0%}; not built"
+    return [*lines, (f"sparse: every {SPARSE}th step", _rate(always / SPARSE), saved)]
 
 
 def _list_intervals(capacity: Capacity) -> list[float]:
@@ -209,7 +195,8 @@ def _list_replica(capacity: Capacity) -> list[Line]:
         ("replicas", f"{capacity.replicas:,}", f"{_count(capacity.machines, 'machine')} x {options.gpus_per_machine}"),
         ("streams of one", f"{capacity.streams_per_replica:,.0f}",
          f"the busiest has {capacity.imbalance:.2f} x as many ({options.virtual_nodes} places on the hash ring)"),
-        ("streams per step", f"{rhythm.batch_images / options.images_per_request:.1f}", "what comes during the step before"),
+        ("streams per step", f"{rhythm.batch_images / options.images_per_request:.1f}",
+         "what comes while the batch before is served"),
         ("a step", f"{1000 * rhythm.step_seconds:.1f} ms", f"commit of it: {1000 * rhythm.commit_seconds:.1f} ms"),
         ("median latency", f"{1000 * rhythm.median_seconds:.0f} ms", f"queue, {after}; without chance"),
         ("one more replica", f"{moved:,.0f} streams", f"change hands, 1/(n+1); {_size(state)} of states to read"),

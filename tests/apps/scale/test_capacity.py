@@ -57,8 +57,8 @@ def test_intervals_save_only_above_the_time_between_requests(million: Capacity) 
         ({"durability": "interval", "interval": 60.0}, "accelerators"),
         ({"durability": "interval", "interval": 60.0, "image_kb": 1e4}, "network"),
         ({"durability": "interval", "interval": 60.0, "memory_gb": 0.1}, "memory"),
-        ({"durability": "interval", "interval": 60.0, "memory_gb": 2.0, "watch": "on"}, "memory"),
-        ({"durability": "interval", "interval": 60.0, "memory_gb": 2.0, "watch": "off"}, "accelerators"),
+        ({"durability": "interval", "interval": 60.0, "memory_gb": 5.0, "watch": "on"}, "memory"),
+        ({"durability": "interval", "interval": 60.0, "memory_gb": 5.0, "watch": "off"}, "accelerators"),
     ],
 )
 def test_every_resource_can_bind(values: dict[str, Any], first: str) -> None:

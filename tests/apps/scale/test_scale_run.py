@@ -53,7 +53,7 @@ def test_figure_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name, begin in (("latency.png", b"\x89PNG"), ("new/latency.svg", b"<?xml")):
         assert f"Figure: {tmp_path / name}" in run_scale(**SMALL, figure=str(tmp_path / name))
         assert (tmp_path / name).read_bytes().startswith(begin)
-    with pytest.raises(LmrError, match="ends in .png or .svg"):
+    with pytest.raises(LmrError, match=r"ends in \.png or \.svg"):
         run_scale(**SMALL, figure="latency.pdf")
 
 

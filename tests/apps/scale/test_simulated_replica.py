@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_every_request_has_one_end(
             assert order.get(job.stream, -1.0) <= job.arrived  # in the order of arrival
             order[job.stream] = job.arrived
     assert all(later >= step + 0.01 - 1e-9 for later in log.latencies)
-    assert all(b - a >= step + 0.01 - 1e-9 for (a, _), (b, _) in zip(batches, batches[1:], strict=False))
+    assert all(b - a >= step + 0.01 - 1e-9 for (a, _), (b, _) in itertools.pairwise(batches))
     assert log.resident <= rows
     assert log.evictions <= log.loads
 
