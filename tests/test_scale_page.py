@@ -1,4 +1,4 @@
-"""docs/scale.md: its table is what the command prints, its simulations are beside present predictions, its commands parse."""
+"""docs/scale.md: its table is what the command prints, its predictions are present ones, its commands parse."""
 
 from __future__ import annotations
 
