@@ -27,6 +27,7 @@ COMMANDS = {
     "serve": Command("serve a classifier that adapts to many streams, over HTTP", "service.serve"),
     "load": Command("try the service on this machine under load and under faults", "service.load"),
     "camera": Command("send the frames of a camera, a video or a folder to the service", "service.camera"),
+    "scale": Command("work out how many machines a number of streams needs", "scale"),
     "export": Command("write an adapted model for transformers, to run without lmr", "export"),
     "doctor": Command("describe a model and check that it works", "doctor"),
     "tune": Command("choose the values of a method on unlabelled images", "tune"),

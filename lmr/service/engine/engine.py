@@ -313,9 +313,8 @@ class Engine:
         self._worker.forget(committer.stale)
         committer.stale.clear()
         late, unsaved = self._scheduler.expire(now), committer.list_unsaved()
-        plan = self._worker.residents.plan(
-            lambda stream, one: stream not in unsaved and (self._durable or not one.exists)
-        )
+        residents = self._worker.residents
+        plan = residents.plan(unsaved if self._durable else unsaved | residents.list_existing())
         fits = plan.admit if self._durable else lambda stream: True  # without a store, the worker refuses
         jobs = [] if committer.is_full else self._scheduler.form(now, fits, hurry=hurry)
         next_time = self._scheduler.find_next_time()
@@ -328,7 +327,7 @@ class Engine:
         self._computing = running
         situation = Situation(
             adapt=not committer.failure,
-            may_go=plan.may_go - {job.stream for job in running},
+            stay=plan.stay | {job.stream for job in running},
             needed=self._scheduler.streams,
             unsaved=unsaved,
             wall=time.time(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from lmr.service.engine.records import StepNote, StreamRecord
@@ -61,34 +61,39 @@ class Residents:
         if found is not None:
             self._free.append(found.row)
 
-    def plan(self, may_go: Callable[[str, Resident], bool]) -> RowPlan:
-        """Which streams may be in a batch together, if those that ``may_go`` names can leave their rows."""
-        return RowPlan(
-            set(self._streams),
-            {stream for stream, one in self._streams.items() if may_go(stream, one)},
-            len(self._free),
-        )
+    def list_existing(self) -> set[str]:
+        """The streams that are there for others, too."""
+        return {stream for stream, one in self._streams.items() if one.exists}
 
-    def choose_leaver(self, may_go: Collection[str], needed: Collection[str]) -> str | None:
-        """The least recently used of those that may go; one that is ``needed`` soon only if there is no other."""
-        able = [stream for stream in self._streams if stream in may_go]
-        return next((stream for stream in able if stream not in needed), able[0] if able else None)
+    def plan(self, stay: Iterable[str]) -> RowPlan:
+        """Which streams may be in a batch together, if all but those that ``stay`` can leave their rows."""
+        return RowPlan(self, {stream for stream in stay if stream in self._streams}, len(self._free))
+
+    def choose_leaver(self, stay: Collection[str], needed: Collection[str]) -> str | None:
+        """The least recently used that need not ``stay``; one that is ``needed`` soon only if there is no other."""
+        able = None
+        for stream in self._streams:
+            if stream not in stay:
+                if stream not in needed:
+                    return stream
+                able = able or stream
+        return able
 
 
 class RowPlan:
     """Counts the rows that a batch needs while it is formed, so that each of its streams gets one."""
 
-    def __init__(self, resident: set[str], may_go: set[str], free: int) -> None:
-        self._resident, self.may_go, self._free, self._promised = resident, may_go, free, 0
+    def __init__(self, residents: Residents, stay: set[str], free: int) -> None:
+        self._residents, self.stay = residents, stay
+        self._left = free + len(residents) - len(stay)  # rows that can be promised
 
     def admit(self, stream: str) -> bool:
         """Whether there is a row for this stream too; if so, it is promised."""
-        if stream in self._resident and stream not in self.may_go:
+        if stream in self.stay:
             return True
-        if self._promised >= self._free + len(self.may_go):
+        if not self._left:
             return False
-        if stream in self._resident:
-            self.may_go.discard(stream)
-        else:
-            self._promised += 1
+        self._left -= 1
+        if stream in self._residents:
+            self.stay.add(stream)
         return True

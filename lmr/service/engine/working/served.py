@@ -20,7 +20,7 @@ class Situation:
     """What the worker has to know of the world around it for one batch."""
 
     adapt: bool  # False while the store cannot be written
-    may_go: Collection[str]  # residents that can make room
+    stay: Collection[str]  # residents that cannot make room
     needed: Collection[str]  # streams with waiting requests
     unsaved: Collection[str]  # streams whose last state is not committed yet
     wall: float  # Unix time

@@ -149,7 +149,7 @@ class Worker:
     def _find_row(self, situation: Situation) -> int:
         row = self.residents.take_row()
         if row is None:
-            leaver = self.residents.choose_leaver(situation.may_go, situation.needed)
+            leaver = self.residents.choose_leaver(situation.stay, situation.needed)
             if leaver is None:
                 raise TooManyStreams(
                     f"This service keeps {self.residents.rows} streams, as it has no store; delete one, start it with "
