@@ -6,12 +6,14 @@ import importlib.util
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lmr.apps.model_options import (
     AnyPath,
     ModelOptions,
+    Prompts,
     choose_prompts,
     create_suited,
     describe_suited,
@@ -31,6 +33,7 @@ from lmr.service.engine.working.packing import describe_identity
 from lmr.service.loopback import is_loopback
 from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Store
+from lmr.service.store.store_interface import StateStore
 from lmr.watching.watch_settings import WatchSettings, read_watch
 from lmr.watching.watched import Watched
 
@@ -41,6 +44,68 @@ NO_STATE = "none"  # the folder of states that is none
 STORE_FILE = "streams.sqlite"
 _NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")  # the extra "serve"
 _TOKEN_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class ServingPlan:
+    """What is served: a model with its classes and prompts, a method with its watch, and the limits of the service."""
+
+    names: list[str]
+    model: str
+    method: str
+    wording: Prompts | None
+    guard: WatchSettings | None
+    options: ModelOptions
+    settings: ServiceSettings
+
+    def load(self) -> tuple[Backbone, Method]:
+        """The model and the method, without its watch."""
+        backbone = self.options.load(self.model)
+        classifier = make_classifier(backbone, self.names, self.wording)
+        return backbone, create_served(self.method, classifier, self.settings.resident)
+
+    def start_engine(self, method: Method, store: StateStore | None) -> Engine:
+        """An engine that serves the method of ``load``."""
+        engine = Engine(watch_served(method, self.guard), self.names, self.settings, store)
+        engine.start()
+        return engine
+
+    def describe(self, backbone: Backbone, method: Method, states: str) -> list[str]:
+        """What people want to know when it starts; ``states`` says where they are kept."""
+        few = ", ".join(self.names[:5]) + (", ..." if len(self.names) > 5 else "")
+        suited = describe_suited(self.method, method)
+        return [
+            f"model {backbone.name}, {len(self.names)} classes: {few}",
+            f"method {method.spec}" + (f" ({suited})" if suited else ""),
+            f"watch {'off' if self.guard is None else self.guard.mode}; {states}",
+        ]
+
+
+def plan_service(
+    labels: AnyPath | Sequence[str],
+    *,
+    model: str = DEFAULT_MODEL,
+    method: str = "lmr",
+    templates: Sequence[str] | None = None,
+    prompts: AnyPath | None = None,
+    watch: str = "on",
+    settings: ServiceSettings | None = None,
+    architecture: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    memory: Literal["fast", "lean"] = "fast",
+    compile: bool = False,
+) -> ServingPlan:
+    """A plan from the arguments of ``serve_classifier``; LmrError for what cannot be read."""
+    return ServingPlan(
+        names=read_labels(labels),
+        model=model,
+        method=method,
+        wording=choose_prompts(templates, prompts),
+        guard=read_watch(watch),
+        options=ModelOptions(architecture, device, dtype, memory, compile),
+        settings=settings or ServiceSettings(),
+    )
 
 
 def serve_classifier(
@@ -79,25 +144,24 @@ def serve_classifier(
     from lmr.service.app.live_service import LiveService
     from lmr.service.app.server import Server
 
-    settings = settings or ServiceSettings()
     token = choose_token(host, token_file)
-    names = read_labels(labels)
-    guard = read_watch(watch)
-    options = ModelOptions(architecture, device, dtype, memory, compile)
-    wording = choose_prompts(templates, prompts)
-    service = LiveService(settings)
+    plan = plan_service(
+        labels, model=model, method=method, templates=templates, prompts=prompts, watch=watch, settings=settings,
+        architecture=architecture, device=device, dtype=dtype, memory=memory, compile=compile,
+    )  # fmt: skip
+    service = LiveService(plan.settings)
     server = Server(make_service_app(service, token=token), host, port, on_stop)
 
     engines: list[Engine] = []
 
     def load() -> None:
-        backbone = options.load(model)
-        made = create_served(method, make_classifier(backbone, names, wording), settings.resident)
-        engine = Engine(watch_served(made, guard), names, settings, open_store(state_dir, made, guard))
+        backbone, made = plan.load()
+        engine = plan.start_engine(made, open_store(state_dir, made, plan.guard))
         engines.append(engine)
-        engine.start()
         service.install(engine, backbone.preprocess, backbone.name, backbone.facts)
-        for line in _describe(backbone, made, method, guard, state_dir, engine):
+        stateless = os.fspath(state_dir) == NO_STATE
+        kept = "in memory alone, lost when the service ends" if stateless else f"in {os.fspath(state_dir)}"
+        for line in plan.describe(backbone, made, f"states {kept}; {engine.look().streams} streams so far"):
             say(line)
         say(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
         on_ready(server.url, server.drain)
@@ -158,8 +222,12 @@ def open_store(folder: AnyPath, method: Method, guard: WatchSettings | None) -> 
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LmrError(f"Cannot create the folder of states {str(path)!r}: {error.strerror or error}.") from error
-    watched = {"watch": "off" if guard is None else "on"}  # what a watch keeps is a part of a state
-    return Store(path / STORE_FILE, describe_identity(method) | watched)
+    return Store(path / STORE_FILE, describe_states(method, guard))
+
+
+def describe_states(method: Method, guard: WatchSettings | None) -> dict[str, str]:
+    """What states belong to, for a store; what a watch keeps is a part of a state."""
+    return describe_identity(method) | {"watch": "off" if guard is None else "on"}
 
 
 def choose_token(host: str, token_file: AnyPath | None) -> str | None:
@@ -185,17 +253,3 @@ def check_packages() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise LmrError(f"lmr serve needs {', '.join(missing)}; install them with: pip install 'lmr[serve]'")
-
-
-def _describe(
-    backbone: Backbone, method: Method, spec: str, guard: WatchSettings | None, folder: AnyPath, engine: Engine
-) -> list[str]:
-    names = engine.names
-    few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    suited = describe_suited(spec, method)
-    kept = f"in {os.fspath(folder)}" if os.fspath(folder) != NO_STATE else "in memory alone, lost when the service ends"
-    return [
-        f"model {backbone.name}, {len(names)} classes: {few}",
-        f"method {method.spec}" + (f" ({suited})" if suited else ""),
-        f"watch {'off' if guard is None else guard.mode}; states {kept}; {engine.look().streams} streams so far",
-    ]

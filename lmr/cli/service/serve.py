@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from typing import Any
 
 from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
 from lmr.core.errors import LmrError
@@ -35,6 +36,8 @@ examples:
     lmr serve --labels names.txt --host 0.0.0.0 --token-file token
   cameras that send one frame at a time, with a step for every 16 frames of a camera:
     lmr serve --labels names.txt --step 16
+  replicas on a Ray cluster that runs, with the states on this machine in four files:
+    lmr serve --labels names.txt --ray auto --replicas 8 --partitions 4 --state-dir /var/lib/lmr
   the same model without adaptation, to compare:
     lmr serve --labels names.txt --method zeroshot --watch off
 
@@ -49,6 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_what(parser.add_argument_group("what is served"))
     _add_where(parser.add_argument_group("where it is served"))
     _add_states(parser.add_argument_group("states of streams"))
+    _add_cluster(parser.add_argument_group("on a cluster"))
     _add_limits(parser.add_argument_group("limits of a request"))
     _add_schedule(parser.add_argument_group("batches and the queue"))
     add_prompt_options(parser)
@@ -150,6 +154,38 @@ def _add_states(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_cluster(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="serve with replicas on a Ray cluster: at ADDRESS, auto for the one that runs on this machine; without an "
+        "address on a cluster of this machine's cores that ends with the command. --state-dir is a folder of this "
+        "machine. Needs pip install 'lmr[ray]'",
+    )
+    add(
+        "--replicas",
+        type=_read_range,
+        metavar="N|MIN:MAX",
+        help="with --ray: processes that serve, each with the whole model; MIN:MAX follows the load (default: 2)",
+    )
+    add(
+        "--replica-cpus",
+        type=float,
+        metavar="N",
+        help="with --ray: cores of a replica (default: 1)",
+    )
+    add(
+        "--partitions",
+        type=int,
+        metavar="N",
+        help="with --ray: files that the states are spread over, each written by a process of its own; the number "
+        "stays as it is for a --state-dir (default: 1)",
+    )
+
+
 def _add_limits(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
@@ -245,8 +281,24 @@ def run(options: argparse.Namespace) -> str | None:
     given = collect_options(options, "demo", "seconds") | {"log_level": options.log_level or "info"}
     settings = ServiceSettings(**{key: value for key, value in given.items() if key in own})
     rest = {key: value for key, value in given.items() if key not in own}
+    address, cluster = rest.pop("ray"), {key: rest.pop(key) for key in ("replicas", "replica_cpus", "partitions")}
+    if address is not None:
+        _serve_on_ray(address, cluster, settings=settings, **rest)
+        return None
+    if any(value is not None for value in cluster.values()):
+        raise LmrError("--replicas, --replica-cpus and --partitions are for a cluster; give --ray with them.")
     serve_classifier(rest.pop("labels"), settings=settings, say=_say, **rest)
     return None
+
+
+def _serve_on_ray(address: str, cluster: dict[str, Any], *, labels: str, **rest: Any) -> None:
+    from lmr.cluster.serving.ray_service import ReplicaCount
+    from lmr.cluster.serving.serve_on_ray import serve_on_ray
+
+    least, most = cluster["replicas"] or (2, None)
+    cpus = 1.0 if cluster["replica_cpus"] is None else cluster["replica_cpus"]
+    partitions = 1 if cluster["partitions"] is None else cluster["partitions"]
+    serve_on_ray(address, labels, replicas=ReplicaCount(least, most, cpus), partitions=partitions, say=_say, **rest)
 
 
 def _say(words: str) -> None:
@@ -260,6 +312,14 @@ def _read_step(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected 'request' or a number of images, got {text!r}")
     return int(text)
+
+
+def _read_range(text: str) -> tuple[int, int | None]:
+    """Bounds of a number of replicas; the second is None for a number that is fixed."""
+    least, colon, most = text.partition(":")
+    if not least.isdecimal() or (colon and not most.isdecimal()):
+        raise argparse.ArgumentTypeError(f"expected a number of replicas as in 3, or bounds as in 2:8, got {text!r}")
+    return int(least), int(most) if colon else None
 
 
 def _read_size(text: str) -> int:
