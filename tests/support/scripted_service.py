@@ -31,7 +31,7 @@ class Seen:
 
 @dataclass
 class ScriptedService:
-    """``script`` says what happens next: a code, (code, headers), (code, headers, body), a break, or None for as usual."""
+    """``script`` is what happens next: a code, (code, headers), (code, headers, body), a break; None for as usual."""
 
     url: str = ""
     script: list[Any] = field(default_factory=list)
