@@ -1,0 +1,56 @@
+"""``lmr serve --ray``: what it refuses before anything is started."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmr import LmrError
+from lmr.cluster.serving import serve_on_ray as module
+from lmr.cluster.serving.ray_service import ReplicaCount, import_serve
+from lmr.service.service_settings import ServiceSettings
+
+NAMES = "red ring,blue star"
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({}, "needs a --state-dir"),
+        ({"state_dir": "here", "settings": ServiceSettings(durability="interval")}, "leave --durability out"),
+        ({"state_dir": "here", "partitions": 0}, "at least one partition, got 0"),
+        ({"state_dir": "here", "host": "0.0.0.0"}, "needs a --token-file"),
+        ({"state_dir": "here", "watch": "sometimes"}, "for the watch"),
+    ],
+)
+def test_what_cannot_be_served_starts_no_cluster(
+    given: dict[str, object], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "connect", None)
+    with pytest.raises(LmrError, match=error):
+        module.serve_on_ray("local", NAMES, replicas=ReplicaCount(), **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("bounds", "words"), [((0,), "got 0"), ((3, 2), "got 3:2"), ((1, None, 0.0), "cores")])
+def test_wrong_numbers_of_replicas(bounds: tuple[int, ...], words: str) -> None:
+    with pytest.raises(LmrError, match=words):
+        ReplicaCount(*bounds)
+
+
+def test_serve_that_is_not_installed_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
+    monkeypatch.setitem(sys.modules, "ray.serve.experimental", None)
+    with pytest.raises(LmrError, match=r"Ray Serve is not complete .* pip install 'lmr\[ray\]'"):
+        import_serve()
+
+
+def test_prompts_of_a_file_go_to_the_replicas(tmp_path: Path) -> None:
+    content = {"red ring": ["a red ring."], "blue star": ["a blue star."]}
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps(content))
+    plan = module.plan_service(NAMES, prompts=path)
+    assert module._spread(plan).wording == content
+    assert module._spread(module.plan_service(NAMES, templates=["a {}."])).wording == ["a {}."]
