@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,18 +50,18 @@ class ReplicaCount:
 def import_serve() -> Any:
     """The package ray.serve; an LmrError that says how to get it where parts of it are missing."""
     try:
-        from ray import serve
-        from ray.serve.experimental import consistent_hash_router  # noqa: F401
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray's own, about its own code
+            from ray import serve
+            from ray.serve.experimental import consistent_hash_router  # noqa: F401
     except ImportError as error:
-        raise LmrError(
-            f"Ray Serve is not complete ({error}); install it with: pip install 'lmr[ray]' 'ray[serve]>=2.60'"
-        ) from error
+        raise LmrError(f"Ray Serve is not complete ({error}); install it with: pip install 'lmr[ray]'") from error
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     return serve
 
 
 class RayService:
-    """A service on the cluster that Ray is connected to; a context.
+    """A service on the cluster that Ray is connected to; a context. ``ends_with_ray``: the cluster ends right after it.
 
     The stores are on the node of this process, whose disk has ``folder``; they end with this process, as does nothing
     else: replicas that are left over answer that their store is away until a new service takes their place.
@@ -77,11 +78,13 @@ class RayService:
         replicas: ReplicaCount | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
+        ends_with_ray: bool = False,
     ) -> None:
         self._ray, self._serve = ray, import_serve()
         self._plan, self._identity, self._folder = plan, identity, folder
         self._partitions, self._count = partitions, replicas or ReplicaCount()
         self._host, self._port = host, port or find_free_port(host)
+        self._ends_with_ray = ends_with_ray
         self._stack = contextlib.ExitStack()
         self.replicas = self._count.least
         self.url = ""
@@ -157,10 +160,10 @@ class RayService:
         return store
 
     def _start_serve(self) -> None:
-        own = self._find_client() is None
-        if own:
+        if self._find_client() is None:
             where = "HeadOnly" if is_loopback(self._host) else "EveryNode"
-            self._stack.callback(self._try, self._serve.shutdown)
+            if not self._ends_with_ray:
+                self._stack.callback(self._try, self._serve.shutdown)
             self._serve.start(proxy_location=where, http_options={"host": self._host, "port": self._port})
         options = self._find_client().http_config
         self.url = f"http://{options.host}:{options.port}"

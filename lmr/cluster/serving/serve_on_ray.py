@@ -21,7 +21,7 @@ from lmr.apps.serve_classifier import (
     plan_service,
 )
 from lmr.cluster.nodes import list_versions
-from lmr.cluster.ray_connection import connect
+from lmr.cluster.ray_connection import LOCAL, connect
 from lmr.cluster.serving.ray_service import VARIABLES, RayService, ReplicaCount, import_serve
 from lmr.cluster.serving.replica import ReplicaPlan
 from lmr.core.errors import LmrError
@@ -70,6 +70,7 @@ def serve_on_ray(
             replicas=replicas,
             host=host,
             port=port,
+            ends_with_ray=address == LOCAL,
         )
         del backbone, method
         signals.take()

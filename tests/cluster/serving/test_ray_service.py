@@ -16,7 +16,7 @@ import lmr
 from lmr import LmrError
 from lmr.apps.serve_classifier import describe_states, plan_service
 from lmr.cluster.nodes import list_versions
-from lmr.cluster.serving.ray_service import VARIABLES, RayService, ReplicaCount
+from lmr.cluster.serving.ray_service import VARIABLES, RayService, ReplicaCount, import_serve
 from lmr.cluster.serving.replica import ReplicaPlan
 from lmr.service.load.load_images import draw_image
 from lmr.service.load.load_models import find_pocket
@@ -31,7 +31,8 @@ Start = Callable[[], RayService]
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    pytest.importorskip("ray.serve.experimental.consistent_hash_router", reason="needs Ray: pip install 'lmr[ray]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
+    import_serve()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in VARIABLES.items():
             patch.setenv(name, value)  # nodes of this cluster are started by the test
