@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import warnings
 from collections.abc import Callable, Mapping
@@ -23,7 +24,8 @@ ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 VARIABLES = {"RAY_SERVE_SESSION_ID_HEADER_KEY": STREAM_HEADER.lower()}
 CALLS = 8  # that a store works on at once
 LISTENERS = 100  # requests of a replica beside those in its queue, such as pages that follow events
-HEALTH_SECONDS = 5.0
+HEALTH_SECONDS = 5.0  # between looks at a replica
+CLOSE_SECONDS = 10.0  # for a store to close its file
 
 
 @dataclass(frozen=True)
@@ -154,10 +156,14 @@ class RayService:
         for path in name_files(self._folder, self._partitions):
             actor = ray.remote(StoreActor).options(**options).remote(str(path), dict(self._identity))
             self.actors.append(actor)
-            self._stack.callback(self._try, lambda one=actor: (ray.get(one.close.remote(), timeout=10), ray.kill(one)))
+            self._stack.callback(self._try, functools.partial(self._end_store, actor))
         store = RemoteStore(self.actors, self._folder)
         store.count_health()  # opens the files: another model's are refused here
         return store
+
+    def _end_store(self, actor: Any) -> None:
+        self._ray.get(actor.close.remote(), timeout=CLOSE_SECONDS)
+        self._ray.kill(actor)
 
     def _start_serve(self) -> None:
         if self._find_client() is None:

@@ -98,7 +98,7 @@ class RemoteStore:
 
     def find_last_change(self) -> int:
         """The largest number of a change or an event."""
-        return max(self._ask_all("find_last_change"))
+        return int(max(self._ask_all("find_last_change")))
 
     def measure_bytes(self) -> int:
         """The size of the files, as far as the last answers of the actors tell it."""

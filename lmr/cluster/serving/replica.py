@@ -31,7 +31,7 @@ class ReplicaPlan:
 class StreamReplica:
     """Ray Serve makes it, gives it requests, and waits for their answers before it ends it."""
 
-    async def __init__(self, plan: ReplicaPlan, store: RemoteStore) -> None:
+    async def __init__(self, plan: ReplicaPlan, store: RemoteStore) -> None:  # type: ignore[misc]  # awaited by Serve
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(write_json_log(plan.log_level))
         self._token = plan.token

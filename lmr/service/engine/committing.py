@@ -191,9 +191,9 @@ class Committer:
             self._note_stale(commit.transaction, refused)
             self._changed.notify_all()
         self._delivery.give([(job, value) for job, value in served.results if job.stream not in refused])
-        for job, error in served.doubtful:
+        for job, reason in served.doubtful:
             if job.stream not in refused:
-                self._delivery.fail([job], error)
+                self._delivery.fail([job], reason)
         for job in served.jobs:
             if job.stream in refused:
                 self._settle(job, refused[job.stream])
