@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ VARIABLES = {"RAY_SERVE_SESSION_ID_HEADER_KEY": STREAM_HEADER.lower()}
 CALLS = 8  # that a store works on at once
 LISTENERS = 100  # requests of a replica beside those in its queue, such as pages that follow events
 HEALTH_SECONDS = 5.0  # between looks at a replica
+FREE_SECONDS = 5.0  # for cores to be free again
 CLOSE_SECONDS = 10.0  # for a store to close its file
 
 
@@ -90,7 +92,6 @@ class RayService:
         self._stack = contextlib.ExitStack()
         self.replicas = self._count.least
         self.url = ""
-        self.actors: list[Any] = []
 
     def __enter__(self) -> Self:
         try:
@@ -121,9 +122,11 @@ class RayService:
         self._stack.close()
 
     def _start(self) -> None:
-        self._check_room()
         store = self._start_stores()
         self._start_serve()
+        if APP in self._serve.status().applications:
+            self._serve.delete(APP)  # of a service whose process, and with it the stores, is gone
+        self._check_room()
         self._stack.callback(self._try, lambda: self._serve.delete(APP))
         try:
             self._serve.run(
@@ -137,8 +140,10 @@ class RayService:
             raise LmrError(f"The replicas cannot be started: {_find_reason(error)}") from error
 
     def _check_room(self) -> None:
-        """Serve would wait for ever for cores that there are not."""
-        needed, free = self._count.least * self._count.cpus, self._ray.available_resources().get("CPU", 0.0)
+        """Serve would wait for ever for cores that there are not. Those of replicas that were ended come late."""
+        needed, end = self._count.least * self._count.cpus, time.monotonic() + FREE_SECONDS
+        while needed > (free := self._ray.available_resources().get("CPU", 0.0)) and time.monotonic() < end:
+            time.sleep(0.2)
         if needed > free:
             raise LmrError(
                 f"{self._count.least} replicas with {self._count.cpus:g} cores each need {needed:g} cores, and the "
@@ -148,16 +153,21 @@ class RayService:
     def _start_stores(self) -> RemoteStore:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        actors: list[Any] = []
         ray, node = self._ray, self._ray.get_runtime_context().get_node_id()
         options = {
             "num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": CALLS,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
         }  # fmt: skip
-        for path in name_files(self._folder, self._partitions):
-            actor = ray.remote(StoreActor).options(**options).remote(str(path), dict(self._identity))
-            self.actors.append(actor)
+        for number, path in enumerate(name_files(self._folder, self._partitions)):
+            named = options | {"name": f"store-{number}", "namespace": APP}
+            try:
+                actor = ray.remote(StoreActor).options(**named).remote(str(path), dict(self._identity))
+            except ValueError as error:  # the name is taken
+                raise LmrError("A service of lmr runs on this cluster already; end it first.") from error
             self._stack.callback(self._try, functools.partial(self._end_store, actor))
-        store = RemoteStore(self.actors, self._folder)
+            actors.append(actor)
+        store = RemoteStore(actors, self._folder)
         store.count_health()  # opens the files: another model's are refused here
         return store
 

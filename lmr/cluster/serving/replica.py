@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ class StreamReplica:
 
     async def check_health(self) -> None:
         """Called by Serve from time to time. A store that is away is no reason to end a replica."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, sqlite3.Error):
             await asyncio.to_thread(self._service.engine.recount)
 
     async def __del__(self) -> None:

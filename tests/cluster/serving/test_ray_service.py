@@ -18,6 +18,7 @@ from lmr.apps.serve_classifier import describe_states, plan_service
 from lmr.cluster.nodes import list_versions
 from lmr.cluster.serving.ray_service import VARIABLES, RayService, ReplicaCount, import_serve
 from lmr.cluster.serving.replica import ReplicaPlan
+from lmr.service.client.service_client import STREAM_HEADER
 from lmr.service.load.load_images import draw_image
 from lmr.service.load.load_models import find_pocket
 from lmr.service.load.ray_replicas import REPLICA, STORE, find_processes, kill_replica
@@ -77,6 +78,15 @@ def test_replicas_come_go_and_are_killed_under_load(service: RayService) -> None
     assert cameras.acknowledged >= CAMERAS
 
 
+def test_requests_that_name_their_stream_stay_with_its_replica(service: RayService) -> None:
+    image = draw_image(1, MODEL.side)
+    with httpx.Client(base_url=service.url, timeout=TIMEOUT) as client:
+        for name in ("stay-1", "stay-2", "stay-3"):
+            headers = {"Content-Type": "image/png", STREAM_HEADER: name}
+            url = f"/v1/streams/{name}/images"
+            assert [client.post(url, content=image, headers=headers).status_code for _ in range(6)] == [200] * 6
+
+
 def test_clients_that_name_no_stream_in_a_header_are_right_too(service: RayService) -> None:
     """Their requests go anywhere; the fence refuses those that would rest on an old state."""
     image, seqs, end = draw_image(1, MODEL.side), list[int](), time.monotonic() + TIMEOUT
@@ -106,7 +116,7 @@ def test_operators_see_the_streams_of_all_replicas(service: RayService) -> None:
 
 
 def test_what_cannot_be_is_said_and_changes_nothing(service: RayService, start: Start) -> None:
-    with pytest.raises(LmrError, match="Another process uses the store"), start():
+    with pytest.raises(LmrError, match="A service of lmr runs on this cluster already"), start():
         pass
     with pytest.raises(LmrError, match="at least one replica, got 0"):
         service.scale(0)
