@@ -26,13 +26,15 @@ ATTEMPT_SECONDS = 20.0
 class SteadyCamera(threading.Thread):
     """Sends one request after the other, each until it is acknowledged, and checks that numbers follow each other."""
 
-    def __init__(self, url: str, stream: str, number: int, side: int, ended: threading.Event) -> None:
+    def __init__(
+        self, url: str, stream: str, number: int, side: int, ended: threading.Event, pause: float = 0.0
+    ) -> None:
         super().__init__(daemon=True)
         self.stream, self.number = stream, number
         self.answers: list[ServiceAnswer] = []
         self.wrong: list[str] = []
         self.failure: BaseException | None = None
-        self._url, self._side, self._ended = url, side, ended
+        self._url, self._side, self._ended, self._pause = url, side, ended, pause
 
     def run(self) -> None:
         """Until the end is announced."""
@@ -45,6 +47,7 @@ class SteadyCamera(threading.Thread):
                     if answer.seq != turn + 1 or not answer.saved:
                         self.wrong.append(f"{self.stream}: request {turn + 1} was acknowledged as {answer.seq}")
                     self.answers.append(answer)
+                    self._ended.wait(self._pause)
         except BaseException as error:  # told in the result
             self.failure = error
 
@@ -69,12 +72,13 @@ class SoloGap:
 
 
 class SteadyCameras:
-    """Some cameras, which send from the beginning of the context until ``finish``."""
+    """Some cameras, which send from the beginning of the context until ``finish``; ``pause`` seconds after answers."""
 
-    def __init__(self, url: str, model: LoadModel, count: int) -> None:
+    def __init__(self, url: str, model: LoadModel, count: int, pause: float = 0.0) -> None:
         self._url, self._model, self._ended = url, model, threading.Event()
         self.cameras = [
-            SteadyCamera(url, name, number, model.side, self._ended) for number, name in enumerate(name_streams(count))
+            SteadyCamera(url, name, number, model.side, self._ended, pause)
+            for number, name in enumerate(name_streams(count))
         ]
 
     def __enter__(self) -> Self:
