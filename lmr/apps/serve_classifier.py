@@ -96,7 +96,7 @@ def plan_service(
     memory: Literal["fast", "lean"] = "fast",
     compile: bool = False,
 ) -> ServingPlan:
-    """A plan from the arguments of ``serve_classifier``; LmrError for what cannot be read."""
+    """What to serve; LmrError for what cannot be read. Most arguments are those of ``predict_images``."""
     return ServingPlan(
         names=read_labels(labels),
         model=model,
@@ -109,34 +109,22 @@ def plan_service(
 
 
 def serve_classifier(
-    labels: AnyPath | Sequence[str],
+    plan: ServingPlan,
     *,
-    model: str = DEFAULT_MODEL,
-    method: str = "lmr",
-    templates: Sequence[str] | None = None,
-    prompts: AnyPath | None = None,
-    watch: str = "on",
     host: str = "127.0.0.1",
     port: int = 8080,
     token_file: AnyPath | None = None,
     state_dir: AnyPath = NO_STATE,
-    settings: ServiceSettings | None = None,
     log_level: str = "info",
-    architecture: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    memory: Literal["fast", "lean"] = "fast",
-    compile: bool = False,
     say: Callable[[str], None] = print,
     on_ready: Callable[[str, Callable[[], None]], None] = lambda url, stop: None,
     on_stop: Callable[[], object] = lambda: None,
 ) -> None:
     """Serve a classifier over HTTP until SIGTERM or Ctrl-C; every stream has an adaptive state of its own.
 
-    ``labels``, ``model``, ``method``, ``templates``, ``prompts`` and the five arguments before ``say`` are those of
-    ``predict_images``. ``state_dir`` is the folder of the store, "none" for states in memory alone. ``say`` is told
-    what is served, and where. ``on_ready`` gets the address and a function that ends the service; ``on_stop`` is
-    called before it ends. What does not fit together raises LmrError before the service answers anything.
+    ``state_dir`` is the folder of the store, "none" for states in memory alone. ``say`` is told what is served, and
+    where. ``on_ready`` gets the address and a function that ends the service; ``on_stop`` is called before it ends.
+    What does not fit together raises LmrError before the service answers anything.
     """
     check_packages()
     from lmr.service.app.app_factory import make_service_app
@@ -145,10 +133,6 @@ def serve_classifier(
     from lmr.service.app.server import Server
 
     token = choose_token(host, token_file)
-    plan = plan_service(
-        labels, model=model, method=method, templates=templates, prompts=prompts, watch=watch, settings=settings,
-        architecture=architecture, device=device, dtype=dtype, memory=memory, compile=compile,
-    )  # fmt: skip
     service = LiveService(plan.settings)
     server = Server(make_service_app(service, token=token), host, port, on_stop)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
 from lmr.core.errors import LmrError
 from lmr.service.service_settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from lmr.apps.serve_classifier import ServingPlan
 
 DESCRIPTION = """\
 Serve a classifier over HTTP to many streams of images, such as cameras. Each stream has an adaptive state of its own:
@@ -44,6 +47,8 @@ examples:
 exit codes: 0 ended by a signal, 2 the service cannot start (an error message says why)."""
 
 _DEFAULTS = ServiceSettings()
+_WHERE = ("host", "port", "token_file", "state_dir", "log_level")  # options of the server, not of what is served
+_CLUSTER = ("replicas", "replica_cpus", "partitions")
 _UNITS = {"KB": 1000, "MB": 1000**2, "GB": 1000**3, "B": 1, "": 1}
 
 
@@ -267,7 +272,7 @@ def _add_schedule(group: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
-    from lmr.apps.serve_classifier import serve_classifier
+    from lmr.apps.serve_classifier import plan_service, serve_classifier
 
     if options.demo:
         from lmr.apps.serve_demo.demo_run import serve_demo
@@ -277,28 +282,29 @@ def run(options: argparse.Namespace) -> str | None:
         return None
     if options.labels is None or options.seconds is not None:
         raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")
-    own = {field.name for field in dataclasses.fields(ServiceSettings)}
     given = collect_options(options, "demo", "seconds") | {"log_level": options.log_level or "info"}
-    settings = ServiceSettings(**{key: value for key, value in given.items() if key in own})
-    rest = {key: value for key, value in given.items() if key not in own}
-    address, cluster = rest.pop("ray"), {key: rest.pop(key) for key in ("replicas", "replica_cpus", "partitions")}
+    own = {field.name for field in dataclasses.fields(ServiceSettings)}
+    settings = ServiceSettings(**{key: given.pop(key) for key in own & set(given)})
+    cluster = {key: given.pop(key) for key in _CLUSTER}
+    where = {key: given.pop(key) for key in _WHERE}
+    address, plan = given.pop("ray"), plan_service(given.pop("labels"), settings=settings, **given)
     if address is not None:
-        _serve_on_ray(address, cluster, settings=settings, **rest)
-        return None
-    if any(value is not None for value in cluster.values()):
+        _serve_on_ray(address, plan, cluster, where)
+    elif any(value is not None for value in cluster.values()):
         raise LmrError("--replicas, --replica-cpus and --partitions are for a cluster; give --ray with them.")
-    serve_classifier(rest.pop("labels"), settings=settings, say=_say, **rest)
+    else:
+        serve_classifier(plan, say=_say, **where)
     return None
 
 
-def _serve_on_ray(address: str, cluster: dict[str, Any], *, labels: str, **rest: Any) -> None:
+def _serve_on_ray(address: str, plan: ServingPlan, cluster: dict[str, Any], where: dict[str, Any]) -> None:
     from lmr.cluster.serving.ray_service import ReplicaCount
     from lmr.cluster.serving.serve_on_ray import serve_on_ray
 
     least, most = cluster["replicas"] or (2, None)
     cpus = 1.0 if cluster["replica_cpus"] is None else cluster["replica_cpus"]
     partitions = 1 if cluster["partitions"] is None else cluster["partitions"]
-    serve_on_ray(address, labels, replicas=ReplicaCount(least, most, cpus), partitions=partitions, say=_say, **rest)
+    serve_on_ray(address, plan, replicas=ReplicaCount(least, most, cpus), partitions=partitions, say=_say, **where)
 
 
 def _say(words: str) -> None:

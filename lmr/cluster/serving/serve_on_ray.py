@@ -18,7 +18,6 @@ from lmr.apps.serve_classifier import (
     check_packages,
     choose_token,
     describe_states,
-    plan_service,
 )
 from lmr.cluster.nodes import list_versions
 from lmr.cluster.ray_connection import LOCAL, connect
@@ -33,7 +32,7 @@ STEPS = {signal.SIGTTIN: 1, signal.SIGTTOU: -1} if hasattr(signal, "SIGTTIN") el
 
 def serve_on_ray(
     address: str,
-    labels: Any,
+    plan: ServingPlan,
     *,
     replicas: ReplicaCount,
     partitions: int = 1,
@@ -43,7 +42,6 @@ def serve_on_ray(
     state_dir: str | os.PathLike[str] = NO_STATE,
     log_level: str = "info",
     say: Callable[[str], None] = print,
-    **what: Any,
 ) -> None:
     """Serve on the cluster at ``address`` until SIGTERM or Ctrl-C; the other arguments are those of one machine.
 
@@ -52,8 +50,8 @@ def serve_on_ray(
     """
     check_packages()
     token = choose_token(host, token_file)
-    plan = _spread(plan_service(labels, **what))
     _check(plan, state_dir, partitions)
+    plan = _spread(plan)
     folder = Path(state_dir).absolute()
     with _Signals() as signals, connect(address, VARIABLES) as ray:
         import_serve()

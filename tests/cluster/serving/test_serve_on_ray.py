@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmr import LmrError
+from lmr.apps.serve_classifier import plan_service
 from lmr.cluster.serving import serve_on_ray as module
 from lmr.cluster.serving.ray_service import ReplicaCount, import_serve
 from lmr.service.service_settings import ServiceSettings
@@ -20,10 +21,8 @@ NAMES = "red ring,blue star"
     ("given", "error"),
     [
         ({}, "needs a --state-dir"),
-        ({"state_dir": "here", "settings": ServiceSettings(durability="interval")}, "leave --durability out"),
         ({"state_dir": "here", "partitions": 0}, "at least one partition, got 0"),
         ({"state_dir": "here", "host": "0.0.0.0"}, "needs a --token-file"),
-        ({"state_dir": "here", "watch": "sometimes"}, "for the watch"),
     ],
 )
 def test_what_cannot_be_served_starts_no_cluster(
@@ -31,7 +30,10 @@ def test_what_cannot_be_served_starts_no_cluster(
 ) -> None:
     monkeypatch.setattr(module, "connect", None)
     with pytest.raises(LmrError, match=error):
-        module.serve_on_ray("local", NAMES, replicas=ReplicaCount(), **given)  # type: ignore[arg-type]
+        module.serve_on_ray("local", plan_service(NAMES), replicas=ReplicaCount(), **given)  # type: ignore[arg-type]
+    loose = plan_service(NAMES, settings=ServiceSettings(durability="interval"))
+    with pytest.raises(LmrError, match="leave --durability out"):
+        module.serve_on_ray("local", loose, replicas=ReplicaCount(), state_dir="here")
 
 
 @pytest.mark.parametrize(("bounds", "words"), [((0,), "got 0"), ((3, 2), "got 3:2"), ((1, None, 0.0), "cores")])
@@ -51,6 +53,5 @@ def test_prompts_of_a_file_go_to_the_replicas(tmp_path: Path) -> None:
     content = {"red ring": ["a red ring."], "blue star": ["a blue star."]}
     path = tmp_path / "prompts.json"
     path.write_text(json.dumps(content))
-    plan = module.plan_service(NAMES, prompts=path)
-    assert module._spread(plan).wording == content
-    assert module._spread(module.plan_service(NAMES, templates=["a {}."])).wording == ["a {}."]
+    assert module._spread(plan_service(NAMES, prompts=path)).wording == content
+    assert module._spread(plan_service(NAMES, templates=["a {}."])).wording == ["a {}."]
