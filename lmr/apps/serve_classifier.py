@@ -6,6 +6,7 @@ import importlib.util
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +15,7 @@ import torch
 from lmr.apps.model_options import (
     AnyPath,
     ModelOptions,
+    Prompts,
     choose_prompts,
     create_suited,
     describe_suited,
@@ -33,6 +35,7 @@ from lmr.service.engine.working.packing import describe_identity
 from lmr.service.loopback import is_loopback
 from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Store
+from lmr.service.store.store_interface import StateStore
 from lmr.watching.watch_settings import WatchSettings, read_watch
 from lmr.watching.watched import Watched
 
@@ -45,7 +48,44 @@ _NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")  # the
 _TOKEN_LENGTH = 16
 
 
-def serve_classifier(
+@dataclass(frozen=True)
+class ServingPlan:
+    """What is served: a model with its classes and prompts, a method with its watch, and the limits of the service."""
+
+    names: list[str]
+    model: str
+    method: str
+    wording: Prompts | None
+    guard: WatchSettings | None
+    options: ModelOptions
+    settings: ServiceSettings
+    threads: int | None = None
+
+    def load(self) -> tuple[Backbone, Method]:
+        """The model and the method, without its watch; torch has as many threads as suit the model from now on."""
+        backbone = self.options.load(self.model)
+        torch.set_num_threads(choose_threads(self.threads, backbone))  # the compute thread is started after this
+        classifier = make_classifier(backbone, self.names, self.wording)
+        return backbone, create_served(self.method, classifier, self.settings.resident)
+
+    def start_engine(self, method: Method, store: StateStore | None) -> Engine:
+        """An engine that serves the method of ``load``."""
+        engine = Engine(watch_served(method, self.guard), self.names, self.settings, store)
+        engine.start()
+        return engine
+
+    def describe(self, backbone: Backbone, method: Method, states: str) -> list[str]:
+        """What people want to know when it starts; ``states`` says where they are kept."""
+        few = ", ".join(self.names[:5]) + (", ..." if len(self.names) > 5 else "")
+        suited = describe_suited(self.method, method)
+        return [
+            f"model {backbone.name}, {len(self.names)} classes: {few}",
+            f"method {method.spec}" + (f" ({suited})" if suited else ""),
+            f"watch {'off' if self.guard is None else self.guard.mode}; {states}",
+        ]
+
+
+def plan_service(
     labels: AnyPath | Sequence[str],
     *,
     model: str = DEFAULT_MODEL,
@@ -53,27 +93,45 @@ def serve_classifier(
     templates: Sequence[str] | None = None,
     prompts: AnyPath | None = None,
     watch: str = "on",
-    host: str = "127.0.0.1",
-    port: int = 8080,
-    token_file: AnyPath | None = None,
-    state_dir: AnyPath = NO_STATE,
     settings: ServiceSettings | None = None,
-    log_level: str = "info",
     architecture: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
     memory: Literal["fast", "lean"] = "fast",
     compile: bool = False,
     threads: int | None = None,
+) -> ServingPlan:
+    """What to serve; LmrError for what cannot be read. Most arguments are those of ``predict_images``.
+
+    ``threads`` of torch compute; without it, one for a small model and all cores for others.
+    """
+    return ServingPlan(
+        names=read_labels(labels),
+        model=model,
+        method=method,
+        wording=choose_prompts(templates, prompts),
+        guard=read_watch(watch),
+        options=ModelOptions(architecture, device, dtype, memory, compile),
+        settings=settings or ServiceSettings(),
+        threads=threads,
+    )
+
+
+def serve_classifier(
+    plan: ServingPlan,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    token_file: AnyPath | None = None,
+    state_dir: AnyPath = NO_STATE,
+    log_level: str = "info",
     say: Callable[[str], None] = print,
     on_ready: Callable[[str, Callable[[], None]], None] = lambda url, stop: None,
     on_stop: Callable[[], object] = lambda: None,
 ) -> None:
     """Serve a classifier over HTTP until SIGTERM or Ctrl-C; every stream has an adaptive state of its own.
 
-    ``labels``, ``model``, ``method``, ``templates``, ``prompts`` and the five arguments before ``threads`` are those of
-    ``predict_images``. ``state_dir`` is the folder of the store, "none" for states in memory alone. ``threads`` of
-    torch compute; without it, one for a small model and all cores for others. ``say`` is told what is served, and
+    ``state_dir`` is the folder of the store, "none" for states in memory alone. ``say`` is told what is served, and
     where. ``on_ready`` gets the address and a function that ends the service; ``on_stop`` is called before it ends.
     What does not fit together raises LmrError before the service answers anything.
     """
@@ -83,27 +141,21 @@ def serve_classifier(
     from lmr.service.app.live_service import LiveService
     from lmr.service.app.server import Server
 
-    settings = settings or ServiceSettings()
     token = choose_token(host, token_file)
-    names = read_labels(labels)
-    guard = read_watch(watch)
-    options = ModelOptions(architecture, device, dtype, memory, compile)
-    wording = choose_prompts(templates, prompts)
-    service = LiveService(settings)
+    service = LiveService(plan.settings)
     server = Server(make_service_app(service, token=token), host, port, on_stop)
 
     engines: list[Engine] = []
     before = torch.get_num_threads()
 
     def load() -> None:
-        backbone = options.load(model)
-        torch.set_num_threads(choose_threads(threads, backbone))  # the compute thread is started after this
-        made = create_served(method, make_classifier(backbone, names, wording), settings.resident)
-        engine = Engine(watch_served(made, guard), names, settings, open_store(state_dir, made, guard))
+        backbone, made = plan.load()
+        engine = plan.start_engine(made, open_store(state_dir, made, plan.guard))
         engines.append(engine)
-        engine.start()
         service.install(engine, backbone.preprocess, backbone.name, backbone.facts)
-        for line in _describe(backbone, made, method, guard, state_dir, engine):
+        stateless = os.fspath(state_dir) == NO_STATE
+        kept = "in memory alone, lost when the service ends" if stateless else f"in {os.fspath(state_dir)}"
+        for line in plan.describe(backbone, made, f"states {kept}; {engine.look().streams} streams so far"):
             say(line)
         say(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
         on_ready(server.url, server.drain)
@@ -174,8 +226,12 @@ def open_store(folder: AnyPath, method: Method, guard: WatchSettings | None) -> 
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LmrError(f"Cannot create the folder of states {str(path)!r}: {error.strerror or error}.") from error
-    watched = {"watch": "off" if guard is None else "on"}  # what a watch keeps is a part of a state
-    return Store(path / STORE_FILE, describe_identity(method) | watched)
+    return Store(path / STORE_FILE, describe_states(method, guard))
+
+
+def describe_states(method: Method, guard: WatchSettings | None) -> dict[str, str]:
+    """What states belong to, for a store; what a watch keeps is a part of a state."""
+    return describe_identity(method) | {"watch": "off" if guard is None else "on"}
 
 
 def choose_token(host: str, token_file: AnyPath | None) -> str | None:
@@ -201,17 +257,3 @@ def check_packages() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise LmrError(f"lmr serve needs {', '.join(missing)}; install them with: pip install 'lmr[serve]'")
-
-
-def _describe(
-    backbone: Backbone, method: Method, spec: str, guard: WatchSettings | None, folder: AnyPath, engine: Engine
-) -> list[str]:
-    names = engine.names
-    few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    suited = describe_suited(spec, method)
-    kept = f"in {os.fspath(folder)}" if os.fspath(folder) != NO_STATE else "in memory alone, lost when the service ends"
-    return [
-        f"model {backbone.name}, {len(names)} classes: {few}",
-        f"method {method.spec}" + (f" ({suited})" if suited else ""),
-        f"watch {'off' if guard is None else guard.mode}; states {kept}; {engine.look().streams} streams so far",
-    ]

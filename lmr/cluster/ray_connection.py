@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lmr.bench.cost.machine import count_cores
@@ -27,10 +27,11 @@ def import_ray() -> Any:
 
 
 @contextlib.contextmanager
-def connect(address: str = LOCAL) -> Iterator[Any]:
+def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) -> Iterator[Any]:
     """Ray, connected within this context. "local" starts a cluster here, "auto" finds one that runs on this machine.
 
-    A connection that the program has made already is used and kept.
+    A connection that the program has made already is used and kept. ``variables`` are added to the environment of the
+    processes that are started through this connection.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -39,6 +40,8 @@ def connect(address: str = LOCAL) -> Iterator[Any]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         quiet |= {"num_cpus": count_cores(), "include_dashboard": False}
+    if variables:
+        quiet["runtime_env"] = {"env_vars": dict(variables)}
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:

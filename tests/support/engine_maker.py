@@ -18,7 +18,8 @@ from lmr.service.engine.engine import Engine
 from lmr.service.engine.step_types import StepAnswer, StepRequest
 from lmr.service.engine.working.packing import describe_identity
 from lmr.service.service_settings import ServiceSettings
-from lmr.service.store.store import Store
+from lmr.service.store.store import Refusals, Store
+from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import Transaction
 from lmr.watching.watch_settings import Thresholds, WatchSettings
 
@@ -41,9 +42,9 @@ class FragileStore(Store):
 
     full = False
 
-    def commit(self, transaction: Transaction, keys: int = 64) -> None:
+    def commit(self, transaction: Transaction, keys: int = 64) -> Refusals:
         self._check()
-        super().commit(transaction, keys)
+        return super().commit(transaction, keys)
 
     def probe(self, size: int) -> None:
         self._check()
@@ -69,11 +70,15 @@ def make_engine(
     watch: WatchSettings | None = CALM,
     threads: bool = False,
     clock: Clock | None = None,
+    shared: StateStore | None = None,
     **settings: Any,
 ) -> Engine:
-    """An engine that was started; without threads its clock stands still and no batch waits for more."""
+    """An engine that was started; without threads its clock stands still and no batch waits for more.
+
+    ``shared`` is a store that it shares with other engines.
+    """
     method = make_method(spec, resident, watch)
-    store = None if path is None else FragileStore(path, describe_identity(method))
+    store = shared if path is None else FragileStore(path, describe_identity(method))
     given = {"resident": resident, "max_wait_ms": 0.0, **settings}
     times = {} if threads else {"clock": clock or Clock()}
     engine = Engine(method, NAMES, ServiceSettings(**given), store, threads=threads, **times)
@@ -90,6 +95,21 @@ def make_images(stream: str, k: int, count: int = 3) -> Tensor:
 
 def make_request(stream: str, k: int, count: int = 3, **values: Any) -> StepRequest:
     return StepRequest(stream, make_images(stream, k, count), **{"top": small_world.CLASSES, **values})
+
+
+def work_without_commit(engine: Engine) -> None:
+    """Compute a batch, as the compute thread does while an earlier commit is under way."""
+    with engine._changed:
+        batch = engine._form()
+    assert batch is not None
+    engine._work(batch)
+
+
+def check_state(engine: Engine, stream: str, requests: range) -> None:
+    """The stream is as after these requests alone."""
+    stored = read_tensors(load_state(wait(engine, engine.read_state(stream))))
+    for key, value in read_tensors(run_alone(stream, requests)[0]).items():
+        torch.testing.assert_close(stored[key], value, atol=1e-6, rtol=0)
 
 
 def run(engine: Engine) -> None:

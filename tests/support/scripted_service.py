@@ -31,7 +31,7 @@ class Seen:
 
 @dataclass
 class ScriptedService:
-    """``script`` is what happens to the next requests: a code, (code, headers), a break, or None for as usual."""
+    """``script`` is what happens next: a code, (code, headers), (code, headers, body), a break; None for as usual."""
 
     url: str = ""
     script: list[Any] = field(default_factory=list)
@@ -86,8 +86,9 @@ def _make_handler(service: ScriptedService) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 return
             if isinstance(told, int | tuple):
-                code, headers = told if isinstance(told, tuple) else (told, {})
-                self._answer(code, {"error": {"code": "told", "message": f"Told to answer {code}."}}, headers)
+                code, headers, *bodies = told if isinstance(told, tuple) else (told, {})
+                words = {"error": {"code": "told", "message": f"Told to answer {code}."}}
+                self._answer(code, bodies[0] if bodies else words, headers)
                 return
             replayed = False
             if parts.path.endswith("/images"):

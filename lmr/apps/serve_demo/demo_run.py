@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 
-from lmr.apps.serve_classifier import serve_classifier
+from lmr.apps.serve_classifier import plan_service, serve_classifier
 from lmr.apps.serve_demo.demo_cameras import DemoCameras, format_reports
 from lmr.core.errors import LmrError
 from lmr.data.names import read_list
@@ -45,13 +45,10 @@ def serve_demo(
 
     with tempfile.TemporaryDirectory(prefix="lmr-serve-demo-") as folder:
         serve_classifier(
-            list(read_list(CLASSES)),
-            method=method,
-            watch=WATCH,
+            plan_service(list(read_list(CLASSES)), method=method, watch=WATCH, settings=settings),
             host=host,
             port=port,
             state_dir=os.path.join(folder, "state"),
-            settings=settings,
             log_level=log_level,
             say=say,
             on_ready=begin,

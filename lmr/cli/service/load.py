@@ -23,13 +23,17 @@ experiments:
   kill             200 times kill -9 at random moments, with retries
   disk-full        a store on a file system that is full
   bad-input        bombs, truncated files, bodies that are too large, slow senders, clients that hang up
-  sigterm          SIGTERM under load"""
+  sigterm          SIGTERM under load
+with Ray, only if they are named:
+  ray              two, three and two replicas on this machine, 20 of them and a store killed under load
+  ray-latency      what Ray Serve adds to a request, against the service without it, by turns"""
 
 EXAMPLES = """\
 examples:
   lmr load --short                           every experiment in a small form, in a few minutes
   lmr load --out load.jsonl                  all of them; takes about an hour
   lmr load latency overload                  only some
+  lmr load ray ray-latency                   the service on a cluster of this machine
 
 exit codes: 0 every aim was met, 1 some were missed, 2 an experiment could not run (an error message says why)."""
 
@@ -37,7 +41,7 @@ exit codes: 0 every aim was met, 1 some were missed, 2 an experiment could not r
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmr load``."""
     add = parser.add_argument
-    add("experiments", nargs="*", metavar="NAME", help="experiments to run (default: all)")
+    add("experiments", nargs="*", metavar="NAME", help="experiments to run (default: all without Ray)")
     add("--short", action="store_true", help="small forms, which show that everything works; not for figures")
     add("--seed", type=int, default=0, metavar="N", help="seed of the random moments (default: %(default)s)")
     add("--kills", type=int, default=200, metavar="N", help="how often the service is killed (default: %(default)s)")

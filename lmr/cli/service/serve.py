@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from typing import TYPE_CHECKING, Any
 
 from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
 from lmr.core.errors import LmrError
 from lmr.service.service_settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from lmr.apps.serve_classifier import ServingPlan
 
 DESCRIPTION = """\
 Serve a classifier over HTTP to many streams of images, such as cameras. Each stream has an adaptive state of its own:
@@ -35,12 +39,16 @@ examples:
     lmr serve --labels names.txt --host 0.0.0.0 --token-file token
   cameras that send one frame at a time, with a step for every 16 frames of a camera:
     lmr serve --labels names.txt --step 16
+  replicas on a Ray cluster that runs, with the states on this machine in four files:
+    lmr serve --labels names.txt --ray auto --replicas 8 --partitions 4 --state-dir /var/lib/lmr
   the same model without adaptation, to compare:
     lmr serve --labels names.txt --method zeroshot --watch off
 
 exit codes: 0 ended by a signal, 2 the service cannot start (an error message says why)."""
 
 _DEFAULTS = ServiceSettings()
+_WHERE = ("host", "port", "token_file", "state_dir", "log_level")  # options of the server, not of what is served
+_CLUSTER = ("replicas", "replica_cpus", "partitions")
 _UNITS = {"KB": 1000, "MB": 1000**2, "GB": 1000**3, "B": 1, "": 1}
 
 
@@ -49,6 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_what(parser.add_argument_group("what is served"))
     _add_where(parser.add_argument_group("where it is served"))
     _add_states(parser.add_argument_group("states of streams"))
+    _add_cluster(parser.add_argument_group("on a cluster"))
     _add_limits(parser.add_argument_group("limits of a request"))
     _add_schedule(parser.add_argument_group("batches and the queue"))
     add_prompt_options(parser)
@@ -150,6 +159,38 @@ def _add_states(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_cluster(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="serve with replicas on a Ray cluster: at ADDRESS, auto for the one that runs on this machine; without an "
+        "address on a cluster of this machine's cores that ends with the command. --state-dir is a folder of this "
+        "machine. Needs pip install 'lmr[ray]'",
+    )
+    add(
+        "--replicas",
+        type=_read_range,
+        metavar="N|MIN:MAX",
+        help="with --ray: processes that serve, each with the whole model; MIN:MAX follows the load (default: 2)",
+    )
+    add(
+        "--replica-cpus",
+        type=float,
+        metavar="N",
+        help="with --ray: cores of a replica (default: 1)",
+    )
+    add(
+        "--partitions",
+        type=int,
+        metavar="N",
+        help="with --ray: files that the states are spread over, each written by a process of its own; the number "
+        "stays as it is for a --state-dir (default: 1)",
+    )
+
+
 def _add_limits(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
@@ -239,7 +280,7 @@ def _add_schedule(group: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
-    from lmr.apps.serve_classifier import serve_classifier
+    from lmr.apps.serve_classifier import plan_service, serve_classifier
 
     if options.demo:
         from lmr.apps.serve_demo.demo_run import serve_demo
@@ -249,12 +290,29 @@ def run(options: argparse.Namespace) -> str | None:
         return None
     if options.labels is None or options.seconds is not None:
         raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")
-    own = {field.name for field in dataclasses.fields(ServiceSettings)}
     given = collect_options(options, "demo", "seconds") | {"log_level": options.log_level or "info"}
-    settings = ServiceSettings(**{key: value for key, value in given.items() if key in own})
-    rest = {key: value for key, value in given.items() if key not in own}
-    serve_classifier(rest.pop("labels"), settings=settings, say=_say, **rest)
+    own = {field.name for field in dataclasses.fields(ServiceSettings)}
+    settings = ServiceSettings(**{key: given.pop(key) for key in own & set(given)})
+    cluster = {key: given.pop(key) for key in _CLUSTER}
+    where = {key: given.pop(key) for key in _WHERE}
+    address, plan = given.pop("ray"), plan_service(given.pop("labels"), settings=settings, **given)
+    if address is not None:
+        _serve_on_ray(address, plan, cluster, where)
+    elif any(value is not None for value in cluster.values()):
+        raise LmrError("--replicas, --replica-cpus and --partitions are for a cluster; give --ray with them.")
+    else:
+        serve_classifier(plan, say=_say, **where)
     return None
+
+
+def _serve_on_ray(address: str, plan: ServingPlan, cluster: dict[str, Any], where: dict[str, Any]) -> None:
+    from lmr.cluster.serving.ray_service import ReplicaCount
+    from lmr.cluster.serving.serve_on_ray import serve_on_ray
+
+    least, most = cluster["replicas"] or (2, None)
+    cpus = 1.0 if cluster["replica_cpus"] is None else cluster["replica_cpus"]
+    partitions = 1 if cluster["partitions"] is None else cluster["partitions"]
+    serve_on_ray(address, plan, replicas=ReplicaCount(least, most, cpus), partitions=partitions, say=_say, **where)
 
 
 def _say(words: str) -> None:
@@ -268,6 +326,14 @@ def _read_step(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected 'request' or a number of images, got {text!r}")
     return int(text)
+
+
+def _read_range(text: str) -> tuple[int, int | None]:
+    """Bounds of a number of replicas; the second is None for a number that is fixed."""
+    least, colon, most = text.partition(":")
+    if not least.isdecimal() or (colon and not most.isdecimal()):
+        raise argparse.ArgumentTypeError(f"expected a number of replicas as in 3, or bounds as in 2:8, got {text!r}")
+    return int(least), int(most) if colon else None
 
 
 def _read_size(text: str) -> int:

@@ -23,6 +23,7 @@ from lmr.service.engine.step_types import (
     QueueFull,
     Refused,
     StoreFailed,
+    StreamMoved,
     UnknownStream,
 )
 
@@ -30,6 +31,7 @@ _REASONS: dict[type[Refused], tuple[int, str]] = {
     UnknownStream: (404, "unknown_stream"),
     KeyInFlight: (409, "key_in_flight"),
     CannotDo: (409, "cannot_do"),
+    StreamMoved: (409, "stream_moved"),
     KeyReused: (422, "key_reused"),
     QueueFull: (429, "queue_full"),
     ComputeFailed: (500, "internal"),
@@ -114,7 +116,11 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "The request is malformed."},
     401: {"model": ErrorBody, "description": "The token is missing or wrong."},
     404: {"model": ErrorBody, "description": "There is no such stream."},
-    409: {"model": ErrorBody, "description": "A request with this key is being served, or this cannot be done now."},
+    409: {
+        "model": ErrorBody,
+        "description": "A request with this key is being served; or the stream has moved to another replica, and the "
+        "request can be sent again; or this cannot be done now.",
+    },
     413: {"model": ErrorBody, "description": "The body, the number of images or an image is too large."},
     415: {"model": ErrorBody, "description": "Not a JPEG, PNG or WebP image."},
     422: {"model": ErrorBody, "description": "No image can be read, or the key belongs to another body."},

@@ -25,6 +25,7 @@ except ImportError as error:
 
 CONNECT_SECONDS = 5.0
 NOT_POSSIBLE = "cannot_do"  # an action that makes no sense now, such as a rollback without a snapshot
+MOVED = "stream_moved"  # the stream is served by another replica; nothing was done
 
 
 class Connection:
@@ -83,7 +84,8 @@ class Connection:
                     return response
                 problem = self._describe_refusal(response)
                 asked = read_retry_after(response.headers.get("Retry-After"))
-                again = isinstance(problem, ServiceBusy) and (repeatable or response.status_code in (429, 503))
+                undone = response.status_code in (429, 503) or problem.code == MOVED
+                again = isinstance(problem, ServiceBusy) and (repeatable or undone)
             if not (again and self.rule.wait(attempt, began, str(problem), asked)):
                 raise problem
             attempt += 1
@@ -126,7 +128,8 @@ class Connection:
             return TokenRefused(f"The service at {self.url} refused the token: {words}", status, code)
         if status == 404:
             return StreamNotFound(words, status, code)
-        if status in PASSING and code != NOT_POSSIBLE:
+        broken = status == 500 and not code  # from a proxy, whose replica has died; the service gives a code
+        if (status in PASSING and code != NOT_POSSIBLE) or broken:
             return ServiceBusy(f"The service at {self.url} refused for now ({status}): {words}", status, code)
         return ServiceError(f"The service at {self.url} refused the request ({status}): {words}", status, code)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lmr.service.client.image_content import AnyImage
 
 PAGE = 100  # streams asked for at a time
+STREAM_HEADER = "X-Lmr-Stream"  # the stream of a request, for routers
 REPLAYED = "Idempotency-Replayed"  # the header of an answer that was kept from an earlier request
 
 
@@ -109,9 +110,8 @@ class Client:
         headers = {"Content-Type": kind, "Idempotency-Key": uuid.uuid4().hex if key is None else key}
         if timeout_ms is not None:
             headers["X-Timeout-Ms"] = f"{timeout_ms:.0f}"
-        response = self._connection.send(
-            "POST", f"{_find(stream)}/images", headers=headers, params={"top": top, "mode": mode}, content=content
-        )
+        params = {"top": top, "mode": mode}
+        response = self._send("POST", stream, "/images", headers=headers, params=params, content=content)
         try:
             return read_answer(self._connection.read_json(response), replayed=REPLAYED in response.headers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -120,7 +120,7 @@ class Client:
     def labels(self, stream: str, seq: int, labels: Sequence[str | None]) -> StreamStatus:
         """Tell the true labels of the images of answer ``seq``, None where unknown; for monitoring alone."""
         body = {"seq": seq, "labels": list(labels)}
-        return self._read_status(self._connection.send("POST", f"{_find(stream)}/labels", json=body))
+        return self._read_status(self._send("POST", stream, "/labels", json=body))
 
     # Streams.
 
@@ -137,7 +137,7 @@ class Client:
 
     def stream(self, name: str) -> StreamDetail:
         """One stream with its signals, history, class shares, snapshots, last answers and events."""
-        content = self._connection.read_json(self._connection.send("GET", _find(name)))
+        content = self._connection.read_json(self._send("GET", name))
         try:
             return read_detail(content)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -165,19 +165,17 @@ class Client:
 
     def delete(self, stream: str) -> None:
         """Forget the stream itself."""
-        self._connection.send("DELETE", _find(stream))
+        self._send("DELETE", stream)
 
     def state(self, stream: str) -> bytes:
         """The state of a stream: the file that ``method.save`` writes."""
-        return bytes(self._connection.send("GET", f"{_find(stream)}/state").content)
+        return bytes(self._send("GET", stream, "/state").content)
 
     def load_state(self, stream: str, state: bytes | str | os.PathLike[str]) -> StreamStatus:
         """Give a stream the state in these bytes or in this file."""
         content = state if isinstance(state, bytes) else Path(state).read_bytes()
         headers = {"Content-Type": "application/octet-stream"}
-        return self._read_status(
-            self._connection.send("PUT", f"{_find(stream)}/state", headers=headers, content=content)
-        )
+        return self._read_status(self._send("PUT", stream, "/state", headers=headers, content=content))
 
     # The service.
 
@@ -196,19 +194,21 @@ class Client:
 
     def _act(self, stream: str, action: StreamAction) -> StreamStatus:
         """An operator's action; a second rollback would go further back, so it is sent again only if it was refused."""
-        return self._read_status(self._connection.send("POST", f"{_find(stream)}:{action}", repeatable=False))
+        return self._read_status(self._send("POST", stream, f":{action}", repeatable=False))
+
+    def _send(self, method: str, stream: str, rest: str = "", **values: Any) -> Any:
+        """Send a request about a stream, with a header by which a cluster finds the replica that serves the stream."""
+        if not isinstance(stream, str) or not stream:
+            raise LmrError(f"Expected the name of a stream, got {stream!r}.")
+        name = quote(stream, safe="")
+        headers = {**values.pop("headers", {}), STREAM_HEADER: name}
+        return self._connection.send(method, f"/v1/streams/{name}{rest}", headers=headers, **values)
 
     def _read_status(self, response: Any) -> StreamStatus:
         try:
             return make_record(StreamStatus, self._connection.read_json(response))
         except (TypeError, AttributeError) as error:
             raise self._connection.describe_nonsense(error) from error
-
-
-def _find(stream: str) -> str:
-    if not isinstance(stream, str) or not stream:
-        raise LmrError(f"Expected the name of a stream, got {stream!r}.")
-    return f"/v1/streams/{quote(stream, safe='')}"
 
 
 def _list_images(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:

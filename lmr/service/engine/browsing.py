@@ -10,17 +10,17 @@ from lmr.service.engine.records import DELETED, StepNote, StreamRecord
 from lmr.service.engine.step_types import UnknownStream
 from lmr.service.engine.stream_types import StreamDetail, StreamStatus
 from lmr.service.engine.telling import read_event
-from lmr.service.store.store import Store
+from lmr.service.store.store_interface import StateStore
 
 LAST_ANSWERS = 20  # images, in the detail of a stream
 
 
 class Browser:
-    """Reads; ``changed`` guards the log."""
+    """Reads; ``changed`` guards the log. Of a store that others write too, the log does not know all."""
 
     def __init__(
         self,
-        store: Store,
+        store: StateStore,
         names: Sequence[str],
         changed: threading.Condition,
         log: ChangeLog,
@@ -31,7 +31,7 @@ class Browser:
     def find(self, stream: str) -> StreamDetail:
         """One stream, looked at closely."""
         with self._changed:
-            record = self._log.records.get(stream)
+            record = None if self._store.shared else self._log.records.get(stream)
         if record is None:
             text = self._store.read_record(stream)
             record = None if text is None else StreamRecord.read(text)
@@ -57,7 +57,8 @@ class Browser:
         """Streams in the order of their names. Those that are answered but not committed yet are among them."""
         stored = [StreamRecord.read(text) for text in self._store.list_records(after, limit)]
         with self._changed:
-            newer = {stream: record for stream, record in self._log.records.items() if stream > after}
+            recent = {} if self._store.shared else self._log.records
+            newer = {stream: record for stream, record in recent.items() if stream > after}
         merged = {record.stream: record for record in stored} | newer
         there = [merged[stream] for stream in sorted(merged) if merged[stream].health != DELETED]
         return [self._describe(record) for record in there[:limit]]

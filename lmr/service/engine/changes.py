@@ -44,6 +44,10 @@ class ChangeLog:
         while len(self.records) > MOST_STREAMS:
             self._lost = max(self._lost, self.records.popitem(last=False)[1].change)
 
+    def recount(self, by_health: Mapping[str, int]) -> None:
+        """Set how many streams there are of each health, where others change them too."""
+        self.by_health = Counter(by_health)
+
     def read(self, after: int, limit: int) -> tuple[int, list[ServiceEvent], list[StreamRecord], bool]:
         """Up to which number this goes, the events and records after ``after``, and whether some are lost."""
         if after < self._lost or after > self.last:

@@ -1,28 +1,33 @@
 """Committer: brings what was computed to the store, in order, and then to those who asked.
 
-If a commit fails, all that was computed on top of it is undone: answers become refusals, streams are to be read back
-from the store, and nothing more is taken until the store can be written again, which is tried from time to time.
+Where the store is shared, it refuses what rests on a stream that another engine serves now: that stream alone is to be
+read back, and its requests are to be sent again. If a commit fails, all that was computed on top of it is undone:
+answers become refusals, streams are to be read back from the store, and nothing more is taken until the store can be
+written again, which is tried from time to time.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from lmr.core.log import LOGGER
 from lmr.service.engine.changes import ChangeLog
 from lmr.service.engine.delivery import Delivery
+from lmr.service.engine.key_table import replay
 from lmr.service.engine.records import DELETED, StreamRecord
-from lmr.service.engine.step_types import StepAnswer, StoreFailed
+from lmr.service.engine.scheduler import Job
+from lmr.service.engine.step_types import Refused, StepAnswer, StepRequest, StoreFailed, StreamMoved
 from lmr.service.engine.stream_types import ServiceEvent
 from lmr.service.engine.telling import store_event
 from lmr.service.engine.working.served import Served
 from lmr.service.service_settings import ServiceSettings
-from lmr.service.store.store import Store
-from lmr.service.store.stored_types import Transaction
+from lmr.service.store.store_interface import StateStore
+from lmr.service.store.stored_types import KeptAnswer, Transaction
 
 MOST_COMMITS = 2  # that are not finished, before the next batch is computed
 RETRY = 5.0  # seconds between attempts to write to a store that failed
@@ -41,7 +46,7 @@ class Committer:
 
     def __init__(
         self,
-        store: Store,
+        store: StateStore,
         settings: ServiceSettings,
         clock: Callable[[], float],
         changed: threading.Condition,
@@ -52,7 +57,7 @@ class Committer:
         self._log, self._delivery = log, delivery
         self.at_intervals = store.path is not None and settings.durability == "interval"
         self.epoch = 0  # counts failures
-        self.stale: set[str] = set()  # streams whose state in the method was lost: to be read from the store
+        self.stale: dict[str, int] = {}  # streams to be read from the store, with the last epoch that is not valid
         self.failure = ""  # why the store cannot be written
         self.last_commit: float | None = None  # Unix time
         self.store_bytes = store.measure_bytes()
@@ -96,7 +101,7 @@ class Committer:
             lost = bool(served.transaction) and epoch != self.epoch
             now = not served.transaction or self.at_intervals
             if lost:
-                self.stale |= set(served.transaction.streams)
+                self._note_stale(served.transaction)
             elif self.at_intervals:
                 self._pending_since = self._pending_since if self._pending else self._clock()
                 self._pending.extend(served.transaction)
@@ -135,7 +140,7 @@ class Committer:
                 self._changed.wait_for(lambda: not self._commits)
             for stream in streams:
                 self._pending.streams.pop(stream, None)
-            self.stale |= streams
+            self.stale |= dict.fromkeys(streams, sys.maxsize)
 
     # The store thread.
 
@@ -169,7 +174,7 @@ class Committer:
     def _write(self, commit: _Commit) -> None:
         started = self._clock()
         try:
-            self._store.commit(commit.transaction, self._settings.keys_per_stream)
+            refused = self._store.commit(commit.transaction, self._settings.keys_per_stream)
         except Exception as error:
             LOGGER.warning("A commit failed: %s", error)
             self._undo(error)
@@ -178,11 +183,37 @@ class Committer:
         with self._changed:
             self._commits.popleft()
             self.last_commit, self.store_bytes = time.time(), self._store.measure_bytes()
-            self._log.publish(served.events, served.records)
+            self._log.publish(
+                [event for event in served.events if event.stream not in refused],
+                [(before, record) for before, record in served.records if record.stream not in refused],
+            )
             self._release(commit.transaction)
+            self._note_stale(commit.transaction, refused)
             self._changed.notify_all()
-        self._delivery.give(served.results)
+        self._delivery.give([(job, value) for job, value in served.results if job.stream not in refused])
+        for job, reason in served.doubtful:
+            if job.stream not in refused:
+                self._delivery.fail([job], reason)
+        for job in served.jobs:
+            if job.stream in refused:
+                self._settle(job, refused[job.stream])
         self._delivery.report(served, self._clock() - started)
+
+    def _settle(self, job: Job, kept: KeptAnswer | None) -> None:
+        """Answer a request that the store refused: it was applied before, or its stream is served elsewhere."""
+        try:
+            if kept is None or not isinstance(job.task, StepRequest):
+                raise StreamMoved(f"Stream {job.stream!r} is served by another replica now; send the request again.")
+            self._delivery.give([(job, replay(job.task, kept))])
+        except Refused as error:
+            self._delivery.fail([job], error)
+
+    def _note_stale(self, transaction: Transaction, streams: Collection[str] | None = None) -> None:
+        """Let streams of a transaction, or all, be read from the store again, unless they were since."""
+        for stream in {**transaction.streams, **transaction.epochs}:
+            if streams is None or stream in streams:
+                epoch = transaction.epochs.get(stream, 0)
+                self.stale[stream] = max(epoch, self.stale.get(stream, epoch))
 
     def _undo(self, error: Exception) -> None:
         """All that is not committed is lost, and its streams are as the store has them."""
@@ -194,7 +225,8 @@ class Committer:
                 self._release(transaction)
             self._pending = Transaction()
             self.epoch += 1
-            self.stale |= streams
+            for transaction in transactions:
+                self._note_stale(transaction)
             self._failed_bytes = max(self._failed_bytes, *(transaction.size for transaction in transactions))
             self._retry_at = self._clock() + RETRY
             self.failure = f"The store cannot be written ({error}); requests are answered without adapting."
@@ -245,3 +277,5 @@ class Committer:
     def _refuse(self, served: Served) -> None:
         words = f"{self.failure} This request was not applied; its stream is as it was before."
         self._delivery.fail([job for job, _ in served.results], StoreFailed(words))
+        for job, error in served.doubtful:
+            self._delivery.fail([job], error)

@@ -43,6 +43,7 @@ from lmr.service.engine.working.served import Situation
 from lmr.service.engine.working.worker import Worker
 from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Store
+from lmr.service.store.store_interface import StateStore
 
 BLOCKED = 0.05  # seconds after which a batch that found no room is formed again
 
@@ -71,14 +72,20 @@ class Engine:
         method: Method,
         names: Sequence[str],
         settings: ServiceSettings,
-        store: Store | None = None,
+        store: StateStore | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
         threads: bool = True,
     ) -> None:
         _check_method(method, names)
         self.method, self.names, self.settings, self.clock = method, list(names), settings, clock
-        self._durable, self._store = store is not None, store or Store(None, {})
+        if store is not None and store.shared and settings.durability != "answer":
+            raise LmrError(
+                "A store that several replicas share is written before every answer: expected durability 'answer', got "
+                f"{settings.durability!r}."
+            )
+        self._durable = store is not None
+        self._store: StateStore = Store(None, {}) if store is None else store
         self._changed = threading.Condition()  # guards all that threads share
         last = max(self._store.find_last_change(), int(1000 * time.time()))  # above the numbers of any run before
         self._log = ChangeLog(last, self._store.count_health())
@@ -116,7 +123,7 @@ class Engine:
                 self._check_ready()
                 kept = self._delivery.keys.take(request)
             try:
-                if kept is None and request.key is not None:
+                if kept is None and request.key is not None and not self._store.shared:
                     found = self._store.read_answer(request.stream, request.key)
                     kept = None if found is None else replay(request, found)
                     if found is not None:
@@ -198,6 +205,12 @@ class Engine:
                 change=self._log.last,
                 **rates,
             )
+
+    def recount(self) -> None:
+        """Count the streams in the store anew, as other engines that share it begin and change streams too."""
+        by_health = self._store.count_health()
+        with self._changed:
+            self._log.recount(by_health)
 
     def read_changes(self, after: int, limit: int) -> Changes:
         """Events and streams that changed after change number ``after``, at most ``limit`` of each."""
@@ -371,7 +384,7 @@ class Engine:
         def run() -> None:
             try:
                 future.set_result(function())
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OSError) as error:
                 future.set_exception(StoreFailed(f"The store cannot be read: {error}."))
             except Exception as error:
                 future.set_exception(error)

@@ -124,5 +124,9 @@ class StoreFailed(Refused):
     """The state could not be written; the streams of the batch are as they were before it."""
 
 
+class StreamMoved(Refused):
+    """Another engine serves the stream now; sent again, the request finds it."""
+
+
 class CannotDo(Refused):
     """An operator's action that is not possible now, such as a rollback without a snapshot."""

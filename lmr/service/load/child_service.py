@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import httpx
 
 from lmr.core.errors import LmrError
 from lmr.service.client.service_client import Client
+from lmr.service.loopback import find_free_port
 
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0
@@ -28,7 +28,7 @@ class ChildService:
     """
 
     def __init__(self, options: Sequence[str], folder: Path, wrap: Sequence[str] = ()) -> None:
-        self.port = _find_free_port()
+        self.port = find_free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         where = ["--host", "127.0.0.1", "--port", str(self.port)]
         self._words = [*wrap, sys.executable, "-m", "lmr", "serve", *where, *options]
@@ -93,12 +93,6 @@ class ChildService:
     def read_log_end(self, lines: int = 15) -> str:
         """The last lines of its log."""
         return "\n".join(self.log.read_text("utf-8", errors="replace").splitlines()[-lines:])
-
-
-def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def read_cpu_seconds(service: ChildService) -> float:

@@ -15,6 +15,7 @@ from lmr.service.load.load_bench import LoadBench
 from lmr.service.load.load_result import LoadResult
 from lmr.service.load.many_streams import measure_many_streams
 from lmr.service.load.overload import measure_overload
+from lmr.service.load.ray_replicas import measure_ray_latency, measure_replicas
 from lmr.service.load.throughput import measure_latency, measure_pocket_1, measure_pocket_8, measure_vit
 
 EXPERIMENTS: dict[str, Callable[[LoadBench], LoadResult]] = {
@@ -29,6 +30,10 @@ EXPERIMENTS: dict[str, Callable[[LoadBench], LoadResult]] = {
     "bad-input": measure_hostile,
     "sigterm": measure_drain,
 }
+ON_RAY: dict[str, Callable[[LoadBench], LoadResult]] = {  # these need Ray, and are run by name alone
+    "ray": measure_replicas,
+    "ray-latency": measure_ray_latency,
+}
 
 
 def run_load(
@@ -41,15 +46,17 @@ def run_load(
     folder: str | None = None,
     say: Callable[[str], object] = lambda words: None,
 ) -> list[LoadResult]:
-    """Run the named experiments, or all; each result is added to ``out`` as a line of JSON as soon as it is there.
+    """Run the named experiments, or all that need no Ray.
 
-    ``folder`` keeps models, stores and logs; without it they are in a temporary folder and deleted.
+    Each result is added to ``out`` as a line of JSON as soon as it is there. ``folder`` keeps models, stores and logs;
+    without it they are in a temporary folder and deleted.
     """
     if kills < 1:
         raise LmrError(f"Expected at least one kill, got {kills}.")
+    known = EXPERIMENTS | ON_RAY
     for name in names:
-        if name not in EXPERIMENTS:
-            raise LmrError(f"There is no experiment {name!r}; choose from: {', '.join(EXPERIMENTS)}.")
+        if name not in known:
+            raise LmrError(f"There is no experiment {name!r}; choose from: {', '.join(known)}.")
     results = []
     with tempfile.TemporaryDirectory(prefix="lmr-load-") as temporary:
         place = Path(temporary if folder is None else folder)
@@ -57,7 +64,7 @@ def run_load(
         bench = LoadBench(place, short, seed, kills, say)
         for name in names or EXPERIMENTS:
             say(f"{name} ...")
-            result = EXPERIMENTS[name](bench)
+            result = known[name](bench)
             say(f"{name}: {result.found} ({result.verdict})")
             results.append(result)
             if out is not None:

@@ -16,10 +16,13 @@ from typing import IO, Any
 from lmr.core.errors import LmrError
 from lmr.core.files import acquire_lock
 from lmr.service.store.schema import OF_STREAM, TABLES, VERSION, connect
-from lmr.service.store.stored_types import KeptAnswer, StoredState, StreamChange, Transaction
+from lmr.service.store.stored_types import Claim, KeptAnswer, StoredEvent, StoredState, StreamChange, Transaction
 
 MOST_EVENTS = 10_000  # kept of all streams
 MOST_STEPS = 200  # notes of requests, kept of each stream
+
+
+Refusals = dict[str, KeptAnswer | None]  # streams, with the answer that is kept if the request was applied before
 
 
 class Store:
@@ -28,6 +31,8 @@ class Store:
     ``identity`` names the model, the classes and the method whose states it holds, each under its name in a sentence;
     a store of another one is refused.
     """
+
+    shared = False  # the file is locked, so that nobody else changes it
 
     def __init__(self, path: str | os.PathLike[str] | None, identity: Mapping[str, str]) -> None:
         self.path, self.identity = None if path is None else Path(path), dict(identity)
@@ -52,31 +57,42 @@ class Store:
 
     # Writing.
 
-    def commit(self, transaction: Transaction, keys: int = 64) -> None:
+    def claim(self, stream: str) -> Claim:
+        """Begin to serve a stream; its state is read with ``read_state`` afterwards."""
+        return Claim(self.read_record(stream))
+
+    def commit(self, transaction: Transaction, keys: int = 64) -> Refusals:
         """Write all of it, on the disk when this returns; or nothing, and sqlite3.Error or OSError.
 
-        Of each stream, the answers to the last ``keys`` requests with a key are kept.
+        Of each stream, the answers to the last ``keys`` requests with a key are kept. Gives the streams of which
+        nothing was written, because they are served elsewhere or the request was applied before: there are none
+        unless the store is shared.
         """
-        with self._writing, _Transaction(self._writer) as database:
+        with self._writing, WriteBlock(self._writer) as database:
+            refused = self._find_refused(database, transaction)
             for stream, change in transaction.streams.items():
-                _write_change(database, stream, change, keys)
-            for event in transaction.events:
+                if stream not in refused:
+                    _write_change(database, stream, change, keys)
+            events = [event for event in transaction.events if event.stream not in refused]
+            for event in events:
+                number = self._choose_number(database, event)
                 database.execute(
-                    "INSERT OR REPLACE INTO events VALUES (?, ?, ?)", (event.number, event.stream, event.content)
+                    "INSERT OR REPLACE INTO events VALUES (?, ?, ?)", (number, event.stream, event.content)
                 )
-            if transaction.events:
+            if events:
                 database.execute(
                     "DELETE FROM events WHERE number <= "
                     "(SELECT number FROM events ORDER BY number DESC LIMIT 1 OFFSET ?)",
                     (MOST_EVENTS,),
                 )
+        return refused
 
     def probe(self, size: int) -> None:
         """Write and remove so many bytes; sqlite3.Error or OSError if the disk does not take them."""
         with self._writing:
-            with _Transaction(self._writer) as database:
+            with WriteBlock(self._writer) as database:
                 database.execute("INSERT INTO probes VALUES (zeroblob(?))", (max(1, size),))
-            with _Transaction(self._writer) as database:
+            with WriteBlock(self._writer) as database:
                 database.execute("DELETE FROM probes")
 
     def close(self) -> None:
@@ -156,13 +172,21 @@ class Store:
 
     # Internals.
 
+    def _find_refused(self, database: sqlite3.Connection, transaction: Transaction) -> Refusals:
+        """The streams of which nothing may be written."""
+        return {}
+
+    def _choose_number(self, database: sqlite3.Connection, event: StoredEvent) -> int:
+        """The number of an event: its own."""
+        return event.number
+
     def _ask(self, query: str, *values: Any) -> list[Any]:
         with self._reading:
             return self._reader.execute(query, values).fetchall()
 
     def _prepare(self) -> None:
         """Create the tables of a new store; refuse the store of another model."""
-        with _Transaction(self._writer) as database:
+        with WriteBlock(self._writer) as database:
             found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             if not found:
                 for statement in TABLES.split(";"):
@@ -190,7 +214,7 @@ class Store:
 _ID = "SELECT id FROM streams WHERE name = ?"
 
 
-class _Transaction:
+class WriteBlock:
     """What is executed within is committed at the end, or undone where anything fails."""
 
     def __init__(self, database: sqlite3.Connection) -> None:

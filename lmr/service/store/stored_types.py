@@ -50,6 +50,14 @@ class KeptAnswer:
     content: str
 
 
+@dataclass(frozen=True)
+class Claim:
+    """What somebody who will serve a stream is told: its record, if it exists, and the epoch that its commits carry."""
+
+    record: str | None
+    epoch: int = 0
+
+
 @dataclass
 class StreamChange:
     """What changes of one stream. ``fresh``: what is stored of it is deleted before; without a record, that is all."""
@@ -75,13 +83,18 @@ class StreamChange:
 
 @dataclass
 class Transaction:
-    """What is written at once, or not at all."""
+    """What is written at once, or not at all.
+
+    ``epochs`` are those of the streams that were changed or read, where a store is shared: it refuses what rests on
+    an old one.
+    """
 
     streams: dict[str, StreamChange] = field(default_factory=dict)
     events: list[StoredEvent] = field(default_factory=list)
+    epochs: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.streams or self.events)
+        return bool(self.streams or self.events or self.epochs)
 
     def add(self, stream: str, change: StreamChange) -> None:
         """Add a change of one stream."""
@@ -92,6 +105,7 @@ class Transaction:
         for stream, change in later.streams.items():
             self.add(stream, change)
         self.events += later.events
+        self.epochs |= later.epochs
 
     @property
     def size(self) -> int:

@@ -31,5 +31,5 @@ def test_wrong_words_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_help_names_every_experiment() -> None:
-    for name in load_run.EXPERIMENTS:
+    for name in load_run.EXPERIMENTS | load_run.ON_RAY:
         assert f"\n  {name} " in DESCRIPTION

@@ -23,7 +23,7 @@ PLAIN = ["serve", "--model", "pocket", "--labels", NAMES, "--port", "0"]
 FLAGS = [
     "model", "labels", "method", "host", "port", "token-file", "state-dir", "resident", "max-batch", "max-step-ms",
     "max-wait-ms", "queue-images", "queue-per-stream", "timeout-ms", "max-body", "max-images", "max-pixels", "step",
-    "durability", "overload", "watch", "drain-s", "create",
+    "durability", "overload", "watch", "drain-s", "create", "ray", "replicas", "replica-cpus", "partitions",
 ]  # fmt: skip
 HIDDEN = {"interval_s", "keys_per_stream"}  # settings that are no options
 
@@ -52,13 +52,27 @@ def test_help_names_every_option_with_its_default() -> None:
         (["--max-body", "2MB"], "max_body", 2_000_000),
         (["--max-body", "64kb"], "max_body", 64_000),
         (["--max-body", "500"], "max_body", 500),
+        (["--ray"], "ray", "local"),
+        (["--ray", "auto"], "ray", "auto"),
+        (["--replicas", "3"], "replicas", (3, None)),
+        (["--replicas", "2:8"], "replicas", (2, 8)),
     ],
 )
-def test_numbers_with_words(words: list[str], key: str, value: int) -> None:
+def test_numbers_with_words(words: list[str], key: str, value: object) -> None:
     assert vars(parse(["serve", "--labels", NAMES, *words]))[key] == value
 
 
-@pytest.mark.parametrize("words", [["--step", "0"], ["--step", "often"], ["--max-body", "large"], ["--max-body", "MB"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--step", "0"],
+        ["--step", "often"],
+        ["--max-body", "large"],
+        ["--max-body", "MB"],
+        ["--replicas", "few"],
+        ["--replicas", "2:"],
+    ],
+)
 def test_wrong_numbers(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["serve", "--labels", NAMES, *words])
@@ -77,6 +91,9 @@ def test_wrong_numbers(words: list[str], capsys: pytest.CaptureFixture[str]) -> 
         (["--port", "99999"], "Cannot listen on"),
         (["--method", "ecalp"], "choose another method"),
         (["--model", "no-such-model"], "There is no model"),
+        (["--replicas", "2"], "give --ray with them"),
+        (["--ray", "--replicas", "0"], "Expected at least one replica"),
+        (["--ray", "--state-dir", "none"], "--ray needs a --state-dir"),
     ],
 )
 def test_what_cannot_start_is_one_sentence(

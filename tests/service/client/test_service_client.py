@@ -14,6 +14,8 @@ from lmr.service.client import retry_rule
 from lmr.service.client.client_errors import ServiceBusy, ServiceUnreachable, StreamNotFound, TokenRefused
 
 IMAGE = np.zeros((4, 4, 3), np.uint8)
+DEAD = (500, {}, b"The actor died unexpectedly.")  # as the proxy of a cluster says that a replica has died
+MOVED = (409, {}, {"error": {"code": "stream_moved", "message": "It is served elsewhere."}})
 STATUS = {
     "stream": "a", "seq": 3, "images": 5, "health": "ok", "adapts": True, "resident": True, "waiting": 0,
     "accuracy": None, "compared_accuracy": None, "frozen_accuracy": None,
@@ -45,6 +47,7 @@ def test_an_image_is_answered(service: ScriptedService, client: lmr.Client) -> N
     assert (seen.query["top"], seen.query["mode"]) == (["3"], ["adapt"])
     assert seen.headers["Content-Type"] == "image/png"
     assert len(seen.headers["Idempotency-Key"]) >= 32
+    assert seen.headers["X-Lmr-Stream"] == "cam%2017"
     assert (answer.stream, answer.seq, answer.saved, answer.replayed) == ("cam 17", 1, True, False)
     assert answer.label == f"{len(seen.images[0])} bytes"
     assert answer.answers[0].top == (("a", 0.5),)
@@ -60,7 +63,7 @@ def test_a_list_is_one_step_in_its_order(service: ScriptedService, client: lmr.C
     assert service.seen[0].headers["X-Timeout-Ms"] == "500"
 
 
-@pytest.mark.parametrize("trouble", [503, 502, 504, 409, (429, {"Retry-After": "0"}), BREAK_BEFORE])
+@pytest.mark.parametrize("trouble", [503, 502, 504, 409, DEAD, MOVED, (429, {"Retry-After": "0"}), BREAK_BEFORE])
 def test_passing_trouble_is_waited_out_under_one_key(
     service: ScriptedService, client: lmr.Client, trouble: Any
 ) -> None:
@@ -69,6 +72,14 @@ def test_passing_trouble_is_waited_out_under_one_key(
     assert len(service.seen) == 3
     assert len({one.headers["Idempotency-Key"] for one in service.seen}) == 1
     assert len({one.body for one in service.seen}) == 1
+
+
+def test_action_is_sent_again_where_it_was_surely_not_done(service: ScriptedService, client: lmr.Client) -> None:
+    service.reply, service.script = STATUS, [MOVED]
+    assert client.rollback("a").seq == 3
+    service.script = [DEAD]
+    with pytest.raises(ServiceBusy, match="refused for now"):
+        client.rollback("a")
 
 
 def test_an_answer_that_was_lost_is_not_applied_again(service: ScriptedService, client: lmr.Client) -> None:

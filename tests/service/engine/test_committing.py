@@ -11,14 +11,14 @@ from engine_maker import (
     Clock,
     FragileStore,
     ask,
-    load_state,
+    check_state,
     make_engine,
     make_request,
     read_logits,
-    read_tensors,
     run,
     run_alone,
     wait,
+    work_without_commit,
 )
 
 from lmr.service.engine.committing import RETRY
@@ -29,21 +29,6 @@ from lmr.service.engine.step_types import StoreFailed
 def break_store(engine: Engine, full: bool = True) -> None:
     assert isinstance(engine._store, FragileStore)
     engine._store.full = full
-
-
-def work_without_commit(engine: Engine) -> None:
-    """Compute a batch, as the compute thread does while an earlier commit is under way."""
-    with engine._changed:
-        batch = engine._form()
-    assert batch is not None
-    engine._work(batch)
-
-
-def check_state(engine: Engine, stream: str, requests: range) -> None:
-    """The stream is as after these requests alone."""
-    stored = read_tensors(load_state(wait(engine, engine.read_state(stream))))
-    for key, value in read_tensors(run_alone(stream, requests)[0]).items():
-        torch.testing.assert_close(stored[key], value, atol=1e-6, rtol=0)
 
 
 def test_full_disk_undoes_a_batch_and_the_service_goes_on(tmp_path: Path) -> None:

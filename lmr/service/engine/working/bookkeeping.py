@@ -12,7 +12,8 @@ from lmr.service.engine.telling import store_event
 from lmr.service.engine.working.compute import Condition
 from lmr.service.engine.working.residents import Resident
 from lmr.service.engine.working.served import Served, Situation
-from lmr.service.store.store import MOST_STEPS, Store
+from lmr.service.store.store import MOST_STEPS
+from lmr.service.store.store_interface import StateStore
 
 FEW_NOTES = 8  # kept beside those in the store, where every batch is committed
 
@@ -20,7 +21,7 @@ FEW_NOTES = 8  # kept beside those in the store, where every batch is committed
 class Bookkeeper:
     """``unpacked`` are the streams whose states have changed and were not packed since."""
 
-    def __init__(self, store: Store, take_number: Callable[[], int], *, at_once: bool) -> None:
+    def __init__(self, store: StateStore, take_number: Callable[[], int], *, at_once: bool) -> None:
         self.unpacked: set[str] = set()
         self.take_number = take_number
         self._store, self._most_notes = store, FEW_NOTES if at_once else MOST_STEPS

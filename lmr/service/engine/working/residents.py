@@ -20,6 +20,7 @@ class Resident:
     waiting: list[WaitingImage] = field(default_factory=list)  # images that wait for a step of N
     written: Written = field(default_factory=dict)  # parts of its state that are in the store
     notes: dict[int, StepNote] = field(default_factory=dict)  # of its requests since it is resident
+    epoch: int = 0  # of its claim, where the store is shared
 
 
 class Residents:
@@ -54,6 +55,11 @@ class Residents:
     def give_back(self, row: int) -> None:
         """A row that was taken and is not used."""
         self._free.append(row)
+
+    def find_epoch(self, stream: str) -> int | None:
+        """The epoch of a resident; None for another stream. It does not count as a use."""
+        found = self._streams.get(stream)
+        return None if found is None else found.epoch
 
     def forget(self, stream: str) -> None:
         """Free the row of a stream."""

@@ -35,11 +35,18 @@ class Served:
     results: list[tuple[Job, Any]] = field(default_factory=list)
     early: list[tuple[Job, Any]] = field(default_factory=list)
     failures: list[tuple[Job, Exception]] = field(default_factory=list)
+    doubtful: list[tuple[Job, Exception]] = field(default_factory=list)  # failures, unless the stream is elsewhere
     events: list[ServiceEvent] = field(default_factory=list)
     records: list[tuple[str, StreamRecord]] = field(default_factory=list)  # with the health before
     images: int = 0
     steps: int = 0
     seconds: float = 0.0
+
+    def wait_for_store(self) -> None:
+        """Give nothing before the store has confirmed that this engine still serves the streams it rests on."""
+        self.results += self.early
+        self.doubtful += self.failures
+        self.early, self.failures = [], []
 
 
 def name_failure(error: Exception) -> Refused:

@@ -6,7 +6,7 @@ Nothing that it gives is known to anybody before its transaction is committed, e
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lmr.core.errors import LmrError
@@ -25,7 +25,7 @@ from lmr.service.engine.working.packing import Packer
 from lmr.service.engine.working.residents import Resident, Residents
 from lmr.service.engine.working.served import Served, Situation, name_failure
 from lmr.service.service_settings import ServiceSettings
-from lmr.service.store.store import Store
+from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import KeptAnswer, StreamChange, Transaction
 
 POINT = ("concentration", "entropy", "frozen_entropy", "agreement", "drift")  # signals in the history of a stream
@@ -49,7 +49,7 @@ class Worker:
         method: Method,
         names: Sequence[str],
         settings: ServiceSettings,
-        store: Store,
+        store: StateStore,
         clock: Callable[[], float],
         take_number: Callable[[], int],
     ) -> None:
@@ -90,6 +90,10 @@ class Worker:
             self.pack(served.transaction)
         if not self._durable:
             self._books.unpacked.clear()  # states stay in the method
+        if self.store.shared and situation.adapt:
+            epochs = {job.stream: self.residents.find_epoch(job.stream) for job in jobs}
+            served.transaction.epochs |= {stream: epoch for stream, epoch in epochs.items() if epoch is not None}
+            served.wait_for_store()
         return served
 
     def pack(self, transaction: Transaction) -> None:
@@ -106,31 +110,45 @@ class Worker:
         for stream, state in zip(streams, states, strict=True):
             transaction.add(stream, StreamChange(state=state))
 
-    def forget(self, streams: Iterable[str]) -> None:
-        """Read these streams from the store when they are needed again: what is in the method was not committed."""
-        for stream in streams:
-            self.residents.forget(stream)
-            self._books.unpacked.discard(stream)
+    def forget(self, epochs: Mapping[str, int]) -> None:
+        """Read these streams from the store when they are needed again: what is in the method was not committed.
+
+        A stream that was read since, under a later epoch, stays.
+        """
+        for stream, epoch in epochs.items():
+            found = self.residents.find_epoch(stream)
+            if found is not None and found <= epoch:
+                self.residents.forget(stream)
+                self._books.unpacked.discard(stream)
 
     # Residents.
 
     def _admit(self, job: Job, situation: Situation) -> Resident:
         """The row of a stream, with its state."""
-        resident = self.residents.get(job.stream) or self._bring(job, situation)
+        resident = self.residents.get(job.stream)
+        if resident is not None and self._may_exist_by_now(job.stream, resident, situation):
+            self.residents.forget(job.stream)
+            resident = None
+        resident = resident or self._bring(job, situation)
         may_create = isinstance(job.task, (StepRequest, WriteTask)) and self.settings.create == "auto"
         if not resident.exists and not may_create:
             hint = "; streams are not created here (--create never)" if self.settings.create == "never" else ""
             raise UnknownStream(f"There is no stream {job.stream!r}{hint}.")
         return resident
 
+    def _may_exist_by_now(self, stream: str, resident: Resident, situation: Situation) -> bool:
+        """Whether another engine may have begun a stream that did not exist when this one asked."""
+        return self.store.shared and not resident.exists and stream not in situation.unsaved
+
     def _bring(self, job: Job, situation: Situation) -> Resident:
         """Make a stream resident: as it is in the store, or at its start."""
-        text, row = self.store.read_record(job.stream), self._find_row(situation)
+        claim, row = self.store.claim(job.stream), self._find_row(situation)
         try:
-            resident = None if text is None else self._load(job, row, StreamRecord.read(text))
+            resident = None if claim.record is None else self._load(job, row, StreamRecord.read(claim.record))
             if resident is None:
                 self._compute.reset(row)
                 resident = Resident(row, begin_record(job.stream, row, self._compute), exists=False)
+            resident.epoch = claim.epoch
         except BaseException:
             self.residents.give_back(row)
             raise

@@ -13,7 +13,12 @@ export const hasToken = () => sessionStorage.getItem(TOKEN) !== null;
 
 export async function ask(path, options = {}) {
   const token = sessionStorage.getItem(TOKEN);
-  const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+  const stream = path.match(/^\/v1\/streams\/([^/:?]+)/)?.[1]; // by which a cluster finds the replica that serves it
+  const headers = {
+    ...options.headers,
+    ...(stream ? { "X-Lmr-Stream": stream } : {}),
+    ...(token ? { Authorization: `Bearer ${token}` } : {}),
+  };
   const answer = await fetch(path, { ...options, headers, cache: "no-store" });
   if (answer.status === 401) throw new NeedsToken();
   if (!answer.ok) {

@@ -1,0 +1,59 @@
+"""StreamReplica: the engine and the app of the service on one machine, as one replica of many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+
+from lmr.apps.serve_classifier import ServingPlan
+from lmr.cluster.nodes import describe_mismatch, list_versions
+from lmr.cluster.serving.remote_store import RemoteStore
+from lmr.core.errors import LmrError
+from lmr.service.app.app_factory import make_service_app
+from lmr.service.app.json_log import write_json_log
+from lmr.service.app.live_service import LiveService
+
+
+@dataclass(frozen=True)
+class ReplicaPlan:
+    """What a replica is told: what it serves, to whom, and the versions that all replicas have."""
+
+    serving: ServingPlan
+    token: str | None
+    log_level: str
+    versions: Mapping[str, str]
+
+
+class StreamReplica:
+    """Ray Serve makes it, gives it requests, and waits for their answers before it ends it."""
+
+    async def __init__(self, plan: ReplicaPlan, store: RemoteStore) -> None:  # type: ignore[misc]  # awaited by Serve
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(write_json_log(plan.log_level))
+        self._token = plan.token
+        self._service = LiveService(plan.serving.settings)
+        await asyncio.to_thread(self._load, plan, store)
+
+    def _load(self, plan: ReplicaPlan, store: RemoteStore) -> None:
+        if wrong := describe_mismatch(list_versions(), plan.versions):
+            raise LmrError(f"A node has {wrong}; replicas must not differ. Install the same versions on every node.")
+        backbone, method = plan.serving.load()
+        engine = plan.serving.start_engine(method, store)
+        self._stack.callback(engine.close)
+        self._service.install(engine, backbone.preprocess, backbone.name, backbone.facts)
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        return make_service_app(self._service, token=self._token)
+
+    async def check_health(self) -> None:
+        """Called by Serve from time to time. A store that is away is no reason to end a replica."""
+        with contextlib.suppress(OSError, sqlite3.Error):
+            await asyncio.to_thread(self._service.engine.recount)
+
+    async def __del__(self) -> None:
+        await asyncio.to_thread(self._stack.close)
