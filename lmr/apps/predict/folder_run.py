@@ -25,6 +25,7 @@ from lmr.core.method import Method
 from lmr.images.ahead import ReadAhead
 from lmr.images.image_files import UnreadableImage
 from lmr.images.image_places import ImageItem, ImagePlace, PlaceKey
+from lmr.images.remote_files import is_url
 from lmr.watching.watched import Watched
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class FolderRun:
             lost = f"{str(self.progress)!r} does not say how much of the output is finished"
             raise LmrError(f"{lost}; start again with --overwrite.") from error
         finished = self.output.recover(offset, digest)
-        if folder != os.getcwd() and not all(os.path.isabs(line.path) for line in finished):
+        if folder != os.getcwd() and not all(os.path.isabs(line.path) or is_url(line.path) for line in finished):
             raise LmrError(f"The run was started in {folder!r} and its paths are relative to it; resume it there.")
         self.output.open()
         self.output.cut()

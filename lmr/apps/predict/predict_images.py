@@ -24,9 +24,8 @@ from lmr.apps.predict.predict_summary import PredictSummary
 from lmr.apps.predict.result_file import ResultFile
 from lmr.apps.predict.state_lock import hold_state
 from lmr.core.errors import LmrError
-from lmr.images.image_places import ImagePlace, PlaceKey, iterate_images, list_sources
-from lmr.images.path_lists import is_list
-from lmr.images.video_files import is_video
+from lmr.images.image_places import ImagePlace, PlaceKey, has_frames, iterate_images, list_sources
+from lmr.images.path_lists import ListedImage, is_list
 from lmr.models.known_models import DEFAULT_MODEL
 from lmr.watching.watch_settings import read_watch
 
@@ -145,11 +144,11 @@ def read_order(
     return PredictOrder(names, model, method, budget, templates, wording, batch_size, top, every, loading, guard)
 
 
-def check_images(paths: Sequence[Path], every: int) -> bool:
+def check_images(paths: Sequence[ListedImage], every: int) -> bool:
     """Refuse an empty list, and ``every`` where there is no video; gives whether there is one."""
     if not paths:
         raise LmrError("There is nothing to label; give at least one image or one folder of images.")
-    videos = any(map(is_video, paths))
+    videos = any(map(has_frames, paths))
     if every != 1 and not videos:
         raise LmrError(
             "--every is for videos, and there are none among the sources (folders are searched for images only); "
