@@ -162,8 +162,8 @@ class ActorCrew(ABC, Generic[J, E, R]):
                 continue
             try:
                 result: R = self.ray.get(member.result, timeout=max(0.1, end - time.monotonic()))
-                for _ in self.tell_news(-1, member.job, self.ray.get(member.news, timeout=STOP_SECONDS)):
-                    pass
+                if member.news is not None:
+                    list(self.tell_news(-1, member.job, self.ray.get(member.news, timeout=STOP_SECONDS)))
             except self.ray.exceptions.RayError:
                 continue
             self.keep_unfinished(member.job, result)

@@ -110,14 +110,24 @@ class RunTally:
     watches: Counter[str] = field(default_factory=Counter)  # what watches have seen -> streams
     suited: str = ""
 
-    def add(self, run: FolderRun) -> None:
-        """A stream is finished."""
-        self.images += run.images - run.earlier
-        self.causes.update(run.causes)
-        self.first_error = self.first_error or run.first_error
-        self.suited = self.suited or run.suited
-        if words := run.describe_watch():
-            self.watches[words] += 1
+    @classmethod
+    def of(cls, run: FolderRun) -> RunTally:
+        """What the run of a stream has done so far."""
+        watches = Counter([words]) if (words := run.describe_watch()) and run.finished else Counter()
+        return cls(run.images - run.earlier, Counter(run.causes), run.first_error, watches, run.suited)
+
+    def add(self, other: RunTally) -> None:
+        """Count what others have done too."""
+        self.images += other.images
+        self.causes += other.causes
+        self.watches += other.watches
+        self.first_error = self.first_error or other.first_error
+        self.suited = self.suited or other.suited
+
+    def subtract(self, earlier: RunTally) -> RunTally:
+        """What was done since an earlier tally of the same run."""
+        watches = self.watches - earlier.watches
+        return replace(self, images=self.images - earlier.images, causes=self.causes - earlier.causes, watches=watches)
 
     def describe_watches(self) -> str | None:
         """What the watches have seen, by how many streams."""
@@ -126,8 +136,8 @@ class RunTally:
         return " ".join(f"{words} ({count} streams)" for words, count in self.watches.most_common())
 
 
-# Runs all shards, whose streams are not finished yet, and tells the tally.
-Runner = Callable[[StreamPlan, StreamParts, Sequence[Shard], RunTally], None]
+# Labels streams that are not finished yet, puts them among the parts and tells the tally.
+Runner = Callable[[StreamPlan, StreamParts, Sequence[ImageStream], RunTally], None]
 
 
 def plan_streams(
@@ -197,7 +207,7 @@ def predict_streams(
         start, tally = time.perf_counter(), RunTally()
         if left:
             with _explain_continuing(parts, numbers, overwrite):
-                (run or run_here)(plan, parts, make_shards(left, plan.shards or 1), tally)
+                (run or run_here)(plan, parts, left, tally)
         seconds = time.perf_counter() - start
         counts: Counter[str | None] = Counter(line.label for number in numbers for line in parts.read_lines(number))
         _keep_states(plan, parts)
@@ -220,10 +230,10 @@ def predict_streams(
     )
 
 
-def run_here(plan: StreamPlan, parts: StreamParts, shards: Sequence[Shard], tally: RunTally) -> None:
-    """Label the streams of all shards in this process, one after the other."""
+def run_here(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], tally: RunTally) -> None:
+    """Label the streams in this process, shard after shard."""
+    shards = make_shards(left, plan.shards or 1)
     labeller, done = Labeller(plan.order), 0
-    count = sum(len(shard.streams) for shard in shards)
     for shard in shards:
         for stream in shard.streams:
             started = time.perf_counter()
@@ -237,12 +247,12 @@ def run_here(plan: StreamPlan, parts: StreamParts, shards: Sequence[Shard], tall
                 plan.find_state(stream),
             )
             parts.finish(stream.number, plan.state is not None)
-            tally.add(run)
+            tally.add(RunTally.of(run))
             done += 1
             speed = (run.images - run.earlier) / max(time.perf_counter() - started, 1e-9)
             where = f"shard {shard.number + 1}  " if len(shards) > 1 else ""
             print(
-                f"lmr: [{done}/{count}] {where}{stream.name}: {run.images} images, {speed:.1f} images/s",
+                f"lmr: [{done}/{len(left)}] {where}{stream.name}: {run.images} images, {speed:.1f} images/s",
                 file=sys.stderr,
             )
 

@@ -80,13 +80,16 @@ class StreamParts:
         if not keep_state:
             self.progress(number).unlink(missing_ok=True)
 
-    def extend(self, number: int, offset: int, content: bytes, state: bytes) -> None:
-        """Take over answers of a stream that were written elsewhere, and then the state that counts them."""
+    def extend(self, number: int, offset: int, content: bytes, state: bytes) -> bool:
+        """Take over answers of a stream that were written elsewhere, and then the state that counts them.
+
+        False, and nothing changes, if answers before them are missing.
+        """
         part = self.part(number)
         try:
             with open(part, "r+b" if part.exists() else "w+b") as file:
                 if file.seek(0, os.SEEK_END) < offset:
-                    raise LmrError(f"{str(part)!r} was cut while the run was going on; start again with --overwrite.")
+                    return False
                 file.seek(offset)
                 file.truncate()
                 file.write(content)
@@ -95,6 +98,7 @@ class StreamParts:
         except OSError as error:
             raise LmrError(f"Cannot write {str(part)!r}: {error.strerror or error}.") from error
         write_atomically(self.progress(number), state)
+        return True
 
     def read(self, number: int) -> tuple[bytes, bytes] | None:
         """The part and the progress of a stream that has begun."""
