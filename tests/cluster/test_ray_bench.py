@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_maker import make_cluster
+from ray_maker import make_cluster, wait_for_nodes
 
 from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import list_tasks
@@ -133,15 +132,8 @@ def test_dead_node_costs_time_only(cluster: Any, here: Path, tmp_path: Path) -> 
             if event.row is not None:
                 rows[event.task.run] = event.row
     nodes.add_node(num_cpus=1)
-    _wait_for_nodes(ray, 2)
+    wait_for_nodes(ray, 2)
     assert victim is None
     assert any("starts again from its checkpoint" in text for text in words)
     expected = {row.run: row.compare() for row in read_rows(here)[0]}
     assert {run: row.compare() for run, row in rows.items()} == expected
-
-
-def _wait_for_nodes(ray: Any, count: int) -> None:
-    end = time.monotonic() + 60
-    while sum(node["Alive"] for node in ray.nodes()) < count:
-        assert time.monotonic() < end
-        time.sleep(0.2)

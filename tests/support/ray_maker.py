@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,3 +28,19 @@ def make_cluster(nodes: int = 2) -> Iterator[tuple[Any, Any]]:
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def wait_for_nodes(ray: Any, count: int) -> None:
+    """Until so many nodes are alive."""
+    end = time.monotonic() + 60
+    while sum(node["Alive"] for node in ray.nodes()) < count:
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def expect_free(ray: Any, cores: int) -> None:
+    """No actor is left: soon all cores are free again."""
+    end = time.monotonic() + 60
+    while ray.available_resources().get("CPU", 0) < cores:
+        assert time.monotonic() < end, ray.available_resources()
+        time.sleep(0.2)
