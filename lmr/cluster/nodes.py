@@ -73,6 +73,8 @@ def find_nodes(ray: Any) -> list[Node]:
     for node, answer in zip(alive, answers, strict=True):
         try:
             said = ray.get(answer, timeout=PROBE_SECONDS)
+        except ray.exceptions.TaskUnschedulableError:  # it has gone, and Ray has not noticed it before
+            continue
         except (ray.exceptions.RayError, ImportError) as error:
             name = node.get("NodeManagerHostname") or node["NodeID"]
             raise LmrError(
