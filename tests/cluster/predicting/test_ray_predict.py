@@ -96,34 +96,6 @@ def test_placement_names_nodes_members_and_streams(cluster: Any, cams: Path, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dead_actor_and_dead_node_change_nothing(
-    cluster: Any, cams: Path, tmp_path: Path, watch: Callable[[Act], None]
-) -> None:
-    ray, nodes = cluster
-    victims: list[Any] = ["actor", nodes.list_all_nodes()[-1]]
-    words = []
-
-    def kill(crew: ShardCrew, event: ShardEvent) -> None:
-        member = crew.members.get(event.worker)
-        if event.kind == "word":
-            words.append(event.words)
-        if event.kind != "progress" or event.images < 2 or not victims or member is None:
-            return
-        if victims[0] == "actor":
-            ray.kill(member.actor)
-            victims.pop(0)
-        elif member.node == victims[0].node_id:
-            nodes.remove_node(victims.pop(0), allow_graceful=False)
-
-    watch(kill)
-    run_ray_predict(ray, plan(tmp_path / "o.jsonl", cams), screen=io.StringIO(), save_seconds=0.0)
-    nodes.add_node(num_cpus=1)
-    wait_for_nodes(ray, 2)
-    assert victims == []
-    assert sum("starts again from its checkpoint" in text for text in words) == 2
-    expect_same(tmp_path / "o.jsonl", cams)
-
-
 @posix
 def test_interrupt_leaves_the_cluster_clean_and_what_is_finished(
     cluster: Any, cams: Path, tmp_path: Path, watch: Callable[[Act], None]
@@ -192,3 +164,31 @@ def test_other_versions_are_refused_before_work_starts(
     with pytest.raises(LmrError, match=r"The node .* has torch .* \(here 0\); .*0 of 5 streams are finished"):
         run_ray_predict(cluster[0], plan(tmp_path / "o.jsonl", cams), screen=io.StringIO())
     assert [os.path.basename(name) for name in photograph(tmp_path)] == ["run.json"]
+
+
+def test_dead_actor_and_dead_node_change_nothing(
+    cluster: Any, cams: Path, tmp_path: Path, watch: Callable[[Act], None]
+) -> None:
+    ray, nodes = cluster
+    victims: list[Any] = ["actor", nodes.list_all_nodes()[-1]]
+    words = []
+
+    def kill(crew: ShardCrew, event: ShardEvent) -> None:
+        member = crew.members.get(event.worker)
+        if event.kind == "word":
+            words.append(event.words)
+        if event.kind != "progress" or event.images < 2 or not victims or member is None:
+            return
+        if victims[0] == "actor":
+            ray.kill(member.actor)
+            victims.pop(0)
+        elif member.node == victims[0].node_id:
+            nodes.remove_node(victims.pop(0), allow_graceful=False)
+
+    watch(kill)
+    run_ray_predict(ray, plan(tmp_path / "o.jsonl", cams), screen=io.StringIO(), save_seconds=0.0)
+    nodes.add_node(num_cpus=1)
+    wait_for_nodes(ray, 2)
+    assert victims == []
+    assert sum("starts again from its checkpoint" in text for text in words) == 2
+    expect_same(tmp_path / "o.jsonl", cams)
