@@ -190,8 +190,8 @@ def run(options: argparse.Namespace) -> str | None:
 
 
 def _run_streams(options: argparse.Namespace) -> str | None:
-    from lmr.apps.predict.predict_streams import plan_streams, predict_streams
     from lmr.apps.predict.image_streams import make_shards
+    from lmr.apps.predict.predict_streams import plan_streams, predict_streams
 
     without = ("sources", "labels", "ray", "dry_run", "resume", "overwrite")
     plan = plan_streams(options.sources, options.labels, **collect_options(options, *without))

@@ -55,7 +55,12 @@ def read_free_memory() -> int:
 
 def probe() -> dict[str, Any]:
     """What this machine is, as a node says it of itself."""
-    return {"host": socket.gethostname(), "memory": read_free_memory(), "versions": list_versions(), "time": time.time()}
+    return {
+        "host": socket.gethostname(),
+        "memory": read_free_memory(),
+        "versions": list_versions(),
+        "time": time.time(),
+    }
 
 
 def find_nodes(ray: Any) -> list[Node]:

@@ -143,9 +143,7 @@ def _examine_parquet(source: ListSource, column: str | None) -> tuple[str, Any, 
     return chosen, schema.field(chosen).type, rows
 
 
-def _read_parquet(
-    source: ListSource, column: str | None, meaning: str, numbers: bool
-) -> list[tuple[str, str | None]]:
+def _read_parquet(source: ListSource, column: str | None, meaning: str, numbers: bool) -> list[tuple[str, str | None]]:
     """The cells of the column, each with the number of its row; other columns are not read."""
     chosen, _, _ = _examine_parquet(source, column)
     arrow, parquet = _import_arrow(source)

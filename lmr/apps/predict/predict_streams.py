@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from lmr.apps.model_options import ModelOptions
+from lmr.apps.predict.image_streams import ImageStream, Shard, make_shards, split_streams
 from lmr.apps.predict.labeller import Labeller, PredictOrder
 from lmr.apps.predict.predict_images import check_images, check_path, check_sources, read_order
 from lmr.apps.predict.predict_summary import PredictSummary
 from lmr.apps.predict.result_file import ErrorCause, ResultFile
 from lmr.apps.predict.state_lock import hold_state
 from lmr.apps.predict.stream_parts import StreamParts
-from lmr.apps.predict.image_streams import ImageStream, Shard, make_shards, split_streams
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder, write_atomically
 from lmr.images.image_places import ImagePlace, PlaceKey, has_frames, iterate_images
@@ -90,7 +90,9 @@ class StreamPlan:
             names = [stream.name, *map(str, stream.images)]
             listing.update(json.dumps(names).encode() + b"\n")
         order = asdict(self.order)
-        how = {f"--{key.replace('_', '-')}": str(order[key]) for key in ("model", "method", "batch_size", "top", "every")}
+        how = {
+            f"--{key.replace('_', '-')}": str(order[key]) for key in ("model", "method", "batch_size", "top", "every")
+        }
         rest = repr(sorted((key, repr(value)) for key, value in order.items()))
         return how | {
             "images": f"{self.images} in {len(self.streams)} streams",

@@ -108,9 +108,11 @@ def test_file_that_only_the_driver_has_is_missed(stream: ImageStream) -> None:
 
 def test_first_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     fsspec = pytest.importorskip("fsspec", reason="needs fsspec: pip install 'lmr[remote]'")
-    fsspec.filesystem("memory").pipe("/x/a.png", b"a")
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/x/a.png", b"a")
     images = [RemoteImage("memory://x/a.png"), RemoteImage("memory://x/b.png")]
     assert measure_files(images) == [0, None]
     assert measure_files(images[1:]) == [None]
     monkeypatch.setattr(predict_actor, "open_remote", lambda url: (_ for _ in ()).throw(OSError))
     assert measure_files(images) == [None, None]
+    memory.rm("/x", recursive=True)
