@@ -16,7 +16,7 @@ REDRAW_SECONDS = 0.2
 
 
 class LiveLines:
-    """Lines that are drawn again and again at the end of a terminal, below lines that stay; elsewhere only the latter."""
+    """Lines that are drawn again and again at the end of a terminal, below lines that stay; elsewhere only these."""
 
     def __init__(self, screen: TextIO) -> None:
         self.screen = screen
