@@ -235,7 +235,7 @@ def predict_streams(
 def run_here(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], tally: RunTally) -> None:
     """Label the streams in this process, shard after shard."""
     shards = make_shards(left, plan.shards or 1)
-    labeller, done = Labeller(plan.order), 0
+    labeller, videos, done = Labeller(plan.order), plan.videos, 0
     for shard in shards:
         for stream in shard.streams:
             started = time.perf_counter()
@@ -245,7 +245,7 @@ def run_here(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], 
                 parts.part(stream.number),
                 parts.progress(stream.number),
                 plan.title(stream),
-                plan.videos,
+                videos,
                 plan.find_state(stream),
             )
             parts.finish(stream.number, plan.state is not None)

@@ -33,8 +33,8 @@ class ShardView:
             self.at.pop(event.worker, None)
             done, total = len(self.sizes) - len(self.left), len(self.sizes)
             where = f"{self.describe_place(event.worker)}  {event.job.run}"
-            left = f"{len(self.left)} streams with {sum(self.left.values()):,} images left"
-            self._write(f"[{done}/{total}] {where}  {event.words}: {self.sizes[event.words]} images ({left})")
+            left = f"{_count(len(self.left), 'stream')} with {_count(sum(self.left.values()), 'image')} left"
+            self._write(f"[{done}/{total}] {where}  {event.words}: {_count(self.sizes[event.words], 'image')} ({left})")
         elif event.words:
             failed = f"{event.job.run} failed: " if event.kind == "failed" else ""
             self._write(f"lmr: {failed}{event.words}")
@@ -49,9 +49,13 @@ class ShardView:
     def _describe_all(self) -> list[str]:
         total = sum(self.sizes.values())
         done = total - sum(self.left.values()) + sum(event.images for event in self.at.values())
-        lines = [f"{draw_bar(done / total)} {done:,} of {total:,} images, {len(self.left)} streams left"]
+        lines = [f"{draw_bar(done / total)} {done:,} of {total:,} images, {_count(len(self.left), 'stream')} left"]
         for worker, event in sorted(self.at.items()):
             images = self.sizes[event.words]
             where = f"{self.describe_place(worker)}  {event.job.run}"
             lines.append(f"{draw_bar(event.images / images)} {where}  {event.words}: {event.images} of {images} images")
         return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

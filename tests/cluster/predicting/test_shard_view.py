@@ -27,7 +27,7 @@ def test_line_per_finished_stream_says_where_and_what_is_left() -> None:
     view.show(ShardEvent("failed", 0, JOB, "A reason."))
     view.show(ShardEvent("done", 0, JOB))
     assert screen.getvalue().splitlines() == [
-        "[1/2] node0  shard 2  cam0: 4 images (1 streams with 4 images left)",
+        "[1/2] node0  shard 2  cam0: 4 images (1 stream with 4 images left)",
         "lmr: Something.",
         "lmr: shard 2 failed: A reason.",
     ]
