@@ -17,6 +17,7 @@ from predict_runs import DRAWINGS, LABELS, TEXT, draw_pictures, photograph, posi
 from ray_maker import expect_free, make_cluster, wait_for_nodes
 
 from lmr.apps.predict.predict_streams import StreamPlan, plan_streams, predict_streams
+from lmr.cluster import actor_crew
 from lmr.cluster import nodes as nodes_file
 from lmr.cluster.predicting import ray_predict
 from lmr.cluster.predicting.ray_predict import describe_shards, run_ray_predict
@@ -37,9 +38,9 @@ def cams(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five cameras, one with a broken image, and what one machine says of them."""
     folder = tmp_path_factory.mktemp("cameras")
     (folder / "cams").mkdir()
-    for number, size in enumerate((12, 6, 9, 4, 7)):
-        draw_pictures(folder / "cams" / f"cam{number}", range(20 * number, 20 * number + size))
-    (folder / "cams/cam1/img21.png").write_text("broken")
+    for number, size in enumerate((30, 12, 24, 8, 14)):
+        draw_pictures(folder / "cams" / f"cam{number}", range(40 * number, 40 * number + size))
+    (folder / "cams/cam1/img41.png").write_text("broken")
     with one_thread():
         predict_streams(plan(folder / "straight.jsonl", folder))
     return folder
@@ -84,7 +85,7 @@ def test_two_nodes_give_the_bytes_of_one_machine(cluster: Any, cams: Path, tmp_p
     screen = io.StringIO()
     summary = run_ray_predict(cluster[0], plan(tmp_path / "o.jsonl", cams, state=tmp_path / "states"), screen=screen)
     expect_same(tmp_path / "o.jsonl", cams)
-    assert (summary.images, summary.errors, summary.earlier, sum(summary.causes.values())) == (38, 1, 0, 1)
+    assert (summary.images, summary.errors, summary.earlier, sum(summary.causes.values())) == (88, 1, 0, 1)
     assert len(list((tmp_path / "states").glob("*.state"))) == 5
     lines = screen.getvalue().splitlines()
     assert sum(line.startswith("lmr: node ") for line in lines) == 2
@@ -98,8 +99,8 @@ def test_placement_names_nodes_members_and_streams(cluster: Any, cams: Path, tmp
     text = describe_shards(cluster[0], plan(tmp_path / "o.jsonl", cams))
     assert text.count("Node ") == 2
     assert "Members: 2, with 1 thread each." in text
-    assert "Shard 1 of 4: 12 images" in text
-    assert "Streams: 5, images: 38." in text
+    assert "Shard 1 of 4: 30 images" in text
+    assert "Streams: 5, images: 88." in text
     assert text.endswith("The first 2 shards start at once, each of the others when a member is free.")
     assert list(tmp_path.iterdir()) == []
 
@@ -152,7 +153,7 @@ def test_node_without_the_files_is_named_and_nothing_is_written(
     monkeypatch.setattr(shard_crew, "measure_files", lambda images: [size and size + 1 for size in real(images)])
     screen = io.StringIO()
     wanted = plan(tmp_path / "o.jsonl", cams, sources=cams / "cams/cam3", shards=1)
-    with pytest.raises(LmrError, match=r"1 of 1 shards failed, shard 1: No node can run it\. Its '.*img60\.png' has"):
+    with pytest.raises(LmrError, match=r"1 of 1 shards failed, shard 1: No node can run it\. Its '.*img120\.png' has"):
         run_ray_predict(cluster[0], wanted, screen=screen)
     assert screen.getvalue().count("is not used for shard 1: Its ") == 2
     assert not (tmp_path / "o.jsonl").exists()
@@ -168,9 +169,10 @@ def test_other_versions_are_refused_before_work_starts(
 
 
 def test_dead_actor_and_dead_node_change_nothing(
-    cluster: Any, cams: Path, tmp_path: Path, watch: Callable[[Act], None]
+    cluster: Any, cams: Path, tmp_path: Path, watch: Callable[[Act], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray, nodes = cluster
+    monkeypatch.setattr(actor_crew, "POLL_SECONDS", 0.05)  # to see members in the middle of short streams
     victims: list[Any] = ["actor", nodes.list_all_nodes()[-1]]
     words = []
 
@@ -193,6 +195,6 @@ def test_dead_actor_and_dead_node_change_nothing(
     nodes.add_node(num_cpus=1)
     wait_for_nodes(ray, 2)
     assert victims == []
-    # Twice, unless the last shard of the node was finished in the moment between the death of the node and of its actor.
+    # Twice, unless the node's last shard was finished between the death of the node and that of its actor.
     assert any("starts again from its checkpoint" in text for text in words)
     expect_same(tmp_path / "o.jsonl", cams)
