@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
+
+if TYPE_CHECKING:
+    from lmr.apps.predict.predict_streams import StreamPlan
 
 DESCRIPTION = """\
 Label images with your own class names, without training data. The model adapts to the images while it labels them,
@@ -21,7 +25,12 @@ gets a line with an "error" and changes nothing else.
 
 A video file is labelled frame by frame, and every line has the number of the frame and its time in seconds. Folders
 are searched for images only: name videos one by one. A .csv or .parquet file is a list of paths, relative to its own
-folder; a .csv file has a line of column names, or one path per line and nothing else."""
+folder; a .csv file has a line of column names, or one path per line and nothing else. Folders, images and lists may
+also be addresses such as s3://bucket/photos (with fsspec), and a .parquet file may hold the images themselves.
+
+The images of several cameras are several streams: --stream-by gives each an adaptation of its own. Streams can be
+shared out over the machines of a Ray cluster with --ray, and the output is the same. A run over streams that was
+interrupted or killed continues when the same command is given again."""
 
 EXAMPLES = """\
 examples:
@@ -45,6 +54,13 @@ examples:
     lmr predict street.mp4 --every 25 --labels names.txt --out street.jsonl
   the images that a table lists in its column "photo":
     lmr predict survey.csv --column photo --labels names.txt --out survey.jsonl
+  a folder per camera, and an adaptation per folder:
+    lmr predict cameras --stream-by folder --labels names.txt --out cameras.jsonl
+  streams by a part of the path, or by a column of a list:
+    lmr predict frames --stream-by '(cam[0-9]+)_' --labels names.txt --out frames.jsonl
+    lmr predict frames.parquet --stream-by column:camera --labels names.txt --out frames.jsonl
+  the same on all machines of a Ray cluster; first see what would run where:
+    lmr predict cameras --stream-by folder --ray auto --shards 16 --labels names.txt --out cameras.jsonl --dry-run
   the same model without adaptation, to compare:
     lmr predict photos --labels names.txt --method zeroshot --out plain.jsonl
 
@@ -68,7 +84,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="FOLDER|FILE",
-        help="folders, with all their sub-folders; image and video files; .csv and .parquet lists of such files",
+        help="folders, with all their sub-folders; image and video files; .csv and .parquet lists of such files; "
+        "addresses such as s3://bucket/photos of folders, images and lists",
     )
     add_classifier_options(parser)
     add(
@@ -92,7 +109,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--column",
         metavar="NAME",
-        help="the column of a list that has the paths (default: path, file_name, filename, file, image or image_path)",
+        help="the column of a list that has the paths, or in a .parquet file the bytes of the images (default: path, "
+        "file_name, filename, file, image or image_path; if there is none of them, bytes)",
     )
     add(
         "--out",
@@ -102,7 +120,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--state",
         metavar="FILE",
-        help="keep what was learnt in this file: it is read at the start if it exists, and written after every batch",
+        help="keep what was learnt in this file: it is read at the start if it exists, and written after every batch; "
+        "with --stream-by, a folder with such a file per stream, written at the end",
     )
     add(
         "--watch",
@@ -118,13 +137,82 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="resume an interrupted run; with --state, also label the images that were added since a run ended",
     )
     what.add_argument("--overwrite", action="store_true", help="replace --out if it exists (default: refuse to)")
+    _add_stream_options(parser)
     add_model_options(parser)
+
+
+def _add_stream_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("streams and clusters")
+    add = group.add_argument
+    add(
+        "--stream-by",
+        metavar="folder|REGEX|column:NAME",
+        help="adapt to every stream on its own: the images of one folder, those in whose paths a regular expression "
+        "finds the same text for its one group, or those with the same value in a column of the list; needs --out, "
+        "which has the streams one after the other",
+    )
+    add(
+        "--shards",
+        type=int,
+        metavar="N",
+        help="share the streams out over N shards of about as many images each; here they run one after the other, "
+        "with --ray at the same time (default: 1; with --ray, as many as the cluster has room for)",
+    )
+    add(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="label the shards on a Ray cluster: at ADDRESS, auto for one that this machine belongs to, or (without an "
+        "address) one that is started here for the time of the command. Needs pip install 'lmr[ray]'; local files "
+        "must have the same paths on all nodes",
+    )
+    add("--dry-run", action="store_true", help="show the streams and shards, with --ray also the nodes; label nothing")
 
 
 def run(options: argparse.Namespace) -> str | None:
     """Label the images and print a summary; what is returned is a complaint: every image failed."""
     from lmr.apps.predict.predict_images import predict_images
 
-    summary = predict_images(options.sources, options.labels, **collect_options(options, "sources", "labels"))
+    if options.stream_by is not None:
+        return _run_streams(options)
+    for flag in ("shards", "ray", "dry_run"):
+        if getattr(options, flag):
+            from lmr.core.errors import LmrError
+
+            raise LmrError(
+                f"--{flag.replace('_', '-')} is for streams; say with --stream-by which images belong to one stream."
+            )
+    without = ("sources", "labels", "stream_by", "shards", "ray", "dry_run")
+    summary = predict_images(options.sources, options.labels, **collect_options(options, *without))
+    print(f"lmr: {summary}", file=sys.stderr)
+    return summary.complaint
+
+
+def _run_streams(options: argparse.Namespace) -> str | None:
+    from lmr.apps.predict.image_streams import make_shards
+    from lmr.apps.predict.predict_streams import plan_streams, predict_streams
+
+    without = ("sources", "labels", "ray", "dry_run", "resume", "overwrite")
+    plan = plan_streams(options.sources, options.labels, **collect_options(options, *without))
+    if options.ray:
+        return _run_on_ray(plan, options)
+    if options.dry_run:
+        print(plan.describe(make_shards(plan.streams, plan.shards or 1)))
+        return None
+    summary = predict_streams(plan, resume=options.resume, overwrite=options.overwrite)
+    print(f"lmr: {summary}", file=sys.stderr)
+    return summary.complaint
+
+
+def _run_on_ray(plan: StreamPlan, options: argparse.Namespace) -> str | None:
+    from lmr.cluster.predicting.ray_predict import describe_shards, run_ray_predict
+    from lmr.cluster.ray_connection import connect
+
+    with connect(options.ray) as ray:
+        if options.dry_run:
+            print(describe_shards(ray, plan))
+            return None
+        summary = run_ray_predict(ray, plan, resume=options.resume, overwrite=options.overwrite)
     print(f"lmr: {summary}", file=sys.stderr)
     return summary.complaint

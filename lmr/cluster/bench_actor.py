@@ -6,9 +6,6 @@ its row, goes to the driver, which alone writes to the folder of the bench.
 
 from __future__ import annotations
 
-import shutil
-import socket
-import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
@@ -21,7 +18,7 @@ from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.inputs import describe_backbone, find_dataset
 from lmr.bench.running.row import Row
 from lmr.bench.running.run import Stop, run_task
-from lmr.cluster.nodes import describe_mismatch, list_versions
+from lmr.cluster.crew_actor import CrewActor, UnfitNode
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 
@@ -72,34 +69,15 @@ class TaskResult:
     checkpoint: CheckpointFiles | None = None
 
 
-class BenchActor:
+class BenchActor(CrewActor):
     """Runs tasks; ``read_news`` and ``stop`` may be called while it does, from other threads."""
 
     def __init__(self, threads: int, save_seconds: float, versions: Mapping[str, str]) -> None:
-        import torch
-
-        torch.set_num_threads(threads)
+        super().__init__(threads, versions)
         self.save_seconds = save_seconds
-        self.folder = Path(tempfile.mkdtemp(prefix="lmr-bench-"))
-        self.mismatch = describe_mismatch(list_versions(), versions)
-        self.news, self.stopping = News(), False
+        self.news = News()
         self.lock = threading.Lock()
         self.digests: dict[tuple[object, ...], str] = {}
-
-    def get_place(self) -> tuple[str, str]:
-        """Ray's id of the node this member is on, and a name for it."""
-        import ray
-
-        node = ray.get_runtime_context().get_node_id()
-        return node, f"{socket.gethostname()}/{node[:4]}"
-
-    def stop(self) -> None:
-        """Let the present run end at its next batch, with a checkpoint."""
-        self.stopping = True
-
-    def close(self) -> None:
-        """Remove the folder of this member."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def read_news(self) -> News:
         """What happened since the last call."""
@@ -132,7 +110,7 @@ class BenchActor:
             row = run_task(task, self.folder, report, say, self.save_seconds, send_checkpoint)
         except Stop:
             return TaskResult(checkpoint=CheckpointFiles.read(self.folder, task.run))
-        except _UnfitNode as error:
+        except UnfitNode as error:
             return TaskResult(words=str(error), unfit=True)
         except LmrError as error:
             return TaskResult(words=str(error), details=traceback.format_exc())
@@ -147,17 +125,16 @@ class BenchActor:
 
     def _check(self, task: Task) -> None:
         """Refuse a task on a node that would give other numbers than the driver's machine."""
-        if self.mismatch:
-            raise _UnfitNode(f"It has {self.mismatch}.")
+        self.check_versions()
         try:
             data = self._digest(task)
             weights = describe_backbone(task.backbone, task.dtype, task.device)
         except (LmrError, OSError) as error:
-            raise _UnfitNode(str(error)) from error
+            raise UnfitNode(str(error)) from error
         if data != task.data_digest:
-            raise _UnfitNode(f"Its files of the dataset {task.dataset!r} are not those of the driver's machine.")
+            raise UnfitNode(f"Its files of the dataset {task.dataset!r} are not those of the driver's machine.")
         if weights != task.weights:
-            raise _UnfitNode(f"Its weights of the model {task.backbone!r} are not those of the driver's machine.")
+            raise UnfitNode(f"Its weights of the model {task.backbone!r} are not those of the driver's machine.")
 
     def _digest(self, task: Task) -> str:
         """The digest of the images of a task on this node."""
@@ -166,7 +143,3 @@ class BenchActor:
             dataset = find_dataset(task.dataset, task.root)
             self.digests[place] = dataset.digest_part(task.domains, task.severity or max(dataset.severities))
         return self.digests[place]
-
-
-class _UnfitNode(LmrError):
-    """The node cannot run the task as the driver's machine would."""

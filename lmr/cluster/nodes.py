@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import platform
@@ -9,6 +10,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lmr.core.errors import LmrError
@@ -43,10 +45,22 @@ def list_versions() -> dict[str, str]:
     return found
 
 
+def read_free_memory() -> int:
+    """The bytes of memory that a new process could have, with what the system only keeps of files; 0 if not known."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+
+
 def probe() -> dict[str, Any]:
     """What this machine is, as a node says it of itself."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
-    return {"host": socket.gethostname(), "memory": free, "versions": list_versions(), "time": time.time()}
+    return {
+        "host": socket.gethostname(),
+        "memory": read_free_memory(),
+        "versions": list_versions(),
+        "time": time.time(),
+    }
 
 
 def find_nodes(ray: Any) -> list[Node]:
@@ -64,6 +78,8 @@ def find_nodes(ray: Any) -> list[Node]:
     for node, answer in zip(alive, answers, strict=True):
         try:
             said = ray.get(answer, timeout=PROBE_SECONDS)
+        except ray.exceptions.TaskUnschedulableError:  # it has gone, and Ray has not noticed it before
+            continue
         except (ray.exceptions.RayError, ImportError) as error:
             name = node.get("NodeManagerHostname") or node["NodeID"]
             raise LmrError(

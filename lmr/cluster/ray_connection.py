@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lmr.bench.cost.machine import count_cores
 from lmr.core.errors import LmrError
 
+PORT_SECONDS = 10.0  # for a port to answer; Ray itself would try for minutes and print every try
 LOCAL = "local"  # the address of a cluster on this machine, for the time of the command
 
 
@@ -43,8 +45,9 @@ def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) ->
     if variables:
         quiet["runtime_env"] = {"env_vars": dict(variables)}
     try:
+        _try_port(address)
         ray.init(address=address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         hint = "start one with 'ray start --head'" if address == "auto" else "check the address"
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise LmrError(f"Cannot reach a Ray cluster at {address!r}: {reason} ({hint}, or leave it out).") from error
@@ -52,3 +55,10 @@ def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) ->
         yield ray
     finally:
         ray.shutdown()
+
+
+def _try_port(address: str) -> None:
+    """Raise OSError if an address names a port that does not answer."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), PORT_SECONDS).close()

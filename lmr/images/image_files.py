@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -103,7 +103,7 @@ def _refuse_folder(error: OSError) -> None:
     ) from error
 
 
-def make_sort_key(path: Path) -> list[list[tuple[str, int]]]:
+def make_sort_key(path: PurePath) -> list[list[tuple[str, int]]]:
     """Folder by folder, text compared as text and numbers as numbers, without the extension: cat, cat 2, cat 10."""
     pieces = [re.findall(r"(\D*)(\d*)", part.casefold()) for part in path.with_suffix("").parts]
     return [[(text, int(digits or -1)) for text, digits in part] for part in pieces]
@@ -135,14 +135,18 @@ def refuse_missing(path: str | os.PathLike[str]) -> None:
 
 
 def decode_image(
-    content: bytes, *, formats: tuple[str, ...] | None = None, max_pixels: int | None = None
+    content: bytes,
+    *,
+    formats: tuple[str, ...] | None = None,
+    max_pixels: int | None = None,
+    name: str | None = None,
 ) -> Image.Image:
-    """Open the content of an image file as ``open_image`` opens the file.
+    """Open the content of an image file as ``open_image`` opens the file; ``name`` is what an error calls it.
 
     For content that comes from others, ``formats`` are the only decoders that may see it ("JPEG", "PNG", ...), and an
     image of more than ``max_pixels`` is refused by its header (TooManyPixels).
     """
-    return _open(io.BytesIO(content), f"the image in {len(content)} bytes", True, formats, max_pixels)
+    return _open(io.BytesIO(content), name or f"the image in {len(content)} bytes", True, formats, max_pixels)
 
 
 def _open(

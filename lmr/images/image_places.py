@@ -12,7 +12,8 @@ from typing import NamedTuple
 from PIL import Image
 
 from lmr.images.image_files import UnreadableImage, list_images, open_image
-from lmr.images.path_lists import is_list, read_path_list
+from lmr.images.path_lists import ListedImage, ListSource, is_list, read_path_list
+from lmr.images.remote_files import is_url, list_remote
 from lmr.images.video_files import VideoFrame, is_video, read_frames
 
 PlaceKey = tuple[str, int | None]  # absolute path, number of the frame
@@ -25,14 +26,14 @@ class ImagePlace:
     A video without a frame number stands for the whole of it, where an error concerns all or the rest of its frames.
     """
 
-    path: Path
+    path: ListedImage
     frame: int | None = None
     time: float | None = None
 
     @property
     def key(self) -> PlaceKey:
         """The same for every spelling of a path."""
-        return os.path.abspath(self.path), self.frame
+        return os.path.abspath(str(self.path)), self.frame
 
     def __str__(self) -> str:
         return repr(str(self.path)) if self.frame is None else f"frame {self.frame} of {str(self.path)!r}"
@@ -45,23 +46,42 @@ class ImageItem(NamedTuple):
     open: Callable[[], Image.Image]
 
 
-def list_sources(sources: Sequence[str | os.PathLike[str]], column: str | None = None) -> list[Path]:
+def list_sources(sources: Sequence[str | os.PathLike[str]], column: str | None = None) -> list[ListedImage]:
     """Turn files, folders and lists of paths into one list of image and video files, each of them once.
 
     Folders are searched for images, not for videos: what a phone or camera stores beside a photograph would take
     longer than all photographs. ``column`` is that of the paths in .csv and .parquet lists.
     """
-    unique: dict[str, Path] = {}
+    unique: dict[PlaceKey, ListedImage] = {}
     for source in sources:
-        path = Path(source)
-        found = read_path_list(path, column) if is_list(source) and path.is_file() else list_images([source])
-        for one in found:
-            unique.setdefault(os.path.abspath(one), one)
+        for one in _list_source(source, column):
+            unique.setdefault(ImagePlace(one).key, one)
     return list(unique.values())
 
 
+def find_list(source: str | os.PathLike[str]) -> ListSource | None:
+    """A source as a list to read, if it is one."""
+    if not is_list(source):
+        return None
+    if isinstance(source, str) and is_url(source):
+        return source
+    return Path(source) if os.path.isfile(source) else None
+
+
+def _list_source(source: str | os.PathLike[str], column: str | None) -> Sequence[ListedImage]:
+    listed = find_list(source)
+    if listed is not None:
+        return read_path_list(listed, column)
+    return list_remote(source) if isinstance(source, str) and is_url(source) else list_images([source])
+
+
+def has_frames(path: ListedImage) -> bool:
+    """Whether this is a video, whose frames are labelled."""
+    return isinstance(path, Path) and is_video(path)
+
+
 def iterate_images(
-    paths: Sequence[Path],
+    paths: Sequence[ListedImage],
     every: int = 1,
     finished: Collection[PlaceKey] = frozenset(),
     is_stopped: Callable[[], bool] = lambda: False,
@@ -77,7 +97,9 @@ def iterate_images(
         place = ImagePlace(path)
         if place.key in finished:
             continue
-        if is_video(path):
+        if not isinstance(path, Path):
+            yield ImageItem(place, path.open)
+        elif is_video(path):
             yield from _iterate_frames(path, every, finished, is_stopped)
         else:
             yield ImageItem(place, partial(open_image, path))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import time
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from ray_maker import make_cluster
+from predict_runs import posix, start, wait_for_growth
+from ray_maker import expect_free, make_cluster, wait_for_nodes
 
 from lmr.bench.plans.plan import Plan, parse_plan
-from lmr.bench.plans.task import list_tasks
+from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
+from lmr.bench.running.crew import Event
 from lmr.bench.running.row import read_rows, read_samples
 from lmr.cluster.nodes import Node, list_versions
 from lmr.cluster.ray_bench import describe_placement, plan_members, run_ray_bench
@@ -85,15 +88,40 @@ def test_large_models_get_the_threads_of_the_smallest_node(monkeypatch: pytest.M
     assert plan_members(tasks, nodes, None) == (3, 4)
 
 
-def test_bench_that_is_stopped_keeps_its_checkpoints_and_resumes(cluster: Any, here: Path, tmp_path: Path) -> None:
-    ray, tasks = cluster[0], list_tasks([make_plan()])
-    with RayCrew(ray, 1, 1, tmp_path, 0.0, list_versions()) as crew:
-        for event in crew.run(tasks):
+@posix
+def test_interrupt_leaves_the_cluster_clean_and_the_bench_resumes(
+    cluster: Any, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = RayCrew.run
+
+    def interrupt(self: RayCrew, tasks: Sequence[Task]) -> Iterator[Event]:
+        for event in real(self, tasks):
             if event.kind == "progress" and event.images:
-                break
-    states = list((tmp_path / "checkpoints").glob("*.state"))
-    assert len(states) == 1
-    assert run_ray_bench(ray, [make_plan()], tmp_path, screen=io.StringIO()).failures == []
+                signal.raise_signal(signal.SIGINT)
+            yield event
+
+    monkeypatch.setattr(RayCrew, "run", interrupt)
+    with pytest.raises(KeyboardInterrupt, match=r"0 of 4 runs are finished and kept .* the same command again"):
+        run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=io.StringIO())
+    monkeypatch.undo()
+    assert list((tmp_path / "checkpoints").glob("*.state"))
+    expect_free(cluster[0], 2)
+    assert run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=io.StringIO()).failures == []
+    expect_same(tmp_path, here)
+
+
+@posix
+def test_killed_driver_is_continued_by_the_same_command(cluster: Any, here: Path, tmp_path: Path) -> None:
+    words = [word for key in ("methods", "datasets", "backbones", "corruptions", "images", "batch_sizes")
+             for word in (f"--{key.replace('_', '-')}", *np.atleast_1d(TABLE[key]).astype(str))]  # fmt: skip
+    process = start("bench", *words, "--out", str(tmp_path), "--ray", cluster[1].address)
+    wait_for_growth(process, tmp_path / "rows.jsonl", 0)
+    process.kill()
+    process.communicate()
+    expect_free(cluster[0], 2)  # Ray ends the actors of a driver that has gone
+    outcome = run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=io.StringIO())
+    assert outcome.failures == []
+    assert outcome.skipped > 0
     expect_same(tmp_path, here)
 
 
@@ -133,15 +161,8 @@ def test_dead_node_costs_time_only(cluster: Any, here: Path, tmp_path: Path) -> 
             if event.row is not None:
                 rows[event.task.run] = event.row
     nodes.add_node(num_cpus=1)
-    _wait_for_nodes(ray, 2)
+    wait_for_nodes(ray, 2)
     assert victim is None
     assert any("starts again from its checkpoint" in text for text in words)
     expected = {row.run: row.compare() for row in read_rows(here)[0]}
     assert {run: row.compare() for run, row in rows.items()} == expected
-
-
-def _wait_for_nodes(ray: Any, count: int) -> None:
-    end = time.monotonic() + 60
-    while sum(node["Alive"] for node in ray.nodes()) < count:
-        assert time.monotonic() < end
-        time.sleep(0.2)

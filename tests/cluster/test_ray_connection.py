@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import sys
 
 import pytest
@@ -26,3 +27,12 @@ def test_cluster_that_cannot_be_reached_is_an_error_with_advice(monkeypatch: pyt
         connect("auto"),
     ):
         pass
+
+
+def test_port_that_does_not_answer_is_an_error_at_once() -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
+    with socket.socket() as taken:  # bound, and not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(LmrError, match=rf"Cannot reach a Ray cluster at '{address}': .*\(check the address"):
+            connect(address).__enter__()

@@ -11,7 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from lmr.core.errors import LmrError
-from lmr.images.path_lists import is_list, read_path_list
+from lmr.images.path_lists import is_list, read_column, read_path_list
+from lmr.images.remote_files import RemoteImage
 
 
 def write_list(path: Path, columns: dict[str, list[Any]]) -> Path:
@@ -107,7 +108,7 @@ def test_two_columns_of_one_name_get_a_message(name: str, tmp_path: Path) -> Non
 
 
 def test_parquet_of_other_values_gets_a_message(tmp_path: Path) -> None:
-    source = write_list(tmp_path / "list.parquet", {"image": [{"bytes": b"x"}]})
+    source = write_list(tmp_path / "list.parquet", {"image": [{"size": 3}]})
     with pytest.raises(LmrError, match=r"Expected paths as texts in the column 'image' .*got dict in row 1"):
         read_path_list(source)
 
@@ -123,3 +124,22 @@ def test_lists_are_recognised_by_their_names() -> None:
     assert is_list("a.csv")
     assert is_list(Path("b.PARQUET"))
     assert not is_list("a.tsv")
+
+
+@both
+def test_another_column_row_by_row(name: str, tmp_path: Path) -> None:
+    source = write_list(tmp_path / name, {"path": ["a.png", "b.png"], "camera": [7, 8]})
+    assert read_column(source, "camera", "stream", numbers=True) == ["7", "8"]
+    with pytest.raises(LmrError, match=r"has no column 'cam'; its columns are: path, camera\."):
+        read_column(source, "cam", "stream", numbers=True)
+
+
+def test_addresses_in_lists_and_lists_at_addresses(tmp_path: Path) -> None:
+    source = write_list(tmp_path / "list.csv", {"path": ["s3://b/x.png", "a.png"]})
+    assert read_path_list(source) == [RemoteImage("s3://b/x.png"), tmp_path / "a.png"]
+    url = source.as_uri()
+    assert read_path_list(url) == [RemoteImage("s3://b/x.png"), RemoteImage(f"{tmp_path.as_uri()}/a.png")]
+    with pytest.raises(LmrError, match=r"Cannot read the list 'file:.*no.csv'"):
+        read_path_list(f"{tmp_path.as_uri()}/no.csv")
+    table = write_list(tmp_path / "list.parquet", {"path": ["a.png"]})
+    assert read_path_list(table.as_uri()) == [RemoteImage(f"{tmp_path.as_uri()}/a.png")]

@@ -25,6 +25,8 @@ from lmr.core.method import Method
 from lmr.images.ahead import ReadAhead
 from lmr.images.image_files import UnreadableImage
 from lmr.images.image_places import ImageItem, ImagePlace, PlaceKey
+from lmr.images.remote_files import is_url
+from lmr.watching.watched import Watched
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -61,6 +63,9 @@ class FolderRun:
         self.causes: Counter[ErrorCause] = Counter()  # of the errors of this run
         self.first_error: str | None = None  # of this run
         self.finished = False
+        self.suited = ""  # which values were chosen for the number of classes, in words
+        self.title: str | None = None  # what the progress calls the output; its path if there is no title
+        self.after_save: Callable[[], None] = lambda: None  # what it raises ends the run after a whole batch
 
     def begin(self) -> None:
         """Save the progress, then empty the output: a run that is killed in between or later can be resumed."""
@@ -81,13 +86,14 @@ class FolderRun:
         if self.progress is not None:
             self.method.save(self.progress, notes=self._note_progress() | self._note_settings())
             self.saved = self.images
+            self.after_save()
 
     def recover(self) -> set[PlaceKey]:
         """Return to the last saved progress; gives the images that are finished."""
         assert self.output is not None
         assert self.progress is not None
         notes = self.method.load(self.progress)
-        where, own = notes.get("out"), os.path.abspath(self.output.path)
+        where, own = notes.get("out"), self._name_output(self.output)
         if where != own:
             about = f"the output {where!r}" if where else "no output"
             raise LmrError(
@@ -104,7 +110,7 @@ class FolderRun:
             lost = f"{str(self.progress)!r} does not say how much of the output is finished"
             raise LmrError(f"{lost}; start again with --overwrite.") from error
         finished = self.output.recover(offset, digest)
-        if folder != os.getcwd() and not all(os.path.isabs(line.path) for line in finished):
+        if folder != os.getcwd() and not all(os.path.isabs(line.path) or is_url(line.path) for line in finished):
             raise LmrError(f"The run was started in {folder!r} and its paths are relative to it; resume it there.")
         self.output.open()
         self.output.cut()
@@ -113,12 +119,12 @@ class FolderRun:
         return {(os.path.abspath(line.path), line.frame) for line in finished}
 
     def label(
-        self, items: Iterable[ImageItem], count: int | None, flag: str, ended: threading.Event | None = None
+        self, items: Iterable[ImageItem], count: int | None, flag: str | None, ended: threading.Event | None = None
     ) -> None:
         """Label all images, batch by batch, while threads decode those of the next batches.
 
-        ``count`` is their number where it is known. If this ends early, the message says how to resume with ``flag``,
-        and ``ended`` is set, so that items that take long to come can end too.
+        ``count`` is their number where it is known. If this ends early, the message says how to resume with ``flag``
+        (None: it does not), and ``ended`` is set, so that items that take long to come can end too.
         """
         results = self.output or StandardOutput()
         hidden = not _is_terminal(sys.stderr) or (self.output is None and _is_terminal(sys.stdout))
@@ -206,7 +212,7 @@ class FolderRun:
             notes[TEMPLATES_NOTE] = json.dumps(list(self.templates))
         if self.output is None:
             return notes
-        where = {"out": os.path.abspath(self.output.path), "offset": str(self.output.offset)}
+        where = {"out": self._name_output(self.output), "offset": str(self.output.offset)}
         where["finished"] = "yes" if self.finished else "no"
         return notes | where | {"digest": self.output.digest}
 
@@ -220,8 +226,15 @@ class FolderRun:
             "folder": os.getcwd(),
         } | self.settings
 
-    def _explain_resuming(self, flag: str) -> str:
-        if self.output is None:
+    def describe_watch(self) -> str | None:
+        """What the watch has seen, if there is one."""
+        return self.method.describe_events() if isinstance(self.method, Watched) else None
+
+    def _name_output(self, output: ResultFile) -> str:
+        return self.title or os.path.abspath(output.path)
+
+    def _explain_resuming(self, flag: str | None) -> str:
+        if self.output is None or flag is None:
             return ""
         return f" To continue after the {self.saved} finished images, run the same command with {flag}."
 

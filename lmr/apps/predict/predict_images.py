@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,31 +18,16 @@ from typing import Literal
 
 import torch
 
-from lmr.apps.model_options import (
-    ModelOptions,
-    choose_prompts,
-    create_suited,
-    describe_suited,
-    find_preset,
-    make_classifier,
-    read_names,
-)
-from lmr.apps.predict.budget import choose_switch
-from lmr.apps.predict.folder_run import FolderRun
+from lmr.apps.model_options import ModelOptions, choose_prompts, read_names
+from lmr.apps.predict.labeller import Labeller, PredictOrder
 from lmr.apps.predict.predict_summary import PredictSummary
 from lmr.apps.predict.result_file import ResultFile
 from lmr.apps.predict.state_lock import hold_state
-from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.method import Method
-from lmr.core.registry import create
-from lmr.core.state import read_state
-from lmr.images.image_places import ImagePlace, PlaceKey, iterate_images, list_sources
-from lmr.images.path_lists import is_list
-from lmr.images.video_files import is_video
+from lmr.images.image_places import ImagePlace, PlaceKey, has_frames, iterate_images, list_sources
+from lmr.images.path_lists import ListedImage, is_list
 from lmr.models.known_models import DEFAULT_MODEL
 from lmr.watching.watch_settings import read_watch
-from lmr.watching.watched import Watched
 
 AnyPath = str | os.PathLike[str]
 
@@ -84,54 +68,27 @@ def predict_images(
     arguments before ``watch`` are those of ``lmr.load``. Arguments that do not fit together raise LmrError before any
     file is changed; an image that cannot be read gets a line with an error.
     """
-    names = read_labels(labels)
+    loading = ModelOptions(architecture, device, dtype, memory, compile)
+    order = read_order(labels, model, method, budget, templates, prompts, batch_size, top, every, loading, watch)
     sources = [sources] if isinstance(sources, (str, os.PathLike)) else sources
-    for word, number in (("batch size", batch_size), ("number of top classes", top), ("step between frames", every)):
-        if not isinstance(number, int) or number < 1:
-            raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
-    top = min(top, len(names))
-    guard = read_watch(watch)
-    options = ModelOptions(architecture, device, dtype, memory, compile)
-    wording = choose_prompts(templates, prompts)
     for option, path in (("--out", out), ("--state", state)):
         if path is not None:
-            _check_path(option, path)
-    output = None if out is None else ResultFile(out, top)
+            check_path(option, path)
+    output = None if out is None else ResultFile(out, order.top)
     progress = Path(state) if state is not None else None if output is None else Path(f"{output.path}.state")
-    _check_sources(sources, {"--out": out, "--state": progress}, column)
+    check_sources(sources, {"--out": out, "--state": progress}, column)
     with contextlib.ExitStack() as held:
         if output is not None:
             held.callback(output.close)
             if output.path.exists():
                 output.open()
         if progress is not None:
-            _check_path("--state", progress)
+            check_path("--state", progress)
             held.enter_context(hold_state(progress, _explain_lock(output, state)))
         _check_files(output, progress, resume, overwrite)
         paths = list_sources(sources, column)
-        if not paths:
-            raise LmrError("There is nothing to label; give at least one image or one folder of images.")
-        videos = any(map(is_video, paths))
-        if every != 1 and not videos:
-            raise LmrError(
-                "--every is for videos, and there are none among the sources (folders are searched for images only); "
-                "leave it out, or name the videos."
-            )
-        settings = options.note() | ({"every": str(every)} if videos else {})
-        if output is not None:
-            output.frames = videos
-        backbone = options.load(model)
-        classifier = make_classifier(backbone, names, wording)
-        if budget is None:
-            chosen = _create_method(method, classifier, progress if resume or state is not None else None)
-        else:
-            switch = choose_switch(method, classifier, budget, batch_size)
-            print(f"lmr: {switch.describe()}", file=sys.stderr)
-            chosen = switch.method
-        suited = describe_suited(method, chosen)
-        if guard is not None:
-            chosen, settings["watch"] = Watched(chosen, guard), guard.spec
-        run = FolderRun(chosen, backbone.preprocess, output, progress, batch_size, top, settings, templates)
+        videos = check_images(paths, every)
+        run = Labeller(order).prepare(output, progress, videos, progress if resume or state is not None else None)
         finished: set[PlaceKey] = set()
         if resume and progress is not None and progress.exists():
             finished = run.recover()
@@ -159,21 +116,45 @@ def predict_images(
         progress,
         dict(run.causes),
         run.first_error,
-        chosen.describe_events() if isinstance(chosen, Watched) else None,
-        suited,
+        run.describe_watch(),
+        run.suited,
     )
 
 
-def _create_method(spec: str, classifier: ZeroShot, earlier: Path | None) -> Method:
-    """The method with its values for the number of classes; with its defaults where an earlier state has them."""
-    suited = create_suited(spec, classifier)
-    if earlier is None or not earlier.exists() or find_preset(spec) is not None:
-        return suited
-    with contextlib.suppress(LmrError):  # a file that is no state is refused where it is loaded
-        saved = read_state(earlier)[1].get("spec")
-        if saved != suited.spec and saved == (plain := create(spec, classifier)).spec:
-            return plain
-    return suited
+def read_order(
+    labels: AnyPath | Sequence[str],
+    model: str,
+    method: str,
+    budget: float | None,
+    templates: Sequence[str] | None,
+    prompts: AnyPath | None,
+    batch_size: int,
+    top: int,
+    every: int,
+    loading: ModelOptions,
+    watch: str,
+) -> PredictOrder:
+    """The arguments of ``predict_images`` that say how to label, checked as far as this needs no model."""
+    names = read_labels(labels)
+    for word, number in (("batch size", batch_size), ("number of top classes", top), ("step between frames", every)):
+        if not isinstance(number, int) or number < 1:
+            raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
+    guard, wording = read_watch(watch), choose_prompts(templates, prompts)
+    top = min(top, len(names))
+    return PredictOrder(names, model, method, budget, templates, wording, batch_size, top, every, loading, guard)
+
+
+def check_images(paths: Sequence[ListedImage], every: int) -> bool:
+    """Refuse an empty list, and ``every`` where there is no video; gives whether there is one."""
+    if not paths:
+        raise LmrError("There is nothing to label; give at least one image or one folder of images.")
+    videos = any(map(has_frames, paths))
+    if every != 1 and not videos:
+        raise LmrError(
+            "--every is for videos, and there are none among the sources (folders are searched for images only); "
+            "leave it out, or name the videos."
+        )
+    return videos
 
 
 def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:
@@ -190,7 +171,7 @@ def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:
     return names
 
 
-def _check_path(option: str, path: AnyPath) -> None:
+def check_path(option: str, path: AnyPath) -> None:
     """Refuse what is not a file that can be read and replaced. Opening a pipe would wait for its other end."""
     name = os.fspath(path)
     if not name:
@@ -204,7 +185,7 @@ def _check_path(option: str, path: AnyPath) -> None:
         raise LmrError(f"Cannot write {name!r}: there is no folder {folder!r}; create it first.")
 
 
-def _check_sources(sources: Sequence[AnyPath], outputs: Mapping[str, AnyPath | None], column: str | None) -> None:
+def check_sources(sources: Sequence[AnyPath], outputs: Mapping[str, AnyPath | None], column: str | None) -> None:
     """Refuse to write over a source, under any of its names, and a column where there is no list."""
     for option, path in outputs.items():
         for source in sources:

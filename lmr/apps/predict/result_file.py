@@ -135,6 +135,14 @@ class ResultFile:
                 "resume, or start again with --overwrite."
             )
         self.offset, self._hash = offset, read
+        return self._parse(offset)
+
+    def read_all(self) -> list[FinishedLine]:
+        """The lines of a file that is complete."""
+        return self._parse(self.path.stat().st_size)
+
+    def _parse(self, offset: int) -> list[FinishedLine]:
+        """The lines in the first ``offset`` bytes."""
         texts = (line.decode("utf-8", _FILE_NAME_ERRORS) for line in self._read_lines(offset))
         if not self.is_csv:
             records = map(json.loads, texts)

@@ -15,6 +15,43 @@ from lmr.bench.running.row import Row
 REDRAW_SECONDS = 0.2
 
 
+class LiveLines:
+    """Lines that are drawn again and again at the end of a terminal, below lines that stay; elsewhere only these."""
+
+    def __init__(self, screen: TextIO) -> None:
+        self.screen = screen
+        self.drawn = 0
+        self.last = 0.0
+        self.live = screen.isatty() and os.environ.get("TERM") != "dumb"
+
+    def is_due(self) -> bool:
+        """Whether it is time to draw again."""
+        return self.live and time.monotonic() - self.last >= REDRAW_SECONDS
+
+    def draw(self, lines: list[str]) -> None:
+        """Show these lines in place of those that were drawn before."""
+        self.last = time.monotonic()
+        width = shutil.get_terminal_size().columns - 1
+        self.clear()
+        self.screen.write("".join(line[:width] + "\n" for line in lines))
+        self.screen.flush()
+        self.drawn = len(lines)
+
+    def write(self, line: str, describe: Callable[[], list[str]]) -> None:
+        """Write a line that stays; below it, on a terminal, what ``describe`` gives."""
+        self.clear()
+        self.screen.write(line + "\n")
+        self.screen.flush()
+        if self.live:
+            self.draw(describe())
+
+    def clear(self) -> None:
+        """Remove the lines that were drawn."""
+        if self.drawn:
+            self.screen.write(f"\x1b[{self.drawn}F\x1b[J")  # up to the first line that was drawn, then clear the rest
+            self.drawn = 0
+
+
 class Clock:
     """Estimates how long the remaining runs will take, from the time per image of each method so far."""
 
@@ -66,14 +103,11 @@ class View:
         describe_place: Callable[[int], str] = lambda worker: "",
     ) -> None:
         self.brief, self.describe_place = brief, describe_place
-        self.screen = screen or sys.stderr
         self.total, self.finished, self.failed = len(tasks) + finished, finished, 0
         self.clock = Clock(tasks, workers)
         self.lines: dict[int, tuple[Task, int]] = {}
         self.starts: dict[str, float] = {}
-        self.drawn = 0
-        self.last = 0.0
-        self.live = self.screen.isatty() and os.environ.get("TERM") != "dumb"
+        self.live_lines = LiveLines(screen or sys.stderr)
 
     def advance(self, worker: int, task: Task, images: int) -> None:
         """A worker has classified ``images`` images of its task."""
@@ -81,8 +115,8 @@ class View:
         self.starts.setdefault(task.run, now)
         self.clock.advance(task, images, now)
         self.lines[worker] = (task, images)
-        if self.live and now - self.last >= REDRAW_SECONDS:
-            self._draw()
+        if self.live_lines.is_due():
+            self.live_lines.draw(self._describe_all())
 
     def finish(self, worker: int, task: Task, row: Row) -> None:
         """A run has its row."""
@@ -103,14 +137,14 @@ class View:
 
     def close(self) -> None:
         """Remove the bars from the terminal."""
-        self._clear()
+        self.live_lines.clear()
 
     def _end(self, worker: int, task: Task, outcome: str, quiet: bool = False) -> None:
         self.clock.end(task)
         self.lines.pop(worker, None)
         if quiet:
             return
-        left = f"  ({describe_left(self.clock.estimate())})" if self.clock.left and not self.live else ""
+        left = f"  ({describe_left(self.clock.estimate())})" if self.clock.left and not self.live_lines.live else ""
         width = len(str(self.total))
         count = f"[{self.finished + self.failed:{width}}/{self.total}]"
         self._write(f"{count} {self._name_place(worker)}{describe_task(task)}  {outcome}{left}")
@@ -120,30 +154,16 @@ class View:
         return f"{place}  " if place else ""
 
     def _write(self, line: str) -> None:
-        self._clear()
-        self.screen.write(line + "\n")
-        self.screen.flush()
-        if self.live:
-            self._draw()
+        self.live_lines.write(line, self._describe_all)
 
-    def _draw(self) -> None:
-        self.last = time.monotonic()
-        width = shutil.get_terminal_size().columns - 1
+    def _describe_all(self) -> list[str]:
         done = self.finished + self.failed
         failed = f", {self.failed} failed" if self.failed else ""
         left = describe_left(self.clock.estimate())
         lines = [f"{draw_bar(done / self.total)} {done} of {self.total} runs{failed}, {left}"]
         for worker, (task, images) in sorted(self.lines.items()):
             lines.append(f"{draw_bar(images / task.images)} {self._name_place(worker)}{describe_task(task)}")
-        self._clear()
-        self.screen.write("".join(line[:width] + "\n" for line in lines))
-        self.screen.flush()
-        self.drawn = len(lines)
-
-    def _clear(self) -> None:
-        if self.drawn:
-            self.screen.write(f"\x1b[{self.drawn}F\x1b[J")  # up to the first line that was drawn, then clear the rest
-            self.drawn = 0
+        return lines
 
 
 def draw_bar(share: float, width: int = 20) -> str:

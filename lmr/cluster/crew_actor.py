@@ -1,0 +1,48 @@
+"""What every member of a crew on Ray has: a place on a node, a folder of its own there, and a way to stop it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from lmr.cluster.nodes import describe_mismatch, list_versions
+from lmr.core.errors import LmrError
+
+
+class CrewActor:
+    """Lives on one node. Its methods may be called while it is at work, from other threads."""
+
+    def __init__(self, threads: int, versions: Mapping[str, str]) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self.folder = Path(tempfile.mkdtemp(prefix="lmr-"))
+        self.mismatch = describe_mismatch(list_versions(), versions)
+        self.stopping = False
+
+    def get_place(self) -> tuple[str, str]:
+        """Ray's id of the node this member is on, and a name for it."""
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        return node, f"{socket.gethostname()}/{node[:4]}"
+
+    def stop(self) -> None:
+        """Let the present run end at its next batch, with what it has finished."""
+        self.stopping = True
+
+    def close(self) -> None:
+        """Remove the folder of this member."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def check_versions(self) -> None:
+        """Refuse to work with other versions than the driver's machine has."""
+        if self.mismatch:
+            raise UnfitNode(f"It has {self.mismatch}.")
+
+
+class UnfitNode(LmrError):
+    """The node cannot do its work as the driver's machine would; another node may."""

@@ -1,0 +1,246 @@
+"""A member of the crew that labels streams: it keeps the model on its node and labels the streams of a shard.
+
+It writes to a folder of its own on its node. The answers and the state that counts them go to the driver every few
+seconds, so that another member can continue where this one died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmr.apps.predict.folder_run import FolderRun
+from lmr.apps.predict.image_streams import ImageStream
+from lmr.apps.predict.labeller import Labeller, PredictOrder
+from lmr.apps.predict.predict_streams import RunTally, label_stream
+from lmr.bench.running.run import Stop
+from lmr.cluster.crew_actor import CrewActor, UnfitNode
+from lmr.cluster.nodes import read_free_memory
+from lmr.core.errors import LmrError
+from lmr.core.state import read_state
+from lmr.images.path_lists import ListedImage
+from lmr.images.remote_files import RemoteImage, is_url, open_remote
+from lmr.images.row_images import RowImage
+
+
+@dataclass(frozen=True)
+class LabelSetup:
+    """What all members have in common."""
+
+    order: PredictOrder
+    fingerprint: Mapping[str, str]  # of the driver's model and classes
+    weights: int  # bytes of the model
+    folder: str  # where relative paths start
+    suffix: str  # of the output
+    videos: bool
+    save_seconds: float  # between reports of answers
+
+
+@dataclass(frozen=True)
+class StreamTicket:
+    """A stream to label, with what the driver has of it already."""
+
+    stream: ImageStream
+    title: str
+    sizes: Sequence[int | None]  # of its files on the driver's machine
+    kept: tuple[bytes, bytes] | None = None  # part and progress
+    earlier: bytes | None = None  # the state that it starts from if it has not begun
+
+
+@dataclass(frozen=True)
+class PartNews:
+    """Answers of a stream since the last report, where they begin, and the state that counts them."""
+
+    number: int
+    offset: int
+    content: bytes
+    state: bytes
+    tally: RunTally
+    finished: bool
+
+
+@dataclass(frozen=True)
+class ShardNews:
+    """What a member has done since it was asked last, and what it is at."""
+
+    parts: Sequence[PartNews] = ()
+    stream: str = ""
+    images: int = 0  # of this stream, so far
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """How a shard ended: all streams are finished if there are no words and it was not stopped."""
+
+    news: ShardNews = field(default_factory=ShardNews)
+    words: str = ""
+    details: str = ""
+    unfit: bool = False
+    stopped: bool = False
+
+
+class PredictActor(CrewActor):
+    """Labels shards; ``read_news`` and ``stop`` may be called while it does, from other threads."""
+
+    def __init__(self, threads: int, versions: Mapping[str, str], setup: LabelSetup) -> None:
+        super().__init__(threads, versions)
+        self.setup = setup
+        self.labeller: Labeller | None = None
+        self.lock = threading.Lock()
+        self.news = ShardNews()
+
+    def read_news(self) -> ShardNews:
+        """What happened since the last call."""
+        with self.lock:
+            news, self.news = self.news, ShardNews(stream=self.news.stream, images=self.news.images)
+        return news
+
+    def run(self, tickets: Sequence[StreamTicket]) -> ShardResult:
+        """Label streams one after the other."""
+        try:
+            self.check_versions()
+            self._enter_folder(tickets)
+            for ticket in tickets:
+                _check_files(ticket)
+            labeller = self._load()
+        except (LmrError, OSError, MemoryError) as error:
+            return ShardResult(words=str(error) or type(error).__name__, unfit=True)
+        try:
+            for ticket in tickets:
+                self._label(labeller, ticket)
+        except Stop:
+            return ShardResult(self.read_news(), stopped=True)
+        except LmrError as error:
+            return ShardResult(self.read_news(), str(error), traceback.format_exc())
+        except Exception as error:
+            return ShardResult(self.read_news(), f"{type(error).__name__}: {error}", traceback.format_exc())
+        return ShardResult(self.read_news())
+
+    def _load(self) -> Labeller:
+        """The model, if it is the driver's and there is room for it."""
+        if self.labeller is None:
+            free = read_free_memory()
+            if 0 < free < self.setup.weights:
+                raise UnfitNode(
+                    f"It has {free / 1e9:.1f} GB of free memory, and the weights of the model alone have "
+                    f"{self.setup.weights / 1e9:.1f} GB."
+                )
+            loaded = Labeller(self.setup.order)
+            if loaded.classifier.fingerprint != self.setup.fingerprint:
+                model = self.setup.order.model
+                raise UnfitNode(f"Its weights or texts of the model {model!r} are not those of the driver's machine.")
+            self.labeller = loaded
+        return self.labeller
+
+    def _enter_folder(self, tickets: Sequence[StreamTicket]) -> None:
+        """Let relative paths start where they do on the driver's machine."""
+        try:
+            os.chdir(self.setup.folder)
+        except OSError as error:
+            names = [_find_file(image) for ticket in tickets for image in ticket.stream.images]
+            if all(name is None or os.path.isabs(name) for name in names):
+                return
+            raise UnfitNode(
+                f"It has no folder {self.setup.folder!r}, where relative paths start: share it, or give full paths."
+            ) from error
+
+    def _label(self, labeller: Labeller, ticket: StreamTicket) -> None:
+        stream, name = ticket.stream, f"{ticket.stream.number:06}"
+        part, progress = self.folder / f"{name}.part{self.setup.suffix}", self.folder / f"{name}.state"
+        earlier = self.folder / f"{name}.earlier"
+        if ticket.kept is not None:
+            part.write_bytes(ticket.kept[0])
+            progress.write_bytes(ticket.kept[1])
+        if ticket.earlier is not None:
+            earlier.write_bytes(ticket.earlier)
+        begun = 0 if ticket.kept is None else int(read_state(progress)[1]["note.offset"])
+        report = _Report(self, stream, part, progress, begun)
+        try:
+            run = label_stream(
+                labeller, stream, part, progress, ticket.title, self.setup.videos, earlier, report.follow
+            )
+            report.send(run, True)
+        finally:
+            for path in (part, progress, earlier):
+                path.unlink(missing_ok=True)
+
+    def add_news(self, stream: ImageStream, images: int, part: PartNews | None = None) -> None:
+        """Have something to say at the next call of ``read_news``."""
+        with self.lock:
+            parts = [*self.news.parts, part] if part else self.news.parts
+            self.news = ShardNews(parts, stream.name, images)
+
+
+class _Report:
+    """Passes on what a run has finished, every few seconds."""
+
+    def __init__(self, actor: PredictActor, stream: ImageStream, part: Path, progress: Path, offset: int) -> None:
+        self.actor, self.stream, self.part, self.progress = actor, stream, part, progress
+        self.offset = offset  # how much of the part the driver has
+        self.last = time.monotonic()
+        self.told = RunTally()
+
+    def follow(self, run: FolderRun) -> None:
+        """A batch is finished."""
+        self.actor.add_news(self.stream, run.images)
+        if self.actor.stopping and not run.finished:
+            self.send(run, False)
+            raise Stop
+        if not run.finished and time.monotonic() - self.last >= self.actor.setup.save_seconds:
+            self.send(run, False)
+
+    def send(self, run: FolderRun, finished: bool) -> None:
+        """Hand over the answers since the last time."""
+        assert run.output is not None
+        with open(self.part, "rb") as file:
+            file.seek(self.offset)
+            content = file.read(run.output.offset - self.offset)
+        tally, state = RunTally.of(run), self.progress.read_bytes()
+        news = PartNews(self.stream.number, self.offset, content, state, tally.subtract(self.told), finished)
+        self.actor.add_news(self.stream, run.images, news)
+        self.offset, self.last, self.told = run.output.offset, time.monotonic(), tally
+
+
+def measure_files(images: Sequence[ListedImage]) -> list[int | None]:
+    """The sizes of files, None for one that is not there.
+
+    Of those at addresses only the first is tried, as for each of them this takes a request: 0 if it can be read.
+    """
+    sizes: list[int | None] = []
+    tried = False
+    for image in images:
+        name, size = _find_file(image), None
+        if name is not None:
+            with contextlib.suppress(OSError):
+                size = os.path.getsize(name)
+        elif isinstance(image, RemoteImage) and not tried:
+            tried = True
+            with contextlib.suppress(OSError, LmrError), open_remote(image.url) as file:
+                file.read(1)
+                size = 0
+        sizes.append(size)
+    return sizes
+
+
+def _find_file(image: ListedImage) -> str | None:
+    """The file on this machine that an image is in, None for one at an address."""
+    if isinstance(image, RowImage):
+        return None if is_url(image.source) else image.source
+    return None if isinstance(image, RemoteImage) else str(image)
+
+
+def _check_files(ticket: StreamTicket) -> None:
+    """Refuse a stream whose files are not those of the driver's machine. Files that it has not are not missed."""
+    images = ticket.stream.images
+    for image, here, there in zip(images, measure_files(images), ticket.sizes, strict=True):
+        if there is not None and here != there:
+            name = _find_file(image) or str(image)
+            if here is None:
+                raise UnfitNode(f"It cannot read {name!r}, which the driver's machine can.")
+            raise UnfitNode(f"Its {name!r} has {here} bytes, that of the driver's machine {there}.")

@@ -1,0 +1,92 @@
+"""``lmr predict --ray``: the streams of one machine, labelled on the nodes of a cluster; the output is the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from lmr.apps.predict.image_streams import ImageStream, make_shards
+from lmr.apps.predict.labeller import Labeller
+from lmr.apps.predict.predict_streams import RunTally, StreamPlan, predict_streams
+from lmr.apps.predict.predict_summary import PredictSummary
+from lmr.apps.predict.stream_parts import StreamParts
+from lmr.bench.running.bench import SMALL_MODEL
+from lmr.cluster.nodes import Node, check_nodes, find_nodes, list_versions
+from lmr.cluster.predicting.predict_actor import LabelSetup
+from lmr.cluster.predicting.shard_crew import ShardCrew, ShardJob
+from lmr.cluster.predicting.shard_view import ShardView
+from lmr.core.errors import LmrError
+
+SAVE_SECONDS = 5.0  # between reports of answers to the driver
+
+
+def run_ray_predict(
+    ray: Any,
+    plan: StreamPlan,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    save_seconds: float = SAVE_SECONDS,
+    screen: TextIO | None = None,
+) -> PredictSummary:
+    """As ``predict_streams``, on the nodes of a cluster; this process alone writes the output.
+
+    All nodes must have the same versions and, under the same paths, the same files. Every member has one thread for a
+    small model, otherwise as many as the smallest node has cores.
+    """
+    shown = screen or sys.stderr
+
+    def run(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], tally: RunTally) -> None:
+        nodes, versions = find_nodes(ray), list_versions()
+        for words in [*check_nodes(nodes, versions), *(f"node {node.words}" for node in nodes)]:
+            print(f"lmr: {words}", file=shown)
+        setup, threads = _prepare(plan, nodes, save_seconds)
+        places = count_places(nodes, threads)
+        jobs = [ShardJob(shard) for shard in make_shards(left, plan.shards or places)]
+        crew = ShardCrew(ray, min(len(jobs), places), threads, versions, setup, plan, parts, tally)
+        failures: list[str] = []
+        with crew, contextlib.closing(ShardView(left, shown, crew.describe)) as view:
+            for event in crew.run(jobs):
+                view.show(event)
+                if event.kind == "failed":
+                    failures.append(f"{event.job.run}: {event.words}")
+        if failures:
+            raise LmrError(f"{len(failures)} of {len(jobs)} shards failed, {failures[0]}")
+
+    return predict_streams(plan, resume=resume, overwrite=overwrite, run=run)
+
+
+def describe_shards(ray: Any, plan: StreamPlan) -> str:
+    """What would run where: the nodes, the members, and the streams of each shard."""
+    nodes = find_nodes(ray)
+    check_nodes(nodes, list_versions())
+    _, threads = _prepare(plan, nodes, SAVE_SECONDS)
+    places = count_places(nodes, threads)
+    shards = make_shards(plan.streams, plan.shards or places)
+    lines = [f"Node {node.words}" for node in nodes]
+    members = min(len(shards), places)
+    lines.append(f"Members: {members}, with {threads} {'thread' if threads == 1 else 'threads'} each.")
+    lines.append(plan.describe(shards))
+    if len(shards) > members:
+        lines.append(f"The first {members} shards start at once, each of the others when a member is free.")
+    return "\n".join(lines)
+
+
+def count_places(nodes: Sequence[Node], threads: int) -> int:
+    """How many members with so many threads the nodes have room for."""
+    return max(1, sum(node.cores // threads for node in nodes))
+
+
+def _prepare(plan: StreamPlan, nodes: Sequence[Node], save_seconds: float) -> tuple[LabelSetup, int]:
+    """What members need, and their threads. The model is loaded here too: what is wrong with it shows before work."""
+    labeller = Labeller(plan.order)
+    tensors = list(labeller.classifier.encoder.parameters())
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    threads = 1 if sum(tensor.numel() for tensor in tensors) <= SMALL_MODEL else min(node.cores for node in nodes)
+    labeller.prepare(None, None, plan.videos)  # the method
+    fingerprint = labeller.classifier.fingerprint
+    setup = LabelSetup(plan.order, fingerprint, weights, os.getcwd(), plan.out.suffix, plan.videos, save_seconds)
+    return setup, threads

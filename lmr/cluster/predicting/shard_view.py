@@ -1,0 +1,61 @@
+"""The progress of shards: on a terminal a bar for all and one per member, elsewhere a line per finished stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from lmr.apps.predict.image_streams import ImageStream
+from lmr.bench.running.live import LiveLines, draw_bar
+from lmr.cluster.predicting.shard_crew import ShardEvent
+
+
+class ShardView:
+    """Shows nodes, what each does and what is left; ``describe_place`` says where a member is."""
+
+    def __init__(self, left: Sequence[ImageStream], screen: TextIO, describe_place: Callable[[int], str]) -> None:
+        self.sizes = {stream.name: len(stream.images) for stream in left}
+        self.left = dict(self.sizes)  # streams that are not finished, with their images
+        self.at: dict[int, ShardEvent] = {}  # what the members do
+        self.describe_place = describe_place
+        self.lines = LiveLines(screen)
+
+    def show(self, event: ShardEvent) -> None:
+        """Show what has happened."""
+        if event.kind == "progress":
+            if event.words in self.left:
+                self.at[event.worker] = event
+            if self.lines.is_due():
+                self.lines.draw(self._describe_all())
+            return
+        if event.kind == "stream":
+            self.left.pop(event.words, None)
+            self.at.pop(event.worker, None)
+            done, total = len(self.sizes) - len(self.left), len(self.sizes)
+            where = f"{self.describe_place(event.worker)}  {event.job.run}"
+            left = f"{_count(len(self.left), 'stream')} with {_count(sum(self.left.values()), 'image')} left"
+            self._write(f"[{done}/{total}] {where}  {event.words}: {_count(self.sizes[event.words], 'image')} ({left})")
+        elif event.words:
+            failed = f"{event.job.run} failed: " if event.kind == "failed" else ""
+            self._write(f"lmr: {failed}{event.words}")
+
+    def close(self) -> None:
+        """Remove the bars from the terminal."""
+        self.lines.clear()
+
+    def _write(self, line: str) -> None:
+        self.lines.write(line, self._describe_all)
+
+    def _describe_all(self) -> list[str]:
+        total = sum(self.sizes.values())
+        done = total - sum(self.left.values()) + sum(event.images for event in self.at.values())
+        lines = [f"{draw_bar(done / total)} {done:,} of {total:,} images, {_count(len(self.left), 'stream')} left"]
+        for worker, event in sorted(self.at.items()):
+            images = self.sizes[event.words]
+            where = f"{self.describe_place(worker)}  {event.job.run}"
+            lines.append(f"{draw_bar(event.images / images)} {where}  {event.words}: {event.images} of {images} images")
+        return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from lmr.apps.predict.image_streams import ImageStream, Shard
+from lmr.cluster.predicting.shard_crew import ShardEvent, ShardJob
+from lmr.cluster.predicting.shard_view import ShardView
+
+STREAMS = [ImageStream(number, f"cam{number}", (Path("x"),) * 4) for number in range(2)]
+JOB = ShardJob(Shard(1, tuple(STREAMS)))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_line_per_finished_stream_says_where_and_what_is_left() -> None:
+    screen = io.StringIO()
+    view = ShardView(STREAMS, screen, lambda worker: f"node{worker}")
+    view.show(ShardEvent("progress", 0, JOB, "cam0", 2))
+    view.show(ShardEvent("stream", 0, JOB, "cam0"))
+    view.show(ShardEvent("word", 0, JOB, "Something."))
+    view.show(ShardEvent("failed", 0, JOB, "A reason."))
+    view.show(ShardEvent("done", 0, JOB))
+    assert screen.getvalue().splitlines() == [
+        "[1/2] node0  shard 2  cam0: 4 images (1 stream with 4 images left)",
+        "lmr: Something.",
+        "lmr: shard 2 failed: A reason.",
+    ]
+
+
+def test_terminal_shows_what_each_node_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    screen = Terminal()
+    view = ShardView(STREAMS, screen, lambda worker: f"node{worker}")
+    view.show(ShardEvent("progress", 1, JOB, "cam1", 3))
+    assert screen.getvalue().splitlines() == [
+        "[########............] 3 of 8 images, 2 streams left",
+        "[###############.....] node1  shard 2  cam1: 3 of 4 images",
+    ]
+    view.close()
+    assert screen.getvalue().endswith("\x1b[2F\x1b[J")
