@@ -13,7 +13,6 @@ from lmr.apps.predict.labeller import Labeller
 from lmr.apps.predict.predict_streams import RunTally, StreamPlan, predict_streams
 from lmr.apps.predict.predict_summary import PredictSummary
 from lmr.apps.predict.stream_parts import StreamParts
-from lmr.bench.running.bench import SMALL_MODEL
 from lmr.cluster.nodes import Node, check_nodes, find_nodes, list_versions
 from lmr.cluster.predicting.predict_actor import LabelSetup
 from lmr.cluster.predicting.shard_crew import ShardCrew, ShardJob
@@ -83,9 +82,8 @@ def count_places(nodes: Sequence[Node], threads: int) -> int:
 def _prepare(plan: StreamPlan, nodes: Sequence[Node], save_seconds: float) -> tuple[LabelSetup, int]:
     """What members need, and their threads. The model is loaded here too: what is wrong with it shows before work."""
     labeller = Labeller(plan.order)
-    tensors = list(labeller.classifier.encoder.parameters())
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    threads = 1 if sum(tensor.numel() for tensor in tensors) <= SMALL_MODEL else min(node.cores for node in nodes)
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in labeller.classifier.encoder.parameters())
+    threads = 1 if labeller.backbone.is_small else min(node.cores for node in nodes)
     labeller.prepare(None, None, plan.videos)  # the method
     fingerprint = labeller.classifier.fingerprint
     setup = LabelSetup(plan.order, fingerprint, weights, os.getcwd(), plan.out.suffix, plan.videos, save_seconds)
