@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 SERVED := $(VENV)/served
 READY := $(VENV)/ready
+CLUSTERED := $(VENV)/clustered
 INSTALL := -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo serve-demo test docs wheel-test format clean
+.PHONY: demo serve-demo test test-ray docs wheel-test format clean
 
 demo: $(INSTALLED)
 	$(BIN)/lmr demo
@@ -20,6 +21,10 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+# Tests on local Ray clusters, which "make test" skips where Ray is not installed. One at a time: a cluster fills the cores.
+test-ray: $(CLUSTERED)
+	$(BIN)/pytest tests/cluster
 
 docs: $(READY)
 	$(BIN)/mkdocs build --quiet --strict
@@ -49,6 +54,10 @@ $(READY): $(INSTALLED)
 	@$(BIN)/python $(INSTALL) --editable '.[dev]'
 	@# only the photographs of frost in this package are read, so its dependencies are not needed
 	@$(BIN)/python $(INSTALL) --no-deps imagecorruptions-imaug
+	@touch $@
+
+$(CLUSTERED): $(READY)
+	@$(BIN)/python $(INSTALL) --editable '.[ray]'
 	@touch $@
 
 clean:
