@@ -19,7 +19,7 @@ from lmr.core.errors import LmrError
 from lmr.service.client.service_client import STREAM_HEADER
 from lmr.service.loopback import find_free_port, is_loopback
 
-APP = "lmr"
+APP = "lmr-serve"
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 # By this header Serve's router finds the replica of a request; its proxies read the variable when they start.
 VARIABLES = {"RAY_SERVE_SESSION_ID_HEADER_KEY": STREAM_HEADER.lower()}

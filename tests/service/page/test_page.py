@@ -80,7 +80,7 @@ def test_stream_is_opened_and_acted_on(browser: Any, service: ScriptedService) -
         [ServiceEvent(1, time.time(), "cam-00000", "health", "ok", "watch", f"Suspected. {EVIL}")],
     )  # fmt: skip
     with open_tab(browser, service.server.url) as tab:
-        tab.wait_script("document.querySelector('#grid').height > 0")
+        tab.wait_script("(grid => grid.style.height !== '' && !grid.hidden)(document.querySelector('#grid'))")  # drawn
         tab.page.locator("#grid").click(position={"x": 20, "y": 20})
         tab.wait_text("#detail-title", "cam-00000")
         tab.wait_text("#facts", "81.0 %")
@@ -102,16 +102,23 @@ def test_refusal_is_told(browser: Any, service: ScriptedService) -> None:
         tab.wait_text("#detail-empty", "There is no stream 'unknown'.")
 
 
+def open_first(tab: Tab, name: str) -> None:
+    """Enter opens the first stream that is shown; again if the streams were not read yet."""
+    deadline = time.monotonic() + 60
+    while name not in (tab.page.locator("#detail-title").text_content() or ""):
+        assert time.monotonic() < deadline
+        tab.page.locator("#search").press("Enter")
+        tab.page.wait_for_timeout(200)
+
+
 def test_search_and_legend_choose_streams(browser: Any, service: ScriptedService) -> None:
     with open_tab(browser, service.server.url) as tab:
         tab.wait_text("#legend button", "watch 1")
         tab.page.get_by_role("button", name="watch 1").click()
-        tab.page.locator("#search").press("Enter")
-        tab.wait_text("#detail-title", "cam-00000")
+        open_first(tab, "cam-00000")
         tab.page.get_by_role("button", name="watch 1").click()
         tab.page.locator("#search").fill("00007")
-        tab.page.locator("#search").press("Enter")
-        tab.wait_text("#detail-title", "cam-00007")
+        open_first(tab, "cam-00007")
         tab.page.locator("#search").fill("nothing like that")
         tab.wait_text("#grid-empty", "No stream is like that.")
 
