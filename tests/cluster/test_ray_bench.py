@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from predict_runs import posix, start, wait_for_growth
-from ray_maker import expect_free, make_cluster, wait_for_nodes
+from ray_maker import expect_free, make_cluster, taking_interrupts, wait_for_nodes
 
 from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
@@ -101,7 +101,8 @@ def test_interrupt_leaves_the_cluster_clean_and_the_bench_resumes(
             yield event
 
     monkeypatch.setattr(RayCrew, "run", interrupt)
-    with pytest.raises(KeyboardInterrupt, match=r"0 of 4 runs are finished and kept .* the same command again"):
+    words = r"0 of 4 runs are finished and kept .* the same command again"
+    with taking_interrupts(), pytest.raises(KeyboardInterrupt, match=words):
         run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=io.StringIO())
     monkeypatch.undo()
     assert list((tmp_path / "checkpoints").glob("*.state"))
@@ -145,15 +146,20 @@ def test_node_with_other_versions_runs_nothing(cluster: Any, tmp_path: Path) -> 
     assert kinds == {"word", "failed"}
 
 
-def test_dead_node_costs_time_only(cluster: Any, here: Path, tmp_path: Path) -> None:
+def test_dead_node_costs_time_only(cluster: Any, tmp_path: Path) -> None:
     """The second node is killed while its member is at work; the run continues elsewhere from its checkpoint."""
     ray, nodes = cluster
-    tasks, rows, words = list_tasks([make_plan()]), {}, []
+    plan, here = make_plan(methods="lmr", images=800), tmp_path / "here"
+    run_bench(plan, here, workers=2, screen=io.StringIO())
+    rows, words = {}, []
     victim = nodes.list_all_nodes()[-1]
     with RayCrew(ray, 2, 1, tmp_path, 0.0, list_versions()) as crew:
-        for event in crew.run(tasks):
+        for event in crew.run(list_tasks([plan])):
+            if crew.starting:  # otherwise the first member may do all while the second starts
+                ray.wait([where for _, where in crew.starting.values()], timeout=60)
             member = crew.members.get(event.worker)
             if victim is not None and event.images and member and member.node == victim.node_id:
+                assert not ray.wait([member.result], timeout=0)[0]  # it is at work
                 nodes.remove_node(victim, allow_graceful=False)
                 victim = None
             if event.kind == "word":

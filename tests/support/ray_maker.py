@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -47,3 +48,13 @@ def expect_free(ray: Any, cores: int) -> None:
     while ray.available_resources().get("CPU", 0) < cores:
         assert time.monotonic() < end, ray.available_resources()
         time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def taking_interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from predict_runs import DRAWINGS, LABELS, TEXT, draw_pictures, photograph, posix, start
-from ray_maker import expect_free, make_cluster, wait_for_nodes
+from ray_maker import expect_free, make_cluster, taking_interrupts, wait_for_nodes
 
 from lmr.apps.predict.predict_streams import StreamPlan, plan_streams, predict_streams
 from lmr.cluster import actor_crew
@@ -114,7 +114,8 @@ def test_interrupt_leaves_the_cluster_clean_and_what_is_finished(
             signal.raise_signal(signal.SIGINT)
 
     watch(interrupt)
-    with pytest.raises(KeyboardInterrupt, match=r"of 5 streams are finished; to continue, give the same command"):
+    words = "of 5 streams are finished; to continue, give the same command"
+    with taking_interrupts(), pytest.raises(KeyboardInterrupt, match=words):
         run_ray_predict(cluster[0], plan(tmp_path / "o.jsonl", cams), screen=io.StringIO())
     expect_free(cluster[0], 2)
     with one_thread():
