@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import MISSING, fields
+
+from lmr.apps.scale.scale_options import ScaleOptions
 
 DESCRIPTION = """\
 Work out how many machines a number of streams needs, and what breaks first. Operations, states and the bytes of a
@@ -31,44 +34,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "come with lmr")  # fmt: skip
     add("--gpu-tflops", type=float, required=True, metavar="X", help="TFLOP/s that an accelerator reaches at most, in "
         "the precision that is used")  # fmt: skip
-    add("--classes", type=_read_count, default=1000, metavar="N", help="classes (default: %(default)s)")
-    add("--method", default="lmr", metavar="SPEC", help='such as lmr or "lmr(blocks=6)" (default: %(default)s)')
-    add("--watch", choices=("on", "off"), default="off", help="whether memory holds what a watch keeps of every stream "
+    add("--classes", type=_read_count, metavar="N", help="classes (default: %(default)s)")
+    add("--method", metavar="SPEC", help='such as lmr or "lmr(blocks=6)" (default: %(default)s)')
+    add("--watch", choices=("on", "off"), help="whether memory holds what a watch keeps of every stream "
         "(default: %(default)s; the table says how much it is)")  # fmt: skip
     add("--json", action="store_true", help="print every number as JSON")
     add = parser.add_argument_group("what the service does").add_argument
-    add("--images-per-request", type=_read_count, default=1, metavar="N", help="images of a request, which make one "
+    add("--images-per-request", type=_read_count, metavar="N", help="images of a request, which make one "
         "step and one commit (default: %(default)s)")  # fmt: skip
-    add("--durability", choices=("answer", "interval"), default="answer", help="as in 'lmr serve': commit before "
+    add("--durability", choices=("answer", "interval"), help="as in 'lmr serve': commit before "
         "every answer, or in intervals (default: %(default)s)")  # fmt: skip
-    add("--interval", type=float, default=1.0, metavar="S", help="seconds between commits with --durability interval "
+    add("--interval", type=float, metavar="S", help="seconds between commits with --durability interval "
         "(default: %(default)g)")  # fmt: skip
-    add("--max-batch", type=_read_count, default=64, metavar="N", help="images in a batch at most (default: "
+    add("--max-batch", type=_read_count, metavar="N", help="images in a batch at most (default: "
         "%(default)s)")  # fmt: skip
-    add("--max-step-ms", type=float, default=1000.0, metavar="MS", help="the longest step (default: %(default)g)")
-    add("--max-wait-ms", type=float, default=5.0, metavar="MS", help="how long an idle replica waits for more requests "
+    add("--max-step-ms", type=float, metavar="MS", help="the longest step (default: %(default)g)")
+    add("--max-wait-ms", type=float, metavar="MS", help="how long an idle replica waits for more requests "
         "(default: %(default)g)")  # fmt: skip
-    add("--virtual-nodes", type=_read_count, default=100, metavar="N", help="places of a replica on the hash ring; "
+    add("--virtual-nodes", type=_read_count, metavar="N", help="places of a replica on the hash ring; "
         "more make replicas more equal (default: %(default)s, as Ray Serve has)")  # fmt: skip
     add = parser.add_argument_group("assumptions about machines and traffic").add_argument
-    add("--utilisation", type=float, default=0.4, metavar="X", help="share of --gpu-tflops that a step reaches "
+    add("--utilisation", type=float, metavar="X", help="share of --gpu-tflops that a step reaches "
         "(default: %(default)g)")  # fmt: skip
-    add("--learning", type=float, default=1.0, metavar="X", help="share of the images that pass the method's gate and "
+    add("--learning", type=float, metavar="X", help="share of the images that pass the method's gate and "
         "take the backward (default: %(default)g, the most)")  # fmt: skip
-    add("--overhead-ms", type=float, default=10.0, metavar="MS", help="fixed time of a step (default: %(default)g)")
-    add("--load", type=float, default=0.7, metavar="X", help="share of each resource that is planned to be used; the "
+    add("--overhead-ms", type=float, metavar="MS", help="fixed time of a step (default: %(default)g)")
+    add("--load", type=float, metavar="X", help="share of each resource that is planned to be used; the "
         "rest is for chance and for unequal replicas (default: %(default)g)")  # fmt: skip
-    add("--gpus-per-machine", type=_read_count, default=8, metavar="N", help="accelerators, each with a replica "
+    add("--gpus-per-machine", type=_read_count, metavar="N", help="accelerators, each with a replica "
         "(default: %(default)s)")  # fmt: skip
-    add("--disk-mb-s", type=float, default=2000.0, metavar="X", help="MB that the disk of a machine writes in a second "
+    add("--disk-mb-s", type=float, metavar="X", help="MB that the disk of a machine writes in a second "
         "(default: %(default)g)")  # fmt: skip
-    add("--commit-ms", type=float, default=4.0, metavar="MS", help="fixed time of a commit (default: %(default)g)")
-    add("--network-gbit", type=float, default=25.0, metavar="X", help="Gbit/s of a machine in each direction (default: "
+    add("--commit-ms", type=float, metavar="MS", help="fixed time of a commit (default: %(default)g)")
+    add("--network-gbit", type=float, metavar="X", help="Gbit/s of a machine in each direction (default: "
         "%(default)g)")  # fmt: skip
-    add("--memory-gb", type=float, default=40.0, metavar="X", help="memory of an accelerator that is left for the "
+    add("--memory-gb", type=float, metavar="X", help="memory of an accelerator that is left for the "
         "states of streams (default: %(default)g)")  # fmt: skip
-    add("--image-kb", type=float, default=50.0, metavar="X", help="kB of an image file (default: %(default)g)")
-    add("--answer-kb", type=float, default=1.0, metavar="X", help="kB of an answer (default: %(default)g)")
+    add("--image-kb", type=float, metavar="X", help="kB of an image file (default: %(default)g)")
+    add("--answer-kb", type=float, metavar="X", help="kB of an answer (default: %(default)g)")
     add = parser.add_argument_group("the simulation").add_argument
     add("--simulate", action="store_true", help="simulate the plan, and compare")
     add("--seconds", type=float, default=60.0, metavar="S", help="simulated time (default: %(default)g)")
@@ -82,6 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--starved-s", type=float, default=1.0, metavar="S", help="a stream that waits longer for a batch is counted "
         "as starved (default: %(default)g)")  # fmt: skip
     add("--figure", metavar="FILE.png", help="simulate one replica at ten loads and draw its latency")
+    parser.set_defaults(**{item.name: item.default for item in fields(ScaleOptions) if item.default is not MISSING})
 
 
 def _read_count(word: str) -> int:

@@ -19,7 +19,7 @@ from lmr.bench.running.inputs import describe_backbone, find_dataset
 from lmr.bench.running.row import Row
 from lmr.bench.running.run import Stop, run_task
 from lmr.cluster.crew_actor import CrewActor, UnfitNode
-from lmr.core.errors import LmrError
+from lmr.core.errors import LmrError, describe_error
 from lmr.core.files import write_atomically
 
 
@@ -112,10 +112,8 @@ class BenchActor(CrewActor):
             return TaskResult(checkpoint=CheckpointFiles.read(self.folder, task.run))
         except UnfitNode as error:
             return TaskResult(words=str(error), unfit=True)
-        except LmrError as error:
-            return TaskResult(words=str(error), details=traceback.format_exc())
         except Exception as error:
-            return TaskResult(words=f"{type(error).__name__}: {error}", details=traceback.format_exc())
+            return TaskResult(words=describe_error(error), details=traceback.format_exc())
         finally:
             Checkpoint(self.folder, task.run).delete()
         samples = self.folder / "samples" / f"{task.run}.npz"

@@ -37,6 +37,22 @@ class Node:
         return f"{self.name}: {self.cores} cores, {self.memory / 1e9:.1f} GB free"
 
 
+def choose_threads(small: bool, nodes: Sequence[Node]) -> int:
+    """Threads of every member: one for small models, otherwise as many as the smallest node has cores."""
+    return 1 if small else min(node.cores for node in nodes)
+
+
+def count_places(nodes: Sequence[Node], threads: int) -> int:
+    """How many members with so many threads the nodes have room for."""
+    return max(1, sum(node.cores // threads for node in nodes))
+
+
+def describe_members(nodes: Sequence[Node], count: int, threads: int) -> list[str]:
+    """The nodes and the members of a crew, in lines."""
+    words = f"Members: {count}, with {threads} {'thread' if threads == 1 else 'threads'} each."
+    return [*(f"Node {node.words}" for node in nodes), words]
+
+
 def list_versions() -> dict[str, str]:
     """What determines the last digits of a result, as rows carry it."""
     found = {"lmr": __version__, "python": platform.python_version(), "machine": platform.machine()}

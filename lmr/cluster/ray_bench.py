@@ -14,7 +14,15 @@ from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import Outcome, are_small, check_workers, run_bench
 from lmr.bench.running.run import SAVE_SECONDS
-from lmr.cluster.nodes import Node, check_nodes, find_nodes, list_versions
+from lmr.cluster.nodes import (
+    Node,
+    check_nodes,
+    choose_threads,
+    count_places,
+    describe_members,
+    find_nodes,
+    list_versions,
+)
 from lmr.cluster.ray_crew import RayCrew
 
 
@@ -50,9 +58,9 @@ def run_ray_bench(
 
 def plan_members(tasks: Sequence[Task], nodes: Sequence[Node], workers: int | None) -> tuple[int, int]:
     """How many members, and how many threads each."""
-    threads = 1 if are_small(tasks) else min(node.cores for node in nodes)
-    places = sum(node.cores // threads for node in nodes)
-    return max(1, min(workers or places, places)), threads
+    threads = choose_threads(are_small(tasks), nodes)
+    places = count_places(nodes, threads)
+    return min(workers or places, places), threads
 
 
 def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None, workers: int | None) -> str:
@@ -61,8 +69,7 @@ def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None, worker
     check_nodes(nodes, list_versions())
     tasks = list_tasks(list(plans), root, lambda words: print(f"lmr: {words}", file=sys.stderr))
     count, threads = plan_members(tasks, nodes, workers)
-    lines = [f"Node {node.words}" for node in nodes]
-    lines.append(f"Members: {count}, with {threads} {'thread' if threads == 1 else 'threads'} each.")
+    lines = describe_members(nodes, count, threads)
     groups = Counter((task.backbone, task.dataset, task.domain, task.severity) for task in tasks)
     for (backbone, dataset, domain, severity), runs in groups.items():
         lines.append(f"  {runs:4} runs on one member: {backbone}, {dataset} {domain} {severity or ''}".rstrip())

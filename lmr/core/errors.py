@@ -13,3 +13,8 @@ class LmrError(ValueError):
         ...
         lmr.core.errors.LmrError: There is no model 'VIT-B-16'. Did you mean 'ViT-B-16'? ...
     """
+
+
+def describe_error(error: Exception) -> str:
+    """An error for a report: an LmrError explains itself, of any other the kind is said too."""
+    return str(error) if isinstance(error, LmrError) else f"{type(error).__name__}: {error}"

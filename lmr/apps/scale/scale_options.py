@@ -32,11 +32,11 @@ class ScaleOptions:
     utilisation: float = 0.4
     overhead_ms: float = 10.0
     load: float = 0.7
-    max_batch: int = 64
-    max_step_ms: float = 1000.0
-    max_wait_ms: float = 5.0
-    durability: Durability = "answer"
-    interval: float = 1.0
+    max_batch: int = ServiceSettings.max_batch
+    max_step_ms: float = ServiceSettings.max_step_ms
+    max_wait_ms: float = ServiceSettings.max_wait_ms
+    durability: Durability = ServiceSettings.durability
+    interval: float = ServiceSettings.interval_s
     commit_ms: float = 4.0
     gpus_per_machine: int = 8
     disk_mb_s: float = 2000.0

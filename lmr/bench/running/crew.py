@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 from lmr.bench.plans.task import Task
 from lmr.bench.running.row import Row
 from lmr.bench.running.run import Stop, run_task
-from lmr.core.errors import LmrError
+from lmr.core.errors import describe_error
 
 REPORT_SECONDS = 0.2  # between reports of one worker
 STOP_SECONDS = 20.0  # for workers to save their checkpoints
@@ -247,11 +247,8 @@ def _serve_task(task: Task, connection: Connection, folder: Path, save_seconds: 
         row = run_task(task, folder, report, say, save_seconds)
     except Stop:
         raise
-    except LmrError as error:
-        connection.send(Event("failed", 0, task, words=str(error), details=traceback.format_exc()))
     except Exception as error:
-        words = f"{type(error).__name__}: {error}"
-        connection.send(Event("failed", 0, task, words=words, details=traceback.format_exc()))
+        connection.send(Event("failed", 0, task, words=describe_error(error), details=traceback.format_exc()))
     else:
         connection.send(Event("done", 0, task, row=row))
 

@@ -22,7 +22,7 @@ from lmr.apps.predict.predict_streams import RunTally, label_stream
 from lmr.bench.running.run import Stop
 from lmr.cluster.crew_actor import CrewActor, UnfitNode
 from lmr.cluster.nodes import read_free_memory
-from lmr.core.errors import LmrError
+from lmr.core.errors import LmrError, describe_error
 from lmr.core.state import read_state
 from lmr.images.path_lists import ListedImage
 from lmr.images.remote_files import RemoteImage, is_url, open_remote
@@ -116,10 +116,8 @@ class PredictActor(CrewActor):
                 self._label(labeller, ticket)
         except Stop:
             return ShardResult(self.read_news(), stopped=True)
-        except LmrError as error:
-            return ShardResult(self.read_news(), str(error), traceback.format_exc())
         except Exception as error:
-            return ShardResult(self.read_news(), f"{type(error).__name__}: {error}", traceback.format_exc())
+            return ShardResult(self.read_news(), describe_error(error), traceback.format_exc())
         return ShardResult(self.read_news())
 
     def _load(self) -> Labeller:

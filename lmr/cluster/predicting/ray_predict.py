@@ -13,7 +13,15 @@ from lmr.apps.predict.labeller import Labeller
 from lmr.apps.predict.predict_streams import RunTally, StreamPlan, predict_streams
 from lmr.apps.predict.predict_summary import PredictSummary
 from lmr.apps.predict.stream_parts import StreamParts
-from lmr.cluster.nodes import Node, check_nodes, find_nodes, list_versions
+from lmr.cluster.nodes import (
+    Node,
+    check_nodes,
+    choose_threads,
+    count_places,
+    describe_members,
+    find_nodes,
+    list_versions,
+)
 from lmr.cluster.predicting.predict_actor import LabelSetup
 from lmr.cluster.predicting.shard_crew import ShardCrew, ShardJob
 from lmr.cluster.predicting.shard_view import ShardView
@@ -65,25 +73,18 @@ def describe_shards(ray: Any, plan: StreamPlan) -> str:
     _, threads = _prepare(plan, nodes, SAVE_SECONDS)
     places = count_places(nodes, threads)
     shards = make_shards(plan.streams, plan.shards or places)
-    lines = [f"Node {node.words}" for node in nodes]
     members = min(len(shards), places)
-    lines.append(f"Members: {members}, with {threads} {'thread' if threads == 1 else 'threads'} each.")
-    lines.append(plan.describe(shards))
+    lines = [*describe_members(nodes, members, threads), plan.describe(shards)]
     if len(shards) > members:
         lines.append(f"The first {members} shards start at once, each of the others when a member is free.")
     return "\n".join(lines)
-
-
-def count_places(nodes: Sequence[Node], threads: int) -> int:
-    """How many members with so many threads the nodes have room for."""
-    return max(1, sum(node.cores // threads for node in nodes))
 
 
 def _prepare(plan: StreamPlan, nodes: Sequence[Node], save_seconds: float) -> tuple[LabelSetup, int]:
     """What members need, and their threads. The model is loaded here too: what is wrong with it shows before work."""
     labeller = Labeller(plan.order)
     weights = sum(tensor.numel() * tensor.element_size() for tensor in labeller.classifier.encoder.parameters())
-    threads = 1 if labeller.backbone.is_small else min(node.cores for node in nodes)
+    threads = choose_threads(labeller.backbone.is_small, nodes)
     labeller.prepare(None, None, plan.videos)  # the method
     fingerprint = labeller.classifier.fingerprint
     setup = LabelSetup(plan.order, fingerprint, weights, os.getcwd(), plan.out.suffix, plan.videos, save_seconds)

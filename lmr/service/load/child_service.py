@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -103,8 +102,3 @@ def read_cpu_seconds(service: ChildService) -> float:
 def read_memory_mb(service: ChildService) -> float:
     """Resident memory of the service."""
     return service.read_metrics()["process_resident_memory_bytes"] / 1e6
-
-
-def count_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
