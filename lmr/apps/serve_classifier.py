@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import threading
@@ -71,6 +72,8 @@ class ServingPlan:
     def start_engine(self, method: Method, store: StateStore | None) -> Engine:
         """An engine that serves the method of ``load``."""
         engine = Engine(watch_served(method, self.guard), self.names, self.settings, store)
+        gc.collect()
+        gc.freeze()  # modules and model stay: to look through them for garbage would stop all threads for 0.1 s
         engine.start()
         return engine
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lmr.core.batch import FrozenAnswer
 from lmr.core.functional.by_stream import choose_rows
+from lmr.core.functional.pulling import pull_back
 from lmr.core.method import COUNTS, Method, Mix, Ranges
 from lmr.core.norms import NormBank
 from lmr.core.optim import Optimizer, OptimizerName
@@ -172,7 +173,7 @@ class NormMethod(Method):
             with torch.enable_grad():
                 measured = measure(self.image_cosines(images, norms, mix.index))
             values = tuple(value.detach() for value in measured)
-            return TracedBatch(values, lambda slope: torch.autograd.grad(measured[0], norms, slope)[0])
+            return TracedBatch(values, lambda slope: pull_back(measured[0], norms, slope))
         seen, slopes = [], []
         for part in parts:
             rows = norms[mix.index[part]].requires_grad_()
@@ -181,7 +182,7 @@ class NormMethod(Method):
                 number, used, *rest = measure(self.image_cosines(images[part], rows, each))
             slopes.append(torch.zeros_like(rows))
             if bool(used.any()):
-                (slopes[-1],) = torch.autograd.grad(number, rows, used.to(number.dtype))
+                slopes[-1] = pull_back(number, rows, used.to(number.dtype))
             seen.append((number.detach(), used, *(value.detach() for value in rest)))
             del number, rest
         values = tuple(torch.cat(pieces) for pieces in zip(*seen, strict=True))

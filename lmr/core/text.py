@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
+from lmr.core.functional.pulling import pull_back
 from lmr.core.locks import hold
 
 T = TypeVar("T")
@@ -134,4 +135,4 @@ def _pull_back(encoded: Tensor, rows: Tensor, gradient: Tensor) -> Tensor:
     """The gradient along ``rows`` through the output of a tower; zero if the tower has no norms."""
     if not encoded.requires_grad:
         return torch.zeros_like(rows)
-    return torch.autograd.grad(encoded, rows, gradient)[0]
+    return pull_back(encoded, rows, gradient)

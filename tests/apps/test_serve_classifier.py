@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,15 @@ import torch
 from service_maker import NAMES, load_pocket
 
 from lmr.apps import serve_classifier as module
-from lmr.apps.serve_classifier import check_packages, choose_threads, choose_token, create_served, open_store
+from lmr.apps.serve_classifier import (
+    check_packages,
+    choose_threads,
+    choose_token,
+    create_served,
+    open_store,
+    plan_service,
+    serve_classifier,
+)
 from lmr.core.errors import LmrError
 from lmr.watching.watch_settings import WatchSettings
 
@@ -84,3 +94,16 @@ def test_store_belongs_to_a_method_and_a_watch(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LmrError, match="Cannot create the folder of states"):
         open_store(tmp_path / "file", method, None)
+
+
+def test_garbage_is_looked_for_only_in_what_is_new() -> None:
+    """Going through all modules and the model would stop every thread."""
+    while_serving: list[int] = []
+
+    def look(url: str, stop: Callable[[], None]) -> None:
+        while_serving.append(gc.get_freeze_count())
+        stop()
+
+    before = gc.get_freeze_count()
+    serve_classifier(plan_service(NAMES, model="pocket"), port=0, say=lambda line: None, on_ready=look)
+    assert while_serving[0] > before

@@ -237,6 +237,12 @@ def test_error_of_the_machine_is_not_dressed_up(prototypes: Tensor, images: Tens
         lmr.ZeroShot(Giving(run_out), prototypes).features(images)
 
 
+def test_images_whose_sum_is_not_finite_may_be(encoder: nn.Module, prototypes: Tensor, images: Tensor) -> None:
+    large = torch.full_like(images, torch.finfo(images.dtype).max)
+    assert large.sum().isinf()
+    lmr.ZeroShot(encoder, prototypes).check(large)
+
+
 def test_check_names_the_bad_images(encoder: nn.Module, prototypes: Tensor, images: Tensor) -> None:
     clip = lmr.ZeroShot(encoder, prototypes, input_shape=(3, 2, 2))
     clip.check(images)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.functional.pulling import pull_back
 from lmr.core.locks import hold
 from lmr.core.placement import widen
 from lmr.core.text import ContextPrompts, TextSide
@@ -48,8 +49,7 @@ class ContextTuner:
                 own = row.detach().requires_grad_()
                 prototypes = self._encode(part, own)
                 for k, slope in enumerate(slopes[:, part]):
-                    (found,) = torch.autograd.grad(prototypes, own, slope, retain_graph=k + 1 < len(slopes))
-                    total[k] += found
+                    total[k] += pull_back(prototypes, own, slope, keep_graph=k + 1 < len(slopes))
         return total
 
     def _split(self) -> Iterator[Tensor]:

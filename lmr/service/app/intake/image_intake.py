@@ -38,7 +38,7 @@ class ReadyImages:
 
 
 class ImageIntake:
-    """Decodes and preprocesses. As many images may wait for it as may wait for the model."""
+    """Decodes and preprocesses. As many requests may wait for it as images may wait for the model."""
 
     def __init__(self, preprocess: Callable[[Image], Tensor], settings: ServiceSettings) -> None:
         self._preprocess, self._settings = preprocess, settings
@@ -46,24 +46,21 @@ class ImageIntake:
         self._waiting = 0
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Something else that the event loop should not wait for, in a thread of the pool."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-    async def prepare(self, pictures: Sequence[Picture], show: Show | None = None) -> ReadyImages:
-        """Images for the model; HttpProblem if none of them can be read. ``show`` is given every image."""
-        if self._waiting + len(pictures) > self._settings.queue_images:
+        """What the event loop should not wait for, in a thread of the pool; QueueFull if too many wait for one."""
+        if self._waiting >= self._settings.queue_images:
             raise QueueFull("Too many images wait to be decoded; send this request again.", 1.0)
-        self._waiting += len(pictures)
+        self._waiting += 1
         try:
-            return await self.run(lambda: self._prepare(pictures, show))
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         finally:
-            self._waiting -= len(pictures)
+            self._waiting -= 1
 
     def close(self) -> None:
         """End the threads; what they work on is finished."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _prepare(self, pictures: Sequence[Picture], show: Show | None) -> ReadyImages:
+    def prepare(self, pictures: Sequence[Picture], show: Show | None = None) -> ReadyImages:
+        """Images for the model; HttpProblem if none of them can be read. ``show`` is given every image."""
         inputs: list[Tensor] = []
         problems: dict[int, LmrError] = {}
         digest = hashlib.sha256()

@@ -47,10 +47,14 @@ async def run_step(
     async with service.bodies.read(request, seconds) as body:
         if key is None:  # a request with a key may have its answer already
             _refuse_early(service)
-        step = await parts.intake.run(lambda: read(body))
         small: list[bytes] = []
         show = None if service.frames is None else lambda image: small.append(shrink_frame(image))
-        ready = await parts.intake.prepare(step.pictures, show)
+
+        def take() -> tuple[Step, ReadyImages]:
+            step = read(body)
+            return step, parts.intake.prepare(step.pictures, show)
+
+        step, ready = await parts.intake.run(take)
     asked = StepRequest(
         stream=step.stream,
         images=ready.images,

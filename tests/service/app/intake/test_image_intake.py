@@ -50,7 +50,7 @@ def intake() -> Iterator[ImageIntake]:
 
 
 def prepare(intake: ImageIntake, *pictures: Picture) -> ReadyImages:
-    return asyncio.run(intake.prepare(pictures))
+    return asyncio.run(intake.run(lambda: intake.prepare(pictures)))
 
 
 def test_images_are_those_of_the_library(intake: ImageIntake) -> None:
@@ -118,7 +118,7 @@ def test_digest_tells_images_apart(intake: ImageIntake) -> None:
     assert prepare(intake, one).digest == digests[0]
 
 
-def test_only_so_many_images_wait() -> None:
+def test_only_so_many_requests_wait() -> None:
     """While the pool is busy, further requests are refused instead of piling up."""
     go = threading.Event()
     prepared = load_pocket().preprocess
@@ -127,17 +127,17 @@ def test_only_so_many_images_wait() -> None:
         assert go.wait(60)
         return prepared(image)
 
-    intake = ImageIntake(preprocess, ServiceSettings(queue_images=4, max_images=4))
+    intake = ImageIntake(preprocess, ServiceSettings(queue_images=2, max_images=2))
 
     async def run() -> list[object]:
-        async def ask(*pictures: bytes) -> object:
+        async def ask() -> object:
             try:
-                return await intake.prepare(pictures)
+                return await intake.run(lambda: intake.prepare([make_file()]))
             except QueueFull as error:
                 go.set()
                 return error
 
-        return await asyncio.gather(ask(make_file(), make_file()), ask(make_file(), make_file()), ask(make_file()))
+        return await asyncio.gather(ask(), ask(), ask())
 
     first, second, third = asyncio.run(run())
     intake.close()
