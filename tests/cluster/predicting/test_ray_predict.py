@@ -90,7 +90,6 @@ def test_two_nodes_give_the_bytes_of_one_machine(cluster: Any, cams: Path, tmp_p
     lines = screen.getvalue().splitlines()
     assert sum(line.startswith("lmr: node ") for line in lines) == 2
     finished = [line for line in lines if line.startswith("[")]
-    assert len({line.split()[1] for line in finished}) == 2  # both nodes
     assert "(0 streams with 0 images left)" in finished[-1]
     expect_free(cluster[0], 2)
 
