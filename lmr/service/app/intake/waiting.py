@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
 
@@ -25,17 +25,18 @@ async def wait_for(future: Future[Result]) -> Result:
 
 async def wait_while_connected(request: Request, engine: Engine, future: Future[StepAnswer]) -> StepAnswer:
     """The answer; if the client goes first, a request that still waits is dropped, so that nothing adapts."""
-    answer = asyncio.ensure_future(wait_for(future))
+    answer = asyncio.wrap_future(future)  # never cancelled here, as that would cancel the engine's future
     gone = asyncio.ensure_future(_wait_until_gone(request))
+    both: set[asyncio.Future[Any]] = {answer, gone}
     try:
-        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if answer.done():
-            return answer.result()
-        engine.drop(future)
-        raise ClientGone
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
-        answer.cancel()
+    if answer.done():
+        return answer.result()
+    answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody is left to be told of it
+    engine.drop(future)
+    raise ClientGone
 
 
 async def _wait_until_gone(request: Request) -> None:
