@@ -127,6 +127,13 @@ def test_the_command_says_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFi
     assert said.count("is used instead") == 1
 
 
+def test_other_methods_have_the_values_of_the_dataset_in_every_part_of_the_plan_photo() -> None:
+    values = {"cifar10-c|photo-c": "gamma0=0.3", "cifar100-c|": "gamma0=4.0"}
+    for part in read_plan("photo", {"methods": "lmr"}).parts:
+        (dataset,), (method,) = part.datasets, part.methods
+        assert values[dataset] in method.spec, (dataset, part.corruptions)
+
+
 def test_the_plan_photo_takes_the_whole_sets_where_they_are(tmp_path: Path) -> None:
     plan = read_plan("photo", {"corruptions": ["fog"], "images": 10, "forgetting": 0})
     assert {task.dataset for task in list_tasks([plan], str(tmp_path))} == {"photo-c"}
