@@ -23,6 +23,7 @@ from lmr.apps.model_options import (
     make_classifier,
 )
 from lmr.apps.predict.predict_images import read_labels
+from lmr.core.allocator import keep_freed_memory
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
@@ -64,6 +65,7 @@ class ServingPlan:
 
     def load(self) -> tuple[Backbone, Method]:
         """The model and the method, without its watch; torch has as many threads as suit the model from now on."""
+        keep_freed_memory()
         backbone = self.options.load(self.model)
         torch.set_num_threads(choose_threads(self.threads, backbone))  # the compute thread is started after this
         classifier = make_classifier(backbone, self.names, self.wording)

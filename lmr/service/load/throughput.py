@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import statistics
+from collections import Counter
 
 import torch
 
 from lmr.service.client.service_answer import ServiceAnswer
 from lmr.service.client.service_client import Client
-from lmr.service.load.bare_loop import BareLoop
+from lmr.service.load.bare_loop import BareLoop, ImageCost, sum_costs
 from lmr.service.load.child_service import read_cpu_seconds
 from lmr.service.load.load_bench import LoadBench, read_spec
 from lmr.service.load.load_images import draw_image
@@ -18,6 +19,7 @@ from lmr.service.load.senders import find_percentile, run_senders
 
 STREAMS, MOST = 16, 64  # streams that saturate the service; images of its largest batch
 VARIETY = 64  # different images
+TURNS = 8  # of the bare loop and of the service
 
 
 def measure_vit(bench: LoadBench) -> LoadResult:
@@ -40,7 +42,7 @@ def measure_pocket_1(bench: LoadBench) -> LoadResult:
 def _measure(
     bench: LoadBench, model: LoadModel, each: int, seconds: float, aim: float, options: list[str] | None = None
 ) -> LoadResult:
-    """Bare loop, service, bare loop: a machine that slows down meanwhile slows both."""
+    """Bare loop and service by turns, and the median of their ratios: a machine that slows down slows both."""
     images = [draw_image(number, model.side) for number in range(VARIETY)]
     names = name_streams(STREAMS)
 
@@ -52,28 +54,33 @@ def _measure(
         spec, watched = read_spec(service)
         bare = BareLoop(model, model.load(), min(STREAMS, MOST // each), each, spec, watched)
         run_senders(service.url, STREAMS, send, bench.choose(5, 0.5), patience=60)  # warm
-        cost = bare.run(seconds / 2)
-        cpu = read_cpu_seconds(service)
-        tolls, wall = run_senders(service.url, STREAMS, send, seconds, patience=60)
-        cpu = read_cpu_seconds(service) - cpu
-        cost = cost + bare.run(seconds / 2)
-    rate = tolls.images / cpu if cpu else math.nan
-    share = rate / cost.per_cpu_second
+        alone, served, codes, batches = list[ImageCost](), list[ImageCost](), Counter[int](), list[float]()
+        for _ in range(TURNS):
+            alone.append(bare.run(seconds / TURNS))
+            cpu = read_cpu_seconds(service)
+            tolls, wall = run_senders(service.url, STREAMS, send, seconds / TURNS, patience=60)
+            served.append(ImageCost(tolls.images, read_cpu_seconds(service) - cpu, wall))
+            codes += tolls.codes
+            batches += tolls.batch_images
+    shares = [one.per_cpu_second / other.per_cpu_second for one, other in zip(served, alone, strict=True)]
+    share, total, bare_total = statistics.median(shares), sum_costs(served), sum_costs(alone)
     figures = {
-        "images": tolls.images,
-        "service_images_per_cpu_second": rate,
-        "bare_images_per_cpu_second": cost.per_cpu_second,
+        "images": total.images,
+        "service_images_per_cpu_second": total.per_cpu_second,
+        "bare_images_per_cpu_second": bare_total.per_cpu_second,
         "share": share,
-        "service_images_per_second": tolls.images / wall,
-        "bare_images_per_second": cost.images / cost.seconds,
-        "mean_batch_images": sum(tolls.batch_images) / max(len(tolls.batch_images), 1),
-        "codes": dict(tolls.codes),
+        "shares": shares,
+        "service_images_per_second": total.images / total.seconds,
+        "bare_images_per_second": bare_total.images / bare_total.seconds,
+        "mean_batch_images": sum(batches) / max(len(batches), 1),
+        "codes": dict(codes),
         "spec": spec,
         "threads": torch.get_num_threads(),
     }
     found = (
-        f"{share:.2f} ({rate:.1f} against {cost.per_cpu_second:.1f} images per CPU second; "
-        f"{figures['service_images_per_second']:.1f} and {figures['bare_images_per_second']:.1f} per second)"
+        f"{share:.2f} ({total.per_cpu_second:.1f} against {bare_total.per_cpu_second:.1f} images per CPU second; "
+        f"turns from {min(shares):.2f} to {max(shares):.2f}; {figures['service_images_per_second']:.1f} and "
+        f"{figures['bare_images_per_second']:.1f} per second)"
     )
     setting = f"{model.name}, {STREAMS} streams, {each} image{'s' if each > 1 else ''} a request"
     return LoadResult(
@@ -81,7 +88,7 @@ def _measure(
         setting,
         f"≥ {aim:.2f} of the bare loop",
         found,
-        judge(share >= aim, set(tolls.codes) == {200}),
+        judge(share >= aim, set(codes) == {200}),
         figures,
     )
 
