@@ -38,6 +38,12 @@ class ScriptedEngine(Engine):
         self.events: list[ServiceEvent] = []
         self.listeners: list[Callable[[BatchReport], None]] = []
         self.drained: float | None = None
+        self.full: Exception | None = None  # what every request is refused by before it is decoded, but for known keys
+        self.known_keys: set[str | None] = set()
+
+    def check_room(self, stream: str, key: str | None) -> None:
+        if self.full is not None and key not in self.known_keys:
+            raise self.full
 
     def start(self) -> None:
         pass

@@ -8,6 +8,7 @@ can be written again.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 import time
@@ -32,6 +33,7 @@ from lmr.service.engine.step_types import (
     ComputeFailed,
     DeadlinePassed,
     NotReady,
+    QueueFull,
     Refused,
     StepAnswer,
     StepRequest,
@@ -140,6 +142,24 @@ class Engine:
         except Refused as error:
             future.set_exception(error)
         return future
+
+    def check_room(self, stream: str, key: str | None) -> None:
+        """QueueFull if a request of this stream would be refused whatever it holds: known before it is decoded.
+
+        One whose key is known has its answer already, or gets it from a request that was taken.
+        """
+        with self._changed:
+            if key is not None and self._delivery.keys.knows(stream, key):
+                return
+            try:
+                self._scheduler.check_room(stream, 1)
+                return
+            except QueueFull as error:
+                refusal = error
+        with contextlib.suppress(sqlite3.Error):  # without a store that can be read, the queue is full all the same
+            if key is not None and not self._store.shared and self._store.read_answer(stream, key) is not None:
+                return
+        raise refusal
 
     def drop(self, future: Future[StepAnswer]) -> bool:
         """The client has gone: True if its request still waited and was dropped, so that nothing adapts."""

@@ -27,6 +27,10 @@ class KeyTable:
             raise KeyInFlight(f"A request with the key {request.key!r} is being served; wait for its answer.")
         return replace(answer, replayed=True)
 
+    def knows(self, stream: str, key: str) -> bool:
+        """Whether a request with this key is being served, or was and is not committed yet."""
+        return (stream, key) in self._taken
+
     def note_answer(self, request: StepRequest, answer: StepAnswer) -> None:
         """Keep an answer that was given before it is committed."""
         if request.key is not None:

@@ -72,19 +72,24 @@ class Scheduler:
 
     def add(self, job: Job) -> None:
         """Let a job wait; QueueFull if there is no room, or ``job.overloaded`` where that is how overload is met."""
-        where = self._find_full(job, 1)
-        if where and self.settings.overload == "answer" and job.images:
-            job.overloaded = True
-            where = self._find_full(job, 2)
-        if where:
-            seconds = self._estimate_wait(where == "stream")
-            what = f"Stream {job.stream!r} has" if where == "stream" else "The service has"
-            raise QueueFull(f"{what} as many requests waiting as it may; try again in {seconds:.1f} seconds.", seconds)
+        job.overloaded = self.check_room(job.stream, job.images)
         job.number = next(self._numbers)
         self._queues.setdefault(job.stream, deque()).append(job)
         self._expected.pop(job.stream, None)
         self._expected[job.stream] = job.arrived
         self._count(job, 1)
+
+    def check_room(self, stream: str, images: int) -> bool:
+        """QueueFull if a job would find no room; True if it would be taken only because overload is met by answers."""
+        weight = max(1, images)
+        where, overloaded = self._find_full(stream, weight, 1), False
+        if where and self.settings.overload == "answer" and images:
+            where, overloaded = self._find_full(stream, weight, 2), True
+        if where:
+            seconds = self._estimate_wait(where == "stream")
+            what = f"Stream {stream!r} has" if where == "stream" else "The service has"
+            raise QueueFull(f"{what} as many requests waiting as it may; try again in {seconds:.1f} seconds.", seconds)
+        return overloaded
 
     def drop(self, job: Job) -> bool:
         """Let a job wait no longer; False if it did not wait."""
@@ -157,11 +162,11 @@ class Scheduler:
             del self._expected[next(iter(self._expected))]
         return all(stream in self._queues for stream in self._expected)
 
-    def _find_full(self, job: Job, times: int) -> str:
+    def _find_full(self, stream: str, weight: int, times: int) -> str:
         """What is full, if the bounds were so many times what they are: the "service", the "stream", or nothing."""
-        if self.images + job.weight > times * self.settings.queue_images:
+        if self.images + weight > times * self.settings.queue_images:
             return "service"
-        return "stream" if self.count(job.stream) >= times * self.settings.queue_per_stream else ""
+        return "stream" if self.count(stream) >= times * self.settings.queue_per_stream else ""
 
     def _estimate_wait(self, one_batch: bool) -> float:
         """Seconds until there is room: a stream has room after the next batch, the queue when it has been served."""

@@ -311,6 +311,22 @@ def test_full_queue_says_when_to_return() -> None:
     assert wait(engine, served).seq == 1
 
 
+@pytest.mark.parametrize("limits", [{"queue_images": 4, "max_images": 4}, {"queue_per_stream": 1}])
+def test_full_queue_is_known_before_images_are_decoded(limits: dict[str, int]) -> None:
+    """But a retry of a request that was taken or answered is let through to its answer."""
+    engine = make_engine(**limits)
+    engine.check_room("a", None)
+    assert ask(engine, make_request("a", 0, key="answered"))[0].seq == 1
+    waiting = engine.submit(make_request("a", 0, 4, key="taken"))
+    for key in (None, "new"):
+        with pytest.raises(QueueFull):
+            engine.check_room("a", key)
+    engine.check_room("a", "answered")
+    engine.check_room("a", "taken")
+    assert wait(engine, waiting).seq == 2
+    engine.check_room("a", "new")
+
+
 def test_bad_images_are_refused_and_spoil_nothing() -> None:
     engine = make_engine(max_images=4)
     good = engine.submit(make_request("a", 0))

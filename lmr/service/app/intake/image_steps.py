@@ -16,7 +16,7 @@ from lmr.service.app.intake.image_intake import ReadyImages
 from lmr.service.app.intake.request_options import check_key, choose_seconds
 from lmr.service.app.intake.waiting import wait_while_connected
 from lmr.service.app.live_service import LiveService
-from lmr.service.engine.step_types import QueueFull, RequestMode, StepAnswer, StepRequest
+from lmr.service.engine.step_types import RequestMode, StepAnswer, StepRequest
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,27 @@ async def run_step(
     read: Callable[[bytes], Step],
     key: str | None,
     timeout_ms: float | None,
+    stream: str | None = None,
 ) -> tuple[Step, StepAnswer]:
-    """Receive the body, ``read`` what it asks for, decode its images, and wait for their answer."""
+    """Receive the body, ``read`` what it asks for, decode its images, and wait for their answer.
+
+    What the engine would refuse is not decoded: under overload that would take the time of those it serves. It is not
+    even read where the ``stream`` is known before.
+    """
     parts = service.parts
     check_key(key)
     seconds = choose_seconds(timeout_ms, service.settings.timeout_ms)
     deadline = parts.engine.clock() + seconds
     async with service.bodies.read(request, seconds) as body:
-        if key is None:  # a request with a key may have its answer already
-            _refuse_early(service)
+        if stream is not None:
+            parts.engine.check_room(stream, key)
         small: list[bytes] = []
         show = None if service.frames is None else lambda image: small.append(shrink_frame(image))
 
         def take() -> tuple[Step, ReadyImages]:
             step = read(body)
+            if stream is None:
+                parts.engine.check_room(step.stream, key)
             return step, parts.intake.prepare(step.pictures, show)
 
         step, ready = await parts.intake.run(take)
@@ -70,14 +77,6 @@ async def run_step(
         for content, best in zip(small, answer.top, strict=True):
             service.frames.add(step.stream, ShownFrame(answer.seq, best[0][0], content))
     return step, answer
-
-
-def _refuse_early(service: LiveService) -> None:
-    """Do not decode what the engine would refuse: under overload that would take the time of those it serves."""
-    now, settings = service.look(), service.settings
-    if settings.overload == "shed" and now.queue_images >= settings.queue_images:
-        wait = now.queue_images / max(1.0, now.images_per_second)
-        raise QueueFull(f"The queue holds {now.queue_images} images, as many as it may; try again later.", wait)
 
 
 def _digest(step: ImageStep, ready: ReadyImages) -> str:

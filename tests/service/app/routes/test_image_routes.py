@@ -12,7 +12,7 @@ import pytest
 import torch
 from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, make_file, serve_scripted
 
-from lmr.service.engine.stream_types import Overview
+from lmr.service.engine.step_types import QueueFull
 from lmr.service.service_settings import ServiceSettings
 
 
@@ -146,11 +146,12 @@ def test_client_that_goes_is_dropped(service: ScriptedService) -> None:
 
 
 def test_full_queue_is_refused_before_decoding(service: ScriptedService) -> None:
-    service.engine.overview = Overview("ready", queue_images=256, images_per_second=64.0)
+    service.engine.full, service.engine.known_keys = QueueFull("The queue is full.", 4.0), {"known"}
     try:
-        answer = service.post(content=b"never looked at")
-        assert answer.status_code == 429
-        assert answer.headers["Retry-After"] == "4"
-        assert service.post(headers={"Idempotency-Key": "k"}).status_code == 200  # it may have its answer already
+        for headers in ({}, {"Idempotency-Key": "new"}):
+            answer = service.post(content=b"never looked at", headers=headers)
+            assert answer.status_code == 429
+            assert answer.headers["Retry-After"] == "4"
+        assert service.post(headers={"Idempotency-Key": "known"}).status_code == 200  # it has its answer already
     finally:
-        service.engine.overview = Overview("ready")
+        service.engine.full = None
