@@ -99,7 +99,7 @@ class _Uvicorn(uvicorn.Server):
         self._drain = drain
         self._asked: float | None = None  # when a signal asked to stop
         self._running = threading.Event()
-        self._silent: dict[Any, float] = {}  # connections without a request, and since when
+        self._silent: dict[Any, tuple[Any, float]] = {}  # idle connections: their last request, and since when
 
     def wait_until_started(self, seconds: float) -> bool:
         return self._running.wait(seconds)
@@ -118,11 +118,14 @@ class _Uvicorn(uvicorn.Server):
         """Close connections that do not send the head of a request: many of them would use up the sockets."""
         now = time.monotonic()
         connections: list[Any] = list(self.server_state.connections)  # of either protocol class of HTTP/1.1
-        silent = [one for one in connections if one.cycle is None or one.cycle.response_complete]
-        self._silent = {one: self._silent.get(one, now) for one in silent}
-        for one, since in self._silent.items():
-            if now - since > _HEAD_SECONDS:
+        idle = [one for one in connections if one.cycle is None or one.cycle.response_complete]
+        silent = {}
+        for one in idle:
+            last, since = self._silent.get(one, (one.cycle, now))
+            silent[one] = (last, since) if last is one.cycle else (one.cycle, now)  # there was a request in between
+            if now - silent[one][1] > _HEAD_SECONDS:
                 one.transport.close()
+        self._silent = silent
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
+import uvicorn
 from service_maker import TIMEOUT, make_file, serve_scripted
 
 from lmr.core.errors import LmrError
@@ -86,6 +88,34 @@ def test_events_end_with_the_service() -> None:
         assert next(lines).startswith("data: ")
         threading.Thread(target=made.server.stop).start()
         assert list(lines)[-1] == ""  # it ends after a whole frame, instead of waiting for ever
+
+
+class FakeConnection:
+    """What uvicorn keeps of a connection; its last request was answered."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.transport = self
+        self.answer_another()
+
+    def answer_another(self) -> None:
+        self.cycle = SimpleNamespace(response_complete=True)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_connection_that_is_idle_whenever_one_looks_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A camera with a frame a second, which is answered at once."""
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    server, camera, silent = module._Uvicorn(uvicorn.Config("none"), lambda: None), FakeConnection(), FakeConnection()
+    server.server_state.connections = {camera, silent}  # type: ignore[arg-type]
+    for now in range(3 * module._HEAD_SECONDS):
+        camera.answer_another()
+        server._close_silent()
+        assert silent.closed == (now > module._HEAD_SECONDS)
+    assert not camera.closed
 
 
 def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
