@@ -23,7 +23,6 @@ from lmr.apps.model_options import (
     make_classifier,
 )
 from lmr.apps.predict.predict_images import read_labels
-from lmr.core.allocator import keep_freed_memory
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
@@ -34,6 +33,7 @@ from lmr.models.known_models import DEFAULT_MODEL
 from lmr.service.client.token_file import read_token_file
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.working.packing import describe_identity
+from lmr.service.freed_memory import keep_freed_memory
 from lmr.service.loopback import is_loopback
 from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Store

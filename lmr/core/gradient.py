@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lmr.core.batch import FrozenAnswer
 from lmr.core.functional.by_stream import choose_rows
-from lmr.core.functional.pulling import pull_back
+from lmr.core.functional.gradients import pull_back
 from lmr.core.method import COUNTS, Method, Mix, Ranges
 from lmr.core.norms import NormBank
 from lmr.core.optim import Optimizer, OptimizerName

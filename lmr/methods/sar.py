@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lmr.core.functional.by_stream import choose_rows
+from lmr.core.functional.gradients import climb
 from lmr.core.functional.losses import entropy
-from lmr.core.functional.sharpness import climb
 from lmr.core.gradient import NormMethod
 from lmr.core.method import COUNTS, Mix, Prediction, Preset, Ranges
 from lmr.core.norms import list_numbered_modules

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.functional.pulling import pull_back
+from lmr.core.functional.gradients import pull_back
 from lmr.core.locks import hold
 from lmr.core.placement import widen
 from lmr.core.text import ContextPrompts, TextSide

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from lmr.core.allocator import keep_freed_memory
 from lmr.models import Backbone
+from lmr.service.freed_memory import keep_freed_memory
 from lmr.service.load.load_images import draw_pixels
 from lmr.service.load.load_models import LoadModel, make_method
 

@@ -156,7 +156,7 @@ def test_no_more_negatives_than_ten_classes_have() -> None:
 
 
 def test_the_plan_photo_has_both_batch_sizes_and_the_presets_of_its_sets() -> None:
-    *parts, clean = read_plan("photo").parts
+    *parts, clean, clean_100 = read_plan("photo").parts
     assert [(part.datasets, part.batch_sizes) for part in parts] == [
         (("cifar10-c|photo-c",), (64,)), (("cifar10-c|photo-c",), ()),
         (("cifar100-c|",), (64,)), (("cifar100-c|",), ()),
@@ -168,7 +168,7 @@ def test_the_plan_photo_has_both_batch_sizes_and_the_presets_of_its_sets() -> No
     for part, other in zip(whole, others, strict=True):
         assert set(other.methods) == {own for own in part.methods if own.batch_size not in (1, 64)}
     assert {(part.corruptions, part.images) for part in parts} == {((), None)}
-    assert clean.corruptions == ("clean",)
+    assert clean.corruptions == clean_100.corruptions == ("clean",)
 
 
 def test_the_quick_plans_are_short() -> None:

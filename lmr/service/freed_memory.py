@@ -1,4 +1,4 @@
-"""What the C library does with memory that was freed."""
+"""Memory that was freed stays with the process."""
 
 from __future__ import annotations
 

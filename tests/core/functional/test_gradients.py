@@ -1,4 +1,4 @@
-"""Pulling a slope back: the bits of torch.autograd.grad, without what its first call imports."""
+"""Pulling a slope back: the bits of torch.autograd.grad, without what its first call imports; and the climb of SAM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from lmr.core.functional.pulling import pull_back
+from lmr.core.functional.gradients import climb, pull_back
 
 
 def make_graph(shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -58,3 +58,8 @@ def test_a_step_imports_no_symbolic_algebra() -> None:
         "assert 'sympy' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_row_climbs_by_rho_along_its_own_gradient() -> None:
+    rows, gradient = torch.zeros(3, 2), torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, -1e-3]])
+    assert torch.allclose(climb(rows, gradient, 0.5), torch.tensor([[0.3, 0.4], [0.0, 0.0], [0.0, -0.5]]))

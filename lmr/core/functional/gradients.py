@@ -1,4 +1,4 @@
-"""Pull a slope back through a graph."""
+"""Gradients: pulled back through a graph, and the first half of a sharpness-aware step (Foret et al. 2021)."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ def pull_back(output: Tensor, source: Tensor, slope: Tensor, *, keep_graph: bool
     with torch.enable_grad():
         total = (output * slope).sum()
     return torch.autograd.grad(total, source, retain_graph=keep_graph)[0]
+
+
+def climb(rows: Tensor, gradient: Tensor, rho: float) -> Tensor:
+    """Every row [A, P] moved by ``rho`` uphill along its own gradient [A, P]; a gradient of 0 moves nothing."""
+    length: Tensor = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+    return rows + rho / (length + 1e-12) * gradient
