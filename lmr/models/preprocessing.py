@@ -82,8 +82,9 @@ class Preprocessing:
         for size in _list_passes(image.size, (width, height)):
             image = image.resize(size, Resampling[self.interpolation.upper()])
         left, top = self._centre(width), self._centre(height)
-        square = image.crop((left, top, left + self.resolution, top + self.resolution))
-        pixels = np.asarray(square)
+        if image.size != (self.resolution, self.resolution):
+            image = image.crop((left, top, left + self.resolution, top + self.resolution))
+        pixels = np.asarray(image)
         ready = np.empty((3, *pixels.shape[:2]), np.float32)
         for channel, levels in enumerate(self._levels):
             np.take(levels, pixels[..., channel], out=ready[channel], mode="clip")  # other modes make a copy first
@@ -158,6 +159,8 @@ def convert_to_rgb(image: Image) -> Image:
     """8-bit RGB. 16 bits are scaled as in lmr.images.image_files; Pillow would clip all values above 255."""
     from PIL.Image import fromarray
 
+    if image.mode == "RGB":
+        return image
     if not image.mode.startswith(("I", "F")):
         return image.convert("RGB")
     values = np.asarray(image)

@@ -12,6 +12,7 @@ from starlette.staticfiles import StaticFiles
 
 from lmr.service.app.http_errors import add_error_handlers
 from lmr.service.app.inference import inference_routes
+from lmr.service.app.intake.early_refusal import EarlyRefusal
 from lmr.service.app.intake.waiting import ClientGone
 from lmr.service.app.live_service import LiveService, Preprocess
 from lmr.service.app.request_gate import ASSETS, Gate
@@ -50,6 +51,7 @@ def make_service_app(service: LiveService, *, token: str | None = None) -> FastA
     add_error_handlers(app)
     app.add_exception_handler(ClientGone, _answer_nobody)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
+    app.add_middleware(EarlyRefusal, service=service)
     app.add_middleware(Gate, token=token, count=service.metrics.add_request)
     return app
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lmr.service.app.http_errors import HttpProblem
@@ -24,14 +24,15 @@ from lmr.service.loopback import is_loopback
 LOGGER = logging.getLogger("lmr.service.requests")
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 ASSETS = "/assets/"
-_PROTECTION = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+_DEFAULTS = [  # headers of every answer that does not set them itself
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
 _FAILED = "The service failed on this request; its log says why, under the request's X-Request-Id."
 CountRequest = Callable[[str, int, float], None]
 
@@ -57,11 +58,10 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                answered = MutableHeaders(scope=message)
-                answered["X-Request-Id"] = request_id
-                answered.setdefault("Cache-Control", "no-store")
-                for name, value in _PROTECTION.items():
-                    answered.setdefault(name, value)
+                given = list(message.get("headers", ()))
+                names = {name.lower() for name, _ in given}
+                defaults = [pair for pair in _DEFAULTS if pair[0] not in names]
+                message["headers"] = [*given, (b"x-request-id", request_id.encode("latin-1")), *defaults]
             await send(message)
 
         try:

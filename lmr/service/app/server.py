@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from lmr.core.errors import LmrError
+from lmr.service.app.bounded_http import BoundedHttp
 from lmr.service.app.live_service import LiveService
 
 LOGGER = logging.getLogger("lmr.service.server")
@@ -47,7 +48,7 @@ class Server:
             access_log=False,
             server_header=False,
             lifespan="on",
-            http="h11",
+            http=BoundedHttp,
             ws="none",
             timeout_graceful_shutdown=_FLUSH_SECONDS,
         )
@@ -117,7 +118,7 @@ class _Uvicorn(uvicorn.Server):
     def _close_silent(self) -> None:
         """Close connections that do not send the head of a request: many of them would use up the sockets."""
         now = time.monotonic()
-        connections: list[Any] = list(self.server_state.connections)  # of either protocol class of HTTP/1.1
+        connections: list[Any] = list(self.server_state.connections)
         idle = [one for one in connections if one.cycle is None or one.cycle.response_complete]
         silent = {}
         for one in idle:

@@ -38,27 +38,22 @@ async def run_step(
     read: Callable[[bytes], Step],
     key: str | None,
     timeout_ms: float | None,
-    stream: str | None = None,
 ) -> tuple[Step, StepAnswer]:
     """Receive the body, ``read`` what it asks for, decode its images, and wait for their answer.
 
-    What the engine would refuse is not decoded: under overload that would take the time of those it serves. It is not
-    even read where the ``stream`` is known before.
+    What the engine would refuse is not decoded: under overload that would take the time of those it serves.
     """
     parts = service.parts
     check_key(key)
     seconds = choose_seconds(timeout_ms, service.settings.timeout_ms)
     deadline = parts.engine.clock() + seconds
     async with service.bodies.read(request, seconds) as body:
-        if stream is not None:
-            parts.engine.check_room(stream, key)
         small: list[bytes] = []
         show = None if service.frames is None else lambda image: small.append(shrink_frame(image))
 
         def take() -> tuple[Step, ReadyImages]:
             step = read(body)
-            if stream is None:
-                parts.engine.check_room(step.stream, key)
+            parts.engine.check_room(step.stream, key)
             return step, parts.intake.prepare(step.pictures, show)
 
         step, ready = await parts.intake.run(take)

@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 
 from lmr.service.app.http_errors import pick_errors
 from lmr.service.app.images_answer import ImagesAnswer, describe_answer
+from lmr.service.app.intake.early_refusal import IMAGES_PATH
 from lmr.service.app.intake.image_bodies import FORM, IMAGE_TYPES, JSON, PART, ImagesBody, split_body
 from lmr.service.app.intake.image_steps import ImageStep, run_step
 from lmr.service.app.intake.request_options import IdempotencyKey, StreamName, TimeoutMs, check_stream
@@ -35,7 +36,7 @@ _BODY = {
 
 
 @router.post(
-    "/v1/streams/{stream}/images",
+    IMAGES_PATH,
     response_model=ImagesAnswer,
     responses=pick_errors(400, 401, 404, 409, 413, 415, 422, 429, 503, 504),
     openapi_extra={"requestBody": _BODY},
@@ -61,6 +62,6 @@ async def post_images(
     def read(body: bytes) -> ImageStep:
         return ImageStep(stream, split_body(kind, body, service.settings.max_images), top, mode)
 
-    _, answer = await run_step(request, service, read, key, timeout_ms, stream)
+    _, answer = await run_step(request, service, read, key, timeout_ms)
     body = describe_answer(answer, service.parts.model, service.engine.method.spec)
     return JSONResponse(body, headers={REPLAYED: "true"} if answer.replayed else None)

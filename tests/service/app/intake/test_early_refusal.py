@@ -1,0 +1,93 @@
+"""A full queue refuses by the head of a request: no body, no routes, and the connection stays."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
+
+from lmr.service.engine.step_types import QueueFull
+from lmr.service.service_settings import ServiceSettings
+
+LIMIT = 20_000
+
+
+@pytest.fixture
+def full() -> Iterator[ScriptedService]:
+    with serve_scripted(ServiceSettings(max_body=LIMIT)) as made:
+        made.engine.full = QueueFull("The service has as many requests waiting as it may.", 2.5)
+        yield made
+
+
+def write_head(length: int, key: str = "k") -> bytes:
+    return (
+        f"POST /v1/streams/cam/images HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+        f"Idempotency-Key: {key}\r\nContent-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+def read_answer(made: socket.socket) -> bytes:
+    """One answer, by its announced length."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        found += made.recv(65536)
+    head, _, body = found.partition(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    while len(body) < length:
+        body += made.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+def test_refused_before_the_body_and_the_connection_serves_again(full: ScriptedService) -> None:
+    host, port = full.server.url.removeprefix("http://").split(":")
+    picture = make_file()
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as made:
+        made.sendall(write_head(len(picture)))
+        refused = read_answer(made)  # the body has not been sent
+        made.sendall(picture)
+        full.engine.full = None
+        made.sendall(write_head(len(picture)) + picture)
+        served = read_answer(made)
+    assert refused.startswith(b"HTTP/1.1 429")
+    assert b"retry-after: 3" in refused.lower()
+    assert b'"queue_full"' in refused
+    assert served.startswith(b"HTTP/1.1 200")
+    assert len(full.engine.requests) == 1
+
+
+def test_refusal_is_counted_protected_and_has_its_id(full: ScriptedService) -> None:
+    answer = full.post(headers={"X-Request-Id": "order-66"})
+    assert answer.status_code == 429
+    assert answer.headers["X-Request-Id"] == "order-66"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    metrics = full.client.get("/metrics").text
+    assert 'lmr_requests_total{code="429",route="/v1/streams/{stream}/images"} 1.0' in metrics
+
+
+def test_known_key_is_served(full: ScriptedService) -> None:
+    full.engine.known_keys = {"known"}
+    assert full.post(headers={"Idempotency-Key": "known"}).status_code == 200
+    assert full.post(headers={"Idempotency-Key": "other"}).status_code == 429
+
+
+def test_body_without_or_above_its_length_is_left_to_the_app(full: ScriptedService) -> None:
+    """It reads what it may, and closes the connection on the rest."""
+    assert full.post(content=bytes(LIMIT + 1)).status_code == 413
+    chunks = full.client.post(
+        "/v1/streams/cam/images", content=iter([make_file()]), headers={"Content-Type": "image/jpeg"}
+    )
+    assert chunks.status_code == 429
+    assert not full.engine.requests
+
+
+def test_other_paths_pass(full: ScriptedService) -> None:
+    assert full.client.get("/v1/streams").status_code == 200
+    assert full.client.post("/v1/streams/cam:reset").status_code != 429
+
+
+def test_with_a_token_it_comes_after_the_gate() -> None:
+    with serve_scripted(token="a-token-of-many-letters") as made:
+        made.engine.full = QueueFull("Full.", 1.0)
+        assert made.post().status_code == 401
