@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from predict_runs import posix, start, wait_for_growth
-from ray_maker import expect_free, make_cluster, taking_interrupts, wait_for_nodes
+from ray_maker import expect_free, make_cluster, start_together, taking_interrupts, wait_for_nodes
 
 from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
@@ -60,12 +60,18 @@ def expect_same(folder: Path, other: Path) -> None:
             assert values.tobytes() == theirs[name].tobytes(), name
 
 
-def test_two_nodes_give_the_rows_and_samples_of_one_machine(cluster: Any, here: Path, tmp_path: Path) -> None:
+def test_two_nodes_give_the_rows_and_samples_of_one_machine(
+    cluster: Any, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expect_free(cluster[0], 2)
+    start_together(monkeypatch)
     screen = io.StringIO()
     outcome = run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=screen)
     assert outcome.failures == []
     expect_same(tmp_path, here)
-    assert screen.getvalue().count("lmr: node ") == 2
+    shown = screen.getvalue()
+    assert shown.count("lmr: node ") == 2
+    assert len({line.split("  ")[0].split("] ")[1] for line in shown.splitlines() if line.startswith("[")}) == 2  # both
     assert list(tmp_path.glob("checkpoints/*")) == []
 
 
@@ -144,17 +150,17 @@ def test_node_with_other_versions_runs_nothing(cluster: Any, tmp_path: Path) -> 
     assert kinds == {"word", "failed"}
 
 
-def test_dead_node_costs_time_only(cluster: Any, tmp_path: Path) -> None:
+def test_dead_node_costs_time_only(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second node is killed while its member is at work; the run continues elsewhere from its checkpoint."""
     ray, nodes = cluster
+    expect_free(ray, 2)
+    start_together(monkeypatch)
     plan, here = make_plan(methods="lmr", images=800), tmp_path / "here"
     run_bench(plan, here, workers=2, screen=io.StringIO())
     rows, words = {}, []
     victim = nodes.list_all_nodes()[-1]
     with RayCrew(ray, 2, 1, tmp_path, 0.0, list_versions()) as crew:
         for event in crew.run(list_tasks([plan])):
-            if crew.starting:  # otherwise the first member may do all while the second starts
-                ray.wait([where for _, where in crew.starting.values()], timeout=60)
             member = crew.members.get(event.worker)
             at_work = member is not None and bool(event.images) and not ray.wait([member.result], timeout=0)[0]
             if victim is not None and at_work and member.node == victim.node_id:

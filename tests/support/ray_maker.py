@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from lmr.cluster.actor_crew import ActorCrew
+
 
 @contextlib.contextmanager
 def make_cluster(nodes: int = 2) -> Iterator[tuple[Any, Any]]:
@@ -32,6 +34,21 @@ def make_cluster(nodes: int = 2) -> Iterator[tuple[Any, Any]]:
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def start_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Crews begin when all their members are there; otherwise the first may do all the work meanwhile."""
+    hire = ActorCrew._hire
+
+    def hire_all(self: ActorCrew[Any, Any, Any], left: list[Any]) -> None:
+        begin = not self.members
+        hire(self, left)
+        while begin and self.starting:
+            places = [where for _, where in self.starting.values()]
+            assert len(self.ray.wait(places, num_returns=len(places), timeout=120)[0]) == len(places)
+            hire(self, left)
+
+    monkeypatch.setattr(ActorCrew, "_hire", hire_all)
 
 
 def wait_for_nodes(ray: Any, count: int) -> None:

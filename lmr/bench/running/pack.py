@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import lzma
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from lmr.bench.running.packed_answers import (
     write_packed,
     write_streams,
 )
-from lmr.bench.running.row import Row, append_row, read_rows, write_samples
+from lmr.bench.running.row import PACKED_ROWS, ROWS, Row, append_row, read_rows, write_samples
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, write_atomically
 
@@ -61,7 +62,9 @@ def pack_runs(sources: Sequence[Path], target: Path) -> PackOutcome:
             new, words = _pack_file(target, name, list(members.values()), {row.run for row in kept})
             added += new
             notes += words
-        write_atomically(target / "rows.jsonl", "".join(row.to_json() for row in kept + added).encode())
+        lines = "".join(row.to_json() for row in kept + added).encode()
+        write_atomically(target / PACKED_ROWS, lzma.compress(lines, preset=9 | lzma.PRESET_EXTREME))
+        (target / ROWS).unlink(missing_ok=True)  # packs of earlier versions have the rows as they are
         return PackOutcome(len(kept) + len(added), len(added), measure_pack(target), tuple(notes))
 
 
@@ -100,11 +103,11 @@ def _are_same(one: PackedRun | None, other: PackedRun) -> bool:
 
 def _read_kept(target: Path) -> list[Row]:
     """The rows of a pack, all of which must be sound: it is rewritten."""
-    if not (target / "rows.jsonl").exists():
+    if not any((target / name).exists() for name in (PACKED_ROWS, ROWS)):
         return []
     rows, words = read_rows(target)
     if words:
-        raise LmrError(f"{words[0]} Restore {str(target / 'rows.jsonl')!r}, or delete the pack and make it again.")
+        raise LmrError(f"{words[0]} Restore the rows of {str(target)!r}, or delete the pack and make it again.")
     return rows
 
 

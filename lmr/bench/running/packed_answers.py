@@ -1,9 +1,10 @@
 """Packed answers: what tables need of finished runs, small enough for a repository.
 
-A pack is a folder with the ``rows.jsonl`` of a bench, one file ``answers/*.npz.xz`` for every dataset, domain and
-severity, and ``streams.npz.xz``. A stream is the order of the images with their labels; runs on the same images in the
-same order share it, whatever the domain. Predictions are sorted by image, so that those of other methods and orders are
-nearly the same bytes. The rest of the samples (confidence, gap, margin, recovery) is not kept, and reads as NaN.
+A pack is a folder with the rows of a bench in ``rows.jsonl.xz``, one file ``answers/*.npz.xz`` for every dataset,
+domain and severity, and ``streams.npz.xz``. A stream is the order of the images with their labels; runs on the same
+images in the same order share it, whatever the domain. Predictions are sorted by image, so that those of other methods
+and orders are nearly the same bytes. The rest of the samples (confidence, gap, margin, recovery) is not kept, and reads
+as NaN.
 
 Runs are only ever added to a pack. A row is written after its answers, so that a kill leaves a pack without the row.
 """
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmr.bench.running.row import SAMPLES, Row, read_samples
+from lmr.bench.running.row import PACKED_ROWS, SAMPLES, Row, read_samples
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 
@@ -123,7 +124,7 @@ def measure_pack(folder: Path) -> int:
 
 
 def _list_files(folder: Path) -> Iterable[Path]:
-    return [folder / "rows.jsonl", folder / STREAMS, *(folder / ANSWERS).glob("*.npz.xz")]
+    return [folder / PACKED_ROWS, folder / STREAMS, *(folder / ANSWERS).glob("*.npz.xz")]
 
 
 def _read(path: Path) -> Mapping[str, NDArray[Any]]:

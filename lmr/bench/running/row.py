@@ -1,7 +1,8 @@
 """Rows: one JSON line per finished run with its whole protocol; the answers to its images are in a separate file.
 
 A folder of runs holds ``rows.jsonl`` and ``samples/<run>.npz``. Rows are only ever appended, each flushed to the disk,
-so that a killed bench loses at most the line it was writing; an incomplete line is dropped with a message.
+so that a killed bench loses at most the line it was writing; an incomplete line is dropped with a message. A pack holds
+the same lines in ``rows.jsonl.xz``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import lzma
 import math
 import os
 import zipfile
@@ -25,6 +27,7 @@ from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 from lmr.watching.watch_settings import read_watch
 
+ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.xz"
 METRICS = (
     "accuracy", "ece", "nll", "classes_predicted", "effective_classes", "top_share", "late_top_share", "gate_share",
     "protected_size", "drift", "clean_accuracy", "forwards", "ms_per_image", "peak_mb", "trainable",
@@ -131,17 +134,21 @@ def _is_finite(value: float | None) -> bool:
 
 
 def read_rows(folder: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
-    """The rows of a folder of runs in the order they were finished, and a message about every line that was dropped.
+    """The rows of a folder of runs, or of a pack, in the order they were finished, and messages about dropped lines.
 
     If a run was finished twice, the later row counts.
     """
-    path = Path(folder) / "rows.jsonl"
+    packed = Path(folder) / PACKED_ROWS
+    path = packed if packed.exists() else Path(folder) / ROWS
     try:
-        lines = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
+        lines = (lzma.decompress(content) if path is packed else content).split(b"\n")
     except FileNotFoundError as error:
         raise LmrError(f"There are no runs in {str(folder)!r} (no rows.jsonl); run 'lmr bench PLAN' first.") from error
     except OSError as error:
         raise LmrError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
+    except lzma.LZMAError as error:
+        raise LmrError(f"{str(path)!r} is damaged ({error}); restore it, or make the pack again.") from error
     rows: dict[str, Row] = {}
     words = []
     for number, line in enumerate(lines, 1):
@@ -160,7 +167,7 @@ def read_rows(folder: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
 
 def append_row(folder: str | os.PathLike[str], row: Row) -> None:
     """Add a row and flush it to the disk; an incomplete last line, left by a kill, is cut off first."""
-    path = Path(folder) / "rows.jsonl"
+    path = Path(folder) / ROWS
     try:
         with open(path, "a+b") as file:
             _cut_incomplete_line(file)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import lzma
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,14 @@ def read_all(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+def read_lines(pack: Path) -> bytes:
+    return lzma.decompress((pack / "rows.jsonl.xz").read_bytes())
+
+
 def test_rows_are_those_of_the_bench(tmp_path: Path) -> None:
     rows = write_runs(tmp_path / "runs")
     outcome = pack_runs([tmp_path / "runs"], tmp_path / "pack")
-    assert (tmp_path / "pack" / "rows.jsonl").read_bytes() == (tmp_path / "runs" / "rows.jsonl").read_bytes()
+    assert read_lines(tmp_path / "pack") == (tmp_path / "runs" / "rows.jsonl").read_bytes()
     assert (outcome.runs, outcome.added, outcome.notes) == (len(rows), len(rows), ())
     again = read_all(tmp_path / "pack")
     assert outcome.size == sum(map(len, again.values()))
@@ -43,15 +49,38 @@ def test_rows_are_those_of_the_bench(tmp_path: Path) -> None:
 def test_runs_are_added_to_a_pack(tmp_path: Path) -> None:
     first, second = write_runs(tmp_path / "a", ("fog",)), write_runs(tmp_path / "b", ("contrast", "fog"), (2, 3))
     pack_runs([tmp_path / "a"], tmp_path / "pack")
-    before = read_all(tmp_path / "pack")
+    before = read_lines(tmp_path / "pack")
     outcome = pack_runs([tmp_path / "b"], tmp_path / "pack")
     assert (outcome.added, outcome.runs, outcome.notes) == (9, 15, ())  # three runs are in both, and equal
-    after = read_all(tmp_path / "pack")
-    assert after["rows.jsonl"].startswith(before["rows.jsonl"])
+    assert read_lines(tmp_path / "pack").startswith(before)
     for row in [*first, *second]:
         found, _ = read_rows(tmp_path / "pack")
         assert row in found
         assert len(read_answers(tmp_path / "pack", row)["index"]) == row.images
+
+
+def test_a_pack_with_plain_rows_is_read_and_becomes_a_small_one(tmp_path: Path) -> None:
+    """As earlier versions wrote it."""
+    write_runs(tmp_path / "a", ("fog",))
+    write_runs(tmp_path / "b", ("contrast",))
+    pack_runs([tmp_path / "a"], tmp_path / "pack")
+    lines, found = read_lines(tmp_path / "pack"), read_rows(tmp_path / "pack")
+    (tmp_path / "pack" / "rows.jsonl.xz").unlink()
+    (tmp_path / "pack" / "rows.jsonl").write_bytes(lines)
+    assert read_rows(tmp_path / "pack") == found
+    pack_runs([tmp_path / "b"], tmp_path / "pack")
+    assert read_lines(tmp_path / "pack").startswith(lines)
+    assert not (tmp_path / "pack" / "rows.jsonl").exists()
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-20], lambda content: b"not xz"])
+def test_damaged_rows_of_a_pack_are_an_error(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    write_runs(tmp_path / "a", ("fog",))
+    pack_runs([tmp_path / "a"], tmp_path / "pack")
+    path = tmp_path / "pack" / "rows.jsonl.xz"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(lmr.LmrError, match=r"rows\.jsonl\.xz' is damaged"):
+        read_rows(tmp_path / "pack")
 
 
 def test_packs_are_merged_and_a_run_in_both_counts_once(tmp_path: Path) -> None:
@@ -115,8 +144,7 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(lmr.LmrError, match="There are no runs in"):
         pack_runs([tmp_path / "nothing"], tmp_path / "pack")
     pack_runs([tmp_path / "runs"], tmp_path / "pack")
-    with open(tmp_path / "pack" / "rows.jsonl", "ab") as file:
-        file.write(b'{"run": "half')
+    (tmp_path / "pack" / "rows.jsonl.xz").write_bytes(lzma.compress(read_lines(tmp_path / "pack") + b'{"run": "half'))
     before = read_all(tmp_path / "pack")
     with pytest.raises(lmr.LmrError, match=r"is damaged and was left out .* delete the pack and make it again"):
         pack_runs([tmp_path / "runs"], tmp_path / "pack")

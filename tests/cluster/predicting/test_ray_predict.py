@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from predict_runs import DRAWINGS, LABELS, TEXT, draw_pictures, photograph, posix, start
-from ray_maker import expect_free, make_cluster, taking_interrupts, wait_for_nodes
+from ray_maker import expect_free, make_cluster, start_together, taking_interrupts, wait_for_nodes
 
 from lmr.apps.predict.predict_streams import StreamPlan, plan_streams, predict_streams
 from lmr.cluster import actor_crew
@@ -81,7 +81,11 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
     return begin
 
 
-def test_two_nodes_give_the_bytes_of_one_machine(cluster: Any, cams: Path, tmp_path: Path) -> None:
+def test_two_nodes_give_the_bytes_of_one_machine(
+    cluster: Any, cams: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expect_free(cluster[0], 2)
+    start_together(monkeypatch)
     screen = io.StringIO()
     summary = run_ray_predict(cluster[0], plan(tmp_path / "o.jsonl", cams, state=tmp_path / "states"), screen=screen)
     expect_same(tmp_path / "o.jsonl", cams)
@@ -90,6 +94,7 @@ def test_two_nodes_give_the_bytes_of_one_machine(cluster: Any, cams: Path, tmp_p
     lines = screen.getvalue().splitlines()
     assert sum(line.startswith("lmr: node ") for line in lines) == 2
     finished = [line for line in lines if line.startswith("[")]
+    assert len({line.split()[1] for line in finished}) == 2  # both nodes
     assert "(0 streams with 0 images left)" in finished[-1]
     expect_free(cluster[0], 2)
 
