@@ -24,6 +24,8 @@ def make_cluster(nodes: int = 2) -> Iterator[tuple[Any, Any]]:
 
     # A node that was killed is noticed after six seconds in place of fifteen; fewer end live nodes of a busy machine.
     quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 6}
+    # Ray gives its workers the lowest priority but four; beside other programs they would hardly run.
+    quick["worker_niceness"] = 0
     head = {"num_cpus": 1, "include_dashboard": False, "_system_config": quick}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
