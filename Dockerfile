@@ -15,7 +15,7 @@ FROM python:3.11-slim
 COPY --from=build /opt/lmr /opt/lmr
 RUN useradd --uid 10001 --create-home lmr \
     && mkdir /state /models \
-    && chown lmr /state
+    && chown lmr /state /models
 ENV PATH=/opt/lmr/bin:$PATH PYTHONUNBUFFERED=1 HF_HOME=/models/hub
 USER 10001
 WORKDIR /home/lmr

@@ -99,7 +99,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     add(
         "--show-frames",
         action="store_true",
-        help="keep small copies of the last frames in memory and show them on the page; without it no image is kept",
+        help="keep small copies of the last frames in memory and show them on the page",
     )
 
 

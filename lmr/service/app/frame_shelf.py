@@ -34,6 +34,10 @@ class FrameShelf:
         if len(self._frames) > MOST_STREAMS:
             self._frames.popitem(last=False)
 
+    def drop(self, stream: str) -> None:
+        """Forget the frames of a stream."""
+        self._frames.pop(stream, None)
+
     def list_frames(self, stream: str) -> list[ShownFrame]:
         """The frames of a stream, oldest first."""
         return list(self._frames.get(stream, ()))

@@ -10,6 +10,7 @@ from lmr.service.engine.step_types import StepAnswer
 
 _DIGITS = 6  # of a probability; more are not exact in float32
 ERRORS_NOTE, COUNT_NOTE = "errors", "count"  # what a request notes, to be kept with its answer
+NOT_FINITE = "The model gave no finite answer to this image."
 
 
 class AnsweredImage(BaseModel):
@@ -40,10 +41,13 @@ def note_images(count: int, errors: dict[int, str]) -> dict[str, Any]:
 
 
 def place_answers(answer: StepAnswer) -> list[list[tuple[str, float]] | str]:
-    """For every image of the request, in its place, its best classes, or why it cannot be read."""
+    """For every image of the request, in its place, its best classes, or why it has none."""
     errors: dict[str, str] = answer.note[ERRORS_NOTE]
     served = iter(answer.top)
-    return [errors[str(place)] if str(place) in errors else next(served) for place in range(answer.note[COUNT_NOTE])]
+    return [
+        errors[str(place)] if str(place) in errors else next(served) or NOT_FINITE
+        for place in range(answer.note[COUNT_NOTE])
+    ]
 
 
 def describe_answer(answer: StepAnswer, model: str, spec: str) -> dict[str, Any]:

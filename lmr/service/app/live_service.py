@@ -16,6 +16,7 @@ from torch import Tensor
 from lmr.service.app.frame_shelf import FrameShelf
 from lmr.service.app.intake.body_reader import BodyReader
 from lmr.service.app.intake.image_intake import ImageIntake
+from lmr.service.app.intake.turns import Turns
 from lmr.service.app.service_metrics import ServiceMetrics
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.step_types import NotReady
@@ -50,7 +51,7 @@ class LiveService:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
-        self.bodies = BodyReader(settings.max_body)
+        self.bodies, self.turns = BodyReader(settings.max_body), Turns()
         self.metrics = ServiceMetrics(self.look)
         self.run_id = secrets.token_hex(4)  # tells this run of the service from others
         self.listeners = 0  # clients of the events

@@ -8,6 +8,8 @@ written again, which is tried from time to time.
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import sys
 import threading
 import time
@@ -104,7 +106,7 @@ class Committer:
                 self._note_stale(served.transaction)
             elif self.at_intervals:
                 self._pending_since = self._pending_since if self._pending else self._clock()
-                self._pending.extend(served.transaction)
+                self._release(self._pending.extend(served.transaction))
                 self._log.publish(served.events, served.records)
                 for job, answer in served.results:
                     if isinstance(answer, StepAnswer):
@@ -138,8 +140,8 @@ class Committer:
         with self._changed:
             if wait:
                 self._changed.wait_for(lambda: not self._commits)
-            for stream in streams:
-                self._pending.streams.pop(stream, None)
+            dropped = {stream: self._pending.streams.pop(stream) for stream in streams & self._pending.streams.keys()}
+            self._release(Transaction(dropped))
             self.stale |= dict.fromkeys(streams, sys.maxsize)
 
     # The store thread.
@@ -182,7 +184,9 @@ class Committer:
         served = commit.served
         with self._changed:
             self._commits.popleft()
-            self.last_commit, self.store_bytes = time.time(), self._store.measure_bytes()
+            self.last_commit = time.time()
+            with contextlib.suppress(OSError):  # the commit is done, whatever the file system says of the file
+                self.store_bytes = self._store.measure_bytes()
             self._log.publish(
                 [event for event in served.events if event.stream not in refused],
                 [(before, record) for before, record in served.records if record.stream not in refused],
@@ -232,7 +236,8 @@ class Committer:
             self.failure = f"The store cannot be written ({error}); requests are answered without adapting."
             self._tell("ready", "degraded", self.failure)
             if self.at_intervals:
-                self._publish_stored(streams)
+                with contextlib.suppress(sqlite3.Error):  # what cannot be written may not be readable either
+                    self._publish_stored(streams)
             self._changed.notify_all()
         for commit in lost:
             self._refuse(commit.served)
@@ -276,6 +281,8 @@ class Committer:
 
     def _refuse(self, served: Served) -> None:
         words = f"{self.failure} This request was not applied; its stream is as it was before."
+        if self._store.shared:  # other partitions may have written their part
+            words = f"{self.failure} This request may have been applied: send it again with the same Idempotency-Key."
         self._delivery.fail([job for job, _ in served.results], StoreFailed(words))
         for job, error in served.doubtful:
             self._delivery.fail([job], error)

@@ -144,11 +144,12 @@ class Engine:
         return future
 
     def check_room(self, stream: str, key: str | None) -> None:
-        """QueueFull if a request of this stream would be refused whatever it holds: known before it is decoded.
+        """QueueFull or NotReady if a request of this stream would be refused whatever it holds, before it is decoded.
 
         One whose key is known has its answer already, or gets it from a request that was taken.
         """
         with self._changed:
+            self._check_ready()
             if key is not None and self._delivery.keys.knows(stream, key):
                 return
             try:

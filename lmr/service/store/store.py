@@ -252,6 +252,7 @@ def _write_change(database: sqlite3.Connection, stream: str, change: StreamChang
     if change.fresh:
         for table in OF_STREAM:
             database.execute(f"DELETE FROM {table} WHERE stream = (" + _ID + ")", (stream,))
+        database.execute("DELETE FROM events WHERE stream = ?", (stream,))
         database.execute("DELETE FROM streams WHERE name = ?", (stream,))
     if change.record is None:
         return

@@ -100,12 +100,15 @@ class Transaction:
         """Add a change of one stream."""
         self.streams[stream] = self.streams[stream].add(change) if stream in self.streams else change
 
-    def extend(self, later: Transaction) -> None:
-        """Add all of a later one."""
+    def extend(self, later: Transaction) -> Transaction:
+        """Add all of a later one; gives the changes that are dropped, of streams that begin anew with it."""
+        dropped = {stream: self.streams[stream] for stream, change in later.streams.items()
+                   if change.fresh and stream in self.streams}  # fmt: skip
         for stream, change in later.streams.items():
             self.add(stream, change)
         self.events += later.events
         self.epochs |= later.epochs
+        return Transaction(dropped)
 
     @property
     def size(self) -> int:

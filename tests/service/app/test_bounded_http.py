@@ -1,11 +1,12 @@
-"""Heads and trailers that never end."""
+"""Heads and trailers that never end, and requests that do not wait for the answer before them."""
 
 from __future__ import annotations
 
 import socket
+import time
 
 import pytest
-from service_maker import TIMEOUT, ScriptedService
+from service_maker import TIMEOUT, ScriptedService, make_file
 
 from lmr.service.app.bounded_http import MOST_BYTES
 
@@ -56,3 +57,32 @@ def test_large_bodies_count_for_nothing(service: ScriptedService) -> None:
     """Several bodies on one connection, each larger than the bound of a head."""
     content = service.post().request.content
     assert [service.post(content=content + bytes(3 * MOST_BYTES)).status_code for _ in range(3)] == [200] * 3
+
+
+def test_pipelining_ends_the_connection_and_drops_what_waits(service: ScriptedService) -> None:
+    """Nothing adapts for a client that has gone, and no number of requests is queued."""
+    service.engine.hold = True
+    picture = make_file()
+    first = (
+        f"POST /v1/streams/cam/images HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+        f"Content-Length: {len(picture)}\r\n\r\n"
+    ).encode()
+    with connect(service) as made:
+        made.sendall(first + picture)
+        end = time.monotonic() + TIMEOUT
+        while not service.engine.held and time.monotonic() < end:
+            time.sleep(0.01)
+        made.sendall(100 * (HEAD + b"Content-Length: 3\r\n\r\nabc"))
+        assert made.recv(65536) == b""
+    while not service.engine.dropped and time.monotonic() < end:
+        time.sleep(0.01)
+    assert service.engine.dropped == service.engine.held
+    assert len(service.engine.requests[0].images) == 1
+    assert service.client.get("/healthz").status_code == 200
+
+
+def test_requests_one_after_the_other_share_a_connection(service: ScriptedService) -> None:
+    with connect(service) as made:
+        for _ in range(3):
+            made.sendall(HEAD + b"\r\n")
+            assert made.recv(65536).startswith(b"HTTP/1.1 200")

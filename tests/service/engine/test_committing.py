@@ -291,3 +291,45 @@ def test_store_that_cannot_be_read_refuses(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.undo()
     assert [one.seq for one in ask(engine, make_request("a", 1), make_request("b", 1, key="k"))] == [2, 2]
     engine.close()
+
+
+def test_commit_counts_although_the_file_cannot_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(tmp_path / "s", threads=True)
+
+    def fail() -> int:
+        raise OSError("no such device")
+
+    monkeypatch.setattr(engine._store, "measure_bytes", fail)
+    assert engine.submit(make_request("a", 0)).result(30).seq == 1
+    assert engine.submit(make_request("a", 1)).result(30).seq == 2
+    engine.close()
+
+
+def test_store_that_cannot_be_read_either_refuses_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    engine = make_engine(tmp_path / "s", clock=clock, durability="interval", interval_s=1.0)
+    ask(engine, make_request("a", 0))
+    break_store(engine)
+
+    def fail(stream: str) -> str | None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(engine._store, "read_record", fail)
+        clock.now += 1
+        run(engine)
+        assert engine.look().state == "degraded"
+    break_store(engine, False)
+    clock.now += RETRY + 1
+    run(engine)
+    assert engine.look().state == "ready"
+    engine.close()
+
+
+def test_key_of_a_deleted_stream_is_free_before_the_interval_is_over(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", durability="interval", interval_s=1000)
+    ask(engine, make_request("a", 0, key="k", digest="d"))
+    assert wait(engine, engine.act("a", "delete")).health == "deleted"
+    (answer,) = ask(engine, make_request("a", 1, key="k", digest="other"))
+    assert (answer.seq, answer.replayed) == (1, False)
+    engine.close()

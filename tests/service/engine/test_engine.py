@@ -327,6 +327,14 @@ def test_full_queue_is_known_before_images_are_decoded(limits: dict[str, int]) -
     engine.check_room("a", "new")
 
 
+def test_service_that_is_stopped_says_so_before_images_are_decoded() -> None:
+    engine = make_engine(queue_images=4, max_images=4)
+    engine.submit(make_request("a", 0, 4))
+    engine.drain(0)
+    with pytest.raises(NotReady):
+        engine.check_room("a", None)
+
+
 def test_bad_images_are_refused_and_spoil_nothing() -> None:
     engine = make_engine(max_images=4)
     good = engine.submit(make_request("a", 0))

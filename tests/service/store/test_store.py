@@ -59,9 +59,12 @@ def test_parts_are_replaced_kept_and_removed(store: Store) -> None:
 
 def test_fresh_change_deletes_all_that_was_there(store: Store) -> None:
     full = make_change(state=StoredState(b"1", "", {"a": b"a"}), steps={1: "n"}, answers=[KeptAnswer("k", "d", "a")])
-    store.commit(Transaction({"cam": full, "other": make_change("o", state=StoredState(b"9"))}))
-    store.commit(Transaction({"cam": StreamChange(fresh=True)}))
+    other = make_change("o", state=StoredState(b"9"))
+    events = [StoredEvent(1, "cam", "old"), StoredEvent(2, "other", "kept")]
+    store.commit(Transaction({"cam": full, "other": other}, events))
+    store.commit(Transaction({"cam": StreamChange(fresh=True)}, [StoredEvent(3, "cam", "deleted")]))
     assert store.read_record("cam") is None
+    assert (store.read_events("cam"), store.read_events("other")) == (["deleted"], ["kept"])
     assert store.list_records("", 10) == ["o"]
     store.commit(Transaction({"cam": make_change("new", state=StoredState(b"2"))}))
     assert store.read_state("cam") == StoredState(b"2")

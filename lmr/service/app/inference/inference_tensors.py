@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from lmr.images.image_files import UnreadableImage
 from lmr.service.app.http_errors import HttpProblem
 from lmr.service.app.intake.image_bodies import Picture, decode_base64
+from lmr.service.app.intake.json_bodies import read_json_body
 
 _LENGTH = struct.Struct("<I")  # before each element of a tensor of BYTES
 
@@ -78,13 +79,7 @@ def read_request(body: bytes, head_length: str | None) -> tuple[InferenceRequest
     if not 0 <= length <= len(body):
         words = f"Expected an Inference-Header-Content-Length from 0 to {len(body)}, got {head_length!r}."
         raise HttpProblem(400, "malformed", words)
-    try:
-        return InferenceRequest.model_validate_json(body[:length]), body[length:]
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        words = f"Expected a request of the inference protocol, but {where} is wrong: {first['msg']}."
-        raise HttpProblem(400, "malformed", words) from error
+    return read_json_body(InferenceRequest, body[:length], "a request of the inference protocol"), body[length:]
 
 
 def read_pictures(request: InferenceRequest, rest: bytes, name: str) -> list[Picture]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field as FormField
 from python_multipart.multipart import File, FormParser, parse_options_header
 
 from lmr.images.image_files import UnreadableImage
 from lmr.service.app.http_errors import HttpProblem
+from lmr.service.app.intake.json_bodies import read_json_body
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp")
 FORM, JSON = "multipart/form-data", "application/json"
@@ -94,11 +95,5 @@ def _split_form(body: bytes, boundary: bytes | None) -> list[Picture]:
 
 
 def _split_json(body: bytes) -> list[Picture]:
-    try:
-        parsed = ImagesBody.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        words = f'Expected {{"images": [{{"b64": ...}}, ...]}}, but {where} is wrong: {first["msg"]}.'
-        raise HttpProblem(400, "malformed", words) from error
+    parsed = read_json_body(ImagesBody, body, '{"images": [{"b64": ...}, ...]}')
     return [decode_base64(image.b64) for image in parsed.images]

@@ -38,10 +38,13 @@ async def run_step(
     read: Callable[[bytes], Step],
     key: str | None,
     timeout_ms: float | None,
+    stream: str | None = None,
 ) -> tuple[Step, StepAnswer]:
     """Receive the body, ``read`` what it asks for, decode its images, and wait for their answer.
 
-    What the engine would refuse is not decoded: under overload that would take the time of those it serves.
+    What the engine would refuse is not decoded: under overload that would take the time of those it serves. Requests of
+    a stream reach the engine in the order in which their bodies were complete, however long their images take. Without
+    ``stream``, the body says which it is, and is read first.
     """
     parts = service.parts
     check_key(key)
@@ -50,27 +53,37 @@ async def run_step(
     async with service.bodies.read(request, seconds) as body:
         small: list[bytes] = []
         show = None if service.frames is None else lambda image: small.append(shrink_frame(image))
+        known: Step | None = None
+        if stream is None:
+            known = await parts.intake.run(lambda: read(body))
+            stream = known.stream
 
         def take() -> tuple[Step, ReadyImages]:
-            step = read(body)
+            step = read(body) if known is None else known
             parts.engine.check_room(step.stream, key)
             return step, parts.intake.prepare(step.pictures, show)
 
-        step, ready = await parts.intake.run(take)
-    asked = StepRequest(
-        stream=step.stream,
-        images=ready.images,
-        mode=step.mode,
-        top=min(step.top, len(parts.engine.names)),
-        key=key,
-        digest=_digest(step, ready),
-        deadline=deadline,
-        note=note_images(ready.count, ready.errors),
-    )
-    answer = await wait_while_connected(request, parts.engine, parts.engine.submit(asked))
+        with service.turns.take(stream) as turn:
+            step, ready = await parts.intake.run(take)
+            asked = StepRequest(
+                stream=step.stream,
+                images=ready.images,
+                mode=step.mode,
+                top=min(step.top, len(parts.engine.names)),
+                key=key,
+                digest=_digest(step, ready),
+                deadline=deadline,
+                note=note_images(ready.count, ready.errors),
+                places=[place for place in range(ready.count) if place not in ready.errors],
+                sent=ready.count,
+            )
+            await turn
+            future = parts.engine.submit(asked)
+    answer = await wait_while_connected(request, parts.engine, future)
     if service.frames is not None and not answer.replayed:
         for content, best in zip(small, answer.top, strict=True):
-            service.frames.add(step.stream, ShownFrame(answer.seq, best[0][0], content))
+            if best:
+                service.frames.add(step.stream, ShownFrame(answer.seq, best[0][0], content))
     return step, answer
 
 

@@ -62,6 +62,6 @@ async def post_images(
     def read(body: bytes) -> ImageStep:
         return ImageStep(stream, split_body(kind, body, service.settings.max_images), top, mode)
 
-    _, answer = await run_step(request, service, read, key, timeout_ms)
+    _, answer = await run_step(request, service, read, key, timeout_ms, stream)
     body = describe_answer(answer, service.parts.model, service.engine.method.spec)
     return JSONResponse(body, headers={REPLAYED: "true"} if answer.replayed else None)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from lmr.service.app.http_errors import HttpProblem, pick_errors
+from lmr.service.app.intake.json_bodies import read_json_body
 from lmr.service.app.intake.request_options import StreamName, check_stream
 from lmr.service.app.intake.waiting import wait_for
 from lmr.service.app.live_service import find_service
@@ -66,7 +67,11 @@ async def get_stream(request: Request, stream: StreamName) -> StreamDetail:
 @router.delete("/v1/streams/{stream}", responses=pick_errors(400, 401, 404, 503), summary="Delete a stream")
 async def delete_stream(request: Request, stream: StreamName) -> StreamStatus:
     """Its state, its kept answers and its events are deleted, after the requests that arrived before this one."""
-    return await _act(request, stream, "delete")
+    service = find_service(request)
+    status = await _act(request, stream, "delete")
+    if service.frames is not None:
+        service.frames.drop(stream)
+    return status
 
 
 @router.post("/v1/streams/{stream}:reset", responses=pick_errors(400, 401, 404, 409, 503), summary="Forget everything")
@@ -156,7 +161,18 @@ async def put_state(request: Request, stream: StreamName) -> StreamStatus:
         return await wait_for(engine.write_state(stream, content))
 
 
-@router.post("/v1/streams/{stream}/labels", responses=pick_errors(400, 401, 404, 422, 503), summary="Tell true labels")
-async def post_labels(request: Request, stream: StreamName, body: LabelsBody) -> StreamStatus:
+@router.post(
+    "/v1/streams/{stream}/labels",
+    responses=pick_errors(400, 401, 404, 413, 422, 503, 504),
+    openapi_extra={
+        "requestBody": {"required": True, "content": {"application/json": {"schema": LabelsBody.model_json_schema()}}},
+    },
+    summary="Tell true labels",
+)
+async def post_labels(request: Request, stream: StreamName) -> StreamStatus:
     """For monitoring alone: the running accuracy appears, and not a bit of the stream's state changes."""
-    return await wait_for(find_service(request).engine.add_labels(check_stream(stream), body.seq, body.labels))
+    service = find_service(request)
+    check_stream(stream)
+    async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
+        body = read_json_body(LabelsBody, content, '{"seq": ..., "labels": [...]}')
+    return await wait_for(service.engine.add_labels(stream, body.seq, body.labels))

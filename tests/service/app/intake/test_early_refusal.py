@@ -91,3 +91,22 @@ def test_with_a_token_it_comes_after_the_gate() -> None:
     with serve_scripted(token="a-token-of-many-letters") as made:
         made.engine.full = QueueFull("Full.", 1.0)
         assert made.post().status_code == 401
+
+
+def test_client_that_waits_for_a_first_answer_is_not_out_of_step(full: ScriptedService) -> None:
+    """It may leave out a body that was refused; the next request must not be taken for the body."""
+    host, port = full.server.url.removeprefix("http://").split(":")
+    picture = make_file()
+    head = write_head(len(picture)).replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as made:
+        made.sendall(head)
+        assert b"connection: close" in read_answer(made).lower()
+        assert made.recv(100) == b""
+    full.engine.full = None
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as made:
+        made.sendall(head)
+        assert made.recv(1000).startswith(b"HTTP/1.1 100")
+        made.sendall(picture)
+        served = read_answer(made)
+    assert served.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" not in served.lower()

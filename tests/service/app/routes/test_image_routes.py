@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import base64
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import httpx
 import pytest
 import torch
 from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, make_file, serve_scripted
 
-from lmr.service.engine.step_types import QueueFull
+from lmr.service.app.intake.image_bodies import Picture
+from lmr.service.app.intake.image_intake import ReadyImages, Show
+from lmr.service.engine.step_types import QueueFull, StepAnswer, StepRequest
 from lmr.service.service_settings import ServiceSettings
 
 
@@ -155,3 +159,55 @@ def test_full_queue_is_refused_before_decoding(service: ScriptedService) -> None
         assert service.post(headers={"Idempotency-Key": "known"}).status_code == 200  # it has its answer already
     finally:
         service.engine.full = None
+
+
+def post_form(service: ScriptedService, *pictures: bytes) -> httpx.Response:
+    files = [("image", (f"{number}.jpg", content)) for number, content in enumerate(pictures)]
+    return service.client.post("/v1/streams/cam/images", files=files)
+
+
+def test_places_of_unreadable_images_are_told(service: ScriptedService) -> None:
+    """Labels that come later are for all images that were sent."""
+    assert post_form(service, make_file(), b"broken", make_file()).status_code == 200
+    (request,) = service.engine.requests
+    assert (list(request.places), request.sent) == ([0, 2], 3)
+
+
+def test_answer_that_is_not_finite_is_an_error_in_its_place(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step is committed by then: a failure would be the answer to every retry."""
+    plain = service.engine.answer
+
+    def answer(request: StepRequest) -> StepAnswer:
+        return replace(plain(request), top=[[], plain(request).top[1]])
+
+    monkeypatch.setattr(service.engine, "answer", answer)
+    answers = post_form(service, make_file(), make_file()).json()["answers"]
+    assert answers[0] == {"error": "The model gave no finite answer to this image."}
+    assert answers[1]["label"] == "red ring"
+
+
+def test_requests_of_a_stream_are_in_order_however_long_their_images_take(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intake = service.server.service.parts.intake
+    plain, begun, second = intake.prepare, threading.Event(), threading.Event()
+
+    def prepare(pictures: Sequence[Picture], show: Show | None = None) -> ReadyImages:
+        if len(pictures) == 1:  # the second request is decoded while the first one is
+            ready = plain(pictures, show)
+            second.set()
+            return ready
+        begun.set()
+        assert second.wait(TIMEOUT)
+        time.sleep(0.05)  # it would be submitted by now
+        return plain(pictures, show)
+
+    monkeypatch.setattr(intake, "prepare", prepare)
+    sender = threading.Thread(target=post_form, args=(service, make_file(), make_file()))
+    sender.start()
+    assert begun.wait(TIMEOUT)
+    assert service.post().status_code == 200
+    sender.join(TIMEOUT)
+    assert [len(request.images) for request in service.engine.requests] == [2, 1]

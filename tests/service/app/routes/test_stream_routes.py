@@ -101,6 +101,11 @@ def test_labels(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(told) == 1
 
 
+def test_labels_are_bounded(service: ScriptedService) -> None:
+    body = b'{"seq": 1, "labels": ["red ring"]}' + b" " * ServiceSettings().max_body
+    assert service.client.post("/v1/streams/cam/labels", content=body).status_code == 413
+
+
 @pytest.mark.parametrize("path", ["", ":reset", "/state", "/labels", "/frames"])
 def test_names_are_checked_everywhere(service: ScriptedService, path: str) -> None:
     verb = "POST" if path in (":reset", "/labels") else "GET"
@@ -131,3 +136,11 @@ def test_frames_are_small_and_few(showing: ScriptedService) -> None:
     assert (image.format, image.size) == ("WEBP", (96, 72))
     assert frames[-1]["label"] == "red ring"
     assert showing.client.get("/v1/streams/other/frames").json() == {"frames": []}
+
+
+def test_frames_of_a_deleted_stream_are_gone(showing: ScriptedService) -> None:
+    showing.engine.statuses.clear()
+    showing.post("gone")
+    assert showing.client.get("/v1/streams/gone/frames").json()["frames"]
+    assert showing.client.delete("/v1/streams/gone").status_code == 200
+    assert showing.client.get("/v1/streams/gone/frames").json()["frames"] == []
