@@ -47,6 +47,20 @@ def count_places(nodes: Sequence[Node], threads: int) -> int:
     return max(1, sum(node.cores // threads for node in nodes))
 
 
+def count_free_places(ray: Any, cpus: float, gpus: float = 0.0) -> dict[str, int]:
+    """How many processes with so many cores and accelerators there is room for now, by Ray's id of the node.
+
+    Sums over the cluster would not tell: four cores that are free on four nodes are no place for a process with two.
+    """
+    needs = [(name, amount) for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount]
+    # The only source of free cores by node. A small addend: quarters of a core do not always add up to one.
+    free = ray._private.state.available_resources_per_node()
+    return {
+        node: min(int(resources.get(name, 0.0) / amount + 1e-6) for name, amount in needs)
+        for node, resources in free.items()
+    }
+
+
 def describe_members(nodes: Sequence[Node], count: int, threads: int) -> list[str]:
     """The nodes and the members of a crew, in lines."""
     words = f"Members: {count}, with {threads} {'thread' if threads == 1 else 'threads'} each."

@@ -51,7 +51,7 @@ def run_ray_bench(
 
     def hire(tasks: Sequence[Task], target: Path, seconds: float) -> RayCrew:
         count, threads = plan_members(tasks, nodes, workers)
-        return RayCrew(ray, count, threads, target, seconds, versions)
+        return RayCrew(ray, count, threads, target, seconds, versions, workers or len(tasks))
 
     return run_bench(plans, folder, root=root, sources=sources, save_seconds=save_seconds, screen=screen, hire=hire)
 

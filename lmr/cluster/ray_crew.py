@@ -17,9 +17,16 @@ class RayCrew(ActorCrew[Task, Event, TaskResult]):
     """Runs tasks; samples and checkpoints go to ``folder`` before the event about them."""
 
     def __init__(
-        self, ray: Any, count: int, threads: int, folder: Path, save_seconds: float, versions: Mapping[str, str]
+        self,
+        ray: Any,
+        count: int,
+        threads: int,
+        folder: Path,
+        save_seconds: float,
+        versions: Mapping[str, str],
+        most: int | None = None,
     ) -> None:
-        super().__init__(ray, count, threads)
+        super().__init__(ray, count, threads, most)
         self.folder, self.save_seconds, self.versions = folder, save_seconds, versions
 
     def create_actor(self, make: Any) -> Any:
