@@ -1,8 +1,8 @@
 """A crew on Ray: actors that live on the nodes of a cluster and do jobs one after the other.
 
 A member that dies, or whose node does, costs time only: its job is given to another one, from what it has finished.
-Nodes that join while the crew is at work get members too, if there is work for them. What a job is, and what becomes of its results, is up to the
-crews made of this one.
+Nodes that join while the crew is at work get members too, if there is work for them. What a job is, and what becomes of
+its results, is up to the crews made of this one.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class ActorCrew(ABC, Generic[J, E, R]):
             self.starting[number] = Newcomer(actor, node, actor.get_place.remote())
 
     def _count_room(self) -> dict[str, int]:
-        """The members that each node has room for beside those it has. Cores of actors that start may still look free."""
+        """The members that each node has room for beside its own; cores of actors that start may still look free."""
         free = count_free_places(self.ray, self.threads)
         return {
             node: min(free.get(node, 0), int(cores // self.threads) - self._count_members(node))
