@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import importlib
 import os
 import platform
@@ -13,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lmr
 from lmr.core.errors import LmrError
 from lmr.version import __version__
 
 CLOCK_SECONDS = 60.0  # a clock that is off by more is worth a message
 PROBE_SECONDS = 120.0  # for a node to start a process that imports torch
+PACKAGES = {"torch": "torch", "numpy": "numpy", "Pillow": "PIL", "OpenCV": "cv2"}  # names, and what is imported
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,23 @@ def describe_members(nodes: Sequence[Node], count: int, threads: int) -> list[st
 
 
 def list_versions() -> dict[str, str]:
-    """What determines the last digits of a result, as rows carry it."""
-    found = {"lmr": __version__, "python": platform.python_version(), "machine": platform.machine()}
-    for package in ("torch", "numpy"):
-        found[package] = importlib.import_module(package).__version__
+    """What determines the last digits of a result. Packages that are not installed are left out."""
+    found = {"lmr": __version__, "sources of lmr": digest_sources()}
+    found |= {"python": platform.python_version(), "machine": platform.machine()}
+    for name, package in PACKAGES.items():
+        with contextlib.suppress(ImportError):
+            found[name] = importlib.import_module(package).__version__
     return found
+
+
+@functools.cache
+def digest_sources() -> str:
+    """A short digest of the package's files: commits between two releases have the same version."""
+    root, digest = Path(lmr.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())  # of fixed length: names and contents stay apart
+    return digest.hexdigest()[:12]
 
 
 def read_free_memory() -> int:

@@ -148,8 +148,8 @@ class RayService:
         if count.least > places:
             gpus = f" and {count.gpus:g} GPUs" if count.gpus else ""
             raise LmrError(
-                f"The nodes of the cluster have room for {places} replicas with {count.cpus:g} free cores{gpus} each on "
-                f"one node, and {count.least} are to be started; lower --replicas or --replica-cpus, or add nodes."
+                f"The nodes of the cluster have room for {places} replicas with {count.cpus:g} free cores{gpus} each "
+                f"on one node, and {count.least} are to be started; lower --replicas or --replica-cpus, or add nodes."
             )
 
     def _count_places(self) -> int:
