@@ -39,8 +39,8 @@ def run_ray_bench(
 ) -> Outcome:
     """As ``run_bench``, on the nodes of a cluster: the same rows and samples in ``folder``, written by this process.
 
-    All nodes must have the same versions and, under ``root``, the same datasets. Every member has as many threads as a
-    worker on one machine has: one for small models, otherwise all cores of the smallest node.
+    All nodes must have the same versions and, under ``root``, the same datasets. Every member has one thread for small
+    models, otherwise as many as the smallest node has cores; so has a bench that is resumed, whatever is left of it.
     """
     check_workers(workers)
     nodes, versions, shown = find_nodes(ray), list_versions(), screen or sys.stderr
