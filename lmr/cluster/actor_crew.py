@@ -173,7 +173,8 @@ class ActorCrew(ABC, Generic[J, E, R]):
 
     def stop(self) -> None:
         """Ask the members to end with what they have finished, keep that, and end all of them."""
-        actors = [one.actor for one in (*self.members.values(), *self.starting.values())]
+        actors = [member.actor for member in self.members.values()]
+        actors += [newcomer.actor for newcomer in self.starting.values()]
         try:
             self._collect_unfinished()
         finally:  # also after a second Ctrl-C
@@ -268,7 +269,9 @@ class ActorCrew(ABC, Generic[J, E, R]):
 
     def _count_members(self, node: str) -> int:
         """Those that work on a node or are meant for it."""
-        return sum(one.node == node for one in (*self.members.values(), *self.starting.values()))
+        nodes = [member.node for member in self.members.values()]
+        nodes += [newcomer.node for newcomer in self.starting.values()]
+        return nodes.count(node)
 
     def _start_actor(self, node: str) -> Any:
         """An actor on a node; on another one if its cores were taken in this moment."""

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lmr
 from lmr.core.errors import LmrError
 from lmr.version import __version__
 
 CLOCK_SECONDS = 60.0  # a clock that is off by more is worth a message
 PROBE_SECONDS = 120.0  # for a node to start a process that imports torch
+SOURCES = Path(__file__).parents[1]  # the folder of the package
 PACKAGES = {"torch": "torch", "numpy": "numpy", "Pillow": "PIL", "OpenCV": "cv2"}  # names, and what is imported
 
 
@@ -82,9 +82,9 @@ def list_versions() -> dict[str, str]:
 
 
 @functools.cache
-def digest_sources() -> str:
+def digest_sources(root: Path = SOURCES) -> str:
     """A short digest of the package's files: commits between two releases have the same version."""
-    root, digest = Path(lmr.__file__).parent, hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())  # of fixed length: names and contents stay apart
