@@ -1,8 +1,8 @@
 """A crew on Ray: actors that live on the nodes of a cluster and do jobs one after the other.
 
 A member that dies, or whose node does, costs time only: its job is given to another one, from what it has finished.
-Nodes that join while the crew is at work get members too. What a job is, and what becomes of its results, is up to the
-crews made of this one.
+Nodes that join while the crew is at work get members too, if there is work for them. What a job is, and what becomes of
+its results, is up to the crews made of this one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
+from lmr.cluster.nodes import count_free_places
 from lmr.core.errors import LmrError
 
 POLL_SECONDS = 0.5
 HIRE_SECONDS = 5.0  # between looks for free cores
 START_SECONDS = 180.0  # without any member that works
 STOP_SECONDS = 20.0
+CLOSE_SECONDS = 2.0  # for members to remove their folders
 TRIES = 3  # of a job whose member died
 
 
@@ -69,16 +71,30 @@ class CrewMember(Generic[J]):
     group: tuple[str, ...] = ()
 
 
-class ActorCrew(ABC, Generic[J, E, R]):
-    """Up to ``count`` members with ``threads`` threads each; a context manager that ends them."""
+@dataclass
+class Newcomer:
+    """An actor that starts, the node it is meant for, and the future of where it is."""
 
-    def __init__(self, ray: Any, count: int, threads: int) -> None:
+    actor: Any
+    node: str
+    place: Any
+
+
+class ActorCrew(ABC, Generic[J, E, R]):
+    """Members with ``threads`` threads each; a context manager that ends them.
+
+    There is room for ``count`` of them when the crew begins, and there are ``most`` of them when nodes join.
+    """
+
+    def __init__(self, ray: Any, count: int, threads: int, most: int | None = None) -> None:
         self.ray, self.count, self.threads = ray, count, threads
+        self.most = count if most is None else most
+        self.nodes: dict[str, float] = {}  # those that are alive and large enough, with their cores
         self.members: dict[int, CrewMember[J]] = {}
-        self.starting: dict[int, tuple[Any, Any]] = {}  # actors, and futures of where they are
+        self.starting: dict[int, Newcomer] = {}
         self.unfit: dict[tuple[str, tuple[str, ...]], str] = {}  # node and group of jobs -> why not there
+        self.avoided: set[tuple[str, tuple[str, ...]]] = set()  # where a member died at such jobs, and its node did not
         self.deaths: Counter[str] = Counter()  # of members, by the job they were at
-        self.placed: Counter[str] = Counter()  # members that were started, by the node they were meant for
         self.asked = float("-inf")  # when free cores were last looked for
 
     # What a crew does with its jobs.
@@ -132,6 +148,7 @@ class ActorCrew(ABC, Generic[J, E, R]):
         """Assign the jobs and yield events until all are done or have failed."""
         left, idle_since = list(tasks), time.monotonic()
         while left or any(member.job for member in self.members.values()):
+            self.nodes = self._list_nodes()
             self._dismiss_useless(left)
             self._hire(left)
             for member in self.members.values():
@@ -142,8 +159,11 @@ class ActorCrew(ABC, Generic[J, E, R]):
             if busy:
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > START_SECONDS:
-                raise LmrError("No node of the Ray cluster has a free core; 'ray status' shows what uses them.")
-            waited = [*busy, *(where for _, where in self.starting.values())]
+                if not self.avoided:
+                    raise LmrError("No node of the Ray cluster has a free core; 'ray status' shows what uses them.")
+                self.avoided.clear()  # better there than nowhere
+                idle_since = time.monotonic()
+            waited = [*busy, *(newcomer.place for newcomer in self.starting.values())]
             if waited:
                 self.ray.wait(waited, num_returns=1, timeout=POLL_SECONDS)
             elif left:
@@ -153,6 +173,15 @@ class ActorCrew(ABC, Generic[J, E, R]):
 
     def stop(self) -> None:
         """Ask the members to end with what they have finished, keep that, and end all of them."""
+        actors = [member.actor for member in self.members.values()]
+        actors += [newcomer.actor for newcomer in self.starting.values()]
+        try:
+            self._collect_unfinished()
+        finally:  # also after a second Ctrl-C
+            self.members, self.starting = {}, {}
+            self._end(actors)
+
+    def _collect_unfinished(self) -> None:
         working = [member for member in self.members.values() if member.job]
         for member in working:
             member.actor.stop.remote()
@@ -167,70 +196,100 @@ class ActorCrew(ABC, Generic[J, E, R]):
             except self.ray.exceptions.RayError:
                 continue
             self.keep_unfinished(member.job, result)
-        actors = [member.actor for member in self.members.values()] + [actor for actor, _ in self.starting.values()]
-        closing = [actor.close.remote() for actor in actors]
-        if closing:
-            self.ray.wait(closing, num_returns=len(closing), timeout=2.0)
-        for actor in actors:
-            self.ray.kill(actor)
-        self.members, self.starting = {}, {}
+
+    def _end(self, actors: Sequence[Any]) -> None:
+        """Let actors remove their folders, within a limit, and end them."""
+        try:
+            closing = [actor.close.remote() for actor in actors]
+            if closing:
+                self.ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
+        finally:
+            for actor in actors:
+                self.ray.kill(actor)
 
     # Members.
 
     def _dismiss_useless(self, left: list[J]) -> None:
         """End members on nodes that cannot do any of the jobs that are left: their cores count for others."""
-        for number, member in list(self.members.items()):
-            if member.job is None and left and not self._fits(member.node, left):
-                self.ray.kill(member.actor)
-                del self.members[number]
-                self.asked = float("-inf")
+        useless = [
+            number
+            for number, member in self.members.items()
+            if member.job is None and left and not self._list_fitting(member.node, left)
+        ]
+        if useless:
+            self._end([self.members.pop(number).actor for number in useless])
+            self.asked = float("-inf")
 
-    def _fits(self, node: str, left: list[J]) -> bool:
-        """Whether a node can do any of these jobs, as far as is known."""
-        return any((node, job.group) not in self.unfit for job in left)
+    def _list_fitting(self, node: str, left: list[J]) -> list[J]:
+        """The jobs that a node may do, as far as is known."""
+        return [job for job in left if self._may_do(node, job.group)]
+
+    def _may_do(self, node: str, group: tuple[str, ...]) -> bool:
+        """Where a member died at such jobs, they are only done if no other node is left: it may lack the memory."""
+        if (node, group) in self.avoided and any(self._is_good(other, group) for other in self.nodes):
+            return False
+        return (node, group) not in self.unfit
+
+    def _is_good(self, node: str, group: tuple[str, ...]) -> bool:
+        return (node, group) not in self.unfit and (node, group) not in self.avoided
 
     def _hire(self, left: list[J]) -> None:
         """Start members where cores are free, and take in those that have started."""
-        for number, (actor, where) in list(self.starting.items()):
-            if self.ray.wait([where], timeout=0)[0]:
+        for number, newcomer in list(self.starting.items()):
+            if self.ray.wait([newcomer.place], timeout=0)[0]:
                 del self.starting[number]
                 try:
-                    node, name = self.ray.get(where)
+                    node, name = self.ray.get(newcomer.place)
                 except self.ray.exceptions.RayError:
                     continue  # its node has gone; a free core is looked for again
-                self.members[number] = CrewMember(actor, node, name)
-        missing = min(self.count, len(left) + len(self.members)) - len(self.members) - len(self.starting)
+                self.members[number] = CrewMember(newcomer.actor, node, name)
+        missing = min(self.most, len(left) + len(self.members)) - len(self.members) - len(self.starting)
         if missing <= 0 or time.monotonic() - self.asked < HIRE_SECONDS:
             return
         self.asked = time.monotonic()
-        free = int(self.ray.available_resources().get("CPU", 0) // self.threads)
-        taken = {*self.members, *self.starting}
-        numbers = [number for number in range(self.count) if number not in taken]
-        nodes = [node for node in self._list_nodes() if self._fits(node, left)]
-        for number in numbers[: min(missing, free)] if nodes else []:
-            actor = self._start_actor(self._choose_place(nodes))
-            self.starting[number] = (actor, actor.get_place.remote())
+        room = self._count_room()
+        numbers = [number for number in range(self.most) if number not in self.members and number not in self.starting]
+        fitting = [node for node in self.nodes if self._list_fitting(node, left)]
+        for number in numbers[:missing]:
+            free = [node for node in fitting if room[node] > 0]
+            if not free:
+                return
+            node = min(free, key=lambda node: self._count_members(node) / self.nodes[node])
+            room[node] -= 1
+            actor = self._start_actor(node)
+            self.starting[number] = Newcomer(actor, node, actor.get_place.remote())
 
-    def _start_actor(self, place: Any) -> Any:
+    def _count_room(self) -> dict[str, int]:
+        """The members that each node has room for beside its own; cores of actors that start may still look free."""
+        free = count_free_places(self.ray, self.threads)
+        return {
+            node: min(free.get(node, 0), int(cores // self.threads) - self._count_members(node))
+            for node, cores in self.nodes.items()
+        }
+
+    def _count_members(self, node: str) -> int:
+        """Those that work on a node or are meant for it."""
+        nodes = [member.node for member in self.members.values()]
+        nodes += [newcomer.node for newcomer in self.starting.values()]
+        return nodes.count(node)
+
+    def _start_actor(self, node: str) -> Any:
+        """An actor on a node; on another one if its cores were taken in this moment."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # Without spilling, an actor waits for a node that is full while others have free cores.
+        place = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
         # Three calls at a time: the job, what it says meanwhile, and the request to stop.
         options = {"num_cpus": self.threads, "max_concurrency": 3, "scheduling_strategy": place}
         return self.create_actor(lambda kind: self.ray.remote(kind).options(**options).remote)
 
-    def _list_nodes(self) -> list[str]:
-        """The nodes that are alive and have cores."""
-        return [node["NodeID"] for node in self.ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
-
-    def _choose_place(self, nodes: list[str]) -> Any:
-        """The node with the fewest members; another one if its cores are taken."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        self.placed.update(dict.fromkeys(nodes, 0))
-        chosen = min(nodes, key=lambda node: self.placed[node])
-        self.placed[chosen] += 1
-        return NodeAffinitySchedulingStrategy(chosen, soft=True)
+    def _list_nodes(self) -> dict[str, float]:
+        """The nodes that are alive and have cores enough for a member, with their cores."""
+        cores = {node["NodeID"]: node["Resources"].get("CPU", 0) for node in self.ray.nodes() if node["Alive"]}
+        return {node: count for node, count in cores.items() if count >= self.threads}
 
     def _give(self, member: CrewMember[J], left: list[J]) -> None:
-        fitting = [job for job in left if (member.node, job.group) not in self.unfit]
+        fitting = self._list_fitting(member.node, left)
         if not fitting:
             return
         job = self.choose_job(fitting, member)
@@ -243,10 +302,9 @@ class ActorCrew(ABC, Generic[J, E, R]):
         """Give up jobs that no node can do."""
         if not self.unfit or self.starting:
             return
-        nodes = set(self._list_nodes())
         for job in list(left):
-            reasons = {node: self.unfit[node, job.group] for node in nodes if (node, job.group) in self.unfit}
-            if nodes and set(reasons) == nodes:
+            reasons = {node: self.unfit[node, job.group] for node in self.nodes if (node, job.group) in self.unfit}
+            if self.nodes and len(reasons) == len(self.nodes):
                 left.remove(job)
                 words = f"No node can run it. {' '.join(sorted(set(reasons.values())))}"
                 yield self.make_event("failed", 0, job, words)
@@ -280,13 +338,18 @@ class ActorCrew(ABC, Generic[J, E, R]):
             yield from self.finish_job(number, job, result)
 
     def _bury(self, number: int, left: list[J], error: Exception) -> Iterator[E]:
-        """A member has died: its job is given to another, at most TRIES times."""
+        """A member has died: its job is given to another, elsewhere if possible, at most TRIES times."""
         member = self.members.pop(number)
+        self.ray.kill(member.actor)  # it may only be out of reach
         self.asked = float("-inf")
         job = member.job
         assert job is not None
         self.deaths[job.run] += 1
-        reason = f"the member of the crew on {member.name} died ({_name_cause(error)})"
+        lost = isinstance(error, self.ray.exceptions.NodeDiedError) or member.node not in self._list_nodes()
+        if not lost:
+            self.avoided.add((member.node, job.group))
+        cause = "its node is gone" if lost else self._name_cause(error)
+        reason = f"the member of the crew on {member.name} died ({cause})"
         if self.deaths[job.run] < TRIES:
             left.insert(0, job)
             words = f"A run starts again from its checkpoint: {reason}."
@@ -295,10 +358,9 @@ class ActorCrew(ABC, Generic[J, E, R]):
             words = f"Given up after {TRIES} tries: {reason}."
             yield self.make_event("failed", number, job, words)
 
-
-def _name_cause(error: Exception) -> str:
-    text = str(error)
-    for sign, words in (("memory", "out of memory"), ("node", "its node is gone")):
-        if sign in text.lower():
-            return words
-    return type(error).__name__
+    def _name_cause(self, error: Exception) -> str:
+        """By the type: Ray's words about any unexpected end mention memory."""
+        if isinstance(error, self.ray.exceptions.OutOfMemoryError):
+            return "out of memory"
+        unreachable = isinstance(error, self.ray.exceptions.ActorUnavailableError)
+        return "it cannot be reached" if unreachable else type(error).__name__

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,14 @@ class News:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How a task ended: with a row and its samples, with words about why not, or stopped with a checkpoint."""
+    """How a task ended: with a row and its samples, with words about why not, or stopped, with a checkpoint as news."""
 
     row: Row | None = None
     samples: bytes = b""
     words: str = ""
     details: str = ""
     unfit: bool = False  # the node, not the task, is the reason: another node may do it
-    checkpoint: CheckpointFiles | None = None
+    news: News = field(default_factory=News)  # what was not asked for before the end
 
 
 class BenchActor(CrewActor):
@@ -85,12 +85,19 @@ class BenchActor(CrewActor):
             news, self.news = self.news, News()
         return news
 
-    def _note(self, **changes: Any) -> None:
+    def _note(self, words: Sequence[str] = (), **changes: Any) -> None:
         with self.lock:
-            self.news = replace(self.news, **changes)
+            self.news = replace(self.news, words=[*self.news.words, *words], **changes)
 
     def run(self, task: Task, kept: CheckpointFiles | None) -> TaskResult:
-        """Run a task, from its checkpoint if there is one."""
+        """Run a task, from its checkpoint if there is one.
+
+        The news that nobody has asked for go with the result: what stayed here would be taken for news of the next run.
+        """
+        result = self._run(task, kept)
+        return replace(result, news=self.read_news())
+
+    def _run(self, task: Task, kept: CheckpointFiles | None) -> TaskResult:
         if kept is not None:
             kept.write(self.folder, task.run)
 
@@ -103,13 +110,14 @@ class BenchActor(CrewActor):
             self._note(checkpoint=CheckpointFiles.read(self.folder, task.run))
 
         def say(words: str) -> None:
-            self._note(words=[*self.news.words, words])
+            self._note([words])
 
         try:
             self._check(task)
             row = run_task(task, self.folder, report, say, self.save_seconds, send_checkpoint)
         except Stop:
-            return TaskResult(checkpoint=CheckpointFiles.read(self.folder, task.run))
+            send_checkpoint()
+            return TaskResult()
         except UnfitNode as error:
             return TaskResult(words=str(error), unfit=True)
         except Exception as error:

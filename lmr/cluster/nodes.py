@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import importlib
 import os
 import platform
@@ -18,6 +20,8 @@ from lmr.version import __version__
 
 CLOCK_SECONDS = 60.0  # a clock that is off by more is worth a message
 PROBE_SECONDS = 120.0  # for a node to start a process that imports torch
+SOURCES = Path(__file__).parents[1]  # the folder of the package
+PACKAGES = {"torch": "torch", "numpy": "numpy", "Pillow": "PIL", "OpenCV": "cv2"}  # names, and what is imported
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,20 @@ def count_places(nodes: Sequence[Node], threads: int) -> int:
     return max(1, sum(node.cores // threads for node in nodes))
 
 
+def count_free_places(ray: Any, cpus: float, gpus: float = 0.0) -> dict[str, int]:
+    """How many processes with so many cores and accelerators there is room for now, by Ray's id of the node.
+
+    Sums over the cluster would not tell: four cores that are free on four nodes are no place for a process with two.
+    """
+    needs = [(name, amount) for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount]
+    # The only source of free cores by node. A small addend: quarters of a core do not always add up to one.
+    free = ray._private.state.available_resources_per_node()
+    return {
+        node: min(int(resources.get(name, 0.0) / amount + 1e-6) for name, amount in needs)
+        for node, resources in free.items()
+    }
+
+
 def describe_members(nodes: Sequence[Node], count: int, threads: int) -> list[str]:
     """The nodes and the members of a crew, in lines."""
     words = f"Members: {count}, with {threads} {'thread' if threads == 1 else 'threads'} each."
@@ -54,11 +72,23 @@ def describe_members(nodes: Sequence[Node], count: int, threads: int) -> list[st
 
 
 def list_versions() -> dict[str, str]:
-    """What determines the last digits of a result, as rows carry it."""
-    found = {"lmr": __version__, "python": platform.python_version(), "machine": platform.machine()}
-    for package in ("torch", "numpy"):
-        found[package] = importlib.import_module(package).__version__
+    """What determines the last digits of a result. Packages that are not installed are left out."""
+    found = {"lmr": __version__, "sources of lmr": digest_sources()}
+    found |= {"python": platform.python_version(), "machine": platform.machine()}
+    for name, package in PACKAGES.items():
+        with contextlib.suppress(ImportError):
+            found[name] = importlib.import_module(package).__version__
     return found
+
+
+@functools.cache
+def digest_sources(root: Path = SOURCES) -> str:
+    """A short digest of the package's files: commits between two releases have the same version."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())  # of fixed length: names and contents stay apart
+    return digest.hexdigest()[:12]
 
 
 def read_free_memory() -> int:

@@ -39,8 +39,8 @@ def run_ray_bench(
 ) -> Outcome:
     """As ``run_bench``, on the nodes of a cluster: the same rows and samples in ``folder``, written by this process.
 
-    All nodes must have the same versions and, under ``root``, the same datasets. Every member has as many threads as a
-    worker on one machine has: one for small models, otherwise all cores of the smallest node.
+    All nodes must have the same versions and, under ``root``, the same datasets. Every member has one thread for small
+    models, otherwise as many as the smallest node has cores; so has a bench that is resumed, whatever is left of it.
     """
     check_workers(workers)
     nodes, versions, shown = find_nodes(ray), list_versions(), screen or sys.stderr
@@ -51,7 +51,7 @@ def run_ray_bench(
 
     def hire(tasks: Sequence[Task], target: Path, seconds: float) -> RayCrew:
         count, threads = plan_members(tasks, nodes, workers)
-        return RayCrew(ray, count, threads, target, seconds, versions)
+        return RayCrew(ray, count, threads, target, seconds, versions, workers or len(tasks))
 
     return run_bench(plans, folder, root=root, sources=sources, save_seconds=save_seconds, screen=screen, hire=hire)
 

@@ -13,6 +13,10 @@ from lmr.bench.cost.machine import count_cores
 from lmr.core.errors import LmrError
 
 PORT_SECONDS = 10.0  # for a port to answer; Ray itself would try for minutes and print every try
+MEMBER_HINT = (  # Ray looks for a node on the machine of the command, and its own words do not say so
+    "Give the command on a machine of the cluster; 'ray start --address=HEAD:PORT --num-cpus=0' makes this one a "
+    "machine of it that computes nothing."
+)
 LOCAL = "local"  # the address of a cluster on this machine, for the time of the command
 
 
@@ -39,6 +43,8 @@ def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) ->
     if ray.is_initialized():
         yield ray
         return
+    if address.startswith("ray://"):
+        raise LmrError(f"Ray Client ({address!r}) does not show the nodes' free cores. {MEMBER_HINT}")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         quiet |= {"num_cpus": count_cores(), "include_dashboard": False}
@@ -48,9 +54,11 @@ def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) ->
         _try_port(address)
         ray.init(address=address, **quiet)
     except (OSError, ValueError, RuntimeError) as error:
-        hint = "start one with 'ray start --head'" if address == "auto" else "check the address"
+        hint = f"check the address. {MEMBER_HINT}"
+        if address == "auto":
+            hint = "start one with 'ray start --head', or leave 'auto' out."
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise LmrError(f"Cannot reach a Ray cluster at {address!r}: {reason} ({hint}, or leave it out).") from error
+        raise LmrError(f"Cannot reach a Ray cluster at {address!r}: {reason.rstrip('.')}; {hint}") from error
     try:
         yield ray
     finally:
@@ -59,6 +67,6 @@ def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) ->
 
 def _try_port(address: str) -> None:
     """Raise OSError if an address names a port that does not answer."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), PORT_SECONDS).close()

@@ -17,9 +17,16 @@ class RayCrew(ActorCrew[Task, Event, TaskResult]):
     """Runs tasks; samples and checkpoints go to ``folder`` before the event about them."""
 
     def __init__(
-        self, ray: Any, count: int, threads: int, folder: Path, save_seconds: float, versions: Mapping[str, str]
+        self,
+        ray: Any,
+        count: int,
+        threads: int,
+        folder: Path,
+        save_seconds: float,
+        versions: Mapping[str, str],
+        most: int | None = None,
     ) -> None:
-        super().__init__(ray, count, threads)
+        super().__init__(ray, count, threads, most)
         self.folder, self.save_seconds, self.versions = folder, save_seconds, versions
 
     def create_actor(self, make: Any) -> Any:
@@ -45,7 +52,8 @@ class RayCrew(ActorCrew[Task, Event, TaskResult]):
             yield Event("progress", number, job, images=news.images)
 
     def finish_job(self, number: int, job: Task, result: TaskResult) -> Iterator[Event]:
-        """Keep the samples; the bench keeps the row."""
+        """Keep the last news and the samples; the bench keeps the row."""
+        yield from self.tell_news(number, job, result.news)
         if result.row is None:
             yield Event("failed", number, job, words=result.words, details=result.details)
             return
@@ -56,8 +64,8 @@ class RayCrew(ActorCrew[Task, Event, TaskResult]):
 
     def keep_unfinished(self, job: Task, result: TaskResult) -> None:
         """Keep the checkpoint of a task that was stopped."""
-        if result.checkpoint is not None:
-            result.checkpoint.write(self.folder, job.run)
+        if result.news.checkpoint is not None:
+            result.news.checkpoint.write(self.folder, job.run)
 
     def make_event(self, kind: Literal["word", "failed"], number: int, job: Task, words: str) -> Event:
         """An event that is only words."""

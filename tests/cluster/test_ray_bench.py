@@ -17,12 +17,16 @@ from ray_maker import expect_free, make_cluster, start_together, taking_interrup
 from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
+from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.crew import Event
 from lmr.bench.running.row import read_rows, read_samples
+from lmr.cluster import actor_crew
 from lmr.cluster.nodes import Node, list_versions
 from lmr.cluster.ray_bench import describe_placement, plan_members, run_ray_bench
 from lmr.cluster.ray_crew import RayCrew
+from lmr.core.state import read_state
 
+pytestmark = pytest.mark.ray
 TABLE: dict[str, Any] = {
     "methods": ["zeroshot", "lmr"],
     "datasets": "pocket-c",
@@ -49,6 +53,40 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("here")
     run_bench(make_plan(), folder, workers=2, screen=io.StringIO())
     return folder
+
+
+@pytest.fixture(scope="module")
+def long_here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plan of runs that are long enough to be met in the middle, on one machine."""
+    folder = tmp_path_factory.mktemp("long")
+    run_bench(make_long_plan(), folder, workers=2, screen=io.StringIO())
+    return folder
+
+
+def make_long_plan() -> Plan:
+    return make_plan(methods="lmr", images=800)
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The runs that are started, each with the images that its checkpoint has."""
+    real, noted = RayCrew.start_job, list[tuple[str, int]]()
+
+    def start_job(self: RayCrew, actor: Any, job: Task) -> Any:
+        state = Checkpoint(self.folder, job.run).state
+        noted.append((job.run, int(read_state(state)[1]["note.images"]) if state.exists() else 0))
+        return real(self, actor, job)
+
+    monkeypatch.setattr(RayCrew, "start_job", start_job)
+    return noted
+
+
+def is_in_the_middle(crew: RayCrew, event: Event) -> bool:
+    """Whether a member has finished two batches, so that there is a checkpoint, and has many to go."""
+    member = crew.members.get(event.worker)
+    if member is None or member.job is None or crew.ray.wait([member.result], timeout=0)[0]:
+        return False
+    return event.kind == "progress" and 2 * 8 <= event.images <= event.task.images // 2
 
 
 def expect_same(folder: Path, other: Path) -> None:
@@ -94,25 +132,29 @@ def test_large_models_get_the_threads_of_the_smallest_node(monkeypatch: pytest.M
 
 @posix
 def test_interrupt_leaves_the_cluster_clean_and_the_bench_resumes(
-    cluster: Any, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, long_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: list[tuple[str, int]]
 ) -> None:
-    real = RayCrew.run
+    real, screen = RayCrew.run, io.StringIO()
 
     def interrupt(self: RayCrew, tasks: Sequence[Task]) -> Iterator[Event]:
         for event in real(self, tasks):
-            if event.kind == "progress" and event.images:
+            if is_in_the_middle(self, event):
                 signal.raise_signal(signal.SIGINT)
             yield event
 
+    words = r"[01] of 2 runs are finished and kept .* the same command again"
+    monkeypatch.setattr(actor_crew, "POLL_SECONDS", 0.05)  # to see members in the middle of short runs
     monkeypatch.setattr(RayCrew, "run", interrupt)
-    words = r"[0-3] of 4 runs are finished and kept .* the same command again"
     with taking_interrupts(), pytest.raises(KeyboardInterrupt, match=words):
-        run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=io.StringIO())
-    monkeypatch.undo()
+        run_ray_bench(cluster[0], [make_long_plan()], tmp_path, screen=io.StringIO())
+    monkeypatch.setattr(RayCrew, "run", real)
     assert list((tmp_path / "checkpoints").glob("*.state"))
     expect_free(cluster[0], 2)
-    assert run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=io.StringIO()).failures == []
-    expect_same(tmp_path, here)
+    starts.clear()
+    assert run_ray_bench(cluster[0], [make_long_plan()], tmp_path, screen=screen).failures == []
+    assert max(images for _, images in starts) >= 2 * 8
+    assert "cannot be used" not in screen.getvalue()
+    expect_same(tmp_path, long_here)
 
 
 @posix
@@ -150,29 +192,29 @@ def test_node_with_other_versions_runs_nothing(cluster: Any, tmp_path: Path) -> 
     assert kinds == {"word", "failed"}
 
 
-def test_dead_node_costs_time_only(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_node_costs_time_only(
+    cluster: Any, long_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: list[tuple[str, int]]
+) -> None:
     """The second node is killed while its member is at work; the run continues elsewhere from its checkpoint."""
     ray, nodes = cluster
     expect_free(ray, 2)
     start_together(monkeypatch)
-    plan, here = make_plan(methods="lmr", images=800), tmp_path / "here"
-    run_bench(plan, here, workers=2, screen=io.StringIO())
-    rows, words = {}, []
+    monkeypatch.setattr(actor_crew, "POLL_SECONDS", 0.05)
+    rows, words, killed = {}, [], ""
     victim = nodes.list_all_nodes()[-1]
     with RayCrew(ray, 2, 1, tmp_path, 0.0, list_versions()) as crew:
-        for event in crew.run(list_tasks([plan])):
-            member = crew.members.get(event.worker)
-            at_work = member is not None and bool(event.images) and not ray.wait([member.result], timeout=0)[0]
-            if victim is not None and at_work and member.node == victim.node_id:
+        for event in crew.run(list_tasks([make_long_plan()])):
+            if not killed and is_in_the_middle(crew, event) and crew.members[event.worker].node == victim.node_id:
                 nodes.remove_node(victim, allow_graceful=False)
-                victim = None
+                killed = event.task.run
             if event.kind == "word":
                 words.append(event.words)
             if event.row is not None:
                 rows[event.task.run] = event.row
     nodes.add_node(num_cpus=1)
     wait_for_nodes(ray, 2)
-    assert victim is None
     assert any("starts again from its checkpoint" in text for text in words)
-    expected = {row.run: row.compare() for row in read_rows(here)[0]}
+    assert not any("cannot be used" in text for text in words)
+    assert [images >= 8 for run, images in starts if run == killed] == [False, True]
+    expected = {row.run: row.compare() for row in read_rows(long_here)[0]}
     assert {run: row.compare() for run, row in rows.items()} == expected

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from lmr import LmrError
+from lmr.cluster import ray_connection
 from lmr.cluster.ray_connection import connect, import_ray
 
 
@@ -34,5 +35,20 @@ def test_port_that_does_not_answer_is_an_error_at_once() -> None:
     with socket.socket() as taken:  # bound, and not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(LmrError, match=rf"Cannot reach a Ray cluster at '{address}': .*\(check the address"):
+        with pytest.raises(LmrError, match=rf"Cannot reach a Ray cluster at '{address}': .*; check the address\."):
             connect(address).__enter__()
+
+
+def test_machine_that_is_no_node_is_told_to_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
+
+    def refuse(**given: object) -> None:
+        raise RuntimeError("Can't find a `node_ip_address.json` file. Waited for 60 seconds.")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray_connection, "_try_port", lambda address: None)
+    words = r"Waited for 60 seconds; check the address\. Give the command on a machine of the cluster; 'ray start"
+    with pytest.raises(LmrError, match=words):
+        connect("192.168.1.10:6379").__enter__()
+    with pytest.raises(LmrError, match=r"Ray Client .* Give the command on a machine of the cluster"):
+        connect("ray://192.168.1.10:10001").__enter__()

@@ -46,7 +46,7 @@ def start_together(monkeypatch: pytest.MonkeyPatch) -> None:
         begin = not self.members
         hire(self, left)
         while begin and self.starting:
-            places = [where for _, where in self.starting.values()]
+            places = [newcomer.place for newcomer in self.starting.values()]
             assert len(self.ray.wait(places, num_returns=len(places), timeout=120)[0]) == len(places)
             hire(self, left)
 

@@ -85,6 +85,11 @@ class Capacity:
         """The expected share of the streams that one more replica takes over."""
         return 1 / (self.replicas + 1)
 
+    @property
+    def states_per_second(self) -> float:
+        """Bytes that replicas send to stores, where these are on other machines."""
+        return count_commits(self.options, self.options.durability) * self.sized.stored_bytes
+
     def find_written(self, durability: str, interval: float | None = None) -> float:
         """Bytes per second of all streams. In an interval the last state of a stream is written, once."""
         return count_commits(self.options, durability, interval) * self.commit_bytes
@@ -174,13 +179,14 @@ def _list_resources(
 ) -> tuple[Resource, ...]:
     """The binding one first. ``rate``: images per second of an accelerator."""
     images = options.streams * options.fps
-    written = count_commits(options, options.durability) * commit_bytes / 1e6
-    network = 8e-6 * max(images * options.image_kb, images * options.answer_kb)
+    commits = count_commits(options, options.durability)
+    # In each direction: images come and answers go, and states do both, to the machines of their stores.
+    network = 8e-6 * (images * max(options.image_kb, options.answer_kb) + commits * sized.stored_bytes / 1e3)
     resident = options.streams * (sized.memory_bytes + (sized.watch_bytes if options.watch == "on" else 0)) / 1e9
     gpus = options.gpus_per_machine
     found = [
         ("accelerators", images, gpus * rate, "images/s"),
-        ("disk", written, options.disk_mb_s, "MB/s"),
+        ("disk", commits * commit_bytes / 1e6, options.disk_mb_s, "MB/s"),
         ("network", network, options.network_gbit, "Gbit/s"),
         ("memory", resident, gpus * options.memory_gb, "GB"),
     ]

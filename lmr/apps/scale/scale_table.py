@@ -181,9 +181,11 @@ def _list_network(capacity: Capacity) -> list[Line]:
     options = capacity.options
     images = options.streams * options.fps
     kilobytes = {"images in": options.image_kb, "answers out": options.answer_kb}
-    return [
+    lines = [
         (name, f"{8e-6 * images * size:,.1f} Gbit/s", f"{size:g} kB each, assumed") for name, size in kilobytes.items()
     ]
+    states = f"{8e-9 * capacity.states_per_second:,.1f} Gbit/s"
+    return [*lines, ("states to stores", states, "each commit, to a store on another machine")]
 
 
 def _list_replica(capacity: Capacity) -> list[Line]:

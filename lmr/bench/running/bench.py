@@ -28,7 +28,7 @@ from lmr.core.files import hold_lock, write_atomically
 LOCK_SECONDS = 5.0  # for a bench that was just stopped to release its folder
 
 
-Hire = Callable[[Sequence[Task], Path, float], TaskCrew]  # tasks, folder, seconds between checkpoints
+Hire = Callable[[Sequence[Task], Path, float], TaskCrew]  # all tasks, folder, seconds between checkpoints
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def run_bench(
     ``workers`` processes share the cores (as many as cores for small models, otherwise one); ``root`` is where datasets
     are kept. Runs that are finished in ``sources``, folders of runs or packs, are taken from there. A run that fails
     does not stop the others. On Ctrl-C every worker saves its checkpoint first. Progress is written to ``screen``;
-    ``brief`` leaves out the line about every finished run. ``hire`` gives another crew than processes on this machine.
+    ``brief`` leaves out the line about every finished run. ``hire`` gives another crew than processes on this
+    machine, for all tasks: what it chooses, such as threads, must not depend on how many of them are finished.
     """
     plans = [plans] if isinstance(plans, Plan) else list(plans)
     check_workers(workers)
@@ -88,8 +89,9 @@ def run_bench(
             rows |= _take_finished(Path(source), target, {task.run for task in tasks} - set(rows), shown)
         left = [task for task in tasks if task.run not in rows]
         started = time.monotonic()
-        crew = (hire or _hire_here(workers or choose_workers(tasks)))(left, target, save_seconds)
-        with contextlib.closing(View(left, len(tasks) - len(left), crew.count, screen, brief, crew.describe)) as view:
+        crew = (hire or _hire_here(workers or choose_workers(tasks)))(tasks, target, save_seconds)
+        busy = max(1, min(crew.count, len(left)))
+        with contextlib.closing(View(left, len(tasks) - len(left), busy, screen, brief, crew.describe)) as view:
             failures = _run_all(left, rows, target, crew, view)
         ordered = [rows[task.run] for task in tasks if task.run in rows]
         return Outcome(ordered, failures, len(tasks) - len(left), time.monotonic() - started)

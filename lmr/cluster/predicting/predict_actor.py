@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lmr.apps.predict.folder_run import FolderRun
@@ -102,7 +102,16 @@ class PredictActor(CrewActor):
         return news
 
     def run(self, tickets: Sequence[StreamTicket]) -> ShardResult:
-        """Label streams one after the other."""
+        """Label streams one after the other.
+
+        The news that nobody has asked for go with the result: what stayed here would be taken for news of the next run.
+        """
+        result = self._run(tickets)
+        with self.lock:
+            news, self.news = self.news, ShardNews()
+        return replace(result, news=news)
+
+    def _run(self, tickets: Sequence[StreamTicket]) -> ShardResult:
         try:
             self.check_versions()
             self._enter_folder(tickets)
@@ -115,10 +124,10 @@ class PredictActor(CrewActor):
             for ticket in tickets:
                 self._label(labeller, ticket)
         except Stop:
-            return ShardResult(self.read_news(), stopped=True)
+            return ShardResult(stopped=True)
         except Exception as error:
-            return ShardResult(self.read_news(), describe_error(error), traceback.format_exc())
-        return ShardResult(self.read_news())
+            return ShardResult(words=describe_error(error), details=traceback.format_exc())
+        return ShardResult()
 
     def _load(self) -> Labeller:
         """The model, if it is the driver's and there is room for it."""

@@ -53,7 +53,7 @@ def run_ray_predict(
         setup, threads = _prepare(plan, nodes, save_seconds)
         places = count_places(nodes, threads)
         jobs = [ShardJob(shard) for shard in make_shards(left, plan.shards or places)]
-        crew = ShardCrew(ray, min(len(jobs), places), threads, versions, setup, plan, parts, tally)
+        crew = ShardCrew(ray, min(len(jobs), places), threads, versions, setup, plan, parts, tally, len(jobs))
         failures: list[str] = []
         with crew, contextlib.closing(ShardView(left, shown, crew.describe)) as view:
             for event in crew.run(jobs):

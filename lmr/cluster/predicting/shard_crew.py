@@ -62,8 +62,9 @@ class ShardCrew(ActorCrew[ShardJob, ShardEvent, ShardResult]):
         plan: StreamPlan,
         parts: StreamParts,
         tally: RunTally,
+        most: int | None = None,
     ) -> None:
-        super().__init__(ray, count, threads)
+        super().__init__(ray, count, threads, most)
         self.versions, self.setup, self.plan, self.parts, self.tally = versions, setup, plan, parts, tally
 
     def create_actor(self, make: Any) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from lmr.cluster.nodes import count_free_places
 from lmr.cluster.serving.remote_store import RemoteStore
 from lmr.cluster.serving.replica import ReplicaPlan, StreamReplica
 from lmr.cluster.serving.store_actor import StoreActor, name_files
@@ -140,15 +141,19 @@ class RayService:
             raise LmrError(f"The replicas cannot be started: {_find_reason(error)}") from error
 
     def _check_room(self) -> None:
-        """Serve would wait for ever for cores that there are not. Those of replicas that were ended come late."""
-        needed, end = self._count.least * self._count.cpus, time.monotonic() + FREE_SECONDS
-        while needed > (free := self._ray.available_resources().get("CPU", 0.0)) and time.monotonic() < end:
+        """Serve would wait for ever for room that there is not. Cores of replicas that were ended are free late."""
+        count, end = self._count, time.monotonic() + FREE_SECONDS
+        while count.least > (places := self._count_places()) and time.monotonic() < end:
             time.sleep(0.2)
-        if needed > free:
+        if count.least > places:
+            gpus = f" and {count.gpus:g} GPUs" if count.gpus else ""
             raise LmrError(
-                f"{self._count.least} replicas with {self._count.cpus:g} cores each need {needed:g} cores, and the "
-                f"cluster has {free:g} free; lower --replicas or --replica-cpus, or add nodes."
+                f"The nodes of the cluster have room for {places} replicas with {count.cpus:g} free cores{gpus} each "
+                f"on one node, and {count.least} are to be started; lower --replicas or --replica-cpus, or add nodes."
             )
+
+    def _count_places(self) -> int:
+        return sum(count_free_places(self._ray, self._count.cpus, self._count.gpus).values())
 
     def _start_stores(self) -> RemoteStore:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -71,8 +71,8 @@ def serve_on_ray(
             ends_with_ray=address == LOCAL,
         )
         del backbone, method
-        signals.take()
         with service:
+            signals.take()
             for line in words:
                 say(line)
             say(f"{replicas.words} replica(s) with {replicas.cpus:g} core(s) each")
@@ -123,7 +123,7 @@ class _Signals:
             signal.signal(number, handler)
 
     def take(self) -> None:
-        """From now on, signals end the service in order. Before, Ctrl-C ends the start, and Ray has its own."""
+        """From now on, signals end the service in order. A start that waits is ended by Ctrl-C and by Ray's SIGTERM."""
         for number in (signal.SIGINT, signal.SIGTERM, *STEPS):
             self._before[number] = signal.signal(number, self._note)
 

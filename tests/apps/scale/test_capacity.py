@@ -36,7 +36,8 @@ def test_machines_are_those_of_the_resource_that_binds(million: Capacity) -> Non
     assert million.replicas == 8 * million.machines
     assert million.moved_share == 1 / (million.replicas + 1)
     named = {one.name: one for one in million.resources}
-    assert named["network"].needed == pytest.approx(200_000 * 50e3 * 8 / 1e9)
+    assert million.states_per_second == 200_000 * million.sized.stored_bytes
+    assert named["network"].needed == pytest.approx(8e-9 * (200_000 * 50e3 + million.states_per_second))
     assert named["memory"].needed == pytest.approx(1e6 * million.sized.memory_bytes / 1e9)
     assert named["disk"].needed == pytest.approx(million.find_written("answer") / 1e6)
 

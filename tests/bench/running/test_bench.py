@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import pytest
 
 import lmr
 from lmr.bench.plans.plan import Plan, list_plans, parse_plan
-from lmr.bench.plans.task import list_tasks
+from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running import bench
 from lmr.bench.running.bench import run_bench
+from lmr.bench.running.crew import Crew
 from lmr.bench.running.row import Row, read_rows, read_samples
 from lmr.cli.parser import parse
 from lmr.core.files import hold_lock
@@ -165,6 +166,18 @@ def test_finished_runs_are_skipped(unbroken: Path) -> None:
     assert (outcome.skipped, len(outcome.rows), outcome.failures) == (4, 4, [])
     assert (unbroken / "rows.jsonl").read_bytes() == before
     assert outcome.describe() == "4 runs are finished, all of them earlier."
+
+
+def test_crew_is_chosen_for_all_runs_also_when_some_are_finished(unbroken: Path) -> None:
+    """Threads follow from the models of all runs: those of what is left would change when a bench is resumed."""
+    given: list[str] = []
+
+    def hire(tasks: Sequence[Task], folder: Path, seconds: float) -> Crew:
+        given.extend(task.run for task in tasks)
+        return Crew(1, 1, folder, seconds)
+
+    run_bench(make_plan(), unbroken, screen=io.StringIO(), hire=hire)
+    assert given == [task.run for task in list_tasks([make_plan()])]
 
 
 def test_samples_that_are_gone_are_made_again(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,9 +21,10 @@ from lmr.cluster import actor_crew
 from lmr.cluster import nodes as nodes_file
 from lmr.cluster.predicting import ray_predict
 from lmr.cluster.predicting.ray_predict import describe_shards, run_ray_predict
-from lmr.cluster.predicting.shard_crew import ShardCrew, ShardEvent
+from lmr.cluster.predicting.shard_crew import ShardCrew, ShardEvent, ShardJob
 from lmr.core.errors import LmrError
 
+pytestmark = pytest.mark.ray
 Act = Callable[[ShardCrew, ShardEvent], None]
 
 
@@ -176,30 +177,46 @@ def test_other_versions_are_refused_before_work_starts(
 def test_dead_actor_and_dead_node_change_nothing(
     cluster: Any, cams: Path, tmp_path: Path, watch: Callable[[Act], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An actor on the first node is killed, and then the second node, which its shard went to."""
     ray, nodes = cluster
+    expect_free(ray, 2)
+    start_together(monkeypatch)
     monkeypatch.setattr(actor_crew, "POLL_SECONDS", 0.05)  # to see members in the middle of short streams
-    victims: list[Any] = ["actor", nodes.list_all_nodes()[-1]]
-    words = []
+    victims, second, start_job = ["actor", "node"], nodes.list_all_nodes()[-1], ShardCrew.start_job
+    words, killed, resumed = [], set[str](), []
+
+    def note_start(self: ShardCrew, actor: Any, job: ShardJob) -> Any:
+        if job.run in killed:
+            numbers = [stream.number for stream in job.shard.streams]
+            kept = [self.parts.read(number) for number in numbers]
+            finished = sum(self.parts.is_finished(number) for number in numbers)
+            resumed.append(finished + sum(len(one[0]) for one in kept if one is not None))
+        return start_job(self, actor, job)
 
     def kill(crew: ShardCrew, event: ShardEvent) -> None:
         member = crew.members.get(event.worker)
         if event.kind == "word":
             words.append(event.words)
-        if event.kind != "progress" or event.images < 2 or not victims or member is None or member.job is None:
+        if event.kind != "progress" or event.images < 4 or not victims or member is None or member.job is None:
             return
         if ray.wait([member.result], timeout=0)[0]:  # it has finished: not in the middle
             return
-        if victims[0] == "actor":
+        if (member.node == second.node_id) != (victims[0] == "node"):
+            return
+        killed.add(event.job.run)
+        if victims.pop(0) == "actor":
             ray.kill(member.actor)
-            victims.pop(0)
-        elif member.node == victims[0].node_id:
-            nodes.remove_node(victims.pop(0), allow_graceful=False)
+        else:
+            nodes.remove_node(second, allow_graceful=False)
 
     watch(kill)
+    monkeypatch.setattr(ShardCrew, "start_job", note_start)
     run_ray_predict(ray, plan(tmp_path / "o.jsonl", cams), screen=io.StringIO(), save_seconds=0.0)
     nodes.add_node(num_cpus=1)
     wait_for_nodes(ray, 2)
     assert victims == []
     # Twice, unless the node's last shard was finished between the death of the node and that of its actor.
     assert any("starts again from its checkpoint" in text for text in words)
+    assert resumed
+    assert min(resumed) > 0  # answers that are not computed again
     expect_same(tmp_path / "o.jsonl", cams)

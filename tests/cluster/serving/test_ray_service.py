@@ -25,6 +25,7 @@ from lmr.service.load.ray_replicas import REPLICA, STORE, find_processes, kill_r
 from lmr.service.load.steady_cameras import SteadyCameras
 from lmr.service.service_settings import ServiceSettings
 
+pytestmark = pytest.mark.ray
 MODEL, CAMERAS = find_pocket(), 4
 PAUSE = 0.1  # seconds between the requests of a camera: processes that start need the cores, too
 TIMEOUT = 120.0  # seconds; against hanging alone

@@ -1,0 +1,168 @@
+"""The crew on a cluster that is not one: who gets members, and what follows from a death."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from fake_ray import FakeRay
+
+from lmr.cluster import actor_crew
+from lmr.cluster.actor_crew import ActorCrew, CrewMember
+from lmr.core.errors import LmrError
+
+
+@dataclass(frozen=True)
+class Job:
+    run: str
+    group: tuple[str, ...] = ("group",)
+
+
+@dataclass(frozen=True)
+class Result:
+    unfit: bool = False
+    words: str = ""
+
+
+Said = tuple[str, str, str]  # kind, run, words
+
+
+class PlainCrew(ActorCrew[Job, Said, Result]):
+    def create_actor(self, make: Any) -> Any:
+        return make(object)()
+
+    def choose_job(self, fitting: Sequence[Job], member: CrewMember[Job]) -> Job:
+        return fitting[0]
+
+    def start_job(self, actor: Any, job: Job) -> Any:
+        return actor.run.remote(job.run)
+
+    def tell_news(self, number: int, job: Job, news: Any) -> Iterator[Said]:
+        return iter(())
+
+    def finish_job(self, number: int, job: Job, result: Result) -> Iterator[Said]:
+        yield ("done", job.run, self.members[number].name)
+
+    def keep_unfinished(self, job: Job, result: Result) -> None:
+        raise LmrError("The disk is full.")
+
+    def make_event(self, kind: Literal["word", "failed"], number: int, job: Job, words: str) -> Said:
+        return (kind, job.run, words)
+
+    def name_work(self, job: Job) -> str:
+        return "work"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_crew, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(actor_crew, "HIRE_SECONDS", 0.0)
+
+
+def list_jobs(count: int) -> list[Job]:
+    return [Job(f"run {number}") for number in range(count)]
+
+
+def take_turn(crew: PlainCrew, left: list[Job]) -> None:
+    """Look for nodes and members, twice: those that were started are taken in at the second look."""
+    for _ in range(2):
+        crew.nodes = crew._list_nodes()
+        crew._hire(left)
+
+
+def test_members_are_spread_by_the_cores_of_nodes() -> None:
+    ray = FakeRay(lambda node, run: None, a=4, b=2)
+    crew = PlainCrew(ray, 3, 1)
+    take_turn(crew, list_jobs(9))
+    assert ray.count_actors() == {"a": 2, "b": 1}
+    assert all(actor.strategy._spill_on_unavailable for actor in ray.actors)  # another may be quicker
+    for number in [number for number, member in crew.members.items() if member.node.startswith("a")]:
+        ray.kill(crew.members.pop(number).actor)  # what counts is who lives, not who was started
+    take_turn(crew, list_jobs(9))
+    assert ray.count_actors() == {"a": 2, "b": 1}
+
+
+def test_node_that_others_fill_gets_no_member() -> None:
+    ray = FakeRay(lambda node, run: None, a=2, b=2)
+    ray.taken["a" * 56] = 1
+    crew = PlainCrew(ray, 2, 2)
+    take_turn(crew, list_jobs(3))
+    assert ray.count_actors() == {"b": 1}  # three cores are free, and only two of them on one node
+
+
+def test_node_that_joins_gets_members_up_to_the_limit() -> None:
+    ray = FakeRay(lambda node, run: None, a=1)
+    crew = PlainCrew(ray, 1, 1, most=3)
+    take_turn(crew, list_jobs(9))
+    assert ray.count_actors() == {"a": 1}
+    ray.cores["b" * 56] = 8
+    take_turn(crew, list_jobs(9))
+    assert ray.count_actors() == {"a": 1, "b": 2}
+
+
+def test_actors_that_start_hold_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their cores may look free for a while."""
+    ray = FakeRay(lambda node, run: None, a=2)
+    crew = PlainCrew(ray, 2, 1, most=9)
+    monkeypatch.setattr(ray._private.state, "available_resources_per_node", lambda: {"a" * 56: {"CPU": 2.0}})
+    take_turn(crew, list_jobs(9))
+    take_turn(crew, list_jobs(9))
+    assert len(ray.actors) == 2
+
+
+def test_job_whose_member_ran_out_of_memory_goes_to_another_node() -> None:
+    def work(node: str, run: str) -> Any:
+        return error if node.startswith("a") else Result()
+
+    ray = FakeRay(work, a=8, b=1)
+    error = ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory.")
+    with PlainCrew(ray, 1, 1) as crew:
+        events = list(crew.run(list_jobs(2)))
+    assert [kind for kind, _, _ in events] == ["word", "done", "done"]
+    assert "the member of the crew on a died (out of memory)" in events[0][2]
+    assert {where for kind, _, where in events if kind == "done"} == {"b"}
+
+
+def test_node_where_a_member_died_is_used_when_it_is_the_last() -> None:
+    deaths: list[str] = []
+
+    def work(node: str, run: str) -> Any:
+        if not deaths:
+            deaths.append(node)
+            return ray.exceptions.ActorDiedError()  # killed, and its node is alive
+        if node != deaths[0]:
+            del ray.cores[node]
+            return ray.exceptions.ActorDiedError()  # with its node
+        return Result()
+
+    ray = FakeRay(work, a=1, b=1)
+    with PlainCrew(ray, 1, 1) as crew:
+        events = list(crew.run(list_jobs(1)))
+    assert [kind for kind, _, _ in events] == ["word", "word", "done"]
+    assert "(ActorDiedError)" in events[0][2]  # whatever its text says about memory
+    assert "(its node is gone)" in events[1][2]
+    assert events[2][2] == deaths[0][:1]
+
+
+def test_members_end_whatever_goes_wrong_at_the_stop() -> None:
+    ray = FakeRay(lambda node, run: None, a=2)
+    crew = PlainCrew(ray, 2, 1)
+    take_turn(crew, list_jobs(2))
+    crew._give(crew.members[0], list_jobs(2))
+    crew.members[0].news = None
+    with pytest.raises(LmrError, match="The disk is full"):
+        crew.stop()
+    assert ray.killed == ray.actors
+    assert all(actor.calls[-1] == "close" for actor in ray.actors)
+
+
+def test_members_without_work_remove_their_folders_before_they_are_ended() -> None:
+    ray = FakeRay(lambda node, run: Result(unfit=node.startswith("a"), words="It is too old."), a=8, b=1)
+    crew = PlainCrew(ray, 1, 1)
+    events = list(crew.run(list_jobs(1)))
+    assert [kind for kind, _, _ in events] == ["word", "done"]
+    (dismissed,) = ray.killed
+    assert dismissed.node.startswith("a")
+    assert dismissed.calls[-1] == "close"
