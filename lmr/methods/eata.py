@@ -17,7 +17,8 @@ from lmr.core.method import Mix, Prediction, Preset, Ranges, Streams
 from lmr.core.optim import Optimizer
 from lmr.core.registry import register
 
-_PORT = "defaults of mariodoebler/test-time-adaptation for CLIP's towers"
+_PAPER = "LMR paper, appendix, Baseline implementation details (ETA)"
+_PORT = "mariodoebler/test-time-adaptation"
 _OFFICIAL = "mr-eggplant/EATA: ImageNet-C"
 
 
@@ -39,9 +40,17 @@ class EATA(SelectiveMethod):
     year = 2022
     needs_images = False
     presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _PORT + "; penalty of " + _OFFICIAL, batch_size=200),
-        "cifar10-c": Preset({"diversity": 0.4, "fisher": 1.0}, _PORT + ": CIFAR-10-C", batch_size=200),
-        "cifar100-c": Preset({"diversity": 0.1, "fisher": 1.0}, _PORT + ": CIFAR-100-C", batch_size=200),
+        "default": Preset({}, f"learning rate and diversity of the {_PAPER}; penalty of {_OFFICIAL}", batch_size=200),
+        "cifar10-c": Preset(
+            {"diversity": 0.4, "fisher": 1.0},
+            f"learning rate of the {_PAPER}; diversity and penalty of {_PORT}: CIFAR-10-C",
+            batch_size=200,
+        ),
+        "cifar100-c": Preset(
+            {"diversity": 0.1, "fisher": 1.0},
+            f"learning rate of the {_PAPER}; diversity and penalty of {_PORT}: CIFAR-100-C",
+            batch_size=200,
+        ),
         "imagenet": Preset({"optimizer": "sgd", "nesterov": False, "fisher": 2000.0}, _OFFICIAL, batch_size=64),
     }
 
