@@ -90,6 +90,7 @@ class Method:
     gated: ClassVar[bool] = False  # info["gate_share"] of the samples take the backward; the others cost a forward
     parts: ClassVar[tuple[str, ...]] = ()  # boolean arguments that switch parts of the method off, for ablations
     swept: ClassVar[dict[str, tuple[str, ...]]] = {}  # name of a sweep -> the arguments that vary in it
+    aliases: ClassVar[dict[str, str]] = {}  # other names of arguments that ``create`` takes -> the arguments
     added: ClassVar[tuple[str, ...]] = ()  # arguments newer than saved states and rows, whose specs do not have them
     switches: ClassVar[tuple[Switch, ...]] = ()  # what a budget chooses from
     switches_source: ClassVar[str] = ""  # what measured them, in a few words
