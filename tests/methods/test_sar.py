@@ -135,5 +135,5 @@ def test_recovery_can_be_given_under_its_published_name() -> None:
     method = plain.make_method("sar(lr=1e-3, rho=0.05, reset=0.3, margin=0.4)")
     assert method.spec == "sar(lr=0.001, rho=0.05, recovery=0.3, margin=0.4)"
     assert "recovery=0.1" in lmr.create("sar(reset=0.3)", method.classifier, recovery=0.1).spec
-    with pytest.raises(lmr.LmrError, match="sar got 'recovery' twice, once under another name; give it once."):
+    with pytest.raises(lmr.LmrError, match="sar got 'recovery' twice, once under another name; give it once"):
         plain.make_method("sar(reset=0.3, recovery=0.3)")
