@@ -57,7 +57,7 @@ class DynaPrompt(ContextMethod):
         super().prepare()
 
     def count_passes(self, learning: float = 1.0) -> Passes:
-        """With a full buffer, and one prompt selected: all prompts that are moved, then that one for step and answer."""
+        """With a full buffer and one prompt selected: all that are moved, then that one for its step and its answer."""
         forwards = self.prompts + (1 if self.selection == "official" else 2)  # there the first is not moved
         shared = 1 + self.tuner.shape[0]
         return Passes(self.views, text_forwards=forwards, text_backwards=1, own_prompts=True, shared_tokens=shared)
@@ -117,7 +117,7 @@ class DynaPrompt(ContextMethod):
         return {"moved": stepped, "uses": uses, "order": move_to_back(order, chosen)}, answer, len(chosen), True
 
     def _choose(self, features: Tensor, moved: Tensor, uses: Tensor, first: int) -> tuple[list[int], list[Tensor]]:
-        """The prompts for an image, and the prototypes [C, D] of all; the ``first`` begins anew in place, if it has to."""
+        """The prompts for an image, and the prototypes [C, D] of all; ``first`` begins anew, in place, if it has to."""
         initial, official = self.tuner.start_prototypes, self.selection == "official"
         if official:
             moved[first], uses[first] = 0, 0  # as it is already where it was never used
