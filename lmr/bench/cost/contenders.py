@@ -125,6 +125,7 @@ class ContenderFactory:
             logit_bias=self.model.logit_bias,
             input_shape=self.model.input_shape,
             text=text,
+            reader=self.model.make_reader(),
             pixels=PixelScale((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
         )
 

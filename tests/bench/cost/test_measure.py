@@ -233,6 +233,17 @@ def test_a_loss_between_classes_has_a_gradient() -> None:
     assert method.state["gradient"].abs().max() > 1e-6
 
 
+def test_methods_that_write_texts_are_measured_with_all_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a reader WATT has one template in place of eight, and CLIPArTT no captions: cheaper methods."""
+    _, contender, outcome = build_small(Entry("method", "watt(rounds=1, inner=1)"))
+    passes = contender.count_passes(1.0)
+    assert passes is not None
+    assert passes.forwards == 8 + 1
+    assert outcome.backwards == 8
+    build_small(Entry("method", "clipartt(steps=1, captions='text')"))
+    assert not caplog.records
+
+
 def test_words_stand_for_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     words = {"paper": ["zeroshot", "tent"]}
     monkeypatch.setattr("lmr.bench.cost.measure.expand_methods", lambda entry: words.get(entry, [entry]))
