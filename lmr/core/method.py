@@ -157,6 +157,17 @@ class Method:
         """The arithmetic of one step when a share ``learning`` of the samples takes the backward; None if unknown."""
         return None
 
+    @property
+    def cycle(self) -> int:
+        """After how many images of a stream the work repeats; 1 if all steps are alike."""
+        return 1
+
+    def saturate(self, images: Tensor) -> None:
+        """Make the state of all streams one that a long stream leaves behind, where it decides what a step costs.
+
+        For measuring, right after the start; a memory may be filled with the images [B, ...].
+        """
+
     def logit_offset(self) -> Tensor | None:
         """The term of the logits that is not similarity, in the present state: [streams, C], or None."""
         return None

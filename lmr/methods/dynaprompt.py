@@ -56,6 +56,11 @@ class DynaPrompt(ContextMethod):
             raise LmrError(f"Expected 'prompts' of dynaprompt from 1 to 1000, got {self.prompts}.")
         super().prepare()
 
+    def saturate(self, images: Tensor) -> None:
+        signs = torch.randn(self.state["moved"].shape, generator=torch.Generator().manual_seed(0)).sign()
+        self.state["moved"].copy_(self.lr * signs)  # as after a first step
+        self.state["uses"].fill_(1)
+
     def count_passes(self, learning: float = 1.0) -> Passes:
         """With a full buffer and one prompt selected: all that are moved, then that one for its step and its answer."""
         forwards = self.prompts + (1 if self.selection == "official" else 2)  # there the first is not moved
