@@ -10,7 +10,7 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -98,6 +98,7 @@ class Method:
     takes_views: ClassVar[bool] = False  # ``step`` also takes given views [B, V, ...] of each image, the image first
     restarts: ClassVar[bool] = False  # nothing of a batch stays for the next: ``predict`` answers as ``step`` does
     keeps_images: ClassVar[bool] = False  # the state holds images of the stream, so their shape must be known
+    needs_clean: ClassVar[int] = 0  # clean images that it should ``study`` before the stream, where there are any
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported
@@ -186,6 +187,9 @@ class Method:
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         """The range of values in each tensor of ``state``, a state of this method's shapes; others need be finite."""
         return {"predicted": COUNTS}
+
+    def study(self, batches: Iterable[Tensor]) -> None:
+        """Learn from batches of clean images what the stream is to be compared with; it stays through ``reset``."""
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
         """Adapt on a checked batch and answer it."""

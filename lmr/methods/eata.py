@@ -27,7 +27,7 @@ class EATA(SelectiveMethod):
     """ETA's step with a penalty on changes of the parameters that matter most on clean images.
 
     The penalty is ``fisher`` times the sum of F (norm - start)^2 over all parameters. F is measured once on clean
-    images, before the stream: ``method.estimate_fisher(batches)``. It is the mean over the batches of the squared
+    images, before the stream: ``method.estimate_fisher(batches)``; a bench does so. It is the mean over the batches of the squared
     gradient of the batch's mean cross-entropy to the model's own labels, so it depends on the size of the batches (64,
     of 2000 images, in the authors' code). It is part of the state: saved, loaded, and kept by ``reset``. Without it
     there is no penalty, a step is ETA's, and the log says so once.
@@ -39,6 +39,7 @@ class EATA(SelectiveMethod):
     source = "Niu et al. 2022"
     year = 2022
     needs_images = False
+    needs_clean = 2000
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, f"learning rate and diversity of the {_PAPER}; penalty of {_OFFICIAL}", batch_size=200),
         "cifar10-c": Preset(
@@ -69,6 +70,9 @@ class EATA(SelectiveMethod):
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"fisher": (0, None)}
+
+    def study(self, batches: Iterable[Tensor]) -> None:
+        self.estimate_fisher(batches)
 
     def estimate_fisher(self, batches: Iterable[Tensor | Sequence[Tensor]]) -> None:
         """Measure F on batches of clean images, or on tuples that begin with one, as a DataLoader gives them.
