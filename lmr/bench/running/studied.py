@@ -41,6 +41,5 @@ def describe_studied(task: Task) -> dict[str, str]:
     if not task.studied:
         return {}
     name = find_clean_dataset(task.dataset, task.root).name
-    return {
-        "studied": f"{task.studied} clean images of {name} before the stream, {STUDIED_BATCH} at a time, unlabelled"
-    }
+    words = f"{task.studied} clean images of {name} before the stream, {STUDIED_BATCH} at a time, unlabelled"
+    return {"studied": words}
