@@ -10,7 +10,7 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -90,6 +90,7 @@ class Method:
     gated: ClassVar[bool] = False  # info["gate_share"] of the samples take the backward; the others cost a forward
     parts: ClassVar[tuple[str, ...]] = ()  # boolean arguments that switch parts of the method off, for ablations
     swept: ClassVar[dict[str, tuple[str, ...]]] = {}  # name of a sweep -> the arguments that vary in it
+    aliases: ClassVar[dict[str, str]] = {}  # other names of arguments that ``create`` takes -> the arguments
     added: ClassVar[tuple[str, ...]] = ()  # arguments newer than saved states and rows, whose specs do not have them
     switches: ClassVar[tuple[Switch, ...]] = ()  # what a budget chooses from
     switches_source: ClassVar[str] = ""  # what measured them, in a few words
@@ -97,6 +98,7 @@ class Method:
     takes_views: ClassVar[bool] = False  # ``step`` also takes given views [B, V, ...] of each image, the image first
     restarts: ClassVar[bool] = False  # nothing of a batch stays for the next: ``predict`` answers as ``step`` does
     keeps_images: ClassVar[bool] = False  # the state holds images of the stream, so their shape must be known
+    needs_clean: ClassVar[int] = 0  # clean images that it should ``study`` before the stream, where there are any
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported
@@ -156,6 +158,17 @@ class Method:
         """The arithmetic of one step when a share ``learning`` of the samples takes the backward; None if unknown."""
         return None
 
+    @property
+    def cycle(self) -> int:
+        """After how many images of a stream the work repeats; 1 if all steps are alike."""
+        return 1
+
+    def saturate(self, images: Tensor) -> None:
+        """Make the state of all streams one that a long stream leaves behind, where it decides what a step costs.
+
+        For measuring, right after the start; a memory may be filled with the images [B, ...].
+        """
+
     def logit_offset(self) -> Tensor | None:
         """The term of the logits that is not similarity, in the present state: [streams, C], or None."""
         return None
@@ -174,6 +187,9 @@ class Method:
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         """The range of values in each tensor of ``state``, a state of this method's shapes; others need be finite."""
         return {"predicted": COUNTS}
+
+    def study(self, batches: Iterable[Tensor]) -> None:
+        """Learn from batches of clean images what the stream is to be compared with; it stays through ``reset``."""
 
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
         """Adapt on a checked batch and answer it."""

@@ -151,7 +151,7 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
     method = find_method(name if file is None else f"{file}:{name}")
     if not isinstance(clip, ZeroShot):
         raise LmrError(f"Expected a ZeroShot, got {type(clip).__name__}; backbone.classifier(names) makes one.")
-    values |= arguments
+    values = _use_own_names(method, values) | _use_own_names(method, arguments)
     named = values.pop("preset", None)
     preset = named if preset is None else preset
     suited = method.choose_values(clip.classes)
@@ -170,6 +170,17 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
         if key not in known:
             raise LmrError(f"{name} has no argument {key!r}.{suggest(key, known)} It has: {', '.join(known)}.")
     return method(clip, streams=streams, **values)
+
+
+def _use_own_names(method: type[Method], values: dict[str, Any]) -> dict[str, Any]:
+    """The arguments under the names that the method's fields have, where ``aliases`` gives them others."""
+    own: dict[str, Any] = {}
+    for key, value in values.items():
+        field = method.aliases.get(key, key)
+        if field in own:
+            raise LmrError(f"{method.name} got {field!r} twice, once under another name; give it once.")
+        own[field] = value
+    return own
 
 
 def _advise(name: str, classes: int, suited: dict[str, Any]) -> None:

@@ -23,14 +23,15 @@ _SOURCE = "dosowiechi/CLIPArTT: CIFAR-10, CIFAR-100 and Tiny ImageNet"
 class CLIPArTT(RestartMethod):
     """Captions of the ``top`` classes of each image, and ``steps`` of Adam on how images and captions of a batch match.
 
-    At every step the classes of an image are chosen again, by the classifier's prototypes, and written as "a photo of a
-    A or B or C", the likeliest first. The loss compares all images of the batch with all captions (``match_captions``).
-    Every batch starts from the original norms and a fresh Adam, and is answered after the last step by the classifier's
-    own prototypes. The authors' prompts have no full stop: templates=["a photo of a {}"] makes such a classifier.
+    At every step the classes of an image are chosen again, and written as "a photo of a A or B or C", the likeliest
+    first. The loss compares all images of the batch with all captions (``match_captions``). Every batch starts from the
+    original norms and a fresh Adam, and is answered after the last step. Classes are chosen and images answered by the
+    authors' own prompts, "a photo of a A" without a full stop, whatever the prompts of the classifier are.
 
-    ``captions="text"`` encodes the captions. Where the model cannot read them, because the classifier has no text
-    encoder or a vocabulary without "or", ``"mean"`` takes the normalised mean of the prototypes in their place, which
-    is not the published method; ``"auto"`` is the first that works, and the log tells if it is the second.
+    ``captions="text"`` encodes prompts and captions. Where the model cannot read them, because the classifier has no
+    text encoder or a vocabulary without "or", ``"mean"`` has the classifier's prototypes in place of the prompts, and
+    their normalised means in place of the captions, which is not the published method; ``"auto"`` is the first that
+    works, and the log tells if it is the second.
     """
 
     source = "Hakim et al. 2025"
@@ -49,10 +50,11 @@ class CLIPArTT(RestartMethod):
     def prepare(self) -> None:
         self._require_count("top", "steps")
         super().prepare()
-        self.reads = self.captions != "mean"
+        self.reads, self.prompts = self.captions != "mean", self.classifier.prototypes
         if self.reads:
             try:
                 self.classifier.read_texts([_write(self.classifier.names[: self.top])])
+                self.prompts = self.classifier.read_texts([_write([name]) for name in self.classifier.names])
             except LmrError as error:
                 if self.captions == "text":
                     raise
@@ -61,6 +63,9 @@ class CLIPArTT(RestartMethod):
 
     def count_passes(self, learning: float = 1.0) -> Passes:
         return Passes(forwards=self.steps + 1, backwards=self.steps)
+
+    def score(self, features: Tensor) -> Tensor:
+        return self.classifier.logits(features @ self.prompts.T)
 
     def learn(self, images: Tensor, mix: Mix, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         known: dict[tuple[int, ...], Tensor] = {}
@@ -74,9 +79,9 @@ class CLIPArTT(RestartMethod):
     def _caption(self, features: Tensor, known: dict[tuple[int, ...], Tensor]) -> Tensor:
         """A unit caption [B, D] of each feature; those not ``known`` from earlier steps are encoded and kept."""
         few = min(self.top, self.classifier.classes)
-        chosen = self.classifier.cosines(features).topk(few, 1).indices
+        chosen = (features @ self.prompts.T).topk(few, 1).indices
         if not self.reads:
-            return F.normalize(self.classifier.prototypes[chosen].mean(1), dim=-1)
+            return F.normalize(self.prompts[chosen].mean(1), dim=-1)
         keys = [tuple(row) for row in chosen.tolist()]
         new = [key for key in dict.fromkeys(keys) if key not in known]
         if new:

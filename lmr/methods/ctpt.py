@@ -27,8 +27,9 @@ class CTPT(PromptMethod):
     source = "Yoon et al. 2024"
     year = 2024
     presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ": fine-grained sets and ImageNet", batch_size=1),
-        "imagenet": Preset({}, _SOURCE + ": fine-grained sets and ImageNet", batch_size=1),
+        "default": Preset({}, _SOURCE + ": weight of ImageNet, views without AugMix", batch_size=1),
+        "imagenet": Preset({}, _SOURCE + ": weight of ImageNet, views without AugMix", batch_size=1),
+        "fine-grained": Preset({"augmix": True}, _SOURCE + ": fine-grained sets, views with AugMix", batch_size=1),
         "natural-shifts": Preset({"dispersion": 20.0, "augmix": True}, _SOURCE + ": natural shifts", batch_size=1),
     }
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
+from lmr.core.functional.by_stream import choose_rows
 from lmr.core.functional.losses import entropy
 from lmr.core.functional.prompt_selection import move_to_back, select_by_code, select_by_paper
 from lmr.core.functional.views import marginal_entropy
@@ -26,15 +27,16 @@ class DynaPrompt(ContextMethod):
     """Prompts that are certain of an image, and sensitive to its views, take TPT's step together and stay.
 
     A stream keeps ``prompts`` contexts as differences from the original one, at first 0. Images are served in order,
-    one at a time; a batch only encodes them together. The prompt that was unused for longest is the first candidate:
-    when all were used, it starts anew. The selected prompts step on the mean of their entropies over the views that
-    are most certain on average; the answer is the mean of their logits after the step. AdamW begins anew with each
-    image, but its decay shrinks all differences, also those of prompts that are not selected.
+    one at a time; a batch only encodes them together. The selected prompts step on the mean of their entropies over the
+    views that are most certain on average; the answer is the mean of their logits after the step. AdamW begins anew
+    with each image.
 
-    Code and paper differ. ``selection="official"`` is the released code, with the two properties that
-    ``select_by_code`` describes; in most images only the first candidate is left. ``selection="paper"`` takes all
-    prompts whose entropy is at most that of the original prompt, and whose probability of the image's class falls at
-    least as far from the image to its views; where there is none, the first candidate.
+    Code and paper differ. ``selection="official"`` is the released code: the prompt that was unused for longest begins
+    anew with every image, as soon as all were used, and is among the selected (``select_by_code``); in most images it
+    is the only one. The decay of AdamW shrinks all differences, also those of prompts that are not selected.
+    ``selection="paper"`` takes all prompts whose entropy is at most that of the original prompt, and whose probability
+    of the image's class falls at least as far from the image to its views. Only where there is none, the prompt that
+    was unused for longest begins anew and is taken. Prompts that are not selected stay as they are.
     """
 
     label = "DynaPrompt"
@@ -54,9 +56,15 @@ class DynaPrompt(ContextMethod):
             raise LmrError(f"Expected 'prompts' of dynaprompt from 1 to 1000, got {self.prompts}.")
         super().prepare()
 
+    def saturate(self, images: Tensor) -> None:
+        signs = torch.randn(self.state["moved"].shape, generator=torch.Generator().manual_seed(0)).sign()
+        self.state["moved"].copy_(self.lr * signs)  # as after a first step
+        self.state["uses"].fill_(1)
+
     def count_passes(self, learning: float = 1.0) -> Passes:
-        """Where one prompt is selected: all prompts for the selection, then two passes of that one and its answer."""
-        forwards, shared = self.prompts + 1, 1 + self.tuner.shape[0]
+        """With a full buffer and one prompt selected: all that are moved, then that one for its step and its answer."""
+        forwards = self.prompts + (1 if self.selection == "official" else 2)  # there the first is not moved
+        shared = 1 + self.tuner.shape[0]
         return Passes(self.views, text_forwards=forwards, text_backwards=1, own_prompts=True, shared_tokens=shared)
 
     def begin(self, streams: int) -> dict[str, Tensor]:
@@ -91,24 +99,19 @@ class DynaPrompt(ContextMethod):
     def _serve(self, features: Tensor, row: Row) -> tuple[Row, Tensor, int, bool]:
         """One image's features [V, D]: what changes in its stream, its logits [C], how many prompts it used, if any."""
         moved, uses, order = row["moved"].clone(), row["uses"].clone(), row["order"]
-        first = int(order[0])
-        if uses[first] > 0:
-            moved[first], uses[first] = 0, 0
         with torch.no_grad():
-            prototypes = [self._encode(own) for own in moved]
-            logits = torch.stack([self.compare(features, own) for own in prototypes])
-            if self.selection == "official":
-                chosen = select_by_code(logits, first)
-            else:
-                initial = self.compare(features, self.tuner.start_prototypes)
-                chosen = select_by_paper(logits, initial, uses > 0) or [first]
-            confident = entropy(logits[chosen]).mean(0).sort(stable=True).indices
-            confident = confident[: self.count_confident(len(features))]
+            chosen, prototypes = self._choose(features, moved, uses, int(order[0]))
+            logits = torch.stack([self.compare(features, prototypes[number]) for number in chosen])
+            confident = entropy(logits).mean(0).sort(stable=True).indices[: self.count_confident(len(features))]
         gradient = torch.zeros_like(moved)
         for number in chosen:
             slope = self._differentiate(features[confident], prototypes[number]) / len(chosen)
             gradient[number] += self.tuner.pull_back(self.tuner.start + moved[number], slope.unsqueeze(0))[0]
         stepped, _ = self.optim.step(moved, gradient, self.optim.begin(moved))
+        if self.selection == "paper":
+            touched = torch.zeros_like(uses, dtype=torch.bool)
+            touched[chosen] = True
+            stepped = choose_rows(touched, stepped, moved)
         with torch.no_grad():
             after = {number: self._encode(stepped[number]) for number in set(chosen)}
             answer = torch.stack([self.compare(features[0], after[number]) for number in chosen]).mean(0)
@@ -117,6 +120,20 @@ class DynaPrompt(ContextMethod):
         for number in chosen:
             uses[number] += 1
         return {"moved": stepped, "uses": uses, "order": move_to_back(order, chosen)}, answer, len(chosen), True
+
+    def _choose(self, features: Tensor, moved: Tensor, uses: Tensor, first: int) -> tuple[list[int], list[Tensor]]:
+        """The prompts for an image, and the prototypes [C, D] of all; ``first`` begins anew, in place, if it has to."""
+        initial, official = self.tuner.start_prototypes, self.selection == "official"
+        if official:
+            moved[first], uses[first] = 0, 0  # as it is already where it was never used
+        prototypes = [self._encode(own) for own in moved]
+        logits = torch.stack([self.compare(features, own) for own in prototypes])
+        if official:
+            return select_by_code(logits, first), prototypes
+        chosen = select_by_paper(logits, self.compare(features, initial), uses > 0)
+        if not chosen:
+            moved[first], uses[first], prototypes[first], chosen = 0, 0, initial, [first]
+        return chosen, prototypes
 
     def _encode(self, moved: Tensor) -> Tensor:
         """Prototypes [C, D] of a context by its difference [n * w] from the original one."""

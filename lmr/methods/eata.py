@@ -17,7 +17,8 @@ from lmr.core.method import Mix, Prediction, Preset, Ranges, Streams
 from lmr.core.optim import Optimizer
 from lmr.core.registry import register
 
-_PORT = "defaults of mariodoebler/test-time-adaptation for CLIP's towers"
+_PAPER = "LMR paper, appendix, Baseline implementation details (ETA)"
+_PORT = "mariodoebler/test-time-adaptation"
 _OFFICIAL = "mr-eggplant/EATA: ImageNet-C"
 
 
@@ -26,10 +27,10 @@ class EATA(SelectiveMethod):
     """ETA's step with a penalty on changes of the parameters that matter most on clean images.
 
     The penalty is ``fisher`` times the sum of F (norm - start)^2 over all parameters. F is measured once on clean
-    images, before the stream: ``method.estimate_fisher(batches)``. It is the mean over the batches of the squared
-    gradient of the batch's mean cross-entropy to the model's own labels, so it depends on the size of the batches (64,
-    of 2000 images, in the authors' code). It is part of the state: saved, loaded, and kept by ``reset``. Without it
-    there is no penalty, a step is ETA's, and the log says so once.
+    images, before the stream: ``method.estimate_fisher(batches)``, which a bench calls. It is the mean over the batches
+    of the squared gradient of the batch's mean cross-entropy to the model's own labels, so it depends on the size of
+    the batches (64, of 2000 images, in the authors' code). It is part of the state: saved, loaded, and kept by
+    ``reset``. Without it there is no penalty, a step is ETA's, and the log says so once.
 
     Without a diverse sample there is no step, also not of the penalty. The authors' SGD has no Nesterov term
     (``nesterov``). Of their weights for the penalty, 2000 is for ImageNet and 1 for CIFAR.
@@ -38,10 +39,19 @@ class EATA(SelectiveMethod):
     source = "Niu et al. 2022"
     year = 2022
     needs_images = False
+    needs_clean = 2000
     presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _PORT + "; penalty of " + _OFFICIAL, batch_size=200),
-        "cifar10-c": Preset({"diversity": 0.4, "fisher": 1.0}, _PORT + ": CIFAR-10-C", batch_size=200),
-        "cifar100-c": Preset({"diversity": 0.1, "fisher": 1.0}, _PORT + ": CIFAR-100-C", batch_size=200),
+        "default": Preset({}, f"learning rate and diversity of the {_PAPER}; penalty of {_OFFICIAL}", batch_size=200),
+        "cifar10-c": Preset(
+            {"diversity": 0.4, "fisher": 1.0},
+            f"learning rate of the {_PAPER}; diversity and penalty of {_PORT}: CIFAR-10-C",
+            batch_size=200,
+        ),
+        "cifar100-c": Preset(
+            {"diversity": 0.1, "fisher": 1.0},
+            f"learning rate of the {_PAPER}; diversity and penalty of {_PORT}: CIFAR-100-C",
+            batch_size=200,
+        ),
         "imagenet": Preset({"optimizer": "sgd", "nesterov": False, "fisher": 2000.0}, _OFFICIAL, batch_size=64),
     }
 
@@ -60,6 +70,9 @@ class EATA(SelectiveMethod):
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"fisher": (0, None)}
+
+    def study(self, batches: Iterable[Tensor]) -> None:
+        self.estimate_fisher(batches)
 
     def estimate_fisher(self, batches: Iterable[Tensor | Sequence[Tensor]]) -> None:
         """Measure F on batches of clean images, or on tuples that begin with one, as a DataLoader gives them.

@@ -14,6 +14,7 @@ from lmr.core.gradient import NormMethod
 from lmr.core.locks import hold
 from lmr.core.method import Mix, Preset
 from lmr.core.optim import Optimizer, OptimizerName
+from lmr.core.placement import widen
 from lmr.core.registry import register
 from lmr.core.traits import Passes
 from lmr.core.views.view_method import EpisodicMethod
@@ -44,7 +45,7 @@ class MEMO(EpisodicMethod, NormMethod):
         "resnet50": Preset(
             {"optimizer": "sgd", "lr": 2.5e-4, "weight_decay": 0.0}, _SOURCE + ": ResNet-50", batch_size=1
         ),
-        "cifar10-c": Preset(
+        "resnet26": Preset(
             {"optimizer": "sgd", "lr": 5e-3, "weight_decay": 0.0, "views": 32},
             _SOURCE + ": ResNet-26 on CIFAR-10",
             batch_size=1,
@@ -101,7 +102,8 @@ class MEMO(EpisodicMethod, NormMethod):
         """The original parameters [P] that adapt."""
         if self.weights == "norms":
             return self.bank.start
-        return torch.cat([value.detach().flatten() for value in self.classifier.encoder.parameters()])
+        values = [value.detach().flatten() for value in self.classifier.encoder.parameters()]
+        return torch.cat([value.to(widen(value.dtype)) for value in values])  # a step of 1e-5 is lost in half precision
 
     def _compare(self, images: Tensor, row: Tensor) -> Tensor:
         """Logits [n, C] with the parameters of the image tower in a row [P]."""

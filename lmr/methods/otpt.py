@@ -28,7 +28,8 @@ class OTPT(PromptMethod):
     source = "Sharifdeen et al. 2025"
     year = 2025
     presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ": fine-grained sets", batch_size=1),
+        "default": Preset({}, _SOURCE + ": weight of fine-grained sets, views without AugMix", batch_size=1),
+        "fine-grained": Preset({"augmix": True}, _SOURCE + ": fine-grained sets, views with AugMix", batch_size=1),
         "natural-shifts": Preset({"orthogonality": 2.0}, _SOURCE + ": natural shifts", batch_size=1),
     }
 

@@ -86,7 +86,17 @@ class RoTTA(NormMethod):
         own |= {"seen": COUNTS, "student": (-self.bank.limit, self.bank.limit)}
         return super().ranges(state) | own
 
+    @property
+    def cycle(self) -> int:
+        return self.every
+
+    def saturate(self, images: Tensor) -> None:
+        places = torch.arange(self.memory, device=images.device)  # all taken, by as many classes as there can be
+        self.state["images"][:] = images[places % len(images)]
+        self.state["label"][:] = places % self.classifier.classes
+
     def count_passes(self, learning: float = 1.0) -> Passes:
+        """With a full memory, on average over the images between two steps."""
         step = self.memory / self.every
         return Passes(forwards=1 + 2 * step, backwards=step)
 

@@ -43,6 +43,7 @@ class SAR(NormMethod):
     source = "Niu et al. 2023"
     year = 2023
     needs_images = False
+    aliases: ClassVar[dict[str, str]] = {"reset": "recovery"}  # its published name, which here is a method's
     many_streams = True
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, _SOURCE),

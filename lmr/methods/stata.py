@@ -29,7 +29,8 @@ class StatA(TransductiveMethod):
     variance of a class are mixed with those of the text: the share of the images is n / (alpha + n) for n images whose
     largest assignment the class is. After ``rounds`` of both a last round of updates makes the answer.
 
-    The means of a class without images keep the text. Made for batches in which few classes occur.
+    The means of a class without images keep the text. Made for batches in which few classes occur. The authors' code
+    has an option to count n softly, which is not offered here.
     """
 
     source = "Zanella et al. 2025"

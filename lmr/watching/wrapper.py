@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from lmr.core.traits import Emission, Passes
 TRAITS = (
     "name", "label", "source", "year", "role", "in_paper", "towers", "scores", "gated", "parts", "swept", "added",
     "presets", "many_streams", "one_stream_because", "not_frozen_because", "needs_images", "grows", "episodic",
-    "takes_views", "restarts", "keeps_images",
+    "takes_views", "restarts", "keeps_images", "needs_clean",
 )  # fmt: skip
 
 
@@ -57,6 +57,10 @@ class MethodWrapper(Method):
     def logit_floor(self) -> float | None:
         """As the method."""
         return self.method.logit_floor()
+
+    def study(self, batches: Iterable[Tensor]) -> None:
+        """As the method."""
+        self.method.study(batches)
 
     def settle(self, stream: int) -> FrozenAnswer:
         """As the method."""

@@ -21,6 +21,9 @@ class Reference(plain.NormReference):
     def __init__(self, lr: float = 1e-3, top: int = 3, steps: int = 10, captions: str = "text") -> None:
         super().__init__(SCALE)
         self.lr, self.top, self.steps, self.captions = lr, top, steps, captions
+        if captions == "text":  # prompts of its own, which choose and answer; the classifier's are others
+            plain_prompts = plain.read_words(["a photo of a " + name for name in plain.NAMES])
+            self.prototypes = plain_prompts / plain_prompts.norm(dim=1, keepdim=True)
 
     def write(self, features: Tensor) -> Tensor:
         rows = []

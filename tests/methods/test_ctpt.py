@@ -7,6 +7,8 @@ from prompt_reference import check_sensitivity, compare_streams
 from torch import Tensor
 from view_problem import measure_mean_entropy
 
+import lmr
+
 
 def make_loss(weight: float):  # type: ignore[no-untyped-def]
     def loss(logits: Tensor, texts: Tensor) -> Tensor:
@@ -25,3 +27,10 @@ def test_stream_is_that_of_the_reference(weight: float) -> None:
 def test_comparison_would_notice_another_weight() -> None:
     check_sensitivity("ctpt", make_loss(0.0), [{}])
     check_sensitivity("ctpt", make_loss(-50.0), [{}])
+
+
+@pytest.mark.parametrize("name", ["tpt", "ctpt", "otpt", "dynaprompt"])
+def test_views_of_fine_grained_sets_are_mixed_by_augmix_and_others_are_not(name: str) -> None:
+    presets = lmr.find_method(name).presets
+    assert presets["fine-grained"].values["augmix"] is True
+    assert "augmix" not in presets["default"].values

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from bimodal_reference import list_norms
-from torch import Tensor
+from torch import Tensor, nn
 from view_problem import ViewProblem, make_view_problem, make_views, measure_mean_entropy
 
 import lmr
+from lmr.methods.memo import MEMO
 
 SIZES, VIEWS = (3, 2, 2), 7
 
@@ -60,6 +61,23 @@ def test_defaults_are_those_of_transformers() -> None:
     method = lmr.create("memo", make_view_problem().classifier)
     arguments = {key: getattr(method, key) for key in ("lr", "optimizer", "weight_decay", "views", "weights")}
     assert arguments == {"lr": 1e-5, "optimizer": "adamw", "weight_decay": 0.01, "views": 64, "weights": "norms"}
+
+
+def test_presets_of_residual_networks_are_named_after_them() -> None:
+    """A preset of a dataset is what CLIP should have there: the defaults."""
+    presets = lmr.find_method("memo").presets
+    assert [name for name, preset in presets.items() if preset.values] == ["resnet50", "resnet26"]
+
+
+def test_all_weights_step_in_single_precision_at_least() -> None:
+    tower = nn.Sequential(nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 8))  # all of it follows to half precision
+    clip = lmr.ZeroShot(tower, torch.randn(3, 8), input_shape=(3, 2, 2)).to(torch.bfloat16)
+    method, seen = lmr.create("memo(weights='all')", clip), []
+    assert isinstance(method, MEMO)
+    move = method._move
+    method._move = lambda *rows: (seen.extend(row.dtype for row in rows), move(*rows))[1]  # type: ignore[method-assign]
+    method.step(torch.randn(2, 3, 3, 2, 2).bfloat16())
+    assert set(seen) == {torch.float32}
 
 
 def test_image_is_not_among_the_views_that_are_made() -> None:

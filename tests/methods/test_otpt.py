@@ -47,3 +47,12 @@ def test_comparison_would_notice_the_other_form() -> None:
 def test_closed_form_is_that_of_the_reflections() -> None:
     texts = torch.nn.functional.normalize(torch.randn(9, 16, dtype=torch.float64), dim=1)
     torch.testing.assert_close(measure_overlap(texts), reflect(texts), atol=1e-12, rtol=0)
+
+
+def test_gradient_of_the_closed_form_is_that_of_the_reflections() -> None:
+    """The mirrors depend on the prototypes, so equal values alone would not make equal gradients."""
+    texts = torch.nn.functional.normalize(torch.randn(9, 16, dtype=torch.float64), dim=1).requires_grad_()
+    (closed,) = torch.autograd.grad(measure_overlap(texts), texts)
+    (written_out,) = torch.autograd.grad(reflect(texts), texts)
+    assert closed.abs().max() > 1e-3
+    torch.testing.assert_close(closed, written_out, atol=1e-12, rtol=0)

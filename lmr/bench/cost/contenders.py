@@ -33,7 +33,8 @@ class StepOutcome:
     logits: Tensor
     gate_share: float | None = None  # share of the samples past a gate
     stepped: bool | None = None  # whether the state moved
-    backwards: float | None = None  # backward passes per image, where they were watched
+    forwards: float | None = None  # passes per image, where they were watched
+    backwards: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,21 @@ class CostContender:
             )
 
 
-class BackwardWatch:
-    """Counts the images to whose features a gradient comes; a tower leaves the others out of its backward."""
+class PassWatch:
+    """Counts the images that are encoded, and those to whose features a gradient comes: the others have no backward."""
 
     def __init__(self, images: int) -> None:
-        self.images, self.count = images, 0
+        self.images, self._encoded, self._taught = images, 0, 0
 
     @property
-    def passes(self) -> float:
-        """Backward passes per image of the batch."""
-        return self.count / self.images
+    def forwards(self) -> float:
+        """Forward passes per image of the step."""
+        return self._encoded / self.images
+
+    @property
+    def backwards(self) -> float:
+        """Backward passes per image of the step."""
+        return self._taught / self.images
 
     @contextmanager
     def observe(self, encoder: nn.Module) -> Iterator[None]:
@@ -86,11 +92,12 @@ class BackwardWatch:
             handle.remove()
 
     def _watch(self, encoder: nn.Module, given: tuple[Any, ...], features: Tensor) -> None:
+        self._encoded += len(features)
         if features.requires_grad:
             features.register_hook(self._count)  # type: ignore[no-untyped-call]
 
     def _count(self, gradient: Tensor) -> None:
-        self.count += int((gradient != 0).flatten(1).any(1).sum())
+        self._taught += int((gradient != 0).flatten(1).any(1).sum())
 
 
 class ContenderFactory:
@@ -125,21 +132,23 @@ class ContenderFactory:
             logit_bias=self.model.logit_bias,
             input_shape=self.model.input_shape,
             text=text,
+            reader=self.model.make_reader(),
             pixels=PixelScale((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
         )
 
     def count_flops(self, contender: CostContender, outcome: StepOutcome) -> int | None:
         """The operations that a step with this outcome needs; None where the tower or the passes are not known.
 
-        Images without a gradient are not counted in the backward.
+        Passes that the step left out, because of the images or of what its state holds, are not counted.
         """
-        backwards = outcome.backwards
+        forwards, backwards = outcome.forwards, outcome.backwards
         tower, text = self.model.tower, self.model.text
         passes = contender.count_passes(1.0 if backwards is None else min(1.0, backwards))
         if tower is None or passes is None:
             return None
+        seen = passes.forwards if forwards is None else min(passes.forwards, forwards)
         taken = passes.backwards if backwards is None else min(passes.backwards, backwards)
-        passes, method = replace(passes, backwards=taken), contender.entry.method
+        passes, method = replace(passes, forwards=seen, backwards=taken), contender.entry.method
         needed = method is not None and method.needs_images
         per_image = count_passes_of_image(tower, passes, self.classes, needs_images=needed)
         total = contender.images * per_image
@@ -195,17 +204,17 @@ class ContenderFactory:
             if entry.method is not None and "chunk" in list_arguments(entry.method):
                 arguments["chunk"] = self.classes
         method = create(entry.spec, clip, **arguments)
-        tower = self.model.tower
+        tower, turns = self.model.tower, math.ceil(method.cycle / self.batch_size)
 
         def run() -> StepOutcome:
             if tower is None or not entry.lean:
-                return _read_outcome([method.step(images)])
+                return _read_outcome([method.step(images) for _ in range(turns)])
             tower.set_mode("lean")
-            answer = method.step(images)
+            answers = [method.step(images) for _ in range(turns)]
             tower.set_mode("fast")
-            return _read_outcome([answer])
+            return _read_outcome(answers)
 
-        return self._wrap(entry, [method], self.batch_size, run)
+        return self._wrap(entry, [method], images, run, turns)
 
     def _build_streams(self, entry: Entry) -> CostContender:
         """Streams of one image each: all in one batch, or one after the other, each with its own method."""
@@ -220,16 +229,21 @@ class ContenderFactory:
                 return _read_outcome([methods[0].step(images, streams=ids)])
             return _read_outcome([method.step(images[k : k + 1]) for k, method in enumerate(methods)])
 
-        return self._wrap(entry, methods, count, run)
+        return self._wrap(entry, methods, images, run)
 
-    def _wrap(self, entry: Entry, methods: list[Method], images: int, run: Callable[[], StepOutcome]) -> CostContender:
+    def _wrap(
+        self, entry: Entry, methods: list[Method], images: Tensor, run: Callable[[], StepOutcome], turns: int = 1
+    ) -> CostContender:
+        """A contender whose run takes ``turns`` steps on the images."""
+
         def reset() -> None:
             for method in methods:
                 method.reset()
+                method.saturate(images)
 
         trainable = sum(method.trainable * method.streams for method in methods)
-        first, encoder = methods[0], self.model.encoder
-        return CostContender(entry, first.spec, images, trainable, run, reset, first.count_passes, encoder)
+        first, encoder, count = methods[0], self.model.encoder, turns * len(images)
+        return CostContender(entry, first.spec, count, trainable, run, reset, first.count_passes, encoder)
 
     def _require_memory(self) -> None:
         """Prompts of the full context in one graph may take more memory than is free; then refuse to begin."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-from lmr.core.text import TextSide
+from lmr.core.text import TextReader, TextSide
 from lmr.models import Backbone, load
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
@@ -112,6 +114,22 @@ class MeasuredModel:
             return self.backbone.text_side(["a photo"] * classes)
         except LmrError:  # a model with another vocabulary
             return None
+
+    def make_reader(self) -> TextReader | None:
+        """Reads any text as so many random words, always the same ones; None where there is no text side."""
+        return None if self.text is None else TextReader(self.text, self._read)
+
+    def _read(self, texts: Sequence[str]) -> Tensor:
+        assert self.text is not None
+        config = self.text.config
+        lengths = [min(len(text.split()) + 2, config.context) for text in texts]  # with begin and end
+        tokens = torch.zeros(len(texts), max(lengths), dtype=torch.int64)
+        for row, text, length in zip(tokens, texts, lengths, strict=True):
+            generator = torch.Generator().manual_seed(zlib.crc32(text.encode()))
+            row[:length] = torch.randint(1, config.vocabulary, (length,), generator=generator)
+        with torch.no_grad():
+            features: Tensor = self.text(tokens, torch.tensor(lengths) - 1)
+        return features
 
     def _draw_tokens(self, config: TextConfig, classes: int) -> tuple[Tensor, Tensor]:
         """Token ids [C, longest] and where each prompt ends [C]; at least one has the full length."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Never
 
-from lmr.bench.cost.contenders import BackwardWatch, CostContender, StepOutcome
+from lmr.bench.cost.contenders import CostContender, PassWatch, StepOutcome
 from lmr.bench.cost.gemm import MatrixRate
 from lmr.core.errors import LmrError
 
@@ -55,17 +55,17 @@ def choose_rounds(round_seconds: float, left_seconds: float) -> int:
 
 
 def _watch_step(contender: CostContender) -> StepOutcome:
-    """A step, and how many images took part in its backward."""
+    """A step, and how many images took part in its passes."""
     if contender.encoder is None:
         return _take_step(contender)[1]
-    watch = BackwardWatch(contender.images)
+    watch = PassWatch(contender.images)
     with watch.observe(contender.encoder):
         outcome = _take_step(contender)[1]
-    return dataclasses.replace(outcome, backwards=watch.passes)
+    return dataclasses.replace(outcome, forwards=watch.forwards, backwards=watch.backwards)
 
 
 def _take_step(contender: CostContender) -> tuple[float, StepOutcome]:
-    """Seconds and outcome of one step from the initial state, checked to be the step that should be measured.
+    """Seconds and outcome of one step from the state it is measured in, checked to be the step that should be measured.
 
     Recent garbage is collected before, so that no contender pays for another's; a full collection would empty the
     processor's caches.

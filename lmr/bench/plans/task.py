@@ -22,7 +22,9 @@ from lmr.bench.running.inputs import (
     make_task_stream,
     name_clean_set,
 )
+from lmr.bench.running.studied import count_studied
 from lmr.core.errors import LmrError
+from lmr.core.registry import find_method
 from lmr.core.spec import parse_spec
 from lmr.data.haul import BLEND
 from lmr.data.sets.dataset import CLEAN, Dataset
@@ -59,6 +61,7 @@ class Task:
     dtype: str
     device: str
     root: str | None
+    studied: int = 0  # clean images that the method sees before the stream
 
     @property
     def method(self) -> str:
@@ -179,6 +182,8 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
             for contender in (one.suit(len(opened.classes)) for one in part.methods):
                 for batch_size in part.batch_sizes or (contender.batch_size,):
                     task = dataclasses.replace(first, contender=contender, batch_size=batch_size)
+                    kind = find_method(task.method)
+                    task = dataclasses.replace(task, studied=count_studied(kind, dataset, root, part.forgetting))
                     yield dataclasses.replace(task, run=_hash(task))
 
 
@@ -204,6 +209,10 @@ def _hash(task: Task) -> str:
     for key in ("run", "root", "limit", "backbone", "prompts", "rounds"):  # the hash of the order holds the rounds
         del content[key]
     content["prompt_facts"] = task.prompt_facts["digest"]
+    if task.studied:
+        content["studied_digest"] = find_clean_dataset(task.dataset, task.root).digest_part((CLEAN,), 0)
+    else:
+        del content["studied"]  # so that all other runs keep their hashes
     if task.contender.watch:
         content["watch"] = task.contender.watch
     if task.contender.file_digest is not None:

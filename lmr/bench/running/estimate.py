@@ -151,7 +151,7 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
             texts = own.text_forwards + own.text_backwards
             prompts += texts
             work.append(
-                (task.images + task.forgetting) * seconds.prepare
+                (task.images + task.forgetting + task.studied) * seconds.prepare
                 + own.forwards * seconds.forward
                 + seconds.embed * (own.forwards if needs_images else _count_embeddings(task, task.group in begun))
                 + own.backwards * seconds.backward
@@ -176,10 +176,10 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
 def _count_task(task: Task, passes: Passes, classes: int) -> Passes:
     """The passes of a whole run: of single images, and of single prompts."""
     prompts = classes * (task.images if passes.own_prompts else -(-task.images // task.batch_size))  # at every batch
-    more = task.forgetting + (task.images if task.recovery else 0)
+    more = task.forgetting + task.studied + (task.images if task.recovery else 0)
     return Passes(
         forwards=task.images * passes.forwards + more,
-        backwards=task.images * passes.backwards,
+        backwards=task.images * passes.backwards + task.studied,
         text_forwards=prompts * passes.text_forwards,
         text_backwards=prompts * passes.text_backwards,
     )

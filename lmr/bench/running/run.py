@@ -29,6 +29,7 @@ from lmr.bench.running.inputs import (
 )
 from lmr.bench.running.metrics import accuracy, running_accuracy, thin_curve
 from lmr.bench.running.row import SAMPLES, Row, write_samples
+from lmr.bench.running.studied import describe_studied, study_clean
 from lmr.bench.running.tokens import StepInputs, keep_tokens
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
@@ -66,6 +67,8 @@ def run_task(
     method = create_method(task.contender, classifier)
     stream = make_task_stream(task, dataset)
     inputs = StepInputs(method, keep_tokens(task.backbone, task.dtype, task.device))
+    if task.studied:
+        study_clean(task, method)  # a checkpoint, if there is one, holds the same
     with Checkpoint(folder, task.run) as kept:
         kept.restore(method, say)
         report(kept.images)
@@ -168,7 +171,9 @@ def _make_row(
         | {"python": platform.python_version(), "machine": platform.machine(), "threads": str(torch.get_num_threads())},
         command=task.command,
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        protocol=stream.dataset.describe_part(task.domains) | {"classes": str(method.classifier.classes)},
+        protocol=stream.dataset.describe_part(task.domains)
+        | {"classes": str(method.classifier.classes)}
+        | describe_studied(task),
         domains=several,
         method_file=_describe_file(task.contender),
         watch=_describe_watch(method),

@@ -177,6 +177,7 @@ def test_aims_are_judged_by_measured_ratios() -> None:
         make_row(Entry("method", "lmr", lean=True), (9.0, 9.0, 9.0), peak_bytes=1),
         make_row(Entry("plain", "lmr"), (8.0, 8.0, 8.0), peak_bytes=400),
         make_row(Entry("method", "batclip"), (9.0, 9.0, 9.0), peak_bytes=5 * 10**9),
+        make_row(Entry("method", "zero"), (70.0, 71.0, 72.0)),
         make_row(Entry("streams", "lmr", streams=16), (2.0, 2.0, 2.0)),
         make_row(Entry("singles", "lmr", streams=16), (1.0, 1.0, 1.0)),
     ]
@@ -190,6 +191,7 @@ def test_aims_are_judged_by_measured_ratios() -> None:
     assert seen[4] == (2.0, "for 64 streams")
     assert seen[5] == (pytest.approx(4.0 / 9.0), "met")
     assert seen[6] == (5e9, "missed")
+    assert seen[7] == (pytest.approx(71.0 / 1.1), "met")  # of the views
     first = verdicts["our forward / transformers' forward"]
     assert (first.low, first.high) == (0.5, 1.0)
     assert all(verdict.word == "for ViT-B/16" for verdict in judge_aims(rows, "ViT-B/16"))
@@ -231,6 +233,17 @@ def test_a_loss_between_classes_has_a_gradient() -> None:
     info = method.step(factory.model.draw_images(8)).info
     assert info["classes"] == 4
     assert method.state["gradient"].abs().max() > 1e-6
+
+
+def test_methods_that_write_texts_are_measured_with_all_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a reader WATT has one template in place of eight, and CLIPArTT no captions: cheaper methods."""
+    _, contender, outcome = build_small(Entry("method", "watt(rounds=1, inner=1)"))
+    passes = contender.count_passes(1.0)
+    assert passes is not None
+    assert passes.forwards == 8 + 1
+    assert outcome.backwards == 8
+    build_small(Entry("method", "clipartt(steps=1, captions='text')"))
+    assert not caplog.records
 
 
 def test_words_stand_for_methods(monkeypatch: pytest.MonkeyPatch) -> None:
