@@ -164,7 +164,7 @@ class Method:
         return 1
 
     def saturate(self, images: Tensor) -> None:
-        """Leave all streams as a long one with such images does, where that decides what a step costs; for measuring."""
+        """Leave all streams as a long one of such images does, where that decides what a step costs; for measuring."""
 
     def logit_offset(self) -> Tensor | None:
         """The term of the logits that is not similarity, in the present state: [streams, C], or None."""
