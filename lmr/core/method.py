@@ -164,10 +164,7 @@ class Method:
         return 1
 
     def saturate(self, images: Tensor) -> None:
-        """Make the state of all streams one that a long stream leaves behind, where it decides what a step costs.
-
-        For measuring, right after the start; a memory may be filled with the images [B, ...].
-        """
+        """Leave all streams as a long one of such images does, where that decides what a step costs; for measuring."""
 
     def logit_offset(self) -> Tensor | None:
         """The term of the logits that is not similarity, in the present state: [streams, C], or None."""
