@@ -9,7 +9,7 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol on httptools, which takes half the time of the one on h11 but has no limits.
+    """uvicorn's protocol on httptools, which takes less time than the one on h11 but has no limits.
 
     Bodies are bounded where they are read. What belongs to no body (the head of a request, and the trailers of a
     chunked one) is counted here. A request that is sent before the answer to the one before it ends the connection: any
