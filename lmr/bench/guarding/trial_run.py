@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from lmr.bench.guarding.scenarios import WatchTrial, find_onset, list_trials, show
 from lmr.bench.plans.prompt_sets import PromptSet
@@ -130,7 +131,8 @@ def run_trial(
     contenders = (plain, watched, forgetful)
     right: list[list[float]] = []
     steps: list[dict[str, Any]] = []
-    for batch in show(dataset, trial.kind, settings.steps, settings.batch_size, settings.seed):
+    stream = show(dataset, trial.kind, settings.steps, settings.batch_size, settings.seed)
+    for batch in tqdm(stream, trial.name, settings.steps, unit=" steps", disable=None, delay=2, leave=False):
         images = backbone.preprocess_pixels(torch.from_numpy(batch.images)).to(classifier.device)
         truth = torch.from_numpy(batch.labels)
         with torch.no_grad():
