@@ -116,25 +116,25 @@ def find_earlier(history: Sequence[float], earlier: float | None) -> float | Non
 def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: int) -> tuple[str, ...]:
     """The names of the signals that are alarms, with so many ``canaries``.
 
-    Of the canaries the frozen model is sure, and under heavy drift it is sure and wrong: a model that becomes better
-    disagrees, too. But it spreads its answers over more classes, so that only a narrower one is suspicious.
+    A model that becomes better over thousands of steps becomes sure of its answers, moves away from its start, and
+    disagrees with the frozen model on images of which that is sure and wrong. But it spreads its answers over more
+    classes. So entropy, canaries and drift are alarms only while the answers are narrower than the frozen model's.
     One canary of 32 is more than a fine threshold of their fall, and single labels do change in a healthy stream.
     """
     found = [NOT_FINITE] if signals.not_finite >= limits.not_finite else []
     if signals.compared >= limits.least:
-        low = limits.entropy * math.log(classes) / math.log(1000)
+        narrower = _below(signals.concentration, limits.spread)
         if _below(signals.concentration, limits.concentration) and _above(signals.top_share, limits.top_share):
             found.append("concentration")
-        if _below(signals.entropy, low) and _above(signals.frozen_entropy, limits.entropy_ratio * low):
+        low = limits.entropy * math.log(classes) / math.log(1000)
+        if narrower and _below(signals.entropy, low) and _above(signals.frozen_entropy, limits.entropy_ratio * low):
             found.append("entropy")
         least = FEWEST_FALLEN / max(canaries, 1) + 1e-9  # the fall is a difference of rounded means
         fallen = _above(signals.canary_fall, max(limits.canary_fall, least))
-        if (fallen or _below(signals.canaries, limits.canary_agreement)) and _below(
-            signals.concentration, limits.canary_spread
-        ):
+        if narrower and (fallen or _below(signals.canaries, limits.canary_agreement)):
             found.append("canaries")
-    if _above(signals.drift, limits.drift):
-        found.append("drift")
+        if narrower and _above(signals.drift, limits.drift):
+            found.append("drift")
     return tuple(found)
 
 

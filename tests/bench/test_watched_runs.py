@@ -24,7 +24,7 @@ from lmr.report.series import gather
 from lmr.watching.watch_settings import read_watch
 
 SMALL = {"datasets": "pocket-c", "backbones": "pocket", "corruptions": "clean", "images": 24, "batch_sizes": 4}
-EAGER = "watch(every=1, entropy=1e6, entropy_ratio=0.0, least=1, confirm=2, rest=1)"  # alarmed by everything
+EAGER = "watch(every=1, entropy=1e6, spread=1e6, entropy_ratio=0, least=1, confirm=2, rest=1)"  # alarmed by everything
 
 
 def list_small(**changes: Any) -> list[Task]:

@@ -105,10 +105,10 @@ LOW = 0.2 * math.log(100) / math.log(1000)
     [
         ({"not_finite": 3}, "not finite"),
         ({"concentration": 0.49, "top_share": 0.26}, "concentration"),
-        ({"entropy": LOW - 0.001, "frozen_entropy": 3 * LOW + 0.001}, "entropy"),
+        ({"entropy": LOW - 0.001, "frozen_entropy": 3 * LOW + 0.001, "concentration": 0.89}, "entropy"),
         ({"canaries": 0.79, "concentration": 0.89}, "canaries"),
         ({"canary_fall": 0.2, "concentration": 0.89}, "canaries"),
-        ({"drift": 0.5}, "drift"),
+        ({"drift": 0.5, "concentration": 0.89}, "drift"),
     ],
 )
 def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None:
@@ -119,7 +119,7 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         entropy_ratio=3,
         canary_agreement=0.8,
         canary_fall=0.1,
-        canary_spread=0.9,
+        spread=0.9,
         drift=0.3,
     )
     assert find_alarms(WELL, limits, 100, 32) == ()
@@ -132,7 +132,8 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         {"not_finite": 2},
         {"concentration": 0.1},  # a camera may really see one class
         {"top_share": 0.9},
-        {"entropy": 0.001, "frozen_entropy": 0.2},
+        {"entropy": 0.001, "frozen_entropy": 0.2, "concentration": 0.8},
+        {"entropy": 0.001, "frozen_entropy": 0.9, "drift": 9.0},  # a better model becomes sure and moves, too
         {"concentration": 0.1, "top_share": 0.9, "compared": 31},
         {"agreement": 0.0},
         {"canaries": 0.0, "canary_fall": 0.9},  # a better model disagrees where the frozen one is sure and wrong

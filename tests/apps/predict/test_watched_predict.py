@@ -19,7 +19,7 @@ from lmr.core.state import read_state
 from lmr.data.sets.pocket_world import CLASSES, draw
 
 LABELS = list(CLASSES[:12])
-EAGER = "watch(every=1, entropy=1e6, entropy_ratio=0.0, least=1, confirm=2, rest=1)"  # alarmed by everything
+EAGER = "watch(every=1, entropy=1e6, spread=1e6, entropy_ratio=0, least=1, confirm=2, rest=1)"  # alarmed by everything
 
 
 class Crash(BaseException):

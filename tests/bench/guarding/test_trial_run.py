@@ -116,7 +116,8 @@ def test_signals_of_every_step_are_written(tmp_path: Path, monkeypatch: pytest.M
 def test_contenders_with_the_same_answers_are_run_once() -> None:
     """A watch that only reports has the plain method's answers, and so has a reset that never comes."""
     trial = next(trial for trial in list_trials() if trial.name == "rate ten times too high")
-    eager = "watch(every=1, entropy=1e6, entropy_ratio=0.0, least=1, confirm=2, rest=1{})"  # alarmed by everything
+    # alarmed by everything
+    eager = "watch(every=1, entropy=1e6, spread=1e6, entropy_ratio=0.0, least=1, confirm=2, rest=1{})"
 
     def run(mode: str, reset_every: int) -> TrialResult:
         watch = read_watch(eager.format(mode))

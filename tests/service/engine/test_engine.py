@@ -600,7 +600,9 @@ def test_change_of_health_is_an_event(tmp_path: Path) -> None:
     ask(engine, make_request("a", 0))
     method = engine.method
     assert isinstance(method, lmr.Watched)
-    loud = dataclasses.replace(method.settings.thresholds, entropy=1e6, entropy_ratio=0.0, least=1, confirm=1)
+    loud = dataclasses.replace(
+        method.settings.thresholds, entropy=1e6, spread=1e6, entropy_ratio=0.0, least=1, confirm=1
+    )
     method.settings = dataclasses.replace(method.settings, thresholds=loud)
     for k in range(1, 4):
         ask(engine, make_request("a", k))
