@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,14 +13,15 @@ import torch
 
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.method import Method
-from lmr.core.registry import AUTO, create, split_address
+from lmr.core.method import Method, list_arguments
+from lmr.core.registry import AUTO, create, find_addressed, split_address
 from lmr.core.spec import parse_spec
 from lmr.data.sets.labelled import read_class_names
 from lmr.models import Backbone, load
 
 AnyPath = str | os.PathLike[str]
 Prompts = Sequence[str] | Mapping[str, Sequence[str]] | AnyPath
+BY_IMAGE = {"pace": "image"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -106,20 +107,42 @@ def make_classifier(backbone: Backbone, names: Sequence[str], prompts: Prompts |
 
 def find_preset(spec: str) -> str | None:
     """The preset that a spec names, None if it names none."""
-    preset: str | None = parse_spec(split_address(spec)[1])[1].get("preset")
+    preset: str | None = _read_given(spec).get("preset")
     return preset
 
 
 def create_suited(spec: str, classifier: ZeroShot, **values: Any) -> Method:
-    """A method with what it chooses for the number of classes, unless the spec names a preset; ``values`` are first."""
-    return create(spec, classifier, preset=find_preset(spec) or AUTO, **values)
+    """A method for images as they come: ``values`` are first, then what the spec says.
+
+    It has what it chooses for the number of classes, unless the spec names a preset. A batch may be one frame or the
+    rest of a folder, so that constants are counted by images where the method can; docs/life.md has the measurements.
+    """
+    by_image = {} if "pace" in _read_given(spec) or "pace" not in list_arguments(find_addressed(spec)) else BY_IMAGE
+    return create(spec, classifier, preset=find_preset(spec) or AUTO, **(by_image | values))
+
+
+def list_earlier_forms(spec: str, classifier: ZeroShot) -> Iterator[Method]:
+    """What earlier versions created from a spec, the latest first: counted by batches, and with the defaults."""
+    yield create(spec, classifier, preset=find_preset(spec) or AUTO)
+    yield create(spec, classifier)
+
+
+def _read_given(spec: str) -> dict[str, Any]:
+    return parse_spec(split_address(spec)[1])[1]
 
 
 def describe_suited(spec: str, method: Method) -> str:
-    """What was chosen for the number of classes when ``method`` was created from ``spec``; empty if nothing was."""
-    given = parse_spec(split_address(spec)[1])[1]
-    if "preset" in given:
-        return ""
-    chosen = method.choose_values(method.classifier.classes)
-    words = [f"{key}={value!r}" for key, value in chosen.items() if key not in given and getattr(method, key) == value]
-    return f"{', '.join(words)} as chosen for {method.classifier.classes} classes" if words else ""
+    """What ``create_suited`` chose when it created ``method`` from ``spec``; empty if it chose nothing."""
+    given, found = _read_given(spec), []
+    if "preset" not in given:
+        chosen = method.choose_values(method.classifier.classes)
+        if words := _name_values(method, {key: value for key, value in chosen.items() if key not in given}):
+            found.append(f"{words} as chosen for {method.classifier.classes} classes")
+    if "pace" not in given and (words := _name_values(method, BY_IMAGE)):
+        found.append(words)
+    return ", ".join(found)
+
+
+def _name_values(method: Method, values: Mapping[str, Any]) -> str:
+    """Those of the values that a method has, in words."""
+    return ", ".join(f"{key}={value!r}" for key, value in values.items() if getattr(method, key, None) == value)

@@ -25,9 +25,8 @@ from lmr.apps.model_options import (
 from lmr.apps.predict.predict_images import read_labels
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.method import Method, list_arguments
-from lmr.core.registry import find_method, split_address
-from lmr.core.spec import parse_spec
+from lmr.core.method import Method
+from lmr.core.registry import find_addressed
 from lmr.models import Backbone
 from lmr.models.known_models import DEFAULT_MODEL
 from lmr.service.client.token_file import read_token_file
@@ -192,20 +191,14 @@ def _run_beside(load: Callable[[], None], server: Server) -> None:
 
 
 def create_served(spec: str, classifier: ZeroShot, streams: int) -> Method:
-    """A method for so many streams, with its values for the number of classes and counted by images.
-
-    A request may have one image or many, so that constants are counted by images unless the spec says otherwise.
-    """
-    file, plain = split_address(spec)
-    name, given = parse_spec(plain)
-    kind = find_method(name if file is None else f"{file}:{name}")
+    """A method for so many streams, with its values for the number of classes and counted by images."""
+    kind = find_addressed(spec)
     if kind.grows:
         raise LmrError(
-            f"The state of {name} grows with every image ({', '.join(kind.grows)}), so that a service would run out of "
-            "memory; choose another method."
+            f"The state of {kind.name} grows with every image ({', '.join(kind.grows)}), so that a service would run "
+            "out of memory; choose another method."
         )
-    by_image = {"pace": "image"} if "pace" in list_arguments(kind) and "pace" not in given else {}
-    return create_suited(spec, classifier, streams=streams, **by_image)
+    return create_suited(spec, classifier, streams=streams)
 
 
 def choose_threads(given: int | None, backbone: Backbone) -> int:

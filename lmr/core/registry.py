@@ -129,6 +129,13 @@ def find_method_file(method: type[Method]) -> str | None:
     return module.__file__ if module is not None and hasattr(module, "__lmr_digest__") else None
 
 
+def find_addressed(spec: str) -> type[Method]:
+    """The class of the method that a spec string names, which may be in a file."""
+    file, plain = split_address(spec)
+    name, _ = parse_spec(plain)
+    return find_method(name if file is None else f"{file}:{name}")
+
+
 def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: int = 1, **arguments: Any) -> Method:
     """Create a method from its spec string, for example ``create("lmr(lr=1e-3)", clip)``.
 
@@ -146,9 +153,8 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
         >>> method.save("camera.state")  # and later, with the same model and classes:
         >>> notes = lmr.create("lmr(lr=5e-4)", clip).load("camera.state")
     """
-    file, spec = split_address(spec)
-    name, values = parse_spec(spec)
-    method = find_method(name if file is None else f"{file}:{name}")
+    method = find_addressed(spec)
+    name, values = parse_spec(split_address(spec)[1])
     if not isinstance(clip, ZeroShot):
         raise LmrError(f"Expected a ZeroShot, got {type(clip).__name__}; backbone.classifier(names) makes one.")
     values = _use_own_names(method, values) | _use_own_names(method, arguments)

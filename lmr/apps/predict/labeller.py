@@ -13,7 +13,7 @@ from lmr.apps.model_options import (
     Prompts,
     create_suited,
     describe_suited,
-    find_preset,
+    list_earlier_forms,
     make_classifier,
 )
 from lmr.apps.predict.budget import ChosenSwitch, choose_switch
@@ -22,7 +22,6 @@ from lmr.apps.predict.result_file import ResultFile
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
-from lmr.core.registry import create
 from lmr.core.state import read_state
 from lmr.models.known_models import DEFAULT_MODEL
 from lmr.watching.watch_settings import WatchSettings
@@ -91,12 +90,12 @@ class Labeller:
 
 
 def _create_method(spec: str, classifier: ZeroShot, earlier: Path | None) -> Method:
-    """The method with its values for the number of classes; with its defaults where an earlier state has them."""
+    """The method as it suits images as they come; as an earlier version created it where an earlier state says so."""
     suited = create_suited(spec, classifier)
-    if earlier is None or not earlier.exists() or find_preset(spec) is not None:
+    if earlier is None or not earlier.exists():
         return suited
     with contextlib.suppress(LmrError):  # a file that is no state is refused where it is loaded
         saved = read_state(earlier)[1].get("spec")
-        if saved != suited.spec and saved == (plain := create(spec, classifier)).spec:
-            return plain
+        if saved != suited.spec:
+            return next((form for form in list_earlier_forms(spec, classifier) if form.spec == saved), suited)
     return suited

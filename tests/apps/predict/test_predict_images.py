@@ -484,6 +484,28 @@ def test_a_state_of_the_published_values_is_continued_with_them(here: Path) -> N
     assert "chosen for" not in str(summary)
 
 
+def test_time_constants_are_counted_by_images(here: Path) -> None:
+    draw_pictures(here / "a", range(3))
+    summary = predict_images("a", LABELS, model="pocket", state="s", out="o.jsonl")
+    assert read_spec(here / "s")["pace"] == "image"
+    assert "as chosen for 12 classes, pace='image'" in str(summary)
+    summary = predict_images("a", LABELS, model="pocket", method="lmr(pace='batch')", state="t", out="p.jsonl")
+    assert "pace" not in str(summary)
+    assert "pace" not in read_spec(here / "t")  # the published method
+    predict_images("a", LABELS, model="pocket", method="tent", state="u", out="q.jsonl")  # has no such argument
+
+
+@pytest.mark.parametrize("method", ["lmr", "lmr(preset='cifar10-c')", "lmr(gamma0=2)"])
+def test_a_state_that_counts_batches_is_continued_so(method: str, here: Path) -> None:
+    """As saved by a version that had no other count."""
+    draw_pictures(here / "a", range(3))
+    preset = None if "preset" in method else "auto"
+    earlier = lmr.create(method, lmr.load("pocket").classifier(LABELS), preset=preset)
+    earlier.save("s")
+    predict_images("a", LABELS, model="pocket", method=method, state="s", out="o.jsonl")
+    assert read_state("s")[1]["spec"] == earlier.spec
+
+
 def test_what_a_killed_run_left_does_not_decide_the_values_of_a_new_one(here: Path) -> None:
     draw_pictures(here / "a", range(3))
     Path("o.jsonl").write_text("", "utf-8")
