@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from lmr.core.functional.teachers import count_teachers
 
 Emission = Literal["before", "after"]
 
@@ -65,7 +67,8 @@ class Passes:
 
     With ``blocks`` only ``whole`` of the forwards, the first, are through the whole tower. Every further one, and every
     backward, is through the last so many blocks. Prompts are encoded once for a whole batch, or with ``own_prompts``
-    once for each image; of each prompt, ``shared_tokens`` are computed once for all classes.
+    once for each image; of each prompt, ``shared_tokens`` are computed once for all classes. Where a ``share`` of the
+    images learns, the backwards and the forwards beyond ``whole`` are theirs: ``of_batch`` counts whole images.
 
     Examples:
         >>> import lmr
@@ -82,6 +85,15 @@ class Passes:
     whole: float = 1.0
     own_prompts: bool = False
     shared_tokens: int = 0
+    share: float = 1.0
+
+    def of_batch(self, images: int) -> Passes:
+        """The same in steps on so many images of a stream, where the share that learns is rounded up."""
+        if self.share == 1:
+            return self
+        more = count_teachers(images, self.share) / (images * self.share)
+        again = self.forwards - self.whole
+        return replace(self, forwards=self.whole + more * again, backwards=more * self.backwards)
 
     def count_texts(self, batch_size: int) -> tuple[float, float]:
         """Forwards and backwards of each class prompt in a batch of so many images."""

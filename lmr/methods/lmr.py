@@ -112,9 +112,11 @@ class LMR(NormMethod):
         return self.delta
 
     def count_passes(self, learning: float = 1.0) -> Passes:
-        learning = min(learning, self.share) if self.pmr else 0.0
+        if not self.pmr:
+            return Passes(forwards=1)
+        learning = min(learning, self.share)
         again = self.share if learning > 0 and self.emit == "after" else 0.0  # teachers come twice
-        return Passes(forwards=1 + again, backwards=learning, blocks=self.blocks if self.pmr else None)
+        return Passes(forwards=1 + again, backwards=learning, blocks=self.blocks, share=self.share)
 
     def logit_offset(self) -> Tensor:
         return self.state["bias"]

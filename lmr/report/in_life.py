@@ -33,19 +33,26 @@ class Scenario:
     stream: StreamKind
     batch_size: int
     images: int
+    severity: int  # 0 for clean images
 
     @property
     def plain(self) -> bool:
         """Whether it is as in published benchmarks: no order in the classes, a reset before every corruption."""
         return self.order in PLAIN_ORDERS and not self.stream.several
 
-    def describe(self) -> str:
-        """The head of a column."""
+    @property
+    def clean(self) -> Scenario:
+        """The same on clean images, which belong to the column of any severity."""
+        return replace(self, severity=0)
+
+    def describe(self, severity: bool = False) -> str:
+        """The head of a column, with its severity where another column differs in nothing else."""
         order = ORDER_WORDS.get(self.order, self.order)
         if self.stream.several:
             more = self.order.removeprefix(SHUFFLE).strip()
             order = f"{self.stream.value} {more}".strip()
-        return f"{order}, {self.batch_size}"
+        words = [order, *([f"severity {self.severity}"] if severity and self.severity else []), str(self.batch_size)]
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ def find_groups(settings: Mapping[Setting, Sequence[Series]]) -> list[LifeGroup]
 def find_scenario(one: Series) -> Scenario:
     """The kind of stream that a series is about."""
     row, setting = one.first, one.setting
-    return Scenario(setting.dataset, setting.order, setting.stream, row.batch_size, row.images)
+    return Scenario(setting.dataset, setting.order, setting.stream, row.batch_size, row.images, setting.severity)
 
 
 def measure_gains(runs: Runs, group: LifeGroup, row: Row) -> Noted[Gains | None]:

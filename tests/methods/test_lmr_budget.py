@@ -12,6 +12,7 @@ from lmr_problem import copy_state, make_images, make_problem
 from torch import Tensor, nn
 
 import lmr
+from lmr.bench.cost.contenders import PassWatch
 from lmr.core.norms import NormBank, find_blocks
 from lmr.core.traits import Passes
 
@@ -118,15 +119,28 @@ def test_a_step_into_the_void_is_taken_back_for_all_images() -> None:
     [
         ("lmr", 1.0, Passes(2, 1)),
         ("lmr", 0.0, Passes(1, 0)),
-        ("lmr(share=0.25)", 1.0, Passes(1.25, 0.25)),
-        ("lmr(share=0.25)", 0.125, Passes(1.25, 0.125)),
-        ('lmr(share=0.25, emit="before")', 1.0, Passes(1, 0.25)),
+        ("lmr(share=0.25)", 1.0, Passes(1.25, 0.25, share=0.25)),
+        ("lmr(share=0.25)", 0.125, Passes(1.25, 0.125, share=0.25)),
+        ('lmr(share=0.25, emit="before")', 1.0, Passes(1, 0.25, share=0.25)),
         ("lmr(pmr=False, share=0.25)", 1.0, Passes(1, 0)),
     ],
 )
 def test_passes(spec: str, learning: float, passes: Passes) -> None:
     tower, prototypes, _ = make_problem()
     assert lmr.create(spec, lmr.ZeroShot(tower, prototypes)).count_passes(learning) == passes
+
+
+@pytest.mark.parametrize("spec", ["lmr(share=0.25)", "lmr(share=0.4, emit='before')", "lmr(share=0.3)", "lmr"])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_passes_of_a_batch_are_those_of_whole_images(spec: str, size: int) -> None:
+    """Against the images that go through the tower, and those to whose features a gradient comes."""
+    tower, prototypes, anchors = make_problem()
+    method = lmr.create(spec, lmr.ZeroShot(tower, prototypes, 100.0), tau=0.0)
+    watch = PassWatch(size)
+    with watch.observe(tower):
+        assert method.step(make_images(anchors, size)).info["stepped"]
+    counted = method.count_passes().of_batch(size)
+    assert (counted.forwards, counted.backwards) == pytest.approx((watch.forwards, watch.backwards))
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,10 @@ class Capacity:
 
 def work_out(options: ScaleOptions) -> Capacity:
     """The whole calculation for these streams and machines."""
-    sized = size_method(options.model, options.method, options.classes, options.learning)
+    counted = options.classes, options.learning, options.images_per_request
+    sized = size_method(options.model, options.method, *counted)
     lean = shrink_spec(options.method, sized.depth)
-    lean_sized = None if lean is None else size_method(options.model, lean, options.classes, options.learning)
+    lean_sized = None if lean is None else size_method(options.model, lean, *counted)
     seconds = sized.flops / (options.gpu_tflops * 1e12 * options.utilisation)
     limit = find_batch_limit(options, seconds)
     rate = limit / options.find_step_seconds(limit, seconds)

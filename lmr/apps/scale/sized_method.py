@@ -66,8 +66,11 @@ class SizedMethod:
         return self.stored_bytes - self.moments * (3 - 4 / SCALE_VALUES)
 
 
-def size_method(model: str, spec: str, classes: int, learning: float = 1.0) -> SizedMethod:
-    """Count what a step of the method costs where a share ``learning`` of the images passes its gate."""
+def size_method(model: str, spec: str, classes: int, learning: float = 1.0, images: int = 1) -> SizedMethod:
+    """Count what a step of the method costs where a share ``learning`` of the images passes its gate.
+
+    ``images`` are those of one stream in a step, as its requests bring them.
+    """
     full, lean = _build_towers(model)
     generator = torch.Generator().manual_seed(0)
     prototypes = torch.randn(classes, full.config.features, generator=generator)
@@ -78,6 +81,7 @@ def size_method(model: str, spec: str, classes: int, learning: float = 1.0) -> S
     passes = None if most is None else method.count_passes(learning * most.backwards if method.gated else 1.0)
     if passes is None or passes.text_forwards or passes.text_backwards:
         raise LmrError(f"The arithmetic of {method.name} in the image tower is not known; choose another method.")
+    passes = passes.of_batch(images)
     return SizedMethod(
         model=model,
         spec=method.spec,

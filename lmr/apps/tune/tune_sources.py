@@ -22,14 +22,17 @@ from lmr.bench.plans.plan import Contender, choose_plans, list_plans
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.inputs import find_dataset, load_backbone, load_classifier, make_task_stream, preprocess
 from lmr.bench.running.run import create_method
+from lmr.bench.running.studied import study_clean
 from lmr.bench.tune.grid import list_candidates
 from lmr.bench.tune.trials import TrialBatch
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
+from lmr.core.registry import load_method_file, split_address
 from lmr.data.sets.labelled import list_labelled
 from lmr.data.streams import shuffle_places
 from lmr.images.image_files import UnreadableImage, list_images, open_image
 from lmr.models.known_models import DEFAULT_MODEL
+from lmr.version import RESULTS_VERSION
 
 BATCH_SIZE, FOLDER_IMAGES = 64, 2000  # by default
 TUNE_VERSION = 1  # of what scores mean; finished scores of another one are measured again
@@ -117,7 +120,7 @@ def open_plan(name: str, overrides: Mapping[str, Any], root: str | None = None) 
     groups: dict[str, list[Task]] = {}
     plans = choose_plans([name], overrides)
     for task in list_tasks(plans, root, lambda words: print(f"lmr: {words}", file=sys.stderr)):
-        blank = dataclasses.replace(task, run="", contender=Contender("", "", 0))
+        blank = dataclasses.replace(task, run="", contender=Contender("", "", 0), studied=0)
         groups.setdefault(repr(blank), []).append(task)
     for first, *others in groups.values():
         if not others:
@@ -135,7 +138,11 @@ def _open_stream(tasks: Sequence[Task]) -> TuneSource:
 
     def create_methods() -> list[Method]:
         classifier = load_classifier(first.backbone, first.dtype, first.device, dataset.classes, first.prompts)
-        return [create_method(task.contender, classifier) for task in tasks]
+        methods = [create_method(task.contender, classifier) for task in tasks]
+        for task, method in zip(tasks, methods, strict=True):
+            if task.studied:
+                study_clean(task, method)
+        return methods
 
     def read(start: int) -> Iterator[TrialBatch]:
         backbone = load_backbone(first.backbone, first.dtype, first.device)
@@ -147,7 +154,8 @@ def _open_stream(tasks: Sequence[Task]) -> TuneSource:
 
     words = [first.dataset, first.domain, *([f"severity {first.severity}"] if first.severity else [])]
     words += [f"batches of {first.batch_size}", f"seed {first.seed}"]
-    key = make_key([task.run for task in tasks])
+    # Scores that were kept before clean images were studied here are not those of now.
+    key = make_key([*(task.run for task in tasks), *(["studied"] if any(task.studied for task in tasks) else [])])
     return TuneSource(", ".join(words), key, stream.count, create_methods, read, lambda: stream.labels)
 
 
@@ -177,8 +185,12 @@ def open_folder(
     paths = paths[:images]
     backbone = options.load(model)
     classifier = make_classifier(backbone, names, prompts)
+    file = split_address(method)[0]
+    digest = None if file is None else load_method_file(file)
 
     def create_methods() -> list[Method]:
+        if file is not None and load_method_file(file) != digest:
+            raise LmrError(f"The method file {file!r} was changed after its scores were looked for; start again.")
         made = [create_suited(one, classifier) for one in list_candidates(method, over)]
         return list({one.spec: one for one in reversed(made)}.values())[::-1]  # of equal ones the first
 
@@ -193,7 +205,7 @@ def open_folder(
             stacked = torch.stack(list(found.values())) if found else torch.empty(0)
             yield TrialBatch(stacked.to(classifier.device, classifier.dtype), list(found))
 
-    facts = [list(map(_describe_file, paths)), specs, batch_size, classifier.fingerprint]
+    facts = [list(map(_describe_file, paths)), specs, digest, batch_size, classifier.fingerprint, RESULTS_VERSION]
     name = os.fspath(sources[0]) if len(sources) == 1 else f"{len(sources)} sources"
     key = make_key([json.dumps(facts), json.dumps(options.note())])
     return TuneSource(name, key, len(paths), create_methods, read, lambda: _find_labels(sources, names, paths))

@@ -214,7 +214,7 @@ class ContenderFactory:
             tower.set_mode("fast")
             return _read_outcome(answers)
 
-        return self._wrap(entry, [method], images, run, turns)
+        return self._wrap(entry, [method], images, run, self.batch_size, turns)
 
     def _build_streams(self, entry: Entry) -> CostContender:
         """Streams of one image each: all in one batch, or one after the other, each with its own method."""
@@ -229,12 +229,22 @@ class ContenderFactory:
                 return _read_outcome([methods[0].step(images, streams=ids)])
             return _read_outcome([method.step(images[k : k + 1]) for k, method in enumerate(methods)])
 
-        return self._wrap(entry, methods, images, run)
+        return self._wrap(entry, methods, images, run, 1)
 
     def _wrap(
-        self, entry: Entry, methods: list[Method], images: Tensor, run: Callable[[], StepOutcome], turns: int = 1
+        self,
+        entry: Entry,
+        methods: list[Method],
+        images: Tensor,
+        run: Callable[[], StepOutcome],
+        each: int,
+        turns: int = 1,
     ) -> CostContender:
-        """A contender whose run takes ``turns`` steps on the images."""
+        """A contender whose run takes ``turns`` steps on the images, ``each`` of every stream."""
+
+        def count_passes(learning: float) -> Passes | None:
+            passes = first.count_passes(learning)
+            return None if passes is None else passes.of_batch(each)
 
         def reset() -> None:
             for method in methods:
@@ -243,7 +253,7 @@ class ContenderFactory:
 
         trainable = sum(method.trainable * method.streams for method in methods)
         first, encoder, count = methods[0], self.model.encoder, turns * len(images)
-        return CostContender(entry, first.spec, count, trainable, run, reset, first.count_passes, encoder)
+        return CostContender(entry, first.spec, count, trainable, run, reset, count_passes, encoder)
 
     def _require_memory(self) -> None:
         """Prompts of the full context in one graph may take more memory than is free; then refuse to begin."""

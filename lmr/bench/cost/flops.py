@@ -82,13 +82,15 @@ def count_comparison(features: int, classes: int) -> Flops:
 def count_forwards(method: Method, batch_size: int, past: float = 1.0) -> float | None:
     """What a step of a method costs per image, in plain forwards, whatever the machine; None where it is not known.
 
-    ``past`` is the share of the samples that could learn and pass the gate. Prompts are encoded once for a whole batch.
-    In a tower that is not ours a backward counts as a forward, and every forward as a whole one.
+    ``past`` is the share of the samples that could learn and pass the gate. Prompts are encoded once for a whole batch,
+    and a share of the images that learns is rounded up in it. In a tower that is not ours a backward counts as a
+    forward, and every forward as a whole one.
     """
     most = method.count_passes()
     passes = None if most is None else method.count_passes(past * most.backwards if method.gated else 1.0)
     if passes is None:
         return None
+    passes = passes.of_batch(batch_size)
     clip = method.classifier
     if not isinstance(clip.encoder, VisionTower):
         backward = 1.0 if passes.blocks is None else min(1.0, passes.blocks / find_blocks(clip.encoder)[1])

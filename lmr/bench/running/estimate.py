@@ -140,7 +140,7 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
             if passes is None:
                 unknown[task.contender.label] = None
                 continue
-            own = _count_task(task, passes, classifier.classes)
+            own = _count_task(task, passes.of_batch(task.batch_size), classifier.classes)
             size = min(task.batch_size, MOST_MEASURED)
             place = MeasuredPass(task.backbone, task.dtype, task.device, size)
             seconds = measured.get(place)

@@ -115,11 +115,14 @@ class Trials:
         if self.path is None or self._within or not self.frozen:
             return  # interrupted within a batch: the last checkpoint stays
         tensors = {"places": self.places, "frozen": torch.cat(self.frozen)}
+        facts = {"key": self.key, "batches": str(self.batches)}
         for number, trial in enumerate(self.trials):
             tensors[f"{number}.probabilities"] = torch.cat(trial.probabilities)
             tensors[f"{number}.overlaps"] = torch.cat(trial.overlaps)
-            tensors |= {f"{number}.state.{key}": value for key, value in trial.method.state.items()}
-        write_state(self.path, tensors, {"key": self.key, "batches": str(self.batches)})
+            state = trial.method.state_dict()
+            tensors |= {f"{number}.state.{key}": value for key, value in state.pop("tensors").items()}
+            facts |= {f"{number}.state.{key}": str(value) for key, value in state.items()}
+        write_state(self.path, tensors, facts)
 
     def _restore(self) -> None:
         """Continue from the checkpoint; one that is damaged or of other trials is ignored."""
@@ -128,18 +131,20 @@ class Trials:
         try:
             tensors, facts = read_state(self.path)
             if facts["key"] == self.key:
-                self._fill(tensors, facts["batches"])
+                self._fill(tensors, facts)
         except (LmrError, KeyError):
             self._start_again()
 
-    def _fill(self, tensors: Mapping[str, Tensor], batches: str) -> None:
+    def _fill(self, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
         """Take what a checkpoint holds; an LmrError or KeyError if it does not fit."""
+        batches = facts["batches"]
         if not batches.isdecimal():
             raise LmrError(f"Expected a number of batches in {str(self.path)!r}, got {batches!r}.")
         for number, trial in enumerate(self.trials):
             start = f"{number}.state."
             own = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
-            trial.method.load_state_dict(trial.method.state_dict() | {"tensors": own})
+            texts = {key.removeprefix(start): value for key, value in facts.items() if key.startswith(start)}
+            trial.method.load_state_dict({**texts, "tensors": own})
             trial.probabilities = [tensors[f"{number}.probabilities"]]
             trial.overlaps = [tensors[f"{number}.overlaps"]]
         self.frozen, self.places = [tensors["frozen"]], tensors["places"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any, NamedTuple
 
 from lmr.core.method import Method
 from lmr.data.sets.class_subset import BEFORE_COUNT
@@ -24,34 +25,79 @@ class ClassCounts:
     method: str
     dataset: str
     batch_size: int
+    images: int
     gains: dict[str, dict[int, float]]
     domains: int
     limit: int | None  # the number of classes from which on the method keeps its defaults
 
 
+class _Gain(NamedTuple):
+    """What one series gains over zero-shot."""
+
+    words: str  # its values
+    classes: int
+    points: float
+    domains: int
+
+
+class _Figure(NamedTuple):
+    """What the figures of a report differ in."""
+
+    whole: Setting  # with the dataset that the subsets are of
+    method: str
+    batch_size: int
+
+
 def collect_class_counts(settings: Mapping[Setting, Sequence[Series]]) -> list[ClassCounts]:
-    """The figures that the runs have numbers for: at least two numbers of classes and two lines."""
-    found: dict[tuple[Setting, str, int], dict[str, dict[int, list[float]]]] = {}
-    domains: dict[tuple[Setting, str, int], int] = {}
+    """The figures that the runs have numbers for: at least two numbers of classes and two lines.
+
+    Runs with other weights, precision or numbers of images are never averaged: the largest group of them is drawn.
+    """
+    found: dict[_Figure, dict[tuple[Any, ...], list[_Gain]]] = {}
     for setting, series in settings.items():
         whole = replace(setting, dataset=setting.dataset.partition(BEFORE_COUNT)[0])
-        for one in series:
-            method, classes = find_known(one.first.method), one.first.protocol.get("classes", "")
-            base = _find_baseline(series, one)
-            words = _describe_values(method, one) if method and one.watch is None else ""
-            common = find_common([one, base]) if base else []
-            if method is None or base is None or not words or not common or not classes.isdecimal():
-                continue
-            key = (whole, method.name, one.first.batch_size)
-            gain = _average(one, common) - _average(base, common)
-            found.setdefault(key, {}).setdefault(words, {}).setdefault(int(classes), []).append(gain)
-            domains[key] = max(domains.get(key, 0), len(common))
+        for (name, size, *rest), gains in _collect_gains(series).items():
+            found.setdefault(_Figure(whole, name, size), {}).setdefault(tuple(rest), []).extend(gains)
     counts = []
-    for (whole, name, size), lines in found.items():
-        if len({classes for line in lines.values() for classes in line}) > 1 and len(lines) > 1:
-            gains = {words: {n: fmean(g) for n, g in sorted(line.items())} for words, line in lines.items()}
-            counts.append(ClassCounts(name, whole.dataset, size, gains, domains[whole, name, size], _find_limit(name)))
+    for figure, groups in found.items():
+        enough = [(group[0], gains) for group, gains in groups.items() if _is_enough(gains)]
+        if enough:
+            counts.append(_count(figure, *max(enough, key=lambda one: len(one[1]))))
     return counts
+
+
+def _collect_gains(series: Sequence[Series]) -> dict[tuple[Any, ...], list[_Gain]]:
+    """Method, batch size, images, weights and dtype -> the gains of one dataset, on one kind of its data and prompts.
+
+    Digests of data and prompts say nothing about those of other classes, so each dataset has its own choice of them.
+    """
+    found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[_Gain]]] = {}
+    for one in series:
+        method, classes = find_known(one.first.method), one.first.protocol.get("classes", "")
+        base = _find_baseline(series, one)
+        words = _describe_values(method, one) if method and one.watch is None else ""
+        common = find_common([one, base]) if base else []
+        if method is None or base is None or not words or not common or not classes.isdecimal():
+            continue
+        weights, dtype, *data = one.ground
+        gain = _Gain(words, int(classes), _average(one, common) - _average(base, common), len(common))
+        key = method.name, one.first.batch_size, one.first.images, weights, dtype
+        found.setdefault(key, {}).setdefault(tuple(data), []).append(gain)
+    return {key: max(kinds.values(), key=len) for key, kinds in found.items()}
+
+
+def _is_enough(gains: Sequence[_Gain]) -> bool:
+    return len({gain.classes for gain in gains}) > 1 and len({gain.words for gain in gains}) > 1
+
+
+def _count(figure: _Figure, images: int, gains: Sequence[_Gain]) -> ClassCounts:
+    lines: dict[str, dict[int, list[float]]] = {}
+    for gain in gains:
+        lines.setdefault(gain.words, {}).setdefault(gain.classes, []).append(gain.points)
+    means = {words: {n: fmean(g) for n, g in sorted(line.items())} for words, line in lines.items()}
+    domains = max(gain.domains for gain in gains)
+    limit = _find_limit(figure.method)
+    return ClassCounts(figure.method, figure.whole.dataset, figure.batch_size, images, means, domains, limit)
 
 
 def _describe_values(method: type[Method], one: Series) -> str:
@@ -63,9 +109,9 @@ def _describe_values(method: type[Method], one: Series) -> str:
 
 
 def _find_baseline(series: Sequence[Series], one: Series) -> Series | None:
-    """The frozen classifier on the same images."""
-    alike = (other for other in series if other.kind is LineKind.BASELINE and other.first.images == one.first.images)
-    return next(alike, None)
+    """The frozen classifier on the same images, with the same weights and prompts."""
+    base = (other for other in series if other.kind is LineKind.BASELINE and other.first.images == one.first.images)
+    return next((other for other in base if other.ground == one.ground), None)
 
 
 def _average(one: Series, domains: Sequence[str]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,34 +40,42 @@ def is_haul_figure(name: str) -> bool:
 
 
 def draw_hauls(runs: Runs, settings: Mapping[Setting, list[Series]]) -> Noted[tuple[Drawing, ...]]:
-    """A figure for every model and dataset with a long haul of the frozen model and of another method."""
+    """A figure for every model, dataset and severity with a long haul of the frozen model and of another method."""
     found: list[tuple[str, Draw]] = []
     notes: list[tuple[str, ...]] = []
     for group in find_groups(settings):
-        lines = collect_lines(runs, group)
-        notes.append(lines.notes)
-        if lines.value:
-            found.append((f"{group.setting.dataset}-{group.setting.backbone}", _draw(group, lines.value)))
+        collected = collect_lines(runs, group)
+        notes.append(collected.notes)
+        for severity, lines in collected.value.items():
+            setting = replace(group.setting, severity=severity)
+            ending = f"-s{severity}" if len(collected.value) > 1 else ""
+            found.append((f"{setting.dataset}-{setting.backbone}{ending}", _draw(setting, lines)))
     names = [NAME if len(found) == 1 else f"{NAME}-{make_safe(name)}" for name, _ in found]
     drawings = tuple(render(name, "haul", draw) for name, (_, draw) in zip(names, found, strict=True))
     return Noted(drawings, join_notes(*notes))
 
 
-def collect_lines(runs: Runs, group: LifeGroup) -> Noted[list[HaulLine]]:
-    """Every series on a long haul that has the answers of the frozen model to compare with."""
-    hauls = [one for one in group.series if one.kind is not LineKind.BASELINE and find_scenario(one).order == HAUL]
-    lines: list[HaulLine] = []
+def collect_lines(runs: Runs, group: LifeGroup) -> Noted[dict[int, list[HaulLine]]]:
+    """Severity -> every series on a long haul that has the answers of the frozen model to compare with."""
+    hauls: dict[int, list[Series]] = {}
+    for one in group.series:
+        scenario = find_scenario(one)
+        if one.kind is not LineKind.BASELINE and scenario.order == HAUL:
+            hauls.setdefault(scenario.severity, []).append(one)
+    lines: dict[int, list[HaulLine]] = {}
     notes: list[tuple[str, ...]] = []
-    for one in tell_apart(sort_series(hauls)):
-        measured = [measure_gains(runs, group, row) for row in one.rows]
-        notes += [gains.notes for gains in measured]
-        known = [gains.value for gains in measured if gains.value is not None]
-        if known:
-            lines.append(HaulLine(one.label, one.kind, 100 * np.mean(known, 0), len(known)))
+    for severity, series in sorted(hauls.items(), reverse=True):
+        for one in tell_apart(sort_series(series)):
+            measured = [measure_gains(runs, group, row) for row in one.rows]
+            notes += [gains.notes for gains in measured]
+            known = [gains.value for gains in measured if gains.value is not None]
+            if known:
+                line = HaulLine(one.label, one.kind, 100 * np.mean(known, 0), len(known))
+                lines.setdefault(severity, []).append(line)
     return Noted(lines, join_notes(*notes))
 
 
-def _draw(group: LifeGroup, lines: Sequence[HaulLine]) -> Draw:
+def _draw(setting: Setting, lines: Sequence[HaulLine]) -> Draw:
     def draw(axes: Axes) -> str:
         ends = []
         styles = style_lines({line.label: line.kind for line in lines})
@@ -83,7 +91,7 @@ def _draw(group: LifeGroup, lines: Sequence[HaulLine]) -> Draw:
         seeds = max(line.seeds for line in lines)
         return (
             f"The long haul: accuracy minus that of the frozen model in windows of {WINDOW:,} images, under "
-            f"corruptions that blend into each other, {group.setting.describe()}, "
+            f"corruptions that blend into each other, {setting.describe()}, "
             f"{'one seed' if seeds == 1 else f'mean of {seeds} seeds'}."
         )
 

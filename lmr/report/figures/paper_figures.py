@@ -283,8 +283,8 @@ def _draw_class_counts(counts: ClassCounts) -> Draw:
         label_ends(axes, ends)
         return (
             f"Gain over zero-shot against the number of classes, on subsets of {counts.dataset} in batches of "
-            f"{counts.batch_size}, means over {counts.domains} domains. Left of the dotted line the preset 'auto' "
-            "leaves the defaults."
+            f"{counts.batch_size}, means over {counts.domains} domains, {counts.images} images each. Left of the "
+            "dotted line the preset 'auto' leaves the defaults."
         )
 
     return draw

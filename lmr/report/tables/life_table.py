@@ -36,22 +36,25 @@ def build_life(runs: Runs, settings: Mapping[Setting, Sequence[Series]]) -> Note
 def _build(runs: Runs, group: LifeGroup) -> Noted[ReportTable]:
     lines = _choose_lines(group)
     scenarios = _choose_scenarios(lines)
-    domains = {scenario: _share_domains(scenario, lines) for scenario in scenarios}
+    heads = _name_columns(scenarios)
+    shared = [_share_out(members, scenarios) for members in lines]
+    domains = {scenario: _share_domains([own[scenario] for own in shared]) for scenario in scenarios}
     made, notes, worst, left = [], [], [], []
-    for first, members in zip(tell_apart(members[0] for members in lines), lines, strict=True):
-        found = {scenario: _list_rows(members, scenario, domains[scenario]) for scenario in scenarios}
-        line, said, where = _make_line(runs, group, first, members, found)
+    for first, members, own in zip(tell_apart(members[0] for members in lines), lines, shared, strict=True):
+        found = {scenario: _list_rows(own[scenario], domains[scenario]) for scenario in scenarios}
+        shown = [one for one in members if any(one in series for series in own.values())]
+        line, said, where = _make_line(runs, group, first, shown, {heads[key]: rows for key, rows in found.items()})
         made.append(line)
         notes.append(said)
         worst += [f"{line.label} {where}"] if where else []
-        left += [f"{line.label} ({words})" for words in _list_others(members, scenarios)]
-    columns = [Column(scenario.describe(), scenario.describe(), 1) for scenario in scenarios]
+        left += [f"{line.label} ({words})" for words in _list_others(members, own)]
+    columns = [Column(head, head, 1) for head in heads.values()]
     about = [
         "Accuracy in %, the mean over the corruptions of a column. The head of a column ends with the batch size.",
         f"Windows are {WINDOW:,} consecutive images (a shorter stream is one); the worst drop is the largest distance "
         "below the frozen model in any of them, and the worst scenario the lowest accuracy minus that of the frozen "
         "model in any column, both in points.",
-        *_describe_columns(domains),
+        *_describe_columns(domains, heads),
     ]
     about += [f"On another stream than the others, and not in its column: {', '.join(left)}."] if left else []
     about += [f"The worst scenarios: {'; '.join(worst)}."] if worst else []
@@ -78,48 +81,78 @@ def _choose_lines(group: LifeGroup) -> list[list[Series]]:
 
 
 def _choose_scenarios(lines: Sequence[Sequence[Series]]) -> list[Scenario]:
-    """One column for every order, kind of stream and batch size: where there are several, the one with most lines."""
+    """One column for every order, kind of stream, batch size and severity.
+
+    Of several datasets and numbers of images the one with most lines is shown. Clean images alone make a column where
+    nothing else does. Published streams are there to compare with: at the severities of the others only.
+    """
     counts: dict[Scenario, int] = {}
     for members in lines:
         for scenario in {find_scenario(one) for one in members}:
             counts[scenario] = counts.get(scenario, 0) + 1
+    severities = {scenario.severity for scenario in counts if not scenario.plain}
     best: dict[tuple[Any, ...], Scenario] = {}
     for scenario in sorted(counts, key=lambda s: (counts[s], s.images, s.dataset)):
-        best[_identify(scenario)] = scenario
-    return sorted(best.values(), key=_place)
+        if scenario.severity in severities:
+            best[_identify(scenario)] = scenario
+    corrupted = {_identify(scenario.clean) for scenario in best.values() if scenario.severity}
+    kept = [one for one in best.values() if one.severity or _identify(one) not in corrupted]
+    return sorted(kept, key=_place)
+
+
+def _name_columns(scenarios: Sequence[Scenario]) -> dict[Scenario, str]:
+    """The heads of the columns; they name severities if there are several."""
+    several = len({scenario.severity for scenario in scenarios if scenario.severity}) > 1
+    return {scenario: scenario.describe(several) for scenario in scenarios}
+
+
+def _share_out(members: Sequence[Series], scenarios: Sequence[Scenario]) -> dict[Scenario, list[Series]]:
+    """The series of a line by column.
+
+    Clean images count with every severity that the line was run at. Where there is one severity only, a line with clean
+    images alone is in its column too.
+    """
+    severities: dict[tuple[Any, ...], int] = {}
+    for scenario in scenarios:
+        severities[_identify(scenario.clean)] = severities.get(_identify(scenario.clean), 0) + 1
+    found = {}
+    for scenario in scenarios:
+        corrupted = any(find_scenario(one) == scenario for one in members)
+        fits = {scenario, scenario.clean} if corrupted or severities[_identify(scenario.clean)] == 1 else set()
+        found[scenario] = [one for one in members if find_scenario(one) in fits]
+    return found
 
 
 def _place(scenario: Scenario) -> tuple[Any, ...]:
     kind = scenario.order.split()[0]
     place = ORDERS.index(kind) if kind in ORDERS else len(ORDERS)
-    return scenario.order == HAUL, STREAMS.index(scenario.stream), place, len(scenario.order), -scenario.batch_size
+    kinds = scenario.order == HAUL, STREAMS.index(scenario.stream), place, len(scenario.order), scenario.order
+    return *kinds, -scenario.severity, -scenario.batch_size
 
 
-def _list_others(members: Sequence[Series], scenarios: Sequence[Scenario]) -> list[str]:
+def _list_others(members: Sequence[Series], own: Mapping[Scenario, Sequence[Series]]) -> list[str]:
     """Streams of a line on other images than those of their column, where it has no number there."""
-    own = {find_scenario(one) for one in members}
-    columns = {_identify(scenario) for scenario in scenarios if scenario not in own}
-    others = sorted((scenario for scenario in own if _identify(scenario) in columns), key=_place)
-    return [f"{scenario.describe()}, {scenario.images:,} images" for scenario in others]
+    empty = {_identify(one) for scenario, series in own.items() if not series for one in (scenario, scenario.clean)}
+    shown = {find_scenario(one) for series in own.values() for one in series}
+    others = {find_scenario(one) for one in members} - shown
+    there = sorted((scenario for scenario in others if _identify(scenario) in empty), key=_place)
+    return [f"{scenario.describe()}, {scenario.images:,} images" for scenario in there]
 
 
 def _identify(scenario: Scenario) -> tuple[Any, ...]:
     """What makes a column: of several datasets and lengths one is shown."""
-    return scenario.order, scenario.stream, scenario.batch_size
+    return scenario.order, scenario.stream, scenario.batch_size, scenario.severity
 
 
-def _share_domains(scenario: Scenario, lines: Sequence[Sequence[Series]]) -> list[str]:
+def _share_domains(lines: Sequence[Sequence[Series]]) -> list[str]:
     """The domains of a column that all its lines have: means over others are not comparable."""
-    every = [
-        {row.domain: None for one in members if find_scenario(one) == scenario for row in one.rows} for members in lines
-    ]
+    every = [{row.domain: None for one in members for row in one.rows} for members in lines]
     there = [own for own in every if own]
     return [domain for domain in there[0] if all(domain in own for own in there)]
 
 
-def _list_rows(members: Sequence[Series], scenario: Scenario, domains: Sequence[str]) -> Rows:
-    rows = [row for one in members if find_scenario(one) == scenario for row in one.rows]
-    return {(row.domain, row.seed): row for row in rows if row.domain in domains}
+def _list_rows(series: Sequence[Series], domains: Sequence[str]) -> Rows:
+    return {(row.domain, row.seed): row for one in series for row in one.rows if row.domain in domains}
 
 
 def _average(rows: Rows, values: Mapping[str, float]) -> dict[int, float]:
@@ -133,12 +166,12 @@ def _average(rows: Rows, values: Mapping[str, float]) -> dict[int, float]:
 
 
 def _make_line(
-    runs: Runs, group: LifeGroup, first: Series, members: Sequence[Series], found: Mapping[Scenario, Rows]
+    runs: Runs, group: LifeGroup, first: Series, members: Sequence[Series], found: Mapping[str, Rows]
 ) -> tuple[Line, tuple[str, ...], str]:
-    """A line, notes on samples, and in words where it is worst."""
+    """A line from its rows by the heads of the columns, notes on samples, and in words where it is worst."""
     cells, notes, windows = [], [], []
     gains: dict[str, float] = {}
-    for scenario, rows in found.items():
+    for head, rows in found.items():
         accuracies = {row.run: row.metrics["accuracy"] or 0.0 for row in rows.values()}
         cells.append(make_cell(_average(rows, accuracies), runs=tuple(row.run for row in rows.values())))
         above = {}
@@ -151,21 +184,20 @@ def _make_line(
             notes.append(measured.notes)
             windows += [] if measured.value is None else [measured.value]
         if own := list(_average(rows, above).values()):
-            gains[scenario.describe()] = float(np.mean(own))
+            gains[head] = float(np.mean(own))
     joined = np.concatenate(windows) if windows else None
     cells.append(Cell() if joined is None else Cell(100 * share_below(joined)))
     cells.append(Cell() if joined is None else Cell(100 * worst_drop(joined)))
     cells.append(Cell(min(gains.values())) if gains else Cell())
     where = min(gains, key=lambda name: gains[name]) if gains else ""
-    shown = [member for member in members if find_scenario(member) in found]
     words = f"{gains[where]:+.1f} in {where}" if where else ""
-    return finish_line(first, cells, members=shown), join_notes(*notes), words
+    return finish_line(first, cells, members=members), join_notes(*notes), words
 
 
-def _describe_columns(domains: Mapping[Scenario, Sequence[str]]) -> list[str]:
+def _describe_columns(domains: Mapping[Scenario, Sequence[str]], heads: Mapping[Scenario, str]) -> list[str]:
     """The data of the columns, those with the same together."""
     groups: dict[str, list[str]] = {}
     for scenario, names in domains.items():
         words = f"{scenario.images:,} images of {scenario.dataset}, {', '.join(names)}"
-        groups.setdefault(words, []).append(scenario.describe())
-    return [f"{words}: {'; '.join(heads)}." for words, heads in groups.items()]
+        groups.setdefault(words, []).append(heads[scenario])
+    return [f"{words}: {'; '.join(columns)}." for words, columns in groups.items()]

@@ -28,6 +28,16 @@ def test_the_best_within_the_budget(clip: ZeroShot, budget: float) -> None:
         assert (count_forwards(lmr.create("lmr", clip, **switch.values), 64) or 0) > budget + NEAR
 
 
+def test_single_images_all_teach(clip: ZeroShot) -> None:
+    """A quarter of one image is one image: the switch saves nothing there, and is not said to."""
+    assert choose_switch("lmr", clip, 1.5, 64).values == {"share": 0.25}
+    assert choose_switch("lmr", clip, 1.5, 8).values == {"share": 0.25}
+    for size in (1, 2):
+        assert "share" not in choose_switch("lmr", clip, 1.5, size).values
+    whole, share = (count_forwards(lmr.create(spec, clip), 1) for spec in ("lmr", "lmr(share=0.25)"))
+    assert share == pytest.approx(whole)
+
+
 def test_more_budget_never_keeps_less(clip: ZeroShot) -> None:
     kept = [choose_switch("lmr", clip, budget / 10, 64).kept for budget in range(10, 35)]
     assert kept == sorted(kept)

@@ -37,6 +37,14 @@ def test_state_is_that_of_a_saved_stream(spec: str, tmp_path: Path, monkeypatch:
     assert sized.flops / sized.forward_flops == pytest.approx(count_forwards(method, 64))
 
 
+@pytest.mark.parametrize("images", [1, 2, 16])
+def test_a_share_is_of_the_images_of_a_request(images: int) -> None:
+    clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+    sized = size_method("pocket", "lmr(share=0.25)", 2, images=images)
+    expected = count_forwards(create_served("lmr(share=0.25)", clip, 1), images)
+    assert sized.flops / sized.forward_flops == pytest.approx(expected)
+
+
 def test_vit_b_16_has_the_known_size() -> None:
     sized = size_method("ViT-B-16", "lmr", 1000)
     assert sized.trained == 39_936

@@ -113,6 +113,42 @@ def test_other_images_or_values_are_other_trials(photos: Path) -> None:
     assert open_photos(photos)[0].key in keys
 
 
+def test_an_edited_method_file_is_measured_again(photos: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own_tuned.py"
+
+    def measure(factor: float) -> float:
+        file.write_text(
+            "import lmr\n\n\n@lmr.register('own_tuned')\nclass OwnTuned(lmr.find_method('zeroshot')):\n"
+            "    'The frozen classifier, flatter.'\n\n    power: float = 1.0\n\n"
+            f"    def answer(self, images, mix):\n        return {factor} * self.power * super().answer(images, mix)\n"
+        )
+        sources = open_photos(photos, method=f"{file}:own_tuned", over=["power=1.0,2.0"])
+        return tune_images(sources, tmp_path / "out").results[0].scores[0]["entropy"]
+
+    first = measure(1.0)
+    assert measure(0.1) < first
+    assert measure(1.0) == first
+    assert len(list((tmp_path / "out" / "streams").iterdir())) == 2
+
+
+def test_a_method_file_that_changes_meanwhile_is_refused(photos: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own_changing.py"
+    file.write_text(
+        "import lmr\n\n\n@lmr.register('own_changing')\n"
+        "class Own(lmr.find_method('zeroshot')):\n    power: float = 1.0\n"
+    )
+    (source,) = open_photos(photos, method=f"{file}:own_changing", over=["power=1.0,2.0"])
+    file.write_text(file.read_text() + "\n")
+    with pytest.raises(lmr.LmrError, match="was changed"):
+        tune_images([source], tmp_path / "out")
+
+
+def test_other_results_are_measured_again(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = open_photos(photos)[0].key
+    monkeypatch.setattr("lmr.apps.tune.tune_sources.RESULTS_VERSION", "another")
+    assert open_photos(photos)[0].key != key
+
+
 def test_a_damaged_result_is_named(photos: Path, tmp_path: Path) -> None:
     (source,) = open_photos(photos)
     (tmp_path / "streams").mkdir()
@@ -140,6 +176,23 @@ def test_a_plan_is_judged_by_the_labels_of_its_dataset(tmp_path: Path, capsys: p
         for one in stream["candidates"]
     }
     assert found == pytest.approx(expected)
+
+
+def test_candidates_that_study_clean_images(tmp_path: Path) -> None:
+    """They are candidates beside others, and have what a bench would show them."""
+    plan = tmp_path / "mine.toml"
+    plan.write_text(
+        'datasets = "pocket-c-64"\ncorruptions = "fog"\nbackbones = "pocket"\nbatch_sizes = 16\nimages = 32\n'
+        'methods = ["tent", "eata"]\n'
+    )
+    (source,) = open_sources([plan])
+    plain, studying = source.create_methods()
+    assert (plain.name, studying.name) == ("tent", "eata")
+    assert studying.state["fisher"].abs().max() > 0
+    outcome = tune_images([source], tmp_path / "out", judged=True)
+    rows = [run_task(task, tmp_path / "runs") for task in list_tasks([read_plan(plan)])]
+    expected = [100 * (row.metrics["accuracy"] or 0) for row in rows]
+    assert list(outcome.judgements[0].accuracies) == pytest.approx(expected)
 
 
 def test_values_replace_the_methods_of_a_plan() -> None:

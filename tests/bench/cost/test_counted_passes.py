@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 import lmr
 from lmr.bench.cost.contenders import ContenderFactory
-from lmr.bench.cost.entries import Entry
+from lmr.bench.cost.entries import Entry, Kind
 from lmr.bench.cost.flops import count_passes_of_image
 from lmr.bench.cost.measured_model import ModelSource, find_measured_model
 from lmr.bench.cost.timing import warm_up
@@ -84,3 +84,14 @@ def test_a_method_with_a_memory_is_measured_over_a_whole_cycle_with_a_full_memor
     assert contender.images == {4: 12, 6: 12, 16: 16}[batch_size]
     assert outcome.backwards == pytest.approx(8 / contender.images)
     assert outcome.forwards == pytest.approx(1 + 2 * 8 / contender.images)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("method", 2), ("method", 8), ("streams", 8)])
+def test_a_share_is_of_the_images_of_a_stream(kind: Kind, size: int) -> None:
+    """In batches of two, and of one image a stream, more learn than a quarter of them."""
+    factory = ContenderFactory(find_measured_model(ModelSource(random="small")), size, CLASSES)
+    contender = factory.build(Entry(kind, "lmr(share=0.25)", streams=4))
+    (outcome,) = warm_up([contender], None, tqdm(disable=True)).values()
+    passes = contender.count_passes(1.0)
+    assert passes is not None
+    assert (passes.forwards, passes.backwards) == (outcome.forwards, outcome.backwards)

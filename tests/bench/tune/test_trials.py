@@ -78,6 +78,30 @@ def test_a_run_that_was_stopped_is_resumed(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_watched_candidate_is_resumed_with_its_watch(clip: lmr.ZeroShot, tmp_path: Path) -> None:
+    """It is rolled back in the middle: what its watch has seen so far decides when, and what it answers then."""
+    generator = torch.Generator().manual_seed(0)
+    images = [torch.randn(4, 3, 32, 32, generator=generator) for _ in range(8)]
+    batches = [TrialBatch(image, list(range(4 * k, 4 * k + 4))) for k, image in enumerate(images)]
+    alarms = lmr.Thresholds(entropy=1e6, entropy_ratio=0.0, least=1, confirm=13, quiet=2, rest=50)
+
+    def make(path: Path | None = None) -> tuple[lmr.Watched, Trials]:
+        watched = lmr.watch(lmr.create("lmr", clip), every=1, canaries=0, thresholds=alarms)
+        return watched, Trials([lmr.create("zeroshot", clip), watched], "k", path)
+
+    plain, whole = make()
+    whole.run(lambda start: iter(batches[start:]))
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "s")[1].run(_interrupt_after(batches[:5]))
+    resumed, again = make(tmp_path / "s")
+    again.run(lambda start: iter(batches[start:]))
+    assert plain.events
+    assert resumed.events == plain.events
+    assert resumed.health == plain.health
+    for one, other in zip(again.collect(), whole.collect(), strict=True):
+        assert one.probabilities.equal(other.probabilities)
+
+
 def test_an_interrupt_within_a_batch_keeps_the_last_checkpoint(
     clip: lmr.ZeroShot, batches: list[TrialBatch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +151,7 @@ def test_a_checkpoint_with_a_wrong_count_is_ignored(
     with pytest.raises(KeyboardInterrupt):
         make_trials(clip, tmp_path / "s").run(_interrupt_after(batches[:1]))
     tensors, facts = read_state(tmp_path / "s")
-    kept = {"key": facts["key"], "batches": {"word": "one", "negative": "-1"}.get(damage, "1")}
+    kept = facts | {"batches": {"word": "one", "negative": "-1"}.get(damage, "1")}
     if damage == "none":
         del kept["batches"]
     if damage == "fewer places":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from row_maker import complete, make_row
 
@@ -13,10 +15,10 @@ from lmr.watching.watch_settings import WatchSettings
 FEW, MANY = "lmr(gamma0=0.3, beta=3.0)", "lmr(gamma0=4.0, beta=1.0)"
 
 
-def make_rows(dataset: str, classes: int, few: float, many: float) -> list[Row]:
+def make_rows(dataset: str, classes: int, few: float, many: float, **changes: Any) -> list[Row]:
     values = {"zeroshot()": 0.5, FEW: few, MANY: many, "lmr(gamma0=4.0, beta=1.0, lr=0.5)": 0.1}
     return [
-        make_row(spec, complete(spec), domain, accuracy, dataset=dataset, protocol={"classes": str(classes)})
+        make_row(spec, complete(spec), domain, accuracy, dataset=dataset, protocol={"classes": str(classes)}, **changes)
         for spec, accuracy in values.items()
         for domain in ("fog", "frost")
     ]
@@ -30,6 +32,30 @@ def test_gains_are_means_over_subsets() -> None:
     assert set(counts.gains) == {"gamma0=0.3, beta=3", "gamma0=4, beta=1"}
     assert counts.gains["gamma0=0.3, beta=3"] == pytest.approx({5: 20.0, 100: 5.0})
     assert counts.gains["gamma0=4, beta=1"] == pytest.approx({5: -5.0, 100: 10.0})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"images": 2000},
+        {"backbone": {"name": "openai/clip-vit-base-patch16", "weights": "other", "dtype": "float32"}},
+        {"prompts": {"name": "a photo of a {}.", "count": 10, "digest": "other"}},
+    ],
+)
+def test_runs_of_other_plans_are_not_averaged(changes: dict[str, Any]) -> None:
+    """Another plan on the whole set, with one of the values: neither its gain nor its baseline counts."""
+    rows = make_rows("pocket-c@5", 5, 0.6, 0.4) + make_rows("pocket-c", 100, 0.55, 0.6)
+    others = [row for row in make_rows("pocket-c", 100, 0.0, 0.9, **changes) if row.spec != complete(FEW)]
+    assert collect_class_counts(gather(others + rows)) == collect_class_counts(gather(rows))
+
+
+def test_prompts_of_subsets_are_not_the_same() -> None:
+    """The digest of the prompts is over the names of the classes, too."""
+    prompts = {"name": "a photo of a {}.", "count": 10}
+    rows = make_rows("pocket-c@5", 5, 0.6, 0.4, prompts=prompts | {"digest": "five"})
+    rows += make_rows("pocket-c", 100, 0.55, 0.6, prompts=prompts | {"digest": "all"})
+    (counts,) = collect_class_counts(gather(rows))
+    assert counts.gains["gamma0=0.3, beta=3"] == pytest.approx({5: 10.0, 100: 5.0})
 
 
 def test_watched_runs_do_not_count() -> None:

@@ -106,6 +106,42 @@ def test_folders_with_numbers_in_their_names_are_worlds_of_their_own(tmp_path: P
     assert titles == ["camera-1", "camera-2", "pocket-c", "my-pocket-c-1", "my-pocket-c-2"]
 
 
+def test_severities_are_columns_of_their_own(tmp_path: Path) -> None:
+    """Clean images have no severity: they count with each that the line was run at."""
+    for domain, plain, ours in (("clean", 900, 950), ("fog", 500, 600)):
+        add(tmp_path, "zero-shot", "zeroshot()", [plain], domain=domain)
+        add(tmp_path, "LMR", LMR, [ours], domain=domain)
+    (table,) = build(tmp_path)
+    assert [column.head for column in table.columns[:-3]] == ["bursts, 64"]
+    assert [line.cells[0].value for line in table.lines] == [pytest.approx(70), pytest.approx(77.5)]
+    add(tmp_path, "LMR", LMR, [800], severity=1)
+    add(tmp_path, "LMR", LMR, [850], severity=1, order=SHUFFLE)
+    add(tmp_path, "TENT", TENT, [100], domain="clean")
+    (table,) = build(tmp_path)
+    heads = ["shuffled, severity 1, 64", "bursts, severity 5, 64", "bursts, severity 1, 64"]
+    assert [column.head for column in table.columns[:-3]] == heads
+    found = {line.label: [cell.value for cell in line.cells[:3]] for line in table.lines}
+    assert found == {
+        "zero-shot": [None, pytest.approx(70), None],
+        "TENT": [None, None, None],
+        "LMR": [pytest.approx(85), pytest.approx(77.5), pytest.approx(87.5)],
+    }
+    assert "1,000 images of pocket-c-2000, clean, fog: bursts, severity 5, 64; bursts, severity 1, 64." in table.notes
+    assert "On another stream than the others, and not in its column: TENT (bursts, 64, 1,000 images)." in table.notes
+
+
+def test_a_sweep_over_severities_adds_no_columns(tmp_path: Path) -> None:
+    """Published streams are there to be compared with, at the severities of the others."""
+    for severity in (1, 3, 5):
+        add(tmp_path, "zero-shot", "zeroshot()", [100 * severity], order=SHUFFLE, severity=severity)
+        add(tmp_path, "LMR", LMR, [110 * severity], order=SHUFFLE, severity=severity)
+    add(tmp_path, "zero-shot", "zeroshot()", [400])
+    add(tmp_path, "LMR", LMR, [450])
+    (table,) = build(tmp_path)
+    assert [column.head for column in table.columns[:-3]] == ["shuffled, 64", "bursts, 64"]
+    assert [cell.value for cell in table.lines[1].cells[:2]] == [pytest.approx(55), pytest.approx(45)]
+
+
 def test_published_kinds_of_streams_are_no_life(tmp_path: Path) -> None:
     for size in (1, 64):
         add(tmp_path, "zero-shot", "zeroshot()", [500], order=SHUFFLE, batch_size=size)
