@@ -51,7 +51,8 @@ class _Figure(NamedTuple):
 def collect_class_counts(settings: Mapping[Setting, Sequence[Series]]) -> list[ClassCounts]:
     """The figures that the runs have numbers for: at least two numbers of classes and two lines.
 
-    Runs with other weights, precision or numbers of images are never averaged: the largest group of them is drawn.
+    Runs with other weights, precision or numbers of images are never averaged: the largest group of them is drawn. The
+    few classes of a small subset have fewer images in all, and their runs complete it.
     """
     found: dict[_Figure, dict[tuple[Any, ...], list[_Gain]]] = {}
     for setting, series in settings.items():
@@ -60,10 +61,21 @@ def collect_class_counts(settings: Mapping[Setting, Sequence[Series]]) -> list[C
             found.setdefault(_Figure(whole, name, size), {}).setdefault(tuple(rest), []).extend(gains)
     counts = []
     for figure, groups in found.items():
-        enough = [(group[0], gains) for group, gains in groups.items() if _is_enough(gains)]
+        enough = {group: gains for group, gains in groups.items() if _is_enough(gains)}
         if enough:
-            counts.append(_count(figure, *max(enough, key=lambda one: len(one[1]))))
+            group = max(enough, key=lambda one: len(enough[one]))
+            counts.append(_count(figure, group[0], _complete(group, groups)))
     return counts
+
+
+def _complete(group: tuple[Any, ...], groups: Mapping[tuple[Any, ...], list[_Gain]]) -> list[_Gain]:
+    """The gains of a group, and of smaller numbers of classes those with the largest smaller number of images."""
+    images, *rest = group
+    gains = list(groups[group])
+    for other in sorted((one for one in groups if one[0] < images and list(one[1:]) == rest), reverse=True):
+        fewest = min(gain.classes for gain in gains)
+        gains += [gain for gain in groups[other] if gain.classes < fewest]
+    return gains
 
 
 def _collect_gains(series: Sequence[Series]) -> dict[tuple[Any, ...], list[_Gain]]:

@@ -283,7 +283,7 @@ def _draw_class_counts(counts: ClassCounts) -> Draw:
         label_ends(axes, ends)
         return (
             f"Gain over zero-shot against the number of classes, on subsets of {counts.dataset} in batches of "
-            f"{counts.batch_size}, means over {counts.domains} domains, {counts.images} images each. Left of the "
+            f"{counts.batch_size}, means over {counts.domains} domains, up to {counts.images} images each. Left of the "
             "dotted line the preset 'auto' leaves the defaults."
         )
 

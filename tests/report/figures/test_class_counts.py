@@ -49,6 +49,16 @@ def test_runs_of_other_plans_are_not_averaged(changes: dict[str, Any]) -> None:
     assert collect_class_counts(gather(others + rows)) == collect_class_counts(gather(rows))
 
 
+def test_small_subsets_have_fewer_images() -> None:
+    """Five classes of a test set may be 500 images where every other run has 1,000."""
+    rows = make_rows("pocket-c@10", 10, 0.7, 0.5, images=1000) + make_rows("pocket-c", 100, 0.55, 0.6, images=1000)
+    rows += make_rows("pocket-c@5", 5, 0.6, 0.4, images=500)
+    rows += make_rows("pocket-c@20", 20, 0.9, 0.9, images=500)  # of another plan: not fewer classes than any other
+    (counts,) = collect_class_counts(gather(rows))
+    assert counts.gains["gamma0=0.3, beta=3"] == pytest.approx({5: 10.0, 10: 20.0, 100: 5.0})
+    assert counts.images == 1000
+
+
 def test_prompts_of_subsets_are_not_the_same() -> None:
     """The digest of the prompts is over the names of the classes, too."""
     prompts = {"name": "a photo of a {}.", "count": 10}
