@@ -46,8 +46,12 @@ def keep_first(kept: Canaries, most: int) -> Canaries:
 
 
 def collect(kept: Canaries, images: Tensor, logits: Tensor, most: int) -> Canaries:
-    """Keep those of the ``images`` [n, ...] with the frozen model's ``logits`` [n, C] that are fit, up to ``most``."""
-    if len(kept.labels) >= most:
+    """Keep those of the ``images`` [n, ...] with the frozen model's ``logits`` [n, C] that are fit, up to ``most``.
+
+    All have one shape, as they are asked together: images of another size than the first ones, or tokens among
+    pictures, are not kept.
+    """
+    if len(kept.labels) >= most or (kept.images is not None and kept.images.shape[1:] != images.shape[1:]):
         return kept
     share = max(PER_CLASS, -(-most // logits.shape[1]))
     sure, found = logits.softmax(1).max(1)

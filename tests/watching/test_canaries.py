@@ -22,6 +22,13 @@ def test_sure_images_of_several_classes_are_kept() -> None:
     assert collect(Canaries(), images, logits([1] * 9, sure=0.5), 7) == Canaries()
 
 
+def test_images_of_another_shape_are_not_kept() -> None:
+    kept = collect(Canaries(), torch.zeros(2, 3, 8, 8), logits([1, 2]), 9)
+    assert collect(kept, torch.zeros(2, 3, 9, 9), logits([3, 4]), 9) is kept
+    assert collect(kept, torch.zeros(2, 7), logits([3, 4]), 9) is kept
+    assert collect(kept, torch.zeros(2, 3, 8, 8), logits([3, 4]), 9).labels == (1, 2, 3, 4)
+
+
 def test_few_classes_have_room_for_more_of_each() -> None:
     kept = collect(Canaries(), torch.zeros(40, 1), logits([0] * 20 + [1] * 20, classes=2), 32)
     assert kept.labels == (0,) * 16 + (1,) * 16

@@ -481,6 +481,19 @@ def test_streams_share_the_memory_of_canaries_and_a_state_is_cut_to_it() -> None
     assert torch.equal(loaded.images, kept[0].images[:10])
 
 
+def test_stream_may_have_images_of_several_sizes() -> None:
+    """The world's encoder takes any number of tokens; the canaries have the shape of the first of them."""
+    watched = make("lmr", dataclasses.replace(CALM, every=1), clip=make_sure())
+    plain = create("lmr", make_sure())
+    for batch in range(6):
+        images = small_world.make_images(batch)[:, : 4 if batch % 2 else 3]
+        assert torch.equal(watched.step(images).logits, plain.step(images).logits)
+    kept = watched.watches[0].canaries.images
+    assert kept is not None
+    assert kept.shape[1:] == (3, small_world.WIDTH)
+    assert watched.watches[0].ladder.step == 6
+
+
 @pytest.mark.parametrize("healthy", [True, False])
 def test_fall_of_the_canaries_is_confirmed_by_fresh_checks(healthy: bool) -> None:
     clip = make_sure()
