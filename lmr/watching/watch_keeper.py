@@ -26,6 +26,7 @@ from lmr.watching.stream_watch import (
     pack_all,
     unpack_all,
 )
+from lmr.watching.watch_pace import find_pace
 from lmr.watching.watch_settings import WatchSettings
 from lmr.watching.wrapper import MethodWrapper
 
@@ -41,6 +42,7 @@ class WatchKeeper(MethodWrapper):
             raise LmrError(f"Expected a method that is not watched yet, got {type(method).__name__}.")
         super().__init__(method)
         self.settings, self._placement = settings or WatchSettings(), method._placement
+        self.pace = find_pace(method)  # once, as it looks through the tower
         self.watches = [self._begin_watch() for _ in range(self.streams)]
 
     @property

@@ -66,14 +66,15 @@ class Watched(WatchKeeper):
         """
         with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
             checked, mix = self._check(images, streams)
+            shown = self._choose_first(checked)
             looks = look_at_streams(mix, self.watches, self._every if self.settings.signals else 0)
-            plain = self._ask_frozen(checked, looks)
+            plain = self._ask_frozen(shown, looks)
             asked = {look.stream: self._ask_canaries(look) for look in looks}
             answer = self._answer_all(checked, mix, looks, plain)  # the last that can fail, and the first that changes
             finite = answer.logits.isfinite().all(1).tolist()
             events = []
             for look in looks:
-                new = self._judge(look, checked, answer, plain, finite, asked[look.stream])
+                new = self._judge(look, shown, answer, plain, finite, asked[look.stream])
                 self.watches[look.stream] = new
                 events += self._climb(look.stream, len(look.compared))
             return replace(answer, info=answer.info | describe_batch(looks, self.watches, events, plain))
@@ -86,7 +87,7 @@ class Watched(WatchKeeper):
             frozen = outside[mix.active[mix.index]]
             if not bool(frozen.any()):
                 return self.method.predict(images, streams)
-            logits = self._zero_shot(checked)
+            logits = self._zero_shot(self._choose_first(checked))
             if not bool(frozen.all()):
                 ids = mix.active[mix.index]
                 logits[~frozen] = self.method.predict(checked[~frozen], ids[~frozen]).logits
@@ -145,11 +146,8 @@ class Watched(WatchKeeper):
 
     @property
     def _every(self) -> int:
-        """One image in so many is compared while nothing is suspected; fewer where a step is about one forward."""
-        if self.settings.every is not None:
-            return self.settings.every
-        passes = self.method.count_passes()
-        return 16 if passes is None or passes.total >= 1.5 else 32
+        """One image in so many is compared while nothing is suspected."""
+        return self.pace.every if self.settings.every is None else self.settings.every
 
     def _ask_frozen(self, images: Tensor, looks: list[StreamLook]) -> dict[int, Tensor]:
         """The frozen model's logits [C] of the images that are compared or answered by it, by their places."""
@@ -170,10 +168,21 @@ class Watched(WatchKeeper):
         kept = look.watch.canaries
         rung = look.watch.ladder.rung
         suspected = rung not in (Rung.OK, Rung.PAUSED, Rung.QUARANTINED)
-        if kept.images is None or not is_due(kept, suspected, len(look.places), self.settings.thresholds.confirm):
+        confirm = self.settings.thresholds.confirm
+        if kept.images is None or not is_due(kept, suspected, len(look.places), confirm, self.pace.spacing):
             return kept
         ids = None if self.streams == 1 else [look.stream] * len(kept.images)
-        return note_check(kept, self.method.predict(kept.images.to(self.classifier.dtype), ids).labels)
+        images = kept.images.to(self.classifier.dtype)
+        if self._holds_views(alone := images.unsqueeze(1)):
+            images = alone  # one view of each: the method may not be able to make others, or makes very many
+        return note_check(kept, self.method.predict(images, ids).labels)
+
+    def _holds_views(self, images: Tensor) -> bool:
+        return self.takes_views and self.classifier.holds_views(images)
+
+    def _choose_first(self, images: Tensor) -> Tensor:
+        """The images themselves: of given views the first, which every method with views takes for the image."""
+        return images[:, 0] if self._holds_views(images) else images
 
     def _answer_all(self, images: Tensor, mix: Mix, looks: list[StreamLook], plain: dict[int, Tensor]) -> Prediction:
         """Each stream is answered as its rung says: it adapts, it answers with its state, or as zero-shot."""

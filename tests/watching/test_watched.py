@@ -197,6 +197,51 @@ def test_step_that_breaks_off_changes_nothing() -> None:
     assert are_equal(watched.state_dict(), before)
 
 
+# Given views.
+
+
+@pytest.mark.parametrize("spec", [name for name in METHODS if lmr.find_method(name).takes_views])
+def test_given_views_are_watched_by_their_first(spec: str) -> None:
+    """The frozen model, the canaries and a quarantined stream see the image, which is the first of its views."""
+
+    def make_views(batch: int) -> Tensor:
+        return torch.stack([small_world.make_images(batch + 10 * view) for view in range(3)], 1)
+
+    def make_clip() -> lmr.ZeroShot:
+        clip = make_sure()
+        clip.input_shape = small_world.SHAPE  # images of this shape cannot be cropped: no method can make views of them
+        return clip
+
+    settings = dataclasses.replace(
+        CALM, every=1, thresholds=dataclasses.replace(CALM.thresholds, top_share=9, entropy=0)
+    )
+    watched, plain = make(spec, settings, clip=make_clip()), create(spec, make_clip())
+    frozen = create("zeroshot", make_clip())
+    for batch in range(4):
+        views = make_views(batch)
+        labels = frozen.predict(views[:, 0]).labels.tolist()
+        answer = watched.step(views)
+        assert torch.equal(answer.logits, plain.step(views).logits)
+        assert answer.info["compared"][0] == list(enumerate(labels))
+        assert torch.equal(watched.predict(views).logits, plain.predict(views).logits)
+    kept = watched.watches[0].canaries
+    assert kept.images is not None
+    assert len(kept.labels) >= 8
+    assert kept.images.shape[1:] == small_world.SHAPE
+    watched.watches[0] = dataclasses.replace(
+        watched.watches[0], canaries=dataclasses.replace(kept, steps=200, passed=9999)
+    )
+    watched.step(make_views(4))
+    assert len(watched.watches[0].canaries.history) == 1
+    watched.pause()
+    assert torch.equal(watched.step(views).logits, watched.method.predict(views).logits)
+    ladder = dataclasses.replace(watched.watches[0].ladder, rung=Rung.QUARANTINED)
+    watched.watches[0] = dataclasses.replace(watched.watches[0], ladder=ladder)
+    expected = frozen.predict(views[:, 0]).logits
+    assert torch.equal(watched.step(views).logits, expected)
+    assert torch.equal(watched.predict(views).logits, expected)
+
+
 # Many streams.
 
 
