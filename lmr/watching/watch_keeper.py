@@ -62,9 +62,18 @@ class WatchKeeper(MethodWrapper):
         """The rung of every stream."""
         return [watch.ladder.rung for watch in self.watches]
 
+    def count_events(self) -> dict[str, int]:
+        """How often the watch, and no operator, has put streams on each rung; of all events, not of the last alone."""
+        return dict(sum((Counter(watch.counts) for watch in self.watches), Counter()))
+
+    @property
+    def first_event(self) -> int | None:
+        """The step of a stream at which the watch first put it on another rung."""
+        return min((watch.first for watch in self.watches if watch.first is not None), default=None)
+
     def describe_events(self) -> str:
         """What the watch has seen so far, as a sentence."""
-        ended = Counter(str(event.after) for event in self.events if not event.operator)
+        ended = self.count_events()
         if not ended:
             return "The watch saw nothing unusual."
         return f"The watch changed the health of streams: {', '.join(f'{k} to {rung}' for rung, k in ended.items())}."

@@ -20,7 +20,7 @@ from lmr.core.traits import Passes
 from lmr.watching.canaries import Canaries, begin_suspicion, collect, is_due, note_check
 from lmr.watching.ladder import Action, Ladder, Rung, advance, enter
 from lmr.watching.signals import Tally, add_images, find_alarms
-from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot
+from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot, is_same
 from lmr.watching.stream_look import StreamLook, describe_batch, look_at_streams
 from lmr.watching.stream_watch import EVENTS, HealthEvent, StreamWatch, Undo, measure_watch
 from lmr.watching.watch_keeper import WatchKeeper
@@ -94,7 +94,22 @@ class Watched(WatchKeeper):
             return Prediction(logits)
 
     def reset(self, streams: Streams = None) -> None:
-        """Return all streams, or the named ones, and their watch to their start."""
+        """Return all streams, or the named ones, to their start: an action of an operator, which ``undo`` takes back.
+
+        A paused stream stays paused, any other adapts again. The signals start anew; the canaries and the events stay.
+        """
+        rows = self._rows(streams).tolist()
+        with self._hold():
+            for stream in rows:
+                watch, before = self.watches[stream], self._take(stream)
+                rung = Rung.PAUSED if watch.ladder.rung is Rung.PAUSED else Rung.OK
+                ladder = Ladder(rung, watch.ladder.step, since=watch.ladder.step)
+                self._carry_out(stream, ladder, Action.RESET, (), operator=True)
+                if not watch.ladder.step and not watch.events and is_same(before, self._take(stream)):
+                    self.watches[stream] = watch  # it was at its start already
+
+    def forget(self, streams: Streams = None) -> None:
+        """Make all streams, or the named ones, new: nothing is left of what they learnt and of what the watch saw."""
         rows = self._rows(streams).tolist()
         with self._hold():
             self.method.reset(rows)
@@ -106,15 +121,18 @@ class Watched(WatchKeeper):
     def rollback(self, stream: int = 0) -> None:
         """Return a stream to its newest snapshot, one that is there already to the one before.
 
-        It answers without adapting for a while.
+        It answers without adapting for a while; a paused stream stays paused.
         """
         with self._hold():
             watch = self.watches[self._one(stream)]
-            there = watch.ladder.rung is Rung.ROLLED_BACK
+            there = bool(watch.snapshots) and is_same(self._take(stream), watch.snapshots[-1].tensors)
             older = watch.snapshots[:-1] if there else watch.snapshots
             if not older:
                 raise LmrError(f"There is no {'older ' * there}snapshot of stream {stream}; reset it instead.")
-            ladder = enter(watch.ladder, Rung.ROLLED_BACK, self.settings.thresholds.rest)
+            if watch.ladder.rung is Rung.PAUSED:
+                ladder = enter(watch.ladder, Rung.PAUSED)
+            else:
+                ladder = enter(watch.ladder, Rung.ROLLED_BACK, self.settings.thresholds.rest)
             self._carry_out(stream, ladder, Action.ROLL_BACK, (), last=older[-1].step, operator=True)
 
     def pause(self, stream: int = 0) -> None:
@@ -129,18 +147,23 @@ class Watched(WatchKeeper):
             self._move(stream, Rung.WATCH)
 
     def undo(self, stream: int = 0) -> None:
-        """Undo the last rollback, reset or quarantine of a stream: its state has the bytes it had before.
+        """Undo the last rollback, reset or quarantine of a stream: state and snapshots have the bytes they had before.
 
-        The rung is the one before, too, and the signals start anew, so that the same alarm needs new evidence.
+        The rung is the one before, too, but a paused stream stays paused. The signals start anew, so that the same
+        alarm needs new evidence. What is replaced can be brought back by another ``undo``.
         """
         with self._hold():
             watch = self.watches[self._one(stream)]
             if watch.undo is None:
                 raise LmrError(f"There is nothing to undo in stream {stream}.")
             ladder = replace(watch.undo.ladder, step=watch.ladder.step, quiet=0, seen=0)
+            if watch.ladder.rung is Rung.PAUSED:
+                ladder = enter(ladder, Rung.PAUSED)
+            replaced = Undo(watch.ladder, self._take(stream), watch.snapshots)
             self._put(stream, watch.undo.tensors)
             self._record(stream, ladder, Action.NONE, (), operator=True)
-            self.watches[stream] = replace(self._start_signals(self.watches[stream]), undo=None)
+            fresh = self._start_signals(self.watches[stream])
+            self.watches[stream] = replace(fresh, undo=replaced, snapshots=watch.undo.snapshots)
 
     # The comparison.
 
@@ -266,7 +289,7 @@ class Watched(WatchKeeper):
         ladder: Ladder,
         action: Action,
         alarms: tuple[str, ...],
-        last: int,
+        last: int = 0,
         *,
         operator: bool = False,
     ) -> None:
@@ -283,8 +306,8 @@ class Watched(WatchKeeper):
             else:
                 self.method.reset(stream)
             self._record(stream, ladder, action, alarms, operator=operator)
-            undo, after = Undo(watch.ladder, before), self._take(stream)
-            if watch.undo is not None and all(torch.equal(before[key], after[key]) for key in before):
+            undo = Undo(watch.ladder, before, watch.snapshots)
+            if watch.undo is not None and is_same(before, self._take(stream)):
                 undo = watch.undo  # nothing changed, so what is worth undoing is still the action before
             fresh = self._start_signals(self.watches[stream])
             self.watches[stream] = replace(fresh, undo=undo, snapshots=kept)
@@ -303,8 +326,13 @@ class Watched(WatchKeeper):
         )
         suspected = ladder.rung is Rung.WATCH and not watch.ladder.rung.rests  # a rest has begun a history already
         canaries = begin_suspicion(watch.canaries) if suspected else watch.canaries
-        events = (*watch.events, event)[-EVENTS:]
-        self.watches[stream] = replace(watch, ladder=ladder, canaries=canaries, events=events)
+        events, counts, first = (*watch.events, event)[-EVENTS:], watch.counts, watch.first
+        if not operator:
+            counts = {**counts, str(event.after): counts.get(str(event.after), 0) + 1}
+            first = event.step if first is None else first
+        self.watches[stream] = replace(
+            watch, ladder=ladder, canaries=canaries, events=events, counts=counts, first=first
+        )
 
     def _move(self, stream: int, rung: Rung) -> None:
         """Put a stream on a rung, for an operator."""
