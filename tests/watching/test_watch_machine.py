@@ -131,8 +131,10 @@ class WatchMachine(RuleBasedStateMachine):
         self.note(before, rung, happened=1)
         assert self.now is Rung.WATCH
 
-    @rule()
-    def roll_back(self) -> None:
+    @rule(paused=st.booleans())
+    def roll_back(self, paused: bool) -> None:
+        if paused:
+            self.pause()
         rung, before, kept = self.now, self.take(), self.watched.watches[1].snapshots
         older = kept[:-1] if kept and same(before, kept[-1].tensors) else kept
         if not older:

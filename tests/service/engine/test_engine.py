@@ -461,6 +461,7 @@ def test_rollback_undo_reset_and_delete() -> None:
     run(engine)
     assert (deleted.result(0).health, recreated.result(0).seq) == ("deleted", 1)
     assert engine.look().by_health == {"ok": 1}
+    refuse(engine, engine.act("a", "undo"), CannotDo, "There is nothing to undo")  # of the stream that was deleted
     with pytest.raises(LmrError, match="Expected an action of reset, rollback"):
         engine.act("a", "jump")  # type: ignore[arg-type]
 
