@@ -13,7 +13,7 @@ SURE = 0.9  # probability of the frozen model's answer to an image that becomes 
 FEWEST = 8  # canaries before they are asked
 PER_CLASS = 4  # canaries of one predicted class, if there are enough classes: a stream of one class is no reference
 KEPT = torch.float16  # half of the memory of float32; a sure answer does not depend on the digits that are lost
-STEPS, COST = 200, 20  # they are asked every 200 steps and every 20 images of the stream for each of them
+STEPS = 200  # between two checks, at least; the images between them follow from the cost of a step (watch_pace.py)
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,12 @@ def keep_first(kept: Canaries, most: int) -> Canaries:
 
 
 def collect(kept: Canaries, images: Tensor, logits: Tensor, most: int) -> Canaries:
-    """Keep those of the ``images`` [n, ...] with the frozen model's ``logits`` [n, C] that are fit, up to ``most``."""
-    if len(kept.labels) >= most:
+    """Keep those of the ``images`` [n, ...] with the frozen model's ``logits`` [n, C] that are fit, up to ``most``.
+
+    All have one shape, as they are asked together: images of another size than the first ones, or tokens among
+    pictures, are not kept.
+    """
+    if len(kept.labels) >= most or (kept.images is not None and kept.images.shape[1:] != images.shape[1:]):
         return kept
     share = max(PER_CLASS, -(-most // logits.shape[1]))
     sure, found = logits.softmax(1).max(1)
@@ -64,8 +68,8 @@ def collect(kept: Canaries, images: Tensor, logits: Tensor, most: int) -> Canari
     return replace(kept, images=more if kept.images is None else torch.cat([kept.images, more]), labels=tuple(labels))
 
 
-def is_due(kept: Canaries, suspected: bool, coming: int, confirm: int) -> bool:
-    """Whether to ask them now: seldom enough to cost nothing.
+def is_due(kept: Canaries, suspected: bool, coming: int, confirm: int, spacing: int) -> bool:
+    """Whether to ask them now: after at least ``spacing`` images of the stream for each of them.
 
     Under suspicion: at its first step, and in the step whose ``coming`` images make ``confirm`` since the last check.
     """
@@ -73,7 +77,7 @@ def is_due(kept: Canaries, suspected: bool, coming: int, confirm: int) -> bool:
         return False
     if suspected:
         return not kept.history or kept.passed + coming >= confirm
-    return kept.steps >= STEPS and kept.passed >= COST * len(kept.labels)
+    return kept.steps >= STEPS and kept.passed >= spacing * len(kept.labels)
 
 
 def note_check(kept: Canaries, labels: Tensor) -> Canaries:

@@ -58,7 +58,8 @@ def advance(
 ) -> tuple[Ladder, Action]:
     """One step: ``alarms`` of this step, images ``compared`` in it, and whether there is a ``snapshot`` to return to.
 
-    With ``act=False`` a confirmed alarm is a rung of its own and no action follows.
+    With ``act=False`` a confirmed alarm is a rung of its own and no action follows; a stream that rests, from a time
+    when the watch acted, rests on, as that rung adapts.
     """
     step = now.step + 1
     recent = tuple(past for past in now.rollbacks if step - past < rules.window)
@@ -69,7 +70,7 @@ def advance(
         if alarms:
             return enter(new, Rung.WATCH), Action.NONE
         return new, Action.SNAPSHOT if new.quiet % rules.quiet == 0 else Action.NONE
-    if alarms and (new.seen >= rules.confirm or NOT_FINITE in alarms):
+    if alarms and (act or not new.rung.rests) and (new.seen >= rules.confirm or NOT_FINITE in alarms):
         return _respond(new, snapshot, rules) if act else (_stay_alarmed(new), Action.NONE)
     if new.rung.rests:
         new = replace(new, rest=new.rest - 1)

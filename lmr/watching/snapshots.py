@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -32,3 +33,8 @@ def add_snapshot(kept: Sequence[Snapshot], new: Snapshot, most: int, most_bytes:
 def find_snapshot(kept: Sequence[Snapshot], last: int) -> Snapshot | None:
     """The newest snapshot that was taken at step ``last`` or before."""
     return next((one for one in reversed(kept) if one.step <= last), None)
+
+
+def is_same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether two states of a stream, of the same method, are equal."""
+    return all(torch.equal(value, other[key]) for key, value in one.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,10 +38,11 @@ class HealthEvent:
 
 @dataclass(frozen=True)
 class Undo:
-    """What undoes the last action: the state of the method and the ladder before it."""
+    """What undoes the last action: the ladder before it, the state of the method and its snapshots."""
 
     ladder: Ladder
     tensors: dict[str, Tensor]
+    snapshots: tuple[Snapshot, ...]
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,19 @@ class StreamWatch:
     drift: float | None = None
     snapshots: tuple[Snapshot, ...] = ()
     undo: Undo | None = None
-    events: tuple[HealthEvent, ...] = ()
+    events: tuple[HealthEvent, ...] = ()  # the last ones
+    counts: Mapping[str, int] = field(default_factory=dict)  # rung -> how often the watch, no operator, put it there
+    first: int | None = None  # the step of the first of these changes
+
+    @property
+    def all_snapshots(self) -> dict[int, Snapshot]:
+        """By their steps, also those that an undo brings back: most are the same, so each is kept once."""
+        return {one.step: one for one in (*self.snapshots, *(self.undo.snapshots if self.undo else ()))}
 
     @property
     def states(self) -> list[dict[str, Tensor]]:
         """The states of the method that are kept: snapshots, and what undoes the last action."""
-        return [one.tensors for one in self.snapshots] + ([] if self.undo is None else [self.undo.tensors])
+        return [one.tensors for one in self.all_snapshots.values()] + ([self.undo.tensors] if self.undo else [])
 
 
 def measure_watch(watch: StreamWatch) -> Signals:
@@ -76,11 +85,15 @@ def move_watch(
 ) -> StreamWatch:
     """A watch whose kept states are those that ``convert`` gives, and whose canaries those that ``place`` gives."""
     images, undo = watch.canaries.images, watch.undo
+    moved = {step: replace(one, tensors=convert(one.tensors)) for step, one in watch.all_snapshots.items()}
+    if undo is not None:
+        back = tuple(moved[one.step] for one in undo.snapshots)
+        undo = Undo(undo.ladder, convert(undo.tensors), back)
     return replace(
         watch,
         canaries=replace(watch.canaries, images=None if images is None else place(images)),
-        snapshots=tuple(replace(one, tensors=convert(one.tensors)) for one in watch.snapshots),
-        undo=None if undo is None else replace(undo, tensors=convert(undo.tensors)),
+        snapshots=tuple(moved[one.step] for one in watch.snapshots),
+        undo=undo,
     )
 
 
@@ -137,6 +150,10 @@ def pack_watch(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors |= {f"snapshot/{place}/{key}": value for key, value in snapshot.tensors.items()}
     if watch.undo is not None:
         tensors |= {f"undo/{key}": value for key, value in watch.undo.tensors.items()}
+        here = {one.step for one in watch.snapshots}
+        for one in watch.undo.snapshots:
+            if one.step not in here:
+                tensors |= {f"undo_snapshot/{one.step}/{key}": value for key, value in one.tensors.items()}
     values = {
         "compared": watch.tally.compared,
         "ladder": vars(watch.ladder),
@@ -150,6 +167,9 @@ def pack_watch(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "drift": watch.drift,
         "snapshots": [snapshot.step for snapshot in watch.snapshots],
         "undo": None if watch.undo is None else vars(watch.undo.ladder),
+        "undo_snapshots": None if watch.undo is None else [snapshot.step for snapshot in watch.undo.snapshots],
+        "counts": dict(watch.counts),
+        "first": watch.first,
     }
     return values, tensors
 
@@ -161,8 +181,9 @@ def pack_events(events: Sequence[HealthEvent], place: int) -> list[dict[str, Any
 
 def _unpack(values: Mapping[str, Any], tensors: Mapping[str, Tensor], stream: int) -> StreamWatch:
     """The watch of ``stream``; KeyError, TypeError or ValueError if it is damaged."""
-    undo = values["undo"]
     kept = [Snapshot(step, _choose(tensors, f"snapshot/{k}/")) for k, step in enumerate(values["snapshots"])]
+    events = tuple(_read_event(event, stream) for event in values["events"])
+    counts, first = _read_counts(values, events)
     return StreamWatch(
         Tally(tensors["classes"], tensors["sums"], values["compared"]),
         _read_ladder(values["ladder"]),
@@ -178,9 +199,31 @@ def _unpack(values: Mapping[str, Any], tensors: Mapping[str, Tensor], stream: in
         values["not_finite"],
         values["drift"],
         tuple(kept),
-        None if undo is None else Undo(_read_ladder(undo), _choose(tensors, "undo/")),
-        tuple(_read_event(event, stream) for event in values["events"]),
+        _read_undo(values, tensors, kept),
+        events,
+        counts,
+        first,
     )
+
+
+def _read_undo(values: Mapping[str, Any], tensors: Mapping[str, Tensor], kept: Sequence[Snapshot]) -> Undo | None:
+    if values["undo"] is None:
+        return None
+    ladder, here = _read_ladder(values["undo"]), {one.step: one for one in kept}
+    steps = values.get("undo_snapshots")
+    if steps is None:  # an older state kept none: those from before the action are still right
+        steps = [step for step in here if step <= ladder.step]
+    found = (here.get(step) or Snapshot(step, _choose(tensors, f"undo_snapshot/{step}/")) for step in steps)
+    return Undo(ladder, _choose(tensors, "undo/"), tuple(found))
+
+
+def _read_counts(values: Mapping[str, Any], events: Sequence[HealthEvent]) -> tuple[Mapping[str, int], int | None]:
+    """How often the watch put the stream on each rung, and when first; older states have only their last events."""
+    if "counts" in values:
+        first = None if values["first"] is None else int(values["first"])
+        return {str(Rung(rung)): int(count) for rung, count in values["counts"].items()}, first
+    own = [event for event in events if not event.operator]
+    return Counter(str(event.after) for event in own), own[0].step if own else None
 
 
 def _read_ladder(values: Mapping[str, Any]) -> Ladder:

@@ -22,8 +22,8 @@ def watch(
 ) -> Watched:
     """Watch a method: notice without labels when a stream's adaptation goes wrong, and roll it back.
 
-    ``every``: one image in so many is compared with the frozen model while nothing is suspected; 16, or 32 where a
-    step of the method is about one forward. ``mode="report"`` reports and never acts, nor does ``reset_every`` then.
+    ``every``: one image in so many is compared with the frozen model while nothing is suspected; if it is not given, 16
+    or as many more as the cost of a step asks for. ``mode="report"`` reports and never acts, nor does ``reset_every``.
     ``reset_every=N`` forgets everything every N steps of a stream that is not paused, with ``signals=False`` as the
     only guard. Up to ``canaries`` images of each stream are kept to check it against, of all streams together at most
     ``canary_mb`` megabytes, and of each stream up to ``snapshots`` of its state, of at most ``snapshot_mb`` megabytes.

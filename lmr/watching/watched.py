@@ -6,11 +6,7 @@ signals, and what the ladder decides is done to the state of the stream. Each st
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,33 +15,19 @@ from lmr.core.batch import FrozenAnswer
 from lmr.core.classifier import leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
-from lmr.core.method import Method, Mix, Prediction, Streams
+from lmr.core.method import Mix, Prediction, Streams
 from lmr.core.traits import Passes
-from lmr.watching.canaries import KEPT, Canaries, begin_suspicion, collect, count_room, is_due, keep_first, note_check
+from lmr.watching.canaries import Canaries, begin_suspicion, collect, is_due, note_check
 from lmr.watching.ladder import Action, Ladder, Rung, advance, enter
-from lmr.watching.signals import Signals, Tally, add_images, find_alarms
-from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot
+from lmr.watching.signals import Tally, add_images, find_alarms
+from lmr.watching.snapshots import Snapshot, add_snapshot, find_snapshot, is_same
 from lmr.watching.stream_look import StreamLook, describe_batch, look_at_streams
-from lmr.watching.stream_watch import (
-    EVENTS,
-    PREFIX,
-    HealthEvent,
-    StreamWatch,
-    Undo,
-    check_fit,
-    measure_watch,
-    move_watch,
-    pack_all,
-    unpack_all,
-)
-from lmr.watching.watch_settings import WatchSettings
-from lmr.watching.wrapper import MethodWrapper
+from lmr.watching.stream_watch import EVENTS, HealthEvent, StreamWatch, Undo, measure_watch
+from lmr.watching.watch_keeper import WatchKeeper
 
 
-class Watched(MethodWrapper):
+class Watched(WatchKeeper):
     """A method and the watch of its streams; see ``lmr.watch``. ``method`` is the method itself.
-
-    ``watches`` holds what is known of each stream, in values that never change: a new one takes the place of the old.
 
     Examples:
         >>> import lmr, torch
@@ -56,13 +38,6 @@ class Watched(MethodWrapper):
         >>> [str(rung) for rung in watched.health], watched.signals(0).compared
         (['ok', 'paused'], 1)
     """
-
-    def __init__(self, method: Method, settings: WatchSettings | None = None) -> None:
-        if not isinstance(method, Method) or isinstance(method, Watched):
-            raise LmrError(f"Expected a method that is not watched yet, got {type(method).__name__}.")
-        super().__init__(method)
-        self.settings, self._placement = settings or WatchSettings(), method._placement
-        self.watches = [self._begin_watch() for _ in range(self.streams)]
 
     def count_passes(self, learning: float = 1.0) -> Passes | None:
         """As the method, with the comparison of one image in ``every``; the canaries are asked too seldom to count."""
@@ -78,36 +53,8 @@ class Watched(MethodWrapper):
             return FrozenAnswer(self.classifier.prototypes.clone())
         return self.method.settle(stream)
 
-    @property
-    def state(self) -> dict[str, Tensor]:  # type: ignore[override]  # what others read of it is a view of two parts
-        """The tensors of the method, and those of the watch."""
-        return self.method.state | self._pack(range(self.streams))[1]
-
     def __repr__(self) -> str:
         return f"{self.method!r}, watched"
-
-    # Health.
-
-    @property
-    def events(self) -> list[HealthEvent]:
-        """Changes of rung, stream by stream; the last 100 of each."""
-        return [event for watch in self.watches for event in watch.events]
-
-    @property
-    def health(self) -> list[Rung]:
-        """The rung of every stream."""
-        return [watch.ladder.rung for watch in self.watches]
-
-    def describe_events(self) -> str:
-        """What the watch has seen so far, as a sentence."""
-        ended = Counter(str(event.after) for event in self.events if not event.operator)
-        if not ended:
-            return "The watch saw nothing unusual."
-        return f"The watch changed the health of streams: {', '.join(f'{k} to {rung}' for rung, k in ended.items())}."
-
-    def signals(self, stream: int = 0) -> Signals:
-        """The present signals of a stream."""
-        return measure_watch(self.watches[self._one(stream)])
 
     # The interface of a method.
 
@@ -119,14 +66,15 @@ class Watched(MethodWrapper):
         """
         with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
             checked, mix = self._check(images, streams)
+            shown = self._choose_first(checked)
             looks = look_at_streams(mix, self.watches, self._every if self.settings.signals else 0)
-            plain = self._ask_frozen(checked, looks)
+            plain = self._ask_frozen(shown, looks)
             asked = {look.stream: self._ask_canaries(look) for look in looks}
             answer = self._answer_all(checked, mix, looks, plain)  # the last that can fail, and the first that changes
             finite = answer.logits.isfinite().all(1).tolist()
             events = []
             for look in looks:
-                new = self._judge(look, checked, answer, plain, finite, asked[look.stream])
+                new = self._judge(look, shown, answer, plain, finite, asked[look.stream])
                 self.watches[look.stream] = new
                 events += self._climb(look.stream, len(look.compared))
             return replace(answer, info=answer.info | describe_batch(looks, self.watches, events, plain))
@@ -139,61 +87,52 @@ class Watched(MethodWrapper):
             frozen = outside[mix.active[mix.index]]
             if not bool(frozen.any()):
                 return self.method.predict(images, streams)
-            logits = self._zero_shot(checked)
+            logits = self._zero_shot(self._choose_first(checked))
             if not bool(frozen.all()):
                 ids = mix.active[mix.index]
                 logits[~frozen] = self.method.predict(checked[~frozen], ids[~frozen]).logits
             return Prediction(logits)
 
     def reset(self, streams: Streams = None) -> None:
-        """Return all streams, or the named ones, and their watch to their start."""
+        """Return all streams, or the named ones, to their start: an action of an operator, which ``undo`` takes back.
+
+        A paused stream stays paused, any other adapts again. The signals start anew; the canaries and the events stay.
+        """
+        rows = self._rows(streams).tolist()
+        with self._hold():
+            for stream in rows:
+                watch, before = self.watches[stream], self._take(stream)
+                rung = Rung.PAUSED if watch.ladder.rung is Rung.PAUSED else Rung.OK
+                ladder = Ladder(rung, watch.ladder.step, since=watch.ladder.step)
+                self._carry_out(stream, ladder, Action.RESET, (), operator=True)
+                if not watch.ladder.step and not watch.events and is_same(before, self._take(stream)):
+                    self.watches[stream] = watch  # it was at its start already
+
+    def forget(self, streams: Streams = None) -> None:
+        """Make all streams, or the named ones, new: nothing is left of what they learnt and of what the watch saw."""
         rows = self._rows(streams).tolist()
         with self._hold():
             self.method.reset(rows)
             for stream in rows:
                 self.watches[stream] = self._begin_watch()
 
-    def state_dict(self, streams: Streams = None) -> dict[str, Any]:
-        """A copy of the state of all streams, or of the named ones, with their watch."""
-        rows = self._rows(streams).tolist()
-        with self._hold():
-            state = self.method.state_dict(rows)
-            text, tensors = self._pack(rows)
-            copies = {key: value.clone() for key, value in tensors.items()}
-            return state | {"watch": text, "tensors": state["tensors"] | copies}
-
-    def load_state_dict(self, state: Mapping[str, Any], streams: Streams = None) -> None:
-        """Load a state, or one of the method alone, whose watch then starts. A state that does not fit changes nothing.
-
-        The settings of the watch are not part of a state: a stream may go on with others.
-        """
-        rows = self._rows(streams).tolist()
-        if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
-            raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
-        own = {key: value for key, value in state["tensors"].items() if not key.startswith(PREFIX)}
-        with self._hold():
-            watches = [self._begin_watch() for _ in rows]
-            if "watch" in state:
-                watches = self._unpack(str(state["watch"]), state["tensors"], rows)
-            rest = {key: value for key, value in state.items() if key != "watch"}
-            self.method.load_state_dict({**rest, "tensors": own}, rows)
-            for stream, watch in zip(rows, watches, strict=True):
-                self.watches[stream] = watch
-
     # What an operator may do.
 
     def rollback(self, stream: int = 0) -> None:
         """Return a stream to its newest snapshot, one that is there already to the one before.
 
-        It answers without adapting for a while.
+        It answers without adapting for a while; a paused stream stays paused.
         """
         with self._hold():
             watch = self.watches[self._one(stream)]
-            there = watch.ladder.rung is Rung.ROLLED_BACK
+            there = bool(watch.snapshots) and is_same(self._take(stream), watch.snapshots[-1].tensors)
             older = watch.snapshots[:-1] if there else watch.snapshots
             if not older:
                 raise LmrError(f"There is no {'older ' * there}snapshot of stream {stream}; reset it instead.")
-            ladder = enter(watch.ladder, Rung.ROLLED_BACK, self.settings.thresholds.rest)
+            if watch.ladder.rung is Rung.PAUSED:
+                ladder = enter(watch.ladder, Rung.PAUSED)
+            else:
+                ladder = enter(watch.ladder, Rung.ROLLED_BACK, self.settings.thresholds.rest)
             self._carry_out(stream, ladder, Action.ROLL_BACK, (), last=older[-1].step, operator=True)
 
     def pause(self, stream: int = 0) -> None:
@@ -208,28 +147,30 @@ class Watched(MethodWrapper):
             self._move(stream, Rung.WATCH)
 
     def undo(self, stream: int = 0) -> None:
-        """Undo the last rollback, reset or quarantine of a stream: its state has the bytes it had before.
+        """Undo the last rollback, reset or quarantine of a stream: state and snapshots have the bytes they had before.
 
-        The rung is the one before, too, and the signals start anew, so that the same alarm needs new evidence.
+        The rung is the one before, too, but a paused stream stays paused. The signals start anew, so that the same
+        alarm needs new evidence. What is replaced can be brought back by another ``undo``.
         """
         with self._hold():
             watch = self.watches[self._one(stream)]
             if watch.undo is None:
                 raise LmrError(f"There is nothing to undo in stream {stream}.")
             ladder = replace(watch.undo.ladder, step=watch.ladder.step, quiet=0, seen=0)
+            if watch.ladder.rung is Rung.PAUSED:
+                ladder = enter(ladder, Rung.PAUSED)
+            replaced = Undo(watch.ladder, self._take(stream), watch.snapshots)
             self._put(stream, watch.undo.tensors)
             self._record(stream, ladder, Action.NONE, (), operator=True)
-            self.watches[stream] = replace(self._start_signals(self.watches[stream]), undo=None)
+            fresh = self._start_signals(self.watches[stream])
+            self.watches[stream] = replace(fresh, undo=replaced, snapshots=watch.undo.snapshots)
 
     # The comparison.
 
     @property
     def _every(self) -> int:
-        """One image in so many is compared while nothing is suspected; fewer where a step is about one forward."""
-        if self.settings.every is not None:
-            return self.settings.every
-        passes = self.method.count_passes()
-        return 16 if passes is None or passes.total >= 1.5 else 32
+        """One image in so many is compared while nothing is suspected."""
+        return self.pace.every if self.settings.every is None else self.settings.every
 
     def _ask_frozen(self, images: Tensor, looks: list[StreamLook]) -> dict[int, Tensor]:
         """The frozen model's logits [C] of the images that are compared or answered by it, by their places."""
@@ -250,14 +191,21 @@ class Watched(MethodWrapper):
         kept = look.watch.canaries
         rung = look.watch.ladder.rung
         suspected = rung not in (Rung.OK, Rung.PAUSED, Rung.QUARANTINED)
-        if kept.images is None or not is_due(kept, suspected, len(look.places), self.settings.thresholds.confirm):
+        confirm = self.settings.thresholds.confirm
+        if kept.images is None or not is_due(kept, suspected, len(look.places), confirm, self.pace.spacing):
             return kept
         ids = None if self.streams == 1 else [look.stream] * len(kept.images)
-        return note_check(kept, self.method.predict(kept.images.to(self.classifier.dtype), ids).labels)
+        images = kept.images.to(self.classifier.dtype)
+        if self._holds_views(alone := images.unsqueeze(1)):
+            images = alone  # one view of each: the method may not be able to make others, or makes very many
+        return note_check(kept, self.method.predict(images, ids).labels)
 
-    def _count_room(self, values: int) -> int:
-        """How many canaries of so many values a stream may keep."""
-        return count_room(self.settings.canaries, self.settings.canary_mb, self.streams, values)
+    def _holds_views(self, images: Tensor) -> bool:
+        return self.takes_views and self.classifier.holds_views(images)
+
+    def _choose_first(self, images: Tensor) -> Tensor:
+        """The images themselves: of given views the first, which every method with views takes for the image."""
+        return images[:, 0] if self._holds_views(images) else images
 
     def _answer_all(self, images: Tensor, mix: Mix, looks: list[StreamLook], plain: dict[int, Tensor]) -> Prediction:
         """Each stream is answered as its rung says: it adapts, it answers with its state, or as zero-shot."""
@@ -341,7 +289,7 @@ class Watched(MethodWrapper):
         ladder: Ladder,
         action: Action,
         alarms: tuple[str, ...],
-        last: int,
+        last: int = 0,
         *,
         operator: bool = False,
     ) -> None:
@@ -358,8 +306,8 @@ class Watched(MethodWrapper):
             else:
                 self.method.reset(stream)
             self._record(stream, ladder, action, alarms, operator=operator)
-            undo, after = Undo(watch.ladder, before), self._take(stream)
-            if watch.undo is not None and all(torch.equal(before[key], after[key]) for key in before):
+            undo = Undo(watch.ladder, before, watch.snapshots)
+            if watch.undo is not None and is_same(before, self._take(stream)):
                 undo = watch.undo  # nothing changed, so what is worth undoing is still the action before
             fresh = self._start_signals(self.watches[stream])
             self.watches[stream] = replace(fresh, undo=undo, snapshots=kept)
@@ -378,8 +326,13 @@ class Watched(MethodWrapper):
         )
         suspected = ladder.rung is Rung.WATCH and not watch.ladder.rung.rests  # a rest has begun a history already
         canaries = begin_suspicion(watch.canaries) if suspected else watch.canaries
-        events = (*watch.events, event)[-EVENTS:]
-        self.watches[stream] = replace(watch, ladder=ladder, canaries=canaries, events=events)
+        events, counts, first = (*watch.events, event)[-EVENTS:], watch.counts, watch.first
+        if not operator:
+            counts = {**counts, str(event.after): counts.get(str(event.after), 0) + 1}
+            first = event.step if first is None else first
+        self.watches[stream] = replace(
+            watch, ladder=ladder, canaries=canaries, events=events, counts=counts, first=first
+        )
 
     def _move(self, stream: int, rung: Rung) -> None:
         """Put a stream on a rung, for an operator."""
@@ -394,17 +347,6 @@ class Watched(MethodWrapper):
         tally = Tally.begin(self.classifier.classes)
         return replace(watch, tally=tally, canaries=canaries, not_finite=0, drift=None)
 
-    # States of single streams.
-
-    def _take(self, stream: int) -> dict[str, Tensor]:
-        tensors: dict[str, Tensor] = self.method.state_dict(stream)["tensors"]
-        return tensors
-
-    def _put(self, stream: int, tensors: Mapping[str, Tensor]) -> None:
-        """Make these tensors the state of a stream."""
-        facts = {"spec": self.method.spec, **self.classifier.fingerprint}
-        self.method.load_state_dict({**facts, "tensors": tensors}, stream)
-
     def _take_snapshot(self, stream: int) -> None:
         if self.settings.mode != "on" or not self.settings.signals or not self.settings.snapshots:
             return
@@ -412,56 +354,3 @@ class Watched(MethodWrapper):
         new = Snapshot(watch.ladder.step, self._take(stream))
         kept = add_snapshot(watch.snapshots, new, self.settings.snapshots, 1e6 * self.settings.snapshot_mb)
         self.watches[stream] = replace(watch, snapshots=kept)
-
-    def _begin_watch(self) -> StreamWatch:
-        return StreamWatch(Tally.begin(self.classifier.classes))
-
-    def _pack(self, rows: Iterable[int]) -> tuple[str, dict[str, Tensor]]:
-        """The watches of some streams for a state; the tensors are not copies."""
-        return pack_all([self.watches[stream] for stream in rows])
-
-    def _unpack(self, text: str, tensors: Mapping[str, Tensor], rows: list[int]) -> list[StreamWatch]:
-        """The watches in a state; LmrError if they do not fit."""
-        try:
-            found = unpack_all(text, tensors, rows)
-            for watch in found:
-                check_fit(watch, self._begin_watch(), self.classifier)
-                for kept in watch.states:
-                    if set(kept) != set(self.method.state):
-                        raise ValueError("a snapshot of another method")
-                    self.method._check_fit(kept, 1)
-        except (KeyError, TypeError, ValueError, AttributeError, LmrError) as error:
-            raise LmrError(f"The watch in the state cannot be used ({error}); the state is damaged.") from error
-        return [self._fit_canaries(self._move_watch(watch)) for watch in found]
-
-    def _fit_canaries(self, watch: StreamWatch) -> StreamWatch:
-        """A loaded watch with no more canaries than there is room for."""
-        images = watch.canaries.images
-        if images is None:
-            return watch
-        return replace(watch, canaries=keep_first(watch.canaries, self._count_room(images[0].numel())))
-
-    # Internals.
-
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        """As the method; where it has followed its classifier, the kept states follow too."""
-        with self.method._hold():
-            if self._placement != self.method._placement:
-                self.watches = [self._move_watch(watch) for watch in self.watches]
-                self._placement = self.method._placement
-            yield
-
-    def _move_watch(self, watch: StreamWatch) -> StreamWatch:
-        """A watch for where the classifier is now, its canaries as ``_check`` gives images."""
-        clip = self.classifier
-        with leave_inference_mode():
-            return move_watch(
-                watch,
-                self.method._convert_state,
-                lambda images: self._embed(images.to(clip.device, clip.dtype)).to(KEPT),
-            )
-
-    def _one(self, stream: int) -> int:
-        """Check the number of a single stream."""
-        return int(self._ids([stream])[0])

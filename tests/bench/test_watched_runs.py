@@ -21,6 +21,7 @@ from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import Stop, run_task
 from lmr.cli.parser import parse
 from lmr.report.series import gather
+from lmr.watching import watched
 from lmr.watching.watch_settings import read_watch
 
 SMALL = {"datasets": "pocket-c", "backbones": "pocket", "corruptions": "clean", "images": 24, "batch_sizes": 4}
@@ -84,6 +85,13 @@ def test_stopped_watched_run_resumes_to_the_same_row(tmp_path: Path) -> None:
     samples = [read_samples(tmp_path / name, task.run)["predicted"].tolist() for name in ("whole", "parts")]
     assert samples[0] == samples[1]
     assert Row.from_json(whole.to_json()).watch == whole.watch
+
+
+def test_row_counts_all_events_and_not_the_last_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (task,) = list_small(methods="tent", watch=EAGER)
+    whole = run_task(task, tmp_path / "whole")
+    monkeypatch.setattr(watched, "EVENTS", 1)
+    assert run_task(task, tmp_path / "few").watch == whole.watch
 
 
 KILLED = """

@@ -22,23 +22,31 @@ def test_sure_images_of_several_classes_are_kept() -> None:
     assert collect(Canaries(), images, logits([1] * 9, sure=0.5), 7) == Canaries()
 
 
+def test_images_of_another_shape_are_not_kept() -> None:
+    kept = collect(Canaries(), torch.zeros(2, 3, 8, 8), logits([1, 2]), 9)
+    assert collect(kept, torch.zeros(2, 3, 9, 9), logits([3, 4]), 9) is kept
+    assert collect(kept, torch.zeros(2, 7), logits([3, 4]), 9) is kept
+    assert collect(kept, torch.zeros(2, 3, 8, 8), logits([3, 4]), 9).labels == (1, 2, 3, 4)
+
+
 def test_few_classes_have_room_for_more_of_each() -> None:
     kept = collect(Canaries(), torch.zeros(40, 1), logits([0] * 20 + [1] * 20, classes=2), 32)
     assert kept.labels == (0,) * 16 + (1,) * 16
 
 
-def test_asked_every_200_steps_and_every_20_images_for_each() -> None:
+def test_asked_every_200_steps_and_after_enough_images_for_each() -> None:
     kept = Canaries(torch.zeros(8, 1), (0,) * 8, (), 200, 160)
-    assert is_due(kept, False, 1, 64)
-    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 199, 160), False, 1, 64)
-    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 200, 159), False, 1, 64)
+    assert is_due(kept, False, 1, 64, 20)
+    assert not is_due(kept, False, 1, 64, 21)
+    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 199, 160), False, 1, 64, 20)
+    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (), 200, 159), False, 1, 64, 20)
 
 
 def test_suspected_stream_is_asked_at_once_and_then_after_enough_images() -> None:
-    assert is_due(Canaries(torch.zeros(8, 1), (0,) * 8), True, 1, 64)
-    assert is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (1.0,), 1, 60), True, 4, 64)
-    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (1.0,), 1, 60), True, 3, 64)
-    assert not is_due(Canaries(torch.zeros(7, 1), (0,) * 7, (), 999, 999), True, 1, 64)
+    assert is_due(Canaries(torch.zeros(8, 1), (0,) * 8), True, 1, 64, 20)
+    assert is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (1.0,), 1, 60), True, 4, 64, 20)
+    assert not is_due(Canaries(torch.zeros(8, 1), (0,) * 8, (1.0,), 1, 60), True, 3, 64, 20)
+    assert not is_due(Canaries(torch.zeros(7, 1), (0,) * 7, (), 999, 999), True, 1, 64, 20)
 
 
 def test_suspicion_begins_with_no_check_and_with_the_mean_before() -> None:

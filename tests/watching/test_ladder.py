@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,6 +102,14 @@ def test_old_rollbacks_are_forgotten() -> None:
     now = Ladder(rung=Rung.WATCH, step=100, rollbacks=(10, 20, 61))
     assert advance(now, (), 0, True, RULES)[0].rollbacks == ()
     assert advance(now, ALARM, 9, True, RULES)[1] is Action.ROLL_BACK
+
+
+@pytest.mark.parametrize("rung", [Rung.ROLLED_BACK, Rung.RESET])
+def test_report_leaves_a_stream_that_rests_alone(rung: Rung) -> None:
+    now = enter(Ladder(), rung, RULES.rest)
+    path = climb(now, [(("not finite",), 9, True)] * 3, act=False)
+    assert [step.rung for step, _ in path] == [rung, Rung.WATCH, Rung.ALARM]
+    assert {action for _, action in path} == {Action.NONE}
 
 
 def test_report_has_a_rung_for_confirmed_alarms() -> None:

@@ -78,6 +78,10 @@ def test_calm_stream_is_answered_as_without_a_watch(spec: str) -> None:
     assert watched.signals().compared == 16
     watched.reset()
     plain.reset()
+    assert are_equal(watched.method.state, plain.state)
+    watched.forget()
+    assert are_equal(watched.state_dict(), make(spec).state_dict())
+    watched.reset()  # a stream that is at its start already
     assert are_equal(watched.state_dict(), make(spec).state_dict())
 
 
@@ -195,6 +199,51 @@ def test_step_that_breaks_off_changes_nothing() -> None:
     with pytest.raises(lmr.LmrError, match="NaN"):
         watched.step(small_world.make_images(7) * float("nan"))
     assert are_equal(watched.state_dict(), before)
+
+
+# Given views.
+
+
+@pytest.mark.parametrize("spec", [name for name in METHODS if lmr.find_method(name).takes_views])
+def test_given_views_are_watched_by_their_first(spec: str) -> None:
+    """The frozen model, the canaries and a quarantined stream see the image, which is the first of its views."""
+
+    def make_views(batch: int) -> Tensor:
+        return torch.stack([small_world.make_images(batch + 10 * view) for view in range(3)], 1)
+
+    def make_clip() -> lmr.ZeroShot:
+        clip = make_sure()
+        clip.input_shape = small_world.SHAPE  # images of this shape cannot be cropped: no method can make views of them
+        return clip
+
+    settings = dataclasses.replace(
+        CALM, every=1, thresholds=dataclasses.replace(CALM.thresholds, top_share=9, entropy=0)
+    )
+    watched, plain = make(spec, settings, clip=make_clip()), create(spec, make_clip())
+    frozen = create("zeroshot", make_clip())
+    for batch in range(4):
+        views = make_views(batch)
+        labels = frozen.predict(views[:, 0]).labels.tolist()
+        answer = watched.step(views)
+        assert torch.equal(answer.logits, plain.step(views).logits)
+        assert answer.info["compared"][0] == list(enumerate(labels))
+        assert torch.equal(watched.predict(views).logits, plain.predict(views).logits)
+    kept = watched.watches[0].canaries
+    assert kept.images is not None
+    assert len(kept.labels) >= 8
+    assert kept.images.shape[1:] == small_world.SHAPE
+    watched.watches[0] = dataclasses.replace(
+        watched.watches[0], canaries=dataclasses.replace(kept, steps=200, passed=9999)
+    )
+    watched.step(make_views(4))
+    assert len(watched.watches[0].canaries.history) == 1
+    watched.pause()
+    assert torch.equal(watched.step(views).logits, watched.method.predict(views).logits)
+    ladder = dataclasses.replace(watched.watches[0].ladder, rung=Rung.QUARANTINED)
+    watched.watches[0] = dataclasses.replace(watched.watches[0], ladder=ladder)
+    expected = frozen.predict(views[:, 0]).logits
+    assert torch.equal(watched.step(views).logits, expected)
+    assert torch.equal(watched.predict(views).logits, expected)
 
 
 # Many streams.
@@ -366,8 +415,123 @@ def test_undo_restores_bytes(spec: str) -> None:
     assert watched.health == [before]
     assert watched.signals().compared == 0
     assert watched.watches[0].ladder.rollbacks == ()
+
+
+def test_undo_brings_back_the_snapshots_and_can_be_undone(tmp_path: Path) -> None:
+    """Also from a file: after two rollbacks, an undo, and steps that take snapshots of their own."""
+    watched = make("lmr")
     with pytest.raises(lmr.LmrError, match="nothing to undo"):
         watched.undo()
+    for batch in range(7):
+        watched.step(small_world.make_images(batch))
+    assert list_snapshots(watched) == [2, 4, 6]
+    watched.rollback()
+    assert list_snapshots(watched) == [2, 4, 6]
+    middle = watched.method.state_dict()
+    watched.rollback()
+    assert list_snapshots(watched) == [2, 4]
+    watched.resume()
+    for batch in range(7, 12):
+        watched.step(small_world.make_images(batch))
+    assert list_snapshots(watched) == [2, 4, 11]
+    late = watched.method.state_dict()
+    watched.save(tmp_path / "state")
+    other = make("lmr")
+    other.load(tmp_path / "state")
+    for method in (watched, other):
+        for expected, steps in ((middle, [2, 4, 6]), (late, [2, 4, 11]), (middle, [2, 4, 6])):
+            method.undo()
+            assert are_equal(method.method.state_dict(), expected)
+            assert list_snapshots(method) == steps
+        assert method.health == [Rung.ROLLED_BACK]
+        method.rollback()
+        assert method.watches[0].snapshots[-1].step == 4
+    assert are_equal(other.state_dict(), watched.state_dict())
+
+
+def list_snapshots(watched: lmr.Watched) -> list[int]:
+    return [one.step for one in watched.watches[0].snapshots]
+
+
+def test_state_of_an_earlier_version_has_its_counts_and_its_undo() -> None:
+    """Before, a state had neither counts nor the snapshots of its undo."""
+    watched, other = make("lmr"), make("lmr")
+    step_through(watched, range(7))
+    watched.rollback()
+    watched.resume()
+    watched.settings = CALM
+    for batch in range(7, 11):
+        watched.step(small_world.make_images(batch))
+    state = watched.state_dict()
+    (values,) = json.loads(state["watch"])
+    for key in ("counts", "first", "undo_snapshots"):
+        del values[key]
+    tensors = {key: value for key, value in state["tensors"].items() if "undo_snapshot" not in key}
+    assert len(list_snapshots(watched)) > 1
+    other.load_state_dict(state | {"watch": json.dumps([values]), "tensors": tensors})
+    assert other.count_events() == watched.count_events()
+    assert other.first_event == watched.first_event == 6
+    other.undo()
+    watched.undo()
+    assert are_equal(other.method.state, watched.method.state)
+    assert all(step <= 7 for step in list_snapshots(other))
+
+
+def test_all_events_are_counted_and_100_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = make("lmr", dataclasses.replace(LOUD, thresholds=dataclasses.replace(EAGER, quiet=1, confirm=10**6)))
+    calm = dataclasses.replace(CALM, every=1, thresholds=dataclasses.replace(CALM.thresholds, quiet=1))
+    loud, changes = dataclasses.replace(watched.settings, every=1), 0
+    for batch in range(240):
+        watched.settings = loud if batch % 2 == 0 else calm
+        changes += len(watched.step(small_world.make_images(batch % 9)[:1]).info["events"])
+    assert len(watched.events) == 100
+    assert sum(watched.count_events().values()) == changes == 240
+    assert watched.first_event == 1
+    assert watched.describe_events() == "The watch changed the health of streams: 120 to watch, 120 to ok."
+    other = make("lmr")
+    other.load_state_dict(watched.state_dict())
+    assert other.describe_events() == watched.describe_events()
+
+
+def test_reset_is_recorded_and_can_be_undone() -> None:
+    watched = make("lmr", streams=2)
+    for batch in range(5):
+        watched.step(small_world.make_images(batch), [0, 1] * 4)
+    before, other = watched.method.state_dict(1), watched.state_dict(0)
+    watched.reset(1)
+    fresh = make("lmr", streams=2)
+    assert are_equal(watched.method.state_dict(1), fresh.method.state_dict(1))
+    assert are_equal(watched.state_dict(0), other)
+    (event,) = watched.events
+    assert (event.stream, event.step, event.action, event.operator) == (1, 5, Action.RESET, True)
+    assert watched.watches[1].snapshots == ()
+    watched.undo(1)
+    assert are_equal(watched.method.state_dict(1), before)
+    assert len(watched.watches[1].snapshots) == 2
+
+
+@pytest.mark.parametrize("action", ["rollback", "reset", "undo"])
+def test_paused_stream_stays_paused(action: str) -> None:
+    watched, states = make("lmr"), []
+    for batch in range(5):
+        watched.step(small_world.make_images(batch))
+        states.append(watched.method.state_dict())
+    if action == "undo":
+        watched.rollback()
+    watched.pause()
+    getattr(watched, action)()
+    assert watched.health == [Rung.PAUSED]
+    expected = {"rollback": states[3], "reset": make("lmr").method.state_dict(), "undo": states[4]}[action]
+    for batch in range(5):
+        assert are_equal(watched.method.state_dict(), expected)
+        watched.step(small_world.make_images(batch))
+    event = watched.events[-1]
+    assert (event.before, event.after, event.operator) == (Rung.PAUSED, Rung.PAUSED, True)
+    if action == "rollback":
+        watched.rollback()  # to the one before
+        assert are_equal(watched.method.state_dict(), states[1])
+    watched.resume()
+    assert watched.health == [Rung.WATCH]
 
 
 def test_action_that_changes_nothing_keeps_the_undo() -> None:
@@ -479,6 +643,19 @@ def test_streams_share_the_memory_of_canaries_and_a_state_is_cut_to_it() -> None
     assert kept[0].images is not None
     assert loaded.images is not None
     assert torch.equal(loaded.images, kept[0].images[:10])
+
+
+def test_stream_may_have_images_of_several_sizes() -> None:
+    """The world's encoder takes any number of tokens; the canaries have the shape of the first of them."""
+    watched = make("lmr", dataclasses.replace(CALM, every=1), clip=make_sure())
+    plain = create("lmr", make_sure())
+    for batch in range(6):
+        images = small_world.make_images(batch)[:, : 4 if batch % 2 else 3]
+        assert torch.equal(watched.step(images).logits, plain.step(images).logits)
+    kept = watched.watches[0].canaries.images
+    assert kept is not None
+    assert kept.shape[1:] == (3, small_world.WIDTH)
+    assert watched.watches[0].ladder.step == 6
 
 
 @pytest.mark.parametrize("healthy", [True, False])

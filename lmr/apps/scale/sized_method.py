@@ -53,9 +53,10 @@ class SizedMethod:
 
     @property
     def watch_bytes(self) -> int:
-        """What a watch with its default settings adds to a stream at most: its snapshots.
+        """What a watch with its default settings adds to a stream that was never rolled back, at most: its snapshots.
 
-        Its reference images are not counted: those of all streams of a replica have a fixed budget.
+        After a rollback, what undoes it comes on top. Its reference images are not counted: those of all streams of a
+        replica have a fixed budget.
         """
         watch = WatchSettings()
         return min(watch.snapshots * self.memory_bytes, int(watch.snapshot_mb * 1e6))

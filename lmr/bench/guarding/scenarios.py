@@ -15,6 +15,7 @@ from lmr.core.errors import LmrError
 from lmr.data.sets.dataset import Dataset
 
 DOMAINS = ("fog", "gaussian_noise")  # the corruption of the stream, and the one after a sudden change
+SEVERITY = 5
 RUN = 50  # steps of one class in a row, in the stream of long runs
 IMAGES = 1000  # of the set that are shown
 KINDS = ("steady", "one class", "noise", "change", "runs")
@@ -49,6 +50,11 @@ def find_onset(kind: str, steps: int) -> int:
     return {"steady": 0, "runs": 0, "noise": steps // 4, "one class": steps // 2, "change": steps // 2}[kind]
 
 
+def list_domains(kind: str) -> tuple[str, ...]:
+    """The corruptions that a stream shows."""
+    return DOMAINS if kind == "change" else DOMAINS[:1]
+
+
 def show(dataset: Dataset, kind: str, steps: int, batch_size: int, seed: int) -> Iterator[WatchBatch]:
     """The batches of a stream. One class: a single class for half of the steps, then all classes."""
     if kind not in KINDS:
@@ -74,6 +80,6 @@ def show(dataset: Dataset, kind: str, steps: int, batch_size: int, seed: int) ->
 
 
 def _read(dataset: Dataset, domain: str, count: int) -> NDArray[np.uint8]:
-    found: Any = np.stack(dataset.read(domain, 5, range(count)))
+    found: Any = np.stack(dataset.read(domain, SEVERITY, range(count)))
     images: NDArray[np.uint8] = found
     return images

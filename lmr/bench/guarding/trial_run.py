@@ -22,13 +22,15 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from lmr.bench.guarding.scenarios import WatchTrial, find_onset, list_trials, show
+from lmr.bench.guarding.scenarios import SEVERITY, WatchTrial, find_onset, list_domains, list_trials, show
 from lmr.bench.plans.prompt_sets import PromptSet
 from lmr.bench.running.inputs import describe_backbone, find_dataset, load_backbone, load_classifier
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 from lmr.core.registry import create
+from lmr.data.sets.dataset import Dataset
 from lmr.models.backbone import DEFAULT_TEMPLATES
+from lmr.version import RESULTS_VERSION
 from lmr.watching.ladder import Action, Rung
 from lmr.watching.signals import Signals
 from lmr.watching.watch_settings import WatchSettings
@@ -36,7 +38,7 @@ from lmr.watching.watched import Watched
 
 WINDOW = 20  # steps of an accuracy that is compared with zero-shot's
 NEAR = 0.01  # a stream is back when it is within a point of zero-shot
-FORM = 2  # of a line; lines of an earlier form are not read
+FORM = 3  # of a line; lines of an earlier form are not read
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,11 @@ def run_trials(
     if unknown := set(names) - {trial.name for trial in trials}:
         known = ", ".join(repr(trial.name) for trial in list_trials())
         raise LmrError(f"There is no trial {sorted(unknown)[0]!r}; choose from: {known}.")
-    path, found = Path(out), {}
+    path, found, dataset = Path(out), {}, find_dataset(settings.dataset, root)
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     kept = {json.loads(line)["run"]: json.loads(line) for line in lines}
     for trial in trials:
-        run = _hash(trial, settings)
+        run = _hash(trial, settings, dataset)
         trace = None if traces is None else Path(traces) / f"{trial.name}, seed {settings.seed}, {run}.csv"
         if run not in kept or (trace is not None and not trace.exists()):
             say(f"{trial.name}: {settings.steps} steps")
@@ -131,15 +133,17 @@ def run_trial(
     contenders = (plain, watched, forgetful)
     right: list[list[float]] = []
     steps: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []  # of all steps: the watch keeps only the last ones
     stream = show(dataset, trial.kind, settings.steps, settings.batch_size, settings.seed)
     for batch in tqdm(stream, trial.name, settings.steps, unit=" steps", disable=None, delay=2, leave=False):
         images = backbone.preprocess_pixels(torch.from_numpy(batch.images)).to(classifier.device)
         truth = torch.from_numpy(batch.labels)
         with torch.no_grad():
             frozen = classifier.cosines(classifier.features(images)).argmax(1)
-        given = {method: method.step(images).labels for method in dict.fromkeys(contenders)}
+        answers = {method: method.step(images) for method in dict.fromkeys(contenders)}
+        events += answers[watched].info["events"]
         shown = bool((truth >= 0).all())
-        labels = [frozen, *(given[method] for method in contenders)]
+        labels = [frozen, *(answers[method].labels for method in contenders)]
         right.append([float((one.cpu() == truth).double().mean()) if shown else np.nan for one in labels])
         accuracies = dict(zip(("zero_shot", "plain", "watched", "reset"), right[-1], strict=True))
         health = {"step": len(right), "rung": str(watched.health[0])}
@@ -147,11 +151,13 @@ def run_trial(
     scores, onset = np.array(right), find_onset(trial.kind, settings.steps)
     zero_shot, alone, guarded, reset = (float(value) for value in np.nanmean(scores, 0))
     alone_below, guarded_below, reset_below = (count_below(scores[onset:, k] - scores[onset:, 0]) for k in (1, 2, 3))
-    acting = [event.step for event in watched.events if event.action in (Action.ROLL_BACK, Action.RESET)]
-    noticing = [event.step for event in watched.events if (event.before, event.after) == (Rung.OK, Rung.WATCH)]
+    acting = [event["step"] for event in events if Action(event["action"]) in (Action.ROLL_BACK, Action.RESET)]
+    noticing = [
+        event["step"] for event in events if (Rung(event["before"]), Rung(event["after"])) == (Rung.OK, Rung.WATCH)
+    ]
     result = TrialResult(
         trial,
-        run=_hash(trial, settings),
+        run=_hash(trial, settings, dataset),
         steps=settings.steps,
         zero_shot=zero_shot,
         plain=alone,
@@ -204,7 +210,8 @@ def _format_trace(steps: Sequence[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _hash(trial: WatchTrial, settings: TrialSettings) -> str:
-    content: list[Any] = [FORM, dataclasses.asdict(trial), dataclasses.asdict(settings)]
+def _hash(trial: WatchTrial, settings: TrialSettings, dataset: Dataset) -> str:
+    data = dataset.digest_part(list_domains(trial.kind), SEVERITY)
+    content: list[Any] = [FORM, RESULTS_VERSION, data, dataclasses.asdict(trial), dataclasses.asdict(settings)]
     content.append({"weights": describe_backbone(settings.model, "float32", "cpu")})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import platform
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -181,11 +180,11 @@ def _make_row(
 
 
 def _describe_watch(method: Method) -> dict[str, str | int]:
-    """The spec of the watch, the step of its first event, and how often it put the stream on each rung."""
+    """The spec of the watch, the step of its first event, and how often it put the stream on each rung, in all."""
     if not isinstance(method, Watched):
         return {}
-    first: dict[str, str | int] = {"first event": method.events[0].step} if method.events else {}
-    rungs = Counter(f"to {event.after}" for event in method.events)
+    first: dict[str, str | int] = {} if method.first_event is None else {"first event": method.first_event}
+    rungs = {f"to {rung}": count for rung, count in method.count_events().items()}
     return {"spec": method.settings.spec} | first | rungs
 
 

@@ -15,7 +15,9 @@ from lmr.bench.guarding import trial_run
 from lmr.bench.guarding.scenarios import KINDS, list_trials, show
 from lmr.bench.guarding.trial_run import TrialResult, TrialSettings, count_below, run_trial, run_trials
 from lmr.bench.guarding.trial_table import format_results
+from lmr.bench.running.inputs import find_dataset
 from lmr.data.sets.dataset import Dataset, ImageArray
+from lmr.watching import watched
 from lmr.watching.watch_settings import read_watch
 
 
@@ -95,6 +97,33 @@ def test_finished_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "| steady (healthy) | lmr(preset='auto') |" in format_results(first)
     with pytest.raises(LmrError, match="no trial 'stormy'"):
         run_trials(settings, out, ["stormy"])
+
+
+@pytest.mark.parametrize("what", ["version", "data"])
+def test_finished_trials_of_other_results_or_data_are_run_again(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, out = TrialSettings(steps=2, batch_size=4), tmp_path / "trials.jsonl"
+    (first,) = run_trials(settings, out, ["steady"])
+    if what == "version":
+        monkeypatch.setattr(trial_run, "RESULTS_VERSION", "0.0.0")
+    else:
+        monkeypatch.setattr(type(find_dataset("pocket-c", None)), "digest_part", lambda *_: "other images")
+    (again,) = run_trials(settings, out, ["steady"])
+    assert again.run != first.run
+    assert len(out.read_text().splitlines()) == 2
+
+
+def test_all_events_are_counted_and_not_the_last_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = read_watch("watch(every=1, entropy=1e6, entropy_ratio=0.0, least=1, confirm=2, rest=1, window=1)")
+    assert eager is not None
+    trial = next(trial for trial in list_trials() if trial.name == "rate ten times too high")
+    results = []
+    for kept in (100, 1):
+        monkeypatch.setattr(watched, "EVENTS", kept)
+        results.append(run_trial(trial, TrialSettings(steps=8, batch_size=4, reset_every=99, watch=eager))[0])
+    assert results[0].rollbacks > 2
+    assert results[0] == results[1]
 
 
 def test_signals_of_every_step_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -448,6 +448,12 @@ def test_rollback_undo_reset_and_delete() -> None:
     after = load_state(wait(engine, engine.read_state("a")))
     assert all(torch.equal(value, read_tensors(after)[key]) for key, value in read_tensors(before).items())
     assert wait(engine, engine.act("a", "reset")).seq == 5
+    assert wait(engine, engine.act("a", "undo")).seq == 5
+    after = load_state(wait(engine, engine.read_state("a")))
+    assert all(torch.equal(value, read_tensors(after)[key]) for key, value in read_tensors(before).items())
+    wait(engine, engine.act("a", "freeze"))
+    assert wait(engine, engine.act("a", "reset")).health == "paused"
+    assert wait(engine, engine.act("a", "resume")).health == "watch"
     (answer,) = ask(engine, make_request("a", 0))
     assert answer.seq == 6
     close_enough(read_logits(answer), run_alone("a", [0])[1][0])
@@ -455,6 +461,7 @@ def test_rollback_undo_reset_and_delete() -> None:
     run(engine)
     assert (deleted.result(0).health, recreated.result(0).seq) == ("deleted", 1)
     assert engine.look().by_health == {"ok": 1}
+    refuse(engine, engine.act("a", "undo"), CannotDo, "There is nothing to undo")  # of the stream that was deleted
     with pytest.raises(LmrError, match="Expected an action of reset, rollback"):
         engine.act("a", "jump")  # type: ignore[arg-type]
 

@@ -103,14 +103,20 @@ class Compute:
                     self._watched.watches[row] = watch
             raise
 
-    def reset(self, row: int) -> None:
-        """Return a row to its start."""
-        self.method.reset([row])
+    def clear(self, row: int) -> None:
+        """Make a row new, for another stream: nothing of the one before is left in it, not even an undo."""
+        if self._watched:
+            self._watched.forget([row])
+        else:
+            self.method.reset([row])
 
     def act(self, row: int, action: StreamAction) -> None:
         """Do what an operator asks for; CannotDo if it is not possible now."""
-        if action in ("reset", "delete"):
-            self.reset(row)
+        if action == "delete":
+            self.clear(row)
+            return
+        if action == "reset":
+            self.method.reset([row])
             return
         if self._watched is None:
             raise CannotDo(f"There is no {action} without a watch; start the service with --watch on.")

@@ -76,7 +76,7 @@ class Operating:
     def _delete(self, job: Job, resident: Resident, served: Served, situation: Situation) -> None:
         """Delete a stream. Its row stays its own until that is committed, so that nobody reads what is deleted."""
         before = resident.record
-        self._compute.reset(resident.row)
+        self._compute.clear(resident.row)
         self._books.unpacked.discard(job.stream)
         resident.record, resident.exists = begin_record(job.stream, resident.row, self._compute), False
         resident.waiting, resident.written, resident.notes = [], {}, {}

@@ -99,7 +99,7 @@ class Packer:
 def _split_watch(watch: StreamWatch) -> Written:
     """The parts of a watch; the rest of it is the text of ``pack_watch``."""
     parts: Written = {"tally": _Tensors({"classes": watch.tally.classes, "sums": watch.tally.sums})}
-    parts |= {f"snapshot/{one.step}": _Tensors(one.tensors) for one in watch.snapshots}
+    parts |= {f"snapshot/{one.step}": _Tensors(one.tensors) for one in watch.all_snapshots.values()}
     if watch.undo is not None:
         parts["undo"] = _Tensors(watch.undo.tensors)
     if watch.canaries.images is not None:
@@ -120,6 +120,8 @@ def _join_watch(text: str, parts: Mapping[str, bytes]) -> tuple[str, dict[str, T
             tensors["canaries"] = torch.stack(images)
         kept = {f"snapshot/{k}": f"snapshot/{step}" for k, step in enumerate(values["snapshots"])}
         kept |= {"undo": "undo"} if values["undo"] is not None else {}
+        own = set(values["snapshots"])
+        kept |= {f"undo_snapshot/{k}": f"snapshot/{k}" for k in values.get("undo_snapshots") or () if k not in own}
         for place, name in kept.items():
             tensors |= {f"{place}/{key}": value for key, value in _decode(parts[name]).items()}
     except (KeyError, TypeError, ValueError) as error:

@@ -146,7 +146,7 @@ class Worker:
         try:
             resident = None if claim.record is None else self._load(job, row, StreamRecord.read(claim.record))
             if resident is None:
-                self._compute.reset(row)
+                self._compute.clear(row)
                 resident = Resident(row, begin_record(job.stream, row, self._compute), exists=False)
             resident.epoch = claim.epoch
         except BaseException:

@@ -63,7 +63,7 @@ def test_unchanged_parts_are_not_written_again() -> None:
     step(method, 0, 6)
     changed = packer.pack([0], [[]], [written])[0].parts
     assert set(changed) & set(first.parts) == {"tally"}
-    method.reset([0])
+    method.forget([0])
     (fresh,) = packer.pack([0], [[]], [written])
     assert {name for name, part in fresh.parts.items() if part is None} == (first.parts | changed).keys() - {"tally"}
 
