@@ -52,7 +52,9 @@ def test_predict_with_a_checkpoint_and_a_prompt_set(here: Path, tmp_path: Path, 
     assert main(["predict", *words]) == 0
 
     backbone = lmr.load(here / "model", dtype=getattr(torch, dtype), memory="lean")
-    method = lmr.create("lmr", backbone.classifier(NAMES, here / "prompts.json", cache=False), preset="auto")
+    method = lmr.create(
+        "lmr", backbone.classifier(NAMES, here / "prompts.json", cache=False), preset="auto", pace="image"
+    )
     pictures = [backbone.preprocess(Image.open(here / "photos" / f"{number}.png")) for number in range(6)]
     shares = [method.step(torch.stack(part)).probabilities for part in (pictures[:4], pictures[4:])]
     for top, row in zip(read_tops(out), torch.cat(shares).tolist(), strict=True):

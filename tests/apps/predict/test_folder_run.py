@@ -52,7 +52,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def answer_by_hand(every: int, batch_size: int) -> list[dict[str, Any]]:
     """The lines of a/11.png, v.avi and a/12.png, with nothing of the run."""
     backbone = lmr.load("pocket")
-    method = lmr.create("lmr", backbone.classifier(LABELS), preset="auto")  # as the command does
+    method = lmr.create("lmr", backbone.classifier(LABELS), preset="auto", pace="image")  # as the command does
     images: list[tuple[dict[str, Any], Any]] = [({"path": "a/11.png"}, Image.open("a/11.png").convert("RGB"))]
     for frame in read_frames(Path("v.avi"), every):
         place = {"path": "v.avi", "frame": frame.number, "time": frame.number / 10}

@@ -83,7 +83,7 @@ def expect_lines(model: str, names: list[str], broken: set[str], batch_size: int
     """The same by hand: one step per chunk on what is readable."""
     backbone, labels = lmr.load(model), CLASS_NAMES[model]
     clip = backbone.classifier(labels, ["a photo of a {}.", "a blurry picture of a {}."])
-    method = lmr.create("lmr(lr=2e-3)", clip, preset="auto")
+    method = lmr.create("lmr(lr=2e-3)", clip, preset="auto", pace="image")
     lines: dict[str, dict[str, Any]] = {}
     for first in range(0, len(names), batch_size):
         good = [name for name in names[first : first + batch_size] if name not in broken]

@@ -104,13 +104,13 @@ def edit(path: Path) -> None:
 
 
 def forget_notes(path: Path) -> None:
-    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="auto")
+    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="auto", pace="image")
     method.load(path)
     method.save(path)
 
 
 def spoil_notes(path: Path) -> None:
-    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="auto")
+    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="auto", pace="image")
     notes = method.load(path)
     method.save(path, notes=notes | {"offset": "many"})
 

@@ -49,7 +49,7 @@ def test_a_folder_is_scored_and_judged(photos: Path, tmp_path: Path) -> None:
     (result,), (judgement,) = outcome.results, outcome.judgements
     specs = [candidate.spec for candidate in result.candidates]
     clip = lmr.load("pocket").classifier(NAMES)
-    assert specs == [lmr.create(f"lmr(lr={lr})", clip, preset="auto").spec for lr in (1e-3, 1e-2)]
+    assert specs == [lmr.create(f"lmr(lr={lr})", clip, preset="auto", pace="image").spec for lr in (1e-3, 1e-2)]
     assert (len(result.places), result.unreadable) == (30, 1)
     content = json.loads((tmp_path / "out" / "scores.json").read_text())
     (stream,) = content["streams"]
