@@ -25,7 +25,8 @@ CALM = WatchSettings(
     ),
 )
 LOUD = dataclasses.replace(
-    CALM, thresholds=dataclasses.replace(CALM.thresholds, entropy=1e6, entropy_ratio=0.0, least=1, confirm=1)
+    CALM,
+    thresholds=dataclasses.replace(CALM.thresholds, entropy=1e6, spread=1e6, entropy_ratio=0.0, least=1, confirm=1),
 )
 State = dict[str, Tensor]
 

@@ -71,7 +71,7 @@ class TrialResult:
     plain_below: int
     reset_below: int
     suspicions: int  # on a healthy stream each is a false alarm, ...
-    rollbacks: int  # ... and each of these, resets included, a harmful one
+    rollbacks: int  # ... and each of these, resets included, a harmful one; those it would have made if it only reports
     largest: dict[str, float]  # of each signal; of concentration, entropy and canaries the smallest
 
     @property
@@ -151,7 +151,12 @@ def run_trial(
     scores, onset = np.array(right), find_onset(trial.kind, settings.steps)
     zero_shot, alone, guarded, reset = (float(value) for value in np.nanmean(scores, 0))
     alone_below, guarded_below, reset_below = (count_below(scores[onset:, k] - scores[onset:, 0]) for k in (1, 2, 3))
-    acting = [event["step"] for event in events if Action(event["action"]) in (Action.ROLL_BACK, Action.RESET)]
+    # A watch that only reports would act where it puts a stream on the rung "alarm".
+    acting = [
+        event["step"]
+        for event in events
+        if Action(event["action"]) in (Action.ROLL_BACK, Action.RESET) or Rung(event["after"]) is Rung.ALARM
+    ]
     noticing = [
         event["step"] for event in events if (Rung(event["before"]), Rung(event["after"])) == (Rung.OK, Rung.WATCH)
     ]

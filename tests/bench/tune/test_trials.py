@@ -83,7 +83,7 @@ def test_a_watched_candidate_is_resumed_with_its_watch(clip: lmr.ZeroShot, tmp_p
     generator = torch.Generator().manual_seed(0)
     images = [torch.randn(4, 3, 32, 32, generator=generator) for _ in range(8)]
     batches = [TrialBatch(image, list(range(4 * k, 4 * k + 4))) for k, image in enumerate(images)]
-    alarms = lmr.Thresholds(entropy=1e6, entropy_ratio=0.0, least=1, confirm=13, quiet=2, rest=50)
+    alarms = lmr.Thresholds(entropy=1e6, spread=1e6, entropy_ratio=0.0, least=1, confirm=13, quiet=2, rest=50)
 
     def make(path: Path | None = None) -> tuple[lmr.Watched, Trials]:
         watched = lmr.watch(lmr.create("lmr", clip), every=1, canaries=0, thresholds=alarms)
