@@ -18,6 +18,7 @@ from few_views import create
 from torch import Tensor, nn
 
 import lmr
+from lmr.core.bases.restart import RestartMethod
 from lmr.data.sets.pocket_world import CLASSES, draw
 
 NAMES = CLASSES[::7]  # 15 classes
@@ -589,6 +590,9 @@ def test_stream_in_a_mixed_batch_gets_what_it_gets_alone(spec: str, part: int) -
     clip = make_faulty(part)
     many = create(spec, clip, streams=5)
     alone = [create(spec, clip) for _ in range(5)]
+    # Two images of one class have no gradient in these methods but rounding, which differs between processors, and Adam
+    # begins anew with every batch: it divides what there is by its own size.
+    close = 1e-6 if isinstance(many, RestartMethod) else 1e-9
     generator = torch.Generator().manual_seed(0)
     sizes, reports = set(), 0
     for batch in range(8):
@@ -608,13 +612,13 @@ def test_stream_in_a_mixed_batch_gets_what_it_gets_alone(spec: str, part: int) -
                 continue
             sizes.add(int(own.sum()))
             answer = single.step(images[own])
-            torch.testing.assert_close(mixed.logits[own], answer.logits, atol=1e-9, rtol=0, equal_nan=True)
+            torch.testing.assert_close(mixed.logits[own], answer.logits, atol=close, rtol=0, equal_nan=True)
             for key, value in many.state.items():
                 torch.testing.assert_close(value[k], single.state[key][0], atol=1e-9, rtol=1e-9)
             if "streams" in mixed.info:
                 reports += 1
                 for key, value in mixed.info["streams"][k].items():
-                    assert answer.info[key] == pytest.approx(value, abs=1e-9, nan_ok=True), key
+                    assert answer.info[key] == pytest.approx(value, abs=close, nan_ok=True), key
                     assert type(answer.info[key]) is type(value), key
     assert len(sizes) > 4
     assert reports or set(many.state) == {"predicted"}

@@ -113,6 +113,7 @@ def test_other_images_or_values_are_other_trials(photos: Path) -> None:
     assert open_photos(photos)[0].key in keys
 
 
+@pytest.mark.usefixtures("own_methods")
 def test_an_edited_method_file_is_measured_again(photos: Path, tmp_path: Path) -> None:
     file = tmp_path / "own_tuned.py"
 
@@ -131,6 +132,7 @@ def test_an_edited_method_file_is_measured_again(photos: Path, tmp_path: Path) -
     assert len(list((tmp_path / "out" / "streams").iterdir())) == 2
 
 
+@pytest.mark.usefixtures("own_methods")
 def test_a_method_file_that_changes_meanwhile_is_refused(photos: Path, tmp_path: Path) -> None:
     file = tmp_path / "own_changing.py"
     file.write_text(
