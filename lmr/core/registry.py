@@ -15,7 +15,9 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import metadata
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any, TypeVar, dataclass_transform
 
 from lmr.core.classifier import ZeroShot
@@ -200,6 +202,19 @@ def _advise(name: str, classes: int, suited: dict[str, Any]) -> None:
         )  # fmt: skip
 
 
+class _ContentLoader(SourceFileLoader):
+    """Runs the content that was read: Python's kept bytecode may be of a file that was edited in the same second."""
+
+    def __init__(self, name: str, path: str, content: bytes) -> None:
+        super().__init__(name, path)
+        self._content = content
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The compiled content."""
+        code: CodeType = self.source_to_code(self._content, self.path)
+        return code
+
+
 def load_method_file(path: str) -> str:
     """Import a file of methods once per content and return the digest of its content.
 
@@ -207,23 +222,24 @@ def load_method_file(path: str) -> str:
     """
     try:
         resolved = Path(path).resolve(strict=True)
-        digest = hashlib.sha256(resolved.read_bytes()).hexdigest()
+        content = resolved.read_bytes()
     except (OSError, ValueError) as error:
         raise LmrError(f"Cannot read the method file {path!r}: {getattr(error, 'strerror', None) or error}.") from error
+    digest = hashlib.sha256(content).hexdigest()
     module_name = f"lmr_method_file_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
     if getattr(sys.modules.get(module_name), "__lmr_digest__", None) == digest:
         return digest
     _fill()  # a file cannot take a name of the package, whatever was loaded first
     for name in [name for name, method in _METHODS.items() if method.__module__ == module_name]:
         del _METHODS[name]
-    module_spec = importlib.util.spec_from_file_location(module_name, resolved)
+    loader = _ContentLoader(module_name, str(resolved), content)
+    module_spec = importlib.util.spec_from_file_location(module_name, resolved, loader=loader)
     assert module_spec is not None
-    assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[module_name] = module  # dataclasses look their own module up
     before = set(_METHODS)
     try:
-        module_spec.loader.exec_module(module)
+        loader.exec_module(module)
     except Exception as error:
         for name in set(_METHODS) - before:
             del _METHODS[name]

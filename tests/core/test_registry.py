@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -57,8 +59,6 @@ def test_names_are_in_order_and_lead_to_their_classes() -> None:
 
 
 def test_every_file_of_methods_is_registered() -> None:
-    from pathlib import Path
-
     import lmr.methods
 
     files = {path.stem for path in Path(lmr.methods.__file__).parent.glob("*.py")} - {"__init__"}
@@ -239,3 +239,17 @@ def test_words_for_several_methods() -> None:
     assert len(paper) == 9
     assert (everything[0], everything[-1]) == ("zeroshot", "lmr")
     assert set(everything) == {name for name in lmr.list_methods() if find_method_file(lmr.find_method(name)) is None}
+
+
+@pytest.mark.usefixtures("own_methods")
+def test_file_that_is_edited_within_a_second_is_imported_again(tmp_path: Path) -> None:
+    """Python keeps bytecode by the second and the size of a file."""
+    path, values = tmp_path / "own_quick.py", []
+    for number in (1, 2):
+        path.write_text(
+            "import lmr\n\n\n@lmr.register('own_quick')\nclass Own(lmr.find_method('zeroshot')):\n"
+            f"    power: int = {number}\n"
+        )
+        os.utime(path, (1e9, 1e9))
+        values.append(lmr.find_method(f"{path}:own_quick").power)  # type: ignore[attr-defined]
+    assert values == [1, 2]
