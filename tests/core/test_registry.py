@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -242,8 +243,9 @@ def test_words_for_several_methods() -> None:
 
 
 @pytest.mark.usefixtures("own_methods")
-def test_file_that_is_edited_within_a_second_is_imported_again(tmp_path: Path) -> None:
+def test_file_that_is_edited_within_a_second_is_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python keeps bytecode by the second and the size of a file."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     path, values = tmp_path / "own_quick.py", []
     for number in (1, 2):
         path.write_text(
