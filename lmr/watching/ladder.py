@@ -51,6 +51,7 @@ class Ladder:
     seen: int = 0  # images compared on this rung
     rest: int = 0  # steps left without adapting
     rollbacks: tuple[int, ...] = ()  # the steps of rollbacks and resets in the window
+    born: int = 0  # the step at which the state was at its start
 
 
 def advance(

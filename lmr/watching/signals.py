@@ -14,6 +14,7 @@ from lmr.watching.watch_settings import Thresholds
 
 NOT_FINITE = "not finite"
 POINTS = 5  # of the canaries' history, in each of the two means that are compared
+FREE_STEPS = 1000  # in which the limit of the drift does not grow
 FEWEST_FALLEN = 2  # canaries: a fall of so many or fewer is no alarm
 
 
@@ -59,6 +60,7 @@ class Signals:
     canary_fall: float | None  # mean of five earlier points, minus the mean of the last five
     drift: float | None
     agreement: float | None  # on the stream; shown, never an alarm: under heavy drift the frozen model is wrong
+    steps: int = 0  # since the start of the state
 
 
 def add_images(tally: Tally, labels: Tensor, entropies: Tensor, memory: int) -> Tally:
@@ -79,9 +81,14 @@ def effective_number(weights: Tensor) -> float:
 
 
 def measure(
-    tally: Tally, not_finite: int, canaries: Sequence[float], drift: float | None, earlier: float | None = None
+    tally: Tally,
+    not_finite: int,
+    canaries: Sequence[float],
+    drift: float | None,
+    earlier: float | None = None,
+    steps: int = 0,
 ) -> Signals:
-    """The signals of a stream from its tally, its canaries' history and its drift.
+    """The signals of a stream from its tally, its canaries' history and its drift after so many ``steps``.
 
     The last points of the history are compared with those before them; ``earlier`` stands for them while the history
     is short.
@@ -103,6 +110,7 @@ def measure(
         fall,
         drift if drift is not None and math.isfinite(drift) else None,
         agreement,
+        steps,
     )
 
 
@@ -116,9 +124,10 @@ def find_earlier(history: Sequence[float], earlier: float | None) -> float | Non
 def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: int) -> tuple[str, ...]:
     """The names of the signals that are alarms, with so many ``canaries``.
 
-    A model that becomes better over thousands of steps becomes sure of its answers, moves away from its start, and
-    disagrees with the frozen model on images of which that is sure and wrong. But it spreads its answers over more
-    classes. So entropy, canaries and drift are alarms only while the answers are narrower than the frozen model's.
+    A model that becomes better over thousands of steps becomes sure of its answers, and disagrees with the frozen model
+    on images of which that is sure and wrong. But it spreads its answers over more classes. So entropy and canaries are
+    alarms only while the answers are narrower than the frozen model's. Its distance from the start grows, too, at most
+    as that of a random walk, the root of the steps, and so does the limit.
     One canary of 32 is more than a fine threshold of their fall, and single labels do change in a healthy stream.
     """
     found = [NOT_FINITE] if signals.not_finite >= limits.not_finite else []
@@ -133,8 +142,8 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: in
         fallen = _above(signals.canary_fall, max(limits.canary_fall, least))
         if narrower and (fallen or _below(signals.canaries, limits.canary_agreement)):
             found.append("canaries")
-        if narrower and _above(signals.drift, limits.drift):
-            found.append("drift")
+    if _above(signals.drift, limits.drift * math.sqrt(max(1.0, signals.steps / FREE_STEPS))):
+        found.append("drift")
     return tuple(found)
 
 

@@ -75,7 +75,8 @@ class StreamWatch:
 def measure_watch(watch: StreamWatch) -> Signals:
     """The present signals of a stream."""
     kept = watch.canaries
-    return measure(watch.tally, watch.not_finite, kept.history, watch.drift, kept.earlier)
+    steps = watch.ladder.step - watch.ladder.born
+    return measure(watch.tally, watch.not_finite, kept.history, watch.drift, kept.earlier, steps)
 
 
 def move_watch(

@@ -30,12 +30,12 @@ class Thresholds:
     not_finite: int = 3  # steps in a row whose answers are not finite
     concentration: float = 0.7  # effective number of predicted classes: adapted over frozen, below this ...
     top_share: float = 0.15  # ... while the adapted model's most predicted class has this much more than the frozen's
-    spread: float = 0.9  # entropy, canaries and drift count only while the concentration is below this
+    spread: float = 0.9  # entropy and canaries count only while the concentration is below this
     entropy: float = 0.1  # nats at 1,000 classes, scaled with ln C: the adapted mean below this ...
     entropy_ratio: float = 3.0  # ... while the frozen mean is above this many times it
     canary_agreement: float = 0.8  # agreement with the frozen model on the canaries, below this, ...
     canary_fall: float = 0.02  # or the mean of the last five points this far below the mean of the five before
-    drift: float = 0.25  # distance of the norms from their start, relative to its length, above this
+    drift: float = 0.25  # distance of the norms from their start, relative to its length, above this in 1,000 steps
     memory: int = 64  # compared images over which the averages forget
     least: int = 32  # compared images before averages are judged
     confirm: int = 256  # images compared under suspicion before anything is done: four times the memory

@@ -280,7 +280,8 @@ class Watched(WatchKeeper):
         period, may_act = self.settings.reset_every, self.settings.mode == "on" and ladder.rung is not Rung.PAUSED
         if period and may_act and ladder.step % period == 0:
             self.method.reset(stream)
-            self.watches[stream] = replace(self._start_signals(self.watches[stream]), snapshots=())
+            fresh = self._start_signals(self.watches[stream])
+            self.watches[stream] = replace(fresh, ladder=replace(fresh.ladder, born=ladder.step), snapshots=())
         return [event for event in self.watches[stream].events if event.step == ladder.step and not event.operator]
 
     def _carry_out(
@@ -305,6 +306,7 @@ class Watched(WatchKeeper):
                 kept = tuple(one for one in watch.snapshots if one.step <= chosen.step)
             else:
                 self.method.reset(stream)
+                ladder = replace(ladder, born=ladder.step)
             self._record(stream, ladder, action, alarms, operator=operator)
             undo = Undo(watch.ladder, before, watch.snapshots)
             if watch.undo is not None and is_same(before, self._take(stream)):

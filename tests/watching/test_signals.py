@@ -108,7 +108,8 @@ LOW = 0.2 * math.log(100) / math.log(1000)
         ({"entropy": LOW - 0.001, "frozen_entropy": 3 * LOW + 0.001, "concentration": 0.89}, "entropy"),
         ({"canaries": 0.79, "concentration": 0.89}, "canaries"),
         ({"canary_fall": 0.2, "concentration": 0.89}, "canaries"),
-        ({"drift": 0.5, "concentration": 0.89}, "drift"),
+        ({"drift": 0.31, "steps": 1000}, "drift"),
+        ({"drift": 0.61, "steps": 4000}, "drift"),
     ],
 )
 def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None:
@@ -133,7 +134,8 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         {"concentration": 0.1},  # a camera may really see one class
         {"top_share": 0.9},
         {"entropy": 0.001, "frozen_entropy": 0.2, "concentration": 0.8},
-        {"entropy": 0.001, "frozen_entropy": 0.9, "drift": 9.0},  # a better model becomes sure and moves, too
+        {"entropy": 0.001, "frozen_entropy": 0.9},  # a better model becomes sure, too
+        {"drift": 0.74, "steps": 9000},  # and moves
         {"concentration": 0.1, "top_share": 0.9, "compared": 31},
         {"agreement": 0.0},
         {"canaries": 0.0, "canary_fall": 0.9},  # a better model disagrees where the frozen one is sure and wrong

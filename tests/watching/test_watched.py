@@ -700,3 +700,18 @@ def test_events_in_a_state_are_those_of_its_place() -> None:
     other.load_state_dict(watched.state_dict([2]), [0])
     assert [event.stream for event in other.events] == [0]
     assert other.state_dict([0])["watch"] == watched.state_dict([2])["watch"]
+
+
+def test_steps_are_counted_from_the_start_of_the_state() -> None:
+    """The limit of the drift grows with them."""
+    watched, counts = make("tent"), []
+    for batch, act in enumerate((None, None, watched.reset, None, watched.undo)):
+        if act is not None:
+            act()
+        watched.step(small_world.make_images(batch))
+        counts.append(watched.signals().steps)
+    assert counts == [1, 2, 1, 2, 5]
+    forgetful = make("tent", dataclasses.replace(CALM, reset_every=2))
+    for batch in range(5):
+        forgetful.step(small_world.make_images(batch))
+    assert forgetful.signals().steps == 1
