@@ -1,8 +1,9 @@
 """The rule that recommends a candidate from the label-free scores; it is decided here and nowhere else.
 
-It was chosen on drawings (the model pocket), where mutual information ranks candidates best; docs/tune.md has the
-numbers. Two guards limit the harm where it errs. A candidate that contradicts the frozen model on most of the images
-that it is surest of has left the task. And a gain too small to mean anything does not replace the default.
+Among the criteria, diversity is the one that ranks candidates well on drawings and on photographs; mutual information,
+which rewards certainty too, does so on drawings alone. docs/tune.md has the numbers. Two guards limit the harm where
+it errs. A candidate that contradicts the frozen model on most of the images that it is surest of has left the task. And
+a gain too small to mean anything does not replace the default.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-CRITERION = "information"
+CRITERION = "diversity"
 LEAST_AGREEMENT = 0.5  # with the frozen model, on the images it is most confident of
 LEAST_GAIN = 0.01  # of the criterion over the default, in parts of its largest possible value
 
 RULE = (
-    "the largest mutual information among the candidates that agree with the frozen model on at least half of the "
-    "images it is most confident of; the default, unless that gains at least 1 % of ln(classes)"
+    "the largest diversity of the answers among the candidates that agree with the frozen model on at least half of "
+    "the images it is most confident of; the default, unless that gains at least 1 % of ln(classes)"
 )
 
 

@@ -9,8 +9,8 @@ import pytest
 from lmr.bench.tune.rule import choose_best, recommend
 
 
-def score(information: float, agreement: float = 1.0) -> dict[str, float]:
-    return {"information": information, "agreement": agreement}
+def score(diversity: float, agreement: float = 1.0) -> dict[str, float]:
+    return {"diversity": diversity, "agreement": agreement}
 
 
 @pytest.mark.parametrize(
