@@ -85,8 +85,8 @@ def _draw(setting: Setting, lines: Sequence[HaulLine]) -> Draw:
             axes.plot(images, line.gains, **style)
             ends.append((line.label, float(images[-1]), float(line.gains[-1]), str(style["color"])))
         axes.axhline(0, color="#555555", linewidth=0.9)
-        axes.set(xlabel="images", ylabel="accuracy − zero-shot, points")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set(xlabel="thousand images", ylabel="accuracy − zero-shot, points")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,g}")
         label_ends(axes, ends)
         seeds = max(line.seeds for line in lines)
         return (
