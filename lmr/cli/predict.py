@@ -100,8 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="X",
         help="spend at most X plain forwards per image: use the switch of the method that was measured to keep most "
-        "of its gain within that (the published method takes about 3, the model alone 1); of equal ones the cheapest, "
-        "so that 3 or more may give emit='before' and not the published method",
+        "of its gain within that (the published method takes about 3, the model alone 1)",
     )
     add_prompt_options(parser)
     add("--batch-size", type=int, default=64, metavar="N", help="images per adaptation step (default: %(default)s)")
