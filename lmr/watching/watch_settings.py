@@ -12,6 +12,7 @@ from lmr.core.spec import convert, format_spec, parse_spec, suggest
 
 Mode = Literal["on", "report"]
 MODES = ("on", "report", "off")  # what the command line offers
+EARLIER_NAMES = {"canary_spread": "spread"}  # of thresholds, in the rows of finished runs
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def read_watch(text: str) -> WatchSettings | None:
         return None
     if text in MODES:
         return WatchSettings(mode=convert(text, Mode, "the mode of a watch"))
-    name, values = parse_spec(text)
+    name, given = parse_spec(text)
+    values = {EARLIER_NAMES.get(key, key): value for key, value in given.items()}
     own, limits = (
         {item.name for item in dataclasses.fields(kind)} - {"thresholds"} for kind in (WatchSettings, Thresholds)
     )

@@ -22,6 +22,13 @@ def test_spec_makes_the_same_settings() -> None:
     )
 
 
+def test_earlier_names_are_still_read() -> None:
+    """Rows of finished runs have them, and a report reads those."""
+    settings = read_watch("watch(canary_spread=0.8, drift=0.1)")
+    assert settings is not None
+    assert settings.thresholds == Thresholds(spread=0.8, drift=0.1)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
