@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
+from http.client import HTTPResponse
 
 import pytest
 from service_maker import TIMEOUT, ScriptedService, make_file
@@ -85,4 +87,6 @@ def test_requests_one_after_the_other_share_a_connection(service: ScriptedServic
     with connect(service) as made:
         for _ in range(3):
             made.sendall(HEAD + b"\r\n")
-            assert made.recv(65536).startswith(b"HTTP/1.1 200")
+            answer = HTTPResponse(made)
+            answer.begin()
+            assert (answer.status, json.loads(answer.read())) == (200, {"status": "alive"})
