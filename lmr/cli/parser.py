@@ -33,6 +33,7 @@ COMMANDS = {
     "tune": Command("choose the values of a method on unlabelled images", "tune"),
     "cost": Command("measure what a step of each method costs on this machine", "cost"),
     "cost-text": Command("measure what encoding all prompts at every batch costs", "measuring.cost_text"),
+    "cost-ray": Command("measure what Ray adds to a bench", "measuring.cost_ray"),
     "watch-trials": Command("try the watch on streams that go wrong and on healthy ones", "measuring.watch_trials"),
     "fetch": Command("get a dataset, or check one", "fetch"),
     "bench": Command("run methods on benchmarks; resumes if interrupted", "bench"),

@@ -7,6 +7,7 @@ what was left out and should be looked at. Errors are exceptions and are not log
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,3 +26,18 @@ def show_warnings() -> Iterator[None]:
         yield
     finally:
         LOGGER.removeHandler(handler)
+
+
+@contextmanager
+def hide_logs() -> Iterator[None]:
+    """Log nothing from this thread within this context: for objects that are made only to check something."""
+    thread = threading.get_ident()
+
+    def keep(_: logging.LogRecord) -> bool:
+        return threading.get_ident() != thread
+
+    LOGGER.addFilter(keep)
+    try:
+        yield
+    finally:
+        LOGGER.removeFilter(keep)

@@ -33,7 +33,7 @@ def complete(script: str, *words: str) -> list[str]:
 def test_bash_completes_commands_options_and_choices(capsys: pytest.CaptureFixture[str]) -> None:
     script = write("bash", capsys)
     assert complete(script, "") == [*COMMANDS, "--help", "--version"]
-    assert complete(script, "co") == ["cost", "cost-text", "corruptions", "completion"]
+    assert complete(script, "co") == ["cost", "cost-text", "cost-ray", "corruptions", "completion"]
     assert complete(script, "predict", "--mo") == ["--model"]
     assert complete(script, "predict", "photos", "--re") == ["--resume"]
     assert complete(script, "bench", "pocket", "--order", "") == list(ORDERS)

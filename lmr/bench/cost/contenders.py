@@ -21,6 +21,8 @@ from lmr.bench.cost.plain.loop import PlainLoop, find_plain_loop
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, Prediction, list_arguments
+from lmr.core.prompts.context_tuner import ContextTuner
+from lmr.core.prompts.prompt_method import ContextMethod
 from lmr.core.registry import create
 from lmr.core.traits import Passes
 from lmr.core.views.pixel_scale import PixelScale
@@ -111,6 +113,8 @@ class ContenderFactory:
         """A contender by its entry."""
         if entry.kind == "forward":
             return self._build_forward(entry)
+        if entry.kind in ("prompts", "context"):
+            return self._build_prompts(entry)
         if entry.kind in ("transformers", "plain"):
             return self._build_plain(entry)
         if entry.kind in ("streams", "singles"):
@@ -177,6 +181,25 @@ class ContenderFactory:
                 return StepOutcome(clip.logits(clip.cosines(clip.features(images))))
 
         return CostContender(entry, "", self.batch_size, 0, run)
+
+    def _build_prompts(self, entry: Entry) -> CostContender:
+        """All prompts once, for one image: encoded, or encoded with the gradient of a loss along their context."""
+        clip = self.classifier(entry, self.batch_size)
+        text = clip.text
+        if text is None or text.learn is None:
+            raise LmrError("The text tower of this model takes no vectors in place of words; measure other methods.")
+        prompts = text.learn(ContextMethod.context, clip.names)
+        tuner = ContextTuner(text, prompts, ContextMethod.chunk, clip.prototypes.dtype)
+        slopes = torch.ones_like(tuner.start_prototypes).unsqueeze(0)
+        learns = entry.kind == "context"
+
+        def run() -> StepOutcome:
+            return StepOutcome(tuner.pull_back(tuner.start, slopes) if learns else tuner.encode(tuner.start))
+
+        passes = Passes(0, text_forwards=1, text_backwards=float(learns), own_prompts=True)
+        passes = replace(passes, shared_tokens=1 + tuner.shape[0])
+        trainable = len(tuner.start) if learns else 0
+        return CostContender(entry, "", 1, trainable, run, count_passes=lambda learning: passes)
 
     def _build_plain(self, entry: Entry) -> CostContender:
         """The loop of a method on transformers, or a forward of transformers alone."""

@@ -14,9 +14,16 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.registry import find_method, split_address
 from lmr.core.spec import format_spec, parse_spec
-from lmr.core.traits import Tower
+from lmr.core.traits import Tower, Trained
 
-Kind = Literal["forward", "transformers", "method", "plain", "streams", "singles"]
+Kind = Literal["forward", "transformers", "prompts", "context", "method", "plain", "streams", "singles"]
+
+NAMES: dict[Kind, str] = {  # of contenders without a method
+    "forward": "forward",
+    "transformers": "transformers forward",
+    "prompts": "prompts forward",
+    "context": "prompts gradient",
+}
 
 SHARES = {"all": 1.0, "half": 0.5, "none": 0.0}
 
@@ -34,7 +41,7 @@ class Entry:
 
     @cached_property
     def method(self) -> type[Method] | None:
-        """The method; None for a forward."""
+        """The method; None for a contender that is a part of a step."""
         if not self.spec:
             return None
         file, spec = split_address(self.spec)
@@ -54,15 +61,13 @@ class Entry:
     @property
     def needs_text(self) -> bool:
         """Whether the text tower or its input adapts, so that every class needs a prompt."""
-        return self.method is not None and Tower.TEXT in self.method.towers
+        return self.kind in ("prompts", "context") or (self.method is not None and Tower.TEXT in self.method.towers)
 
     @property
     def name(self) -> str:
         """What the table says."""
-        if self.kind == "forward":
-            return "forward"
-        if self.kind == "transformers":
-            return "transformers forward"
+        if self.kind in NAMES:
+            return NAMES[self.kind]
         if self.kind == "plain":
             return f"plain {self.method.label if self.method else ''}"
         if self.kind in ("streams", "singles"):
@@ -107,6 +112,8 @@ def list_entries(
     entries = [Entry("forward")]
     if transformers:
         entries.append(Entry("transformers"))
+    if any(entry.method is not None and entry.method.trained is Trained.CONTEXT for entry in asked):
+        entries += [Entry("prompts"), Entry("context")]
     for entry in asked:
         entries += _expand(entry, batch_size)
     if switches:

@@ -23,6 +23,7 @@ from lmr.bench.plans.choices import DTYPES, KEYS, RESETS
 from lmr.bench.plans.prompt_sets import PromptSet, read_prompt_set
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.log import hide_logs
 from lmr.core.registry import (
     AUTO,
     create,
@@ -279,7 +280,8 @@ def _complete(label: str, spec: str, file: str | None, presets: Iterable[str]) -
     known = {*method.presets, AUTO}
     preset = values.get("preset", next((preset for preset in presets if preset in known), "default"))
     completed = format_spec(name, {"preset": preset} | values)
-    made = create(completed, _make_small_classifier())  # checks the values
+    with hide_logs():  # what a method misses in this classifier says nothing of the one that it will run with
+        made = create(completed, _make_small_classifier())  # checks the values
     digest = None if file is None else load_method_file(file)
     size = method.presets["default" if preset == AUTO else preset].batch_size
     return Contender(label or name_contender(spec), completed if preset == AUTO else made.spec, size, file, digest)

@@ -45,6 +45,7 @@ def write_random_vit(folder: Path) -> LoadModel:
     from lmr.models.clip.clip_model import random_clip
     from lmr.models.clip.image_tower import VisionTower
     from lmr.models.clip.text_tower import TextTower
+    from lmr.models.formats.huggingface_folder import write_model
     from lmr.models.formats.to_transformers import build_transformers_clip
 
     path = folder / "random-vit-b-16"
@@ -54,7 +55,7 @@ def write_random_vit(folder: Path) -> LoadModel:
         assert isinstance(image, VisionTower)
         assert side is not None
         assert isinstance(side.tower, TextTower)
-        build_transformers_clip(image, side.tower).save_pretrained(path)
+        write_model(build_transformers_clip(image, side.tower), path)
     return LoadModel("ViT-B/16, random weights", str(path), VIT_CLASSES, 224)
 
 

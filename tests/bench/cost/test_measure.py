@@ -178,6 +178,9 @@ def test_aims_are_judged_by_measured_ratios() -> None:
         make_row(Entry("plain", "lmr"), (8.0, 8.0, 8.0), peak_bytes=400),
         make_row(Entry("method", "batclip"), (9.0, 9.0, 9.0), peak_bytes=5 * 10**9),
         make_row(Entry("method", "zero"), (70.0, 71.0, 72.0)),
+        make_row(Entry("prompts"), (1.0, 1.0, 1.0)),
+        make_row(Entry("context"), (2.0, 2.1, 2.3)),
+        make_row(Entry("method", "tpt"), (9.0, 9.0, 9.0), peak_bytes=2 * 10**9),
         make_row(Entry("streams", "lmr", streams=16), (2.0, 2.0, 2.0)),
         make_row(Entry("singles", "lmr", streams=16), (1.0, 1.0, 1.0)),
     ]
@@ -192,6 +195,7 @@ def test_aims_are_judged_by_measured_ratios() -> None:
     assert seen[5] == (pytest.approx(4.0 / 9.0), "met")
     assert seen[6] == (5e9, "missed")
     assert seen[7] == (pytest.approx(71.0 / 1.1), "met")  # of the views
+    assert seen[8:] == [(pytest.approx(2.1), "met"), (2e9, "met")]  # of the prompts
     first = verdicts["our forward / transformers' forward"]
     assert (first.low, first.high) == (0.5, 1.0)
     assert all(verdict.word == "for ViT-B/16" for verdict in judge_aims(rows, "ViT-B/16"))
@@ -299,6 +303,36 @@ def test_prompts_are_counted_as_often_as_a_method_encodes_them() -> None:
     prompt, image = count_text(factory.model.text.config, 16), count_image(factory.model.tower)
     more = factory.count_flops(contender, outcome) - factory.count_flops(before, outcome)
     assert more == 8 * (image.forward + count_comparison(48, 16).forward) + 16 * prompt.forward
+
+
+def test_prompts_of_one_image_are_measured_apart() -> None:
+    """What TPT does with its prompts, beside its whole step: once without and once with gradient."""
+    report = measure_cost(**SMALL, methods=["tpt(views=2)"], rounds=1, memory=False, plain=False, streams=1)
+    rows = {row.entry.name: row for row in report.tables[0].rows}
+    assert list(rows) == ["forward", "prompts forward", "prompts gradient", "tpt(views=2)"]
+    forward, gradient = rows["prompts forward"], rows["prompts gradient"]
+    assert forward.images == gradient.images == 1
+    assert (forward.trainable, gradient.trainable) == (0, rows["tpt(views=2)"].trainable)
+    model = find_measured_model(ModelSource(random="small"))
+    own = count_text(model.text.config, model.average, shared=1 + 4)
+    assert forward.flops == 16 * own.forward
+    assert gradient.flops == 16 * (own.forward + own.backward)
+    (verdict,) = [verdict for verdict in report.tables[0].verdicts if verdict.aim.top == "context"]
+    assert verdict.value == pytest.approx(gradient.median_ms / forward.median_ms)
+    assert "prompts forward" not in [
+        entry.name for entry in list_entries(["batclip"], 4, 1, transformers=False, text=True)
+    ]
+
+
+def test_gradient_of_the_prompts_is_that_of_autograd() -> None:
+    factory = ContenderFactory(find_measured_model(ModelSource(random="small")), 2, 12)
+    prompts, gradient = (factory.build(Entry(kind)).run().logits for kind in ("prompts", "context"))
+    text = factory.classifier(Entry("context"), 2).text
+    learnt = text.learn("a photo of a", [])
+    words = learnt.start(text.tower).detach().requires_grad_()
+    found = torch.nn.functional.normalize(learnt.encode(text.tower, torch.arange(12), words), dim=-1)
+    torch.testing.assert_close(prompts, found.detach())
+    torch.testing.assert_close(gradient[0], torch.autograd.grad(found.sum(), words)[0].flatten())
 
 
 def test_a_step_faster_than_its_arithmetic_is_an_error() -> None:

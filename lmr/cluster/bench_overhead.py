@@ -1,0 +1,184 @@
+"""``lmr cost-ray``: what a bench on Ray nodes costs against worker processes of this machine, by turns in one run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lmr.bench.columns import align
+from lmr.bench.plans.plan import Plan
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running.bench import Hire, run_bench
+from lmr.bench.running.crew import Crew, Event, TaskCrew
+from lmr.bench.running.row import Row
+from lmr.bench.running.run import SAVE_SECONDS
+from lmr.cluster.nodes import find_nodes, list_versions
+from lmr.cluster.ray_bench import plan_members
+from lmr.cluster.ray_connection import import_ray
+from lmr.cluster.ray_crew import RayCrew
+from lmr.core.errors import LmrError
+
+NODES = 2  # with one core each; as many workers on this machine
+AIM = 0.9  # of the images per second of the workers
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One bench: seconds until all workers were at work, and the images and seconds while all of them were."""
+
+    start: float
+    images: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Images per second."""
+        return self.images / self.seconds
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What was measured: benches on this machine and on Ray in pairs, and the seconds that the nodes took to start."""
+
+    workers: list[Turn]
+    nodes: list[Turn]
+    cluster_seconds: float
+    rows: int  # of each bench; all are the same
+
+    @property
+    def shares(self) -> list[float]:
+        """Images per second on Ray, as a share of those of the workers, turn by turn."""
+        return [there.rate / here.rate for here, there in zip(self.workers, self.nodes, strict=True)]
+
+    def describe(self) -> str:
+        """The table and the verdict."""
+        lines = [["", "images/s", "in the turns", "start-up s"]]
+        kinds = {f"{NODES} workers": self.workers, f"{NODES} nodes on Ray": self.nodes}
+        for name, turns in kinds.items():
+            rates, start = [turn.rate for turn in turns], statistics.median(turn.start for turn in turns)
+            spread = f"{min(rates):.1f} - {max(rates):.1f}"
+            lines.append([name, f"{statistics.median(rates):.1f}", spread, f"{start:.1f}"])
+        share = statistics.median(self.shares)
+        verdict = "met" if share >= AIM else "missed"
+        spread = f"{min(self.shares):.2f} to {max(self.shares):.2f} in the turns"
+        return "\n".join(
+            [
+                align(lines),
+                "",
+                f"Share: {share:.2f} ({spread}); aim: >= {AIM:g}, {verdict}.",
+                f"The nodes themselves took {self.cluster_seconds:.1f} s to start, once. "
+                f"All {self.rows} rows are the same on both sides.",
+            ]
+        )
+
+
+class TimedCrew:
+    """A crew whose work is timed from the moment when all its workers have begun until the first finds nothing left."""
+
+    def __init__(self, crew: TaskCrew) -> None:
+        self.crew, self.count = crew, crew.count
+        self.turn: Turn | None = None
+        self._hired = time.monotonic()
+
+    def __enter__(self) -> TimedCrew:
+        self.crew.__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.crew.__exit__(*problem)
+
+    def describe(self, worker: int) -> str:
+        """Where a worker is."""
+        return self.crew.describe(worker)
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
+        """The events of the crew."""
+        done, reached, begun = set[str](), dict[str, int](), dict[int, float]()
+        images_before = 0
+        for event in self.crew.run(tasks):
+            now = time.monotonic()
+            if event.kind in ("progress", "done"):
+                reached[event.task.run] = event.task.images if event.kind == "done" else event.images
+            if event.kind == "progress" and len(begun) < self.count and event.worker not in begun:
+                begun[event.worker] = now
+                images_before = sum(reached.values())
+            if event.kind in ("done", "failed"):
+                done.add(event.task.run)
+                if len(done) == len(tasks) - self.count + 1 and len(begun) == self.count:
+                    first = max(begun.values())
+                    self.turn = Turn(first - self._hired, sum(reached.values()) - images_before, now - first)
+            yield event
+
+
+def measure_overhead(plans: Sequence[Plan], turns: int, root: str | None, say: Callable[[str], None]) -> Overhead:
+    """Run the plans ``turns`` times with workers of this machine and as often on the nodes of a cluster."""
+    if turns < 1:
+        raise LmrError(f"Expected at least one turn, got {turns}.")
+    if len(list_tasks(list(plans), root, say)) <= NODES:
+        raise LmrError(f"Expected a plan with more than {NODES} runs, so that all workers are busy for a time.")
+    began = time.monotonic()
+    with _start_nodes() as ray:
+        nodes, versions = find_nodes(ray), list_versions()
+        cluster_seconds = time.monotonic() - began
+
+        def hire_here(tasks: Sequence[Task], folder: Path, seconds: float) -> Crew:
+            return Crew(NODES, 1, folder, seconds)
+
+        def hire_there(tasks: Sequence[Task], folder: Path, seconds: float) -> RayCrew:
+            count, threads = plan_members(tasks, nodes, NODES)
+            return RayCrew(ray, count, threads, folder, seconds, versions, NODES)
+
+        found: dict[Hire, list[Turn]] = {hire_here: [], hire_there: []}
+        kept: dict[str, Any] = {}
+        for number in range(turns):
+            for hire, side in found.items():
+                turn, rows = _run(plans, root, hire)
+                side.append(turn)
+                own = {row.run: row.compare() for row in rows}
+                if own != (kept or own):
+                    raise LmrError("The rows of the workers and of the nodes differ; please report this.")
+                kept = own
+            here, there = (side[-1].rate for side in found.values())
+            say(f"turn {number + 1} of {turns}: {here:.1f} images/s with workers, {there:.1f} on Ray.")
+    return Overhead(found[hire_here], found[hire_there], cluster_seconds, len(kept))
+
+
+def _run(plans: Sequence[Plan], root: str | None, hire: Hire) -> tuple[Turn, list[Row]]:
+    crews: list[TimedCrew] = []
+
+    def hire_timed(tasks: Sequence[Task], folder: Path, seconds: float) -> TimedCrew:
+        crews.append(TimedCrew(hire(tasks, folder, seconds)))
+        return crews[0]
+
+    with TemporaryDirectory(prefix="lmr-cost-ray-") as folder:
+        outcome = run_bench(plans, folder, root=root, save_seconds=SAVE_SECONDS, screen=io.StringIO(), hire=hire_timed)
+    if outcome.failures:
+        raise LmrError(f"A run failed: {outcome.failures[0].words}")
+    turn = crews[0].turn
+    if turn is None or not turn.images:
+        raise LmrError(f"The plan ended before {NODES} workers were at work; give one with more or longer runs.")
+    return turn, outcome.rows
+
+
+@contextlib.contextmanager
+def _start_nodes() -> Iterator[Any]:
+    """Ray, connected to a cluster of nodes with one core each on this machine."""
+    ray = import_ray()
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        for _ in range(NODES - 1):
+            cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield ray
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
