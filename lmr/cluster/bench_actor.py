@@ -6,6 +6,7 @@ its row, goes to the driver, which alone writes to the folder of the bench.
 
 from __future__ import annotations
 
+import gc
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
@@ -78,6 +79,7 @@ class BenchActor(CrewActor):
         self.news = News()
         self.lock = threading.Lock()
         self.digests: dict[tuple[object, ...], str] = {}
+        gc.freeze()  # measuring memory collects garbage for every run, and there is none in the modules, Ray's least
 
     def read_news(self) -> News:
         """What happened since the last call."""

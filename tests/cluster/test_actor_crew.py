@@ -146,6 +146,32 @@ def test_node_where_a_member_died_is_used_when_it_is_the_last() -> None:
     assert events[2][2] == deaths[0][:1]
 
 
+def test_node_where_a_member_died_is_used_when_the_others_stay_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_crew, "START_SECONDS", 0.2)
+    deaths: list[str] = []
+
+    def work(node: str, run: str) -> Any:
+        if not deaths:
+            deaths.append(node)
+            return ray.exceptions.ActorDiedError()
+        return Result()
+
+    ray = FakeRay(work, a=1, b=1)
+    ray.taken["b" * 56] = 1  # by other programs, for good
+    with PlainCrew(ray, 1, 1) as crew:
+        events = list(crew.run(list_jobs(2)))
+    assert [kind for kind, _, _ in events] == ["word", "done", "done"]
+    assert {where for kind, _, where in events if kind == "done"} == {"a"}
+
+
+def test_no_free_core_ends_the_crew_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_crew, "START_SECONDS", 0.2)
+    ray = FakeRay(lambda node, run: Result(), a=1)
+    ray.taken["a" * 56] = 1
+    with PlainCrew(ray, 1, 1) as crew, pytest.raises(LmrError, match="'ray status' shows what uses them"):
+        list(crew.run(list_jobs(1)))
+
+
 def test_members_end_whatever_goes_wrong_at_the_stop() -> None:
     ray = FakeRay(lambda node, run: None, a=2)
     crew = PlainCrew(ray, 2, 1)
