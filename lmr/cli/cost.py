@@ -79,8 +79,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         f"(default: {OUT})")  # fmt: skip
 
 
-def run(options: argparse.Namespace) -> None:
-    """Measure, write the files and print the table."""
+def run(options: argparse.Namespace) -> str | None:
+    """Measure, write the files and print the table; the complaint is what cannot be right in it."""
     from lmr.bench.cost.measure import measure_cost
     from lmr.bench.cost.measured_model import SMALL
     from lmr.bench.cost.settings import METHODS
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
         raise LmrError("--small includes its own model; leave out the model and --random.")
     if options.predict:
         _measure_predict(options)
-        return
+        return None
     if options.images is not None:
         raise LmrError("--images is for --predict; the number of images of a step is --batch-size.")
     minutes = MINUTES if options.minutes is None else options.minutes
@@ -114,6 +114,7 @@ def run(options: argparse.Namespace) -> None:
     )
     print(report.to_text())
     print(f"Written to {out}: cost.txt, cost.md, cost.json")
+    return "\n".join(doubt for table in report.tables for doubt in table.doubts) or None
 
 
 def _measure_predict(options: argparse.Namespace) -> None:

@@ -37,6 +37,7 @@ class StepOutcome:
     stepped: bool | None = None  # whether the state moved
     forwards: float | None = None  # passes per image, where they were watched
     backwards: float | None = None
+    widest: int = 0  # images of the largest pass that was watched
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class PassWatch:
 
     def __init__(self, images: int) -> None:
         self.images, self._encoded, self._taught = images, 0, 0
+        self.widest = 0  # images that were encoded at once
 
     @property
     def forwards(self) -> float:
@@ -95,6 +97,7 @@ class PassWatch:
 
     def _watch(self, encoder: nn.Module, given: tuple[Any, ...], features: Tensor) -> None:
         self._encoded += len(features)
+        self.widest = max(self.widest, len(features))
         if features.requires_grad:
             features.register_hook(self._count)  # type: ignore[no-untyped-call]
 

@@ -27,12 +27,13 @@ limit ms: time of the necessary matrix products at the rate measured in the same
 
 @dataclass(frozen=True)
 class CostTable:
-    """All rows of one batch size, the machine's rate of matrix products, and notes."""
+    """All rows of one batch size, the machine's rate of matrix products, notes, and what cannot be right."""
 
     batch_size: int
     rows: list[Measurement]
     rate: float | None
     notes: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
     aimed: bool = True  # whether the model has the size that the aims were set for
 
     @property
@@ -53,7 +54,8 @@ class CostReport:
         parts = [_describe(self.protocol)]
         for table in self.tables:
             parts += [f"Batch size {table.batch_size}{_say_rate(table.rate)}", align(_list_rows(table.rows))]
-            parts += ["\n".join(table.notes)] * bool(table.notes)
+            said = [*table.notes, *table.doubts]
+            parts += ["\n".join(said)] * bool(said)
             if table.verdicts:
                 parts += [f"Aims, set for {AIMED_SETTING}:", align(_list_verdicts(table.verdicts))]
         return "\n\n".join([*parts, LEGEND]) + "\n"
@@ -64,7 +66,8 @@ class CostReport:
         parts = [parts[0], "\n".join(parts[1:])]
         for table in self.tables:
             parts += [f"## Batch size {table.batch_size}{_say_rate(table.rate)}", _mark(_list_rows(table.rows))]
-            parts += ["\n".join(f"* {note}" for note in table.notes)] * bool(table.notes)
+            said = [*table.notes, *table.doubts]
+            parts += ["\n".join(f"* {note}" for note in said)] * bool(said)
             if table.verdicts:
                 parts += [f"Aims, set for {AIMED_SETTING}:", _mark(_list_verdicts(table.verdicts))]
         return "\n\n".join([*parts, LEGEND]) + "\n"
@@ -75,7 +78,8 @@ class CostReport:
         for table in self.tables:
             verdicts = [dataclasses.asdict(verdict) | {"word": verdict.word} for verdict in table.verdicts]
             rows = [row.to_json() for row in table.rows]
-            facts = {"batch_size": table.batch_size, "flops_per_second": table.rate, "notes": table.notes}
+            facts: dict[str, Any] = {"batch_size": table.batch_size, "flops_per_second": table.rate}
+            facts |= {"notes": table.notes, "doubts": table.doubts}
             tables.append({**facts, "rows": rows, "aims": verdicts})
         return {"protocol": self.protocol, "tables": tables}
 

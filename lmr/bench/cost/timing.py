@@ -19,17 +19,13 @@ if TYPE_CHECKING:
 FEWEST, MOST = 3, 30  # rounds when a budget of minutes decides
 
 
-def warm_up(
-    contenders: Sequence[CostContender], matrices: MatrixRate | None, bar: tqdm[Never]
-) -> dict[str, StepOutcome]:
+def warm_up(contenders: Sequence[CostContender], bar: tqdm[Never]) -> dict[str, StepOutcome]:
     """One step of each, not measured: libraries load and memory is allocated. Returns what came out."""
     outcomes = {}
     for contender in contenders:
         bar.set_description(f"warm-up: {contender.entry.name}".ljust(34))
         outcomes[contender.entry.name] = _watch_step(contender)
         bar.update()
-    if matrices is not None:
-        matrices.measure(keep=False)
     return outcomes
 
 
@@ -61,7 +57,7 @@ def _watch_step(contender: CostContender) -> StepOutcome:
     watch = PassWatch(contender.images)
     with watch.observe(contender.encoder):
         outcome = _take_step(contender)[1]
-    return dataclasses.replace(outcome, forwards=watch.forwards, backwards=watch.backwards)
+    return dataclasses.replace(outcome, forwards=watch.forwards, backwards=watch.backwards, widest=watch.widest)
 
 
 def _take_step(contender: CostContender) -> tuple[float, StepOutcome]:

@@ -53,7 +53,7 @@ def test_counted_passes_are_those_that_a_step_makes(name: str) -> None:
     spec = format_spec(name, {key: value for key, value in FEW.items() if key in list_arguments(method)})
     factory = ContenderFactory(find_measured_model(ModelSource(random="small")), BATCH, CLASSES)
     contender = factory.build(Entry("method", spec))
-    (outcome,) = warm_up([contender], None, tqdm(disable=True)).values()
+    (outcome,) = warm_up([contender], tqdm(disable=True)).values()
     passes, text, tower = contender.count_passes(1.0), factory.model.text, factory.model.tower
     assert passes is not None
     assert text is not None
@@ -80,7 +80,7 @@ def test_counted_passes_are_those_that_a_step_makes(name: str) -> None:
 def test_a_method_with_a_memory_is_measured_over_a_whole_cycle_with_a_full_memory(batch_size: int) -> None:
     factory = ContenderFactory(find_measured_model(ModelSource(random="small")), batch_size, CLASSES)
     contender = factory.build(Entry("method", "rotta(memory=8, every=12)"))
-    (outcome,) = warm_up([contender], None, tqdm(disable=True)).values()
+    (outcome,) = warm_up([contender], tqdm(disable=True)).values()
     assert contender.images == {4: 12, 6: 12, 16: 16}[batch_size]
     assert outcome.backwards == pytest.approx(8 / contender.images)
     assert outcome.forwards == pytest.approx(1 + 2 * 8 / contender.images)
@@ -91,7 +91,7 @@ def test_a_share_is_of_the_images_of_a_stream(kind: Kind, size: int) -> None:
     """In batches of two, and of one image a stream, more learn than a quarter of them."""
     factory = ContenderFactory(find_measured_model(ModelSource(random="small")), size, CLASSES)
     contender = factory.build(Entry(kind, "lmr(share=0.25)", streams=4))
-    (outcome,) = warm_up([contender], None, tqdm(disable=True)).values()
+    (outcome,) = warm_up([contender], tqdm(disable=True)).values()
     passes = contender.count_passes(1.0)
     assert passes is not None
     assert (passes.forwards, passes.backwards) == (outcome.forwards, outcome.backwards)
