@@ -20,6 +20,7 @@ from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.state import read_state, write_state
+from lmr.watching.watched import Watched
 
 SAVE_SECONDS = 30.0  # between checkpoints
 
@@ -156,5 +157,8 @@ class Trials:
     def _start_again(self) -> None:
         self.batches, self.places, self.frozen = 0, torch.empty(0, dtype=torch.int64), []
         for trial in self.trials:
-            trial.method.reset()
+            method = trial.method
+            (
+                method.forget if isinstance(method, Watched) else method.reset
+            )()  # a reset would stay as an event
             trial.probabilities, trial.overlaps = [], []

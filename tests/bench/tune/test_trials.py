@@ -167,6 +167,23 @@ def test_a_checkpoint_with_a_wrong_count_is_ignored(
     assert all(a.probabilities.equal(b.probabilities) for a, b in zip(again.collect(), whole.collect(), strict=True))
 
 
+def test_nothing_of_a_bad_checkpoint_stays_in_a_watched_candidate(
+    clip: lmr.ZeroShot, batches: list[TrialBatch], tmp_path: Path
+) -> None:
+    def make(path: Path | None) -> Trials:
+        return Trials([lmr.watch(lmr.create("lmr", clip))], "k", path)
+
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "s").run(_interrupt_after(batches[:1]))
+    tensors, facts = read_state(tmp_path / "s")
+    write_state(tmp_path / "s", tensors | {"places": tensors["places"][:-1].clone()}, facts)
+    again, whole = make(tmp_path / "s"), make(None)
+    for trials in (again, whole):
+        trials.run(lambda start: iter(batches[start:]))
+    found, expected = (trials.trials[0].method.state_dict() for trials in (again, whole))
+    assert found["watch"] == expected["watch"]
+
+
 def _interrupt_after(batches: list[TrialBatch]):  # type: ignore[no-untyped-def]
     def read(start: int) -> Iterator[TrialBatch]:
         yield from batches
