@@ -158,7 +158,5 @@ class Trials:
         self.batches, self.places, self.frozen = 0, torch.empty(0, dtype=torch.int64), []
         for trial in self.trials:
             method = trial.method
-            (
-                method.forget if isinstance(method, Watched) else method.reset
-            )()  # a reset would stay as an event
+            (method.forget if isinstance(method, Watched) else method.reset)()  # a reset would stay as an event
             trial.probabilities, trial.overlaps = [], []
