@@ -9,7 +9,7 @@ import pytest
 import torch
 from bimodal_reference import list_norms
 from torch import Tensor, nn
-from view_problem import ViewProblem, make_view_problem, make_views, measure_mean_entropy
+from view_problem import ViewProblem, encode_image, make_view_problem, make_views, measure_mean_entropy
 
 import lmr
 from lmr.methods.memo import MEMO
@@ -30,11 +30,7 @@ def adapt(problem: ViewProblem, views: Tensor, name: str, lr: float, decay: floa
         texts = problem.encode_texts(problem.context)
 
     def compare(images: Tensor) -> Tensor:
-        x = images.unfold(2, tower.config.patch, tower.config.patch).unfold(3, tower.config.patch, tower.config.patch)
-        patches = x.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2) @ tower.patches.weight.flatten(1).T
-        x = torch.cat([tower.class_token.expand(len(images), 1, -1), patches], 1) + tower.positions
-        raw = tower.ln_post(tower.blocks(tower.ln_pre(x))[:, 0]) @ tower.projection
-        return problem.scale * (raw / raw.norm(dim=1, keepdim=True)) @ texts.T
+        return problem.scale * torch.stack([encode_image(tower, image) for image in images]) @ texts.T
 
     measure_mean_entropy(compare(views[1:])).backward()
     optim.step()
