@@ -60,6 +60,8 @@ class Reference:
         ({"memory": 4, "alpha": 0.03, "beta": 2.0}, 1),
         ({"memory": 2, "keep": 0.3}, 12),
         ({"memory": 0}, 1),
+        ({"memory": 3, "beta": 0.0}, 1),
+        ({"memory": 3, "beta": 100.0}, 1),
     ],
     ids=str,
 )
