@@ -86,6 +86,16 @@ def test_image_is_not_among_the_views_that_are_made() -> None:
     assert sum(seen) == SIZES[0] * (3 + 1)
 
 
+@pytest.mark.parametrize(("mixed", "fill", "same"), [(True, 128.0, True), (True, 0.0, False), (False, 128.0, False)])
+def test_views_are_those_of_augmix_on_the_published_colour(mixed: bool, fill: float, same: bool) -> None:
+    clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+    image = torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(0))
+    views = lmr.ViewMaker(0, mixed, clip.pixels, (fill, 0.0, 0.0)).make(image, 0, 40)
+    given, own = (lmr.create("memo(views=40, lr=1e-3)", clip) for _ in range(2))
+    answer = given.step(torch.cat([image.unsqueeze(0), views]).unsqueeze(0)).logits
+    assert torch.equal(own.step(image.unsqueeze(0)).logits, answer) == same
+
+
 def test_batch_is_its_images_one_by_one_to_the_bit() -> None:
     clip = lmr.load("pocket").classifier(["red ring", "blue star"])
     images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
