@@ -99,6 +99,7 @@ class Method:
     restarts: ClassVar[bool] = False  # nothing of a batch stays for the next: ``predict`` answers as ``step`` does
     keeps_images: ClassVar[bool] = False  # the state holds images of the stream, so their shape must be known
     needs_clean: ClassVar[int] = 0  # clean images that it should ``study`` before the stream, where there are any
+    clean_argument: ClassVar[str] = ""  # of ``create``, under which it takes them
     many_streams: ClassVar[bool] = False
     one_stream_because: ClassVar[str] = ""  # why not, for the error message
     not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported
@@ -490,8 +491,7 @@ class Method:
 
     def _describe_predictions(self, mix: Mix) -> dict[str, float]:
         counts = self.state["predicted"][mix.active].cpu().double()
-        shares = counts.amax(1) / counts.sum(1).clamp(min=1)
-        return {"top_class_share": shares.mean().item()}
+        return {"top_class_share": (counts.amax(1) / counts.sum(1).clamp(min=1)).mean().item()}
 
 
 def list_arguments(method: type[Method]) -> list[str]:

@@ -143,7 +143,8 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
 
     Arguments of the call override the string, the string overrides the preset, the preset the defaults. A preset may
     also be in the string: ``lmr(preset="cifar10-c")``. The preset "auto" is what the method chooses for the number of
-    classes. A method in your own file is ``./mine.py:mine``.
+    classes. A method in your own file is ``./mine.py:mine``. Clean images that a method studies before the stream may
+    be given here too, under the name that it has for them: ``create("eata", clip, fisher_loader=batches)``.
 
     Examples:
         >>> import lmr, torch
@@ -159,6 +160,7 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
     name, values = parse_spec(split_address(spec)[1])
     if not isinstance(clip, ZeroShot):
         raise LmrError(f"Expected a ZeroShot, got {type(clip).__name__}; backbone.classifier(names) makes one.")
+    clean = arguments.pop(method.clean_argument, None)
     values = _use_own_names(method, values) | _use_own_names(method, arguments)
     named = values.pop("preset", None)
     preset = named if preset is None else preset
@@ -177,7 +179,10 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
     for key in values:
         if key not in known:
             raise LmrError(f"{name} has no argument {key!r}.{suggest(key, known)} It has: {', '.join(known)}.")
-    return method(clip, streams=streams, **values)
+    made = method(clip, streams=streams, **values)
+    if clean is not None:
+        made.study(clean)
+    return made
 
 
 def _use_own_names(method: type[Method], values: dict[str, Any]) -> dict[str, Any]:

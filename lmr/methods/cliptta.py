@@ -50,7 +50,7 @@ class CLIPTTA(NormMethod):
         "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=128),
         "cifar10-c": Preset({"shots": 4, "sample": 40}, _SOURCE, batch_size=128),
         "cifar100-c": Preset({"shots": 16, "sample": 128}, _SOURCE, batch_size=128),
-        "imagenet": Preset({"shots": 16, "sample": 1000, "batch": False}, _SOURCE + ": older class", batch_size=256),
+        "imagenet": Preset({"shots": 16, "sample": 64, "batch": False}, _SOURCE + ": older class", batch_size=256),
     }
 
     lr: float = 1e-4

@@ -116,15 +116,26 @@ class DMN(ViewMethod):
         label, uncertainty = int(mean.argmax()), float(-(mean * (mean + 1e-8).log()).sum())
         if not bool(views.isfinite().all()):
             return p[0] * math.nan, label, None, uncertainty
-        keys, held = self.state["keys"][stream], self.state["entropy"][stream] < self._free
+        text, keys = self.classifier.prototypes, self.state["keys"][stream]
         place = find_place(-self.state["entropy"][stream, label], -uncertainty)
-        weights = torch.exp(-self.beta * (1 - keys @ z)) * held
-        read = (weights.unsqueeze(1) @ keys).squeeze(1)
+        near, held = keys @ z, self.state["entropy"][stream] < self._free
+        own = keys[label]
         if place is not None:  # the row of its own class as it will be
-            own, near = keys[label].clone(), weights[label].clone()
-            own[place], near[place] = z, torch.exp(-self.beta * (1 - z @ z))
-            read[label] = near @ own
-        text = self.classifier.prototypes
-        read += torch.exp(-self.beta * (1 - text @ z)).unsqueeze(1) * text
+            own, near[label, place], held[label, place] = own.clone(), z @ z, True
+            own[place] = z
+        weights, by_text = self._weigh(near, held, text @ z)
+        read = (weights.unsqueeze(1) @ keys).squeeze(1)
+        read[label] = weights[label] @ own
+        read += by_text * text
         dynamic = self.classifier.logits(F.normalize(read, dim=-1) @ z).softmax(0)
         return (p[0] + self.alpha * dynamic + torch.finfo(p.dtype).tiny).log(), label, place, uncertainty
+
+    def _weigh(self, near: Tensor, held: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights [C, n] of the entries that are ``held``, and [C, 1] of the text, from their cosines with an image.
+
+        Only the direction of a class's sum counts, so its largest weight may be 1, and a large ``beta`` leaves one.
+        """
+        near = near.masked_fill(~held, -math.inf)
+        most = torch.cat([near, text.unsqueeze(1)], 1).amax(1, keepdim=True)
+        weights = torch.exp(self.beta * (near - most)).masked_fill(~held, 0)
+        return weights, torch.exp(self.beta * (text.unsqueeze(1) - most))

@@ -75,6 +75,12 @@ class DynaPrompt(ContextMethod):
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"order": (0, self.prompts - 1), "uses": COUNTS}
 
+    def _check_fit(self, tensors: Mapping[str, Tensor], rows: int) -> None:
+        super()._check_fit(tensors, rows)
+        order = tensors["order"]
+        if not torch.equal(order.sort(1).values, torch.arange(self.prompts, device=order.device).expand_as(order)):
+            raise LmrError("The tensor 'order' of the state does not name every prompt once; the state is damaged.")
+
     def adapt(self, images: Tensor, mix: Mix) -> Prediction:
         features, rows = self.encode_views(images, mix), self.take(mix)
         rows = {key: value.clone() for key, value in rows.items()}

@@ -27,10 +27,11 @@ class EATA(SelectiveMethod):
     """ETA's step with a penalty on changes of the parameters that matter most on clean images.
 
     The penalty is ``fisher`` times the sum of F (norm - start)^2 over all parameters. F is measured once on clean
-    images, before the stream: ``method.estimate_fisher(batches)``, which a bench calls. It is the mean over the batches
-    of the squared gradient of the batch's mean cross-entropy to the model's own labels, so it depends on the size of
-    the batches (64, of 2000 images, in the authors' code). It is part of the state: saved, loaded, and kept by
-    ``reset``. Without it there is no penalty, a step is ETA's, and the log says so once.
+    images, before the stream: ``create("eata", clip, fisher_loader=batches)``, or ``method.estimate_fisher(batches)``,
+    which a bench calls. It is the mean over the batches of the squared gradient of the batch's mean cross-entropy to
+    the model's own labels, so it depends on the size of the batches (64, of 2000 images, in the authors' code). It is
+    part of the state: saved, loaded, and kept by ``reset``. Without it there is no penalty, a step is ETA's, and the
+    log says so once.
 
     Without a diverse sample there is no step, also not of the penalty. The authors' SGD has no Nesterov term
     (``nesterov``). Of their weights for the penalty, 2000 is for ImageNet and 1 for CIFAR.
@@ -40,6 +41,7 @@ class EATA(SelectiveMethod):
     year = 2022
     needs_images = False
     needs_clean = 2000
+    clean_argument = "fisher_loader"
     presets: ClassVar[dict[str, Preset]] = {
         "default": Preset({}, f"learning rate and diversity of the {_PAPER}; penalty of {_OFFICIAL}", batch_size=200),
         "cifar10-c": Preset(

@@ -36,8 +36,8 @@ class SAR(NormMethod):
     authors' code. A running mean of the second loss below ``recovery`` restores the original norms and starts again;
     the momentum stays, also as in their code, which keeps the mean by mistake (issue 4 of mr-eggplant/SAR).
 
-    Norms of the blocks 9 to 11 (from 0) do not adapt, nor does one that is called ``norm``; a final norm of another
-    name, as CLIP's, does.
+    Norms of the blocks 9 to 11 (from 0) do not adapt, nor do those of a ``layer4`` or one that is called ``norm``; a
+    final norm of another name, as CLIP's, does.
     """
 
     source = "Niu et al. 2023"
@@ -63,7 +63,8 @@ class SAR(NormMethod):
         self.optim = Optimizer("sgd", self.lr, nesterov=False)
 
     def list_skipped(self) -> set[str]:
-        named = {name for name, _ in self.tower().named_modules() if name == "norm" or "norm." in name}
+        names = [name for name, _ in self.tower().named_modules()]
+        named = {name for name in names if name == "norm" or "norm." in name or "layer4" in name}
         return named | list_numbered_modules(self.tower(), _TOP)
 
     def begin(self, streams: int) -> dict[str, Tensor]:

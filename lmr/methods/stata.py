@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,14 +29,15 @@ class StatA(TransductiveMethod):
     variance of a class are mixed with those of the text: the share of the images is n / (alpha + n) for n images whose
     largest assignment the class is. After ``rounds`` of both a last round of updates makes the answer.
 
-    The means of a class without images keep the text. Made for batches in which few classes occur. The authors' code
-    has an option to count n softly, which is not offered here.
+    The means of a class without images keep the text. Made for batches in which few classes occur. ``count="soft"``, an
+    option of the authors' code, makes n the sum of the assignments to the class instead.
     """
 
     source = "Zanella et al. 2025"
     year = 2025
     needs_images = False
     label = "StatA"
+    added = ("count",)
     presets: ClassVar[dict[str, Preset]] = {
         name: Preset({}, _SOURCE) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")
     }
@@ -45,6 +46,7 @@ class StatA(TransductiveMethod):
     smooth: float = 1.0  # weight of linked images
     neighbours: int = 3
     rounds: int = 10
+    count: Literal["hard", "soft"] = "hard"  # how the images of a class are counted
 
     def prepare(self) -> None:
         self._require_not_negative("alpha", "smooth", "neighbours")
@@ -71,7 +73,9 @@ class StatA(TransductiveMethod):
     def _fit(self, features: Tensor, assigned: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances [C, D] of the classes from the assignments [N, C], mixed with those of the text."""
         text, mass = self.classifier.prototypes, assigned.sum(0).unsqueeze(1)
-        counts = torch.bincount(assigned.argmax(1), minlength=len(text)).to(features.dtype).unsqueeze(1)
+        counts = mass
+        if self.count == "hard":
+            counts = torch.bincount(assigned.argmax(1), minlength=len(text)).to(features.dtype).unsqueeze(1)
         share = counts / (self.alpha + counts + 1e-12)
         found = mass > torch.finfo(features.dtype).tiny
         weights = assigned.T / mass.where(found, 1)

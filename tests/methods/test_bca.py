@@ -84,6 +84,15 @@ def test_answer_is_the_one_before_the_update_and_predict_changes_nothing() -> No
     assert (method.state["means"][0] - method.classifier.prototypes).abs().max() > 0.01
 
 
+def test_threshold_itself_is_not_enough() -> None:
+    prototypes, features = plain.make_stream(8, 1)
+    method = plain.make_method("bca", prototypes)
+    largest = method._judge(method.classifier.features(features), 0)[0].max().item()  # to the last bit
+    for moved, tau in ((0, largest), (1, largest - 1e-9)):
+        info = plain.make_method(f"bca(tau1={tau!r}, tau2={tau!r})", prototypes).step(features).info
+        assert (info["means"], info["priors"]) == (moved, moved)
+
+
 def test_batch_is_its_images_one_by_one() -> None:
     prototypes, features = plain.make_stream(8, 60)
     single, batched = (plain.make_method("bca(c1=20)", prototypes) for _ in range(2))

@@ -149,6 +149,23 @@ def test_draws_depend_on_the_seed_and_the_stream_alone(tmp_path: Path) -> None:
     assert not torch.equal(ends[0], ends[2])
 
 
+def test_every_step_of_every_batch_draws_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, images = plain.make_problem()
+    draws = record_draws(monkeypatch)
+    method = plain.make_method("cliptta(steps=2, sample=12)", SCALE)
+    for batch in [*images.split(20), images[:20]]:
+        method.step(batch)
+    assert len({tuple(drawn) for drawn in draws[-4:]}) == 4
+
+
+@pytest.mark.parametrize("classes", [10, 50, 64, 100, 200, 1000])
+def test_sample_of_the_older_class_is_as_large_as_published(classes: int) -> None:
+    """max(64, C) images in all, the same number of every class."""
+    clip = lmr.ZeroShot(torch.nn.LayerNorm(4), torch.randn(classes, 4), input_shape=(4,))
+    method = lmr.create("cliptta", clip, preset="imagenet")
+    assert method.most == max(64, classes) // classes
+
+
 def test_memory_of_images_needs_their_shape() -> None:
     clip = plain.make_method("zeroshot", SCALE).classifier
     clip.input_shape = None

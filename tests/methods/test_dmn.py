@@ -60,6 +60,8 @@ class Reference:
         ({"memory": 4, "alpha": 0.03, "beta": 2.0}, 1),
         ({"memory": 2, "keep": 0.3}, 12),
         ({"memory": 0}, 1),
+        ({"memory": 3, "beta": 0.0}, 1),
+        ({"memory": 3, "beta": 100.0}, 1),
     ],
     ids=str,
 )
@@ -77,6 +79,31 @@ def test_stream_is_that_of_the_reference(given: dict[str, Any], views: int) -> N
     for label, own in enumerate(reference.memory):
         kept = method.state["keys"][0, label, : len(own)]
         torch.testing.assert_close(kept, torch.stack([key for _, key in own]) if own else kept, atol=1e-12, rtol=0)
+        assert method.state["entropy"][0, label, : len(own)].tolist() == pytest.approx([h for h, _ in own], abs=1e-12)
+
+
+def test_views_are_ranked_by_entropies_with_the_authors_epsilon() -> None:
+    """It takes about 1e-6 off for every class that is possible: the wider of two nearly equal views comes first."""
+    prototypes = torch.eye(7, dtype=torch.float64)
+
+    def write(own: float) -> Tensor:
+        """A view of class 6 with a probability that grows with ``own``, the other classes but the first two alike."""
+        return plain.unit(torch.tensor([0, 0, 1, 1, 1, 1, own], dtype=torch.float64))
+
+    def measure(view: Tensor) -> float:
+        p = (50.0 * view).softmax(0)
+        return float(-(p * p.log()).sum())
+
+    narrow = plain.unit(torch.tensor([1.01, 1, 0, 0, 0, 0, 0], dtype=torch.float64))
+    low, high = 1.0, 3.0
+    for _ in range(100):  # to an entropy that is larger by 1e-6
+        middle = (low + high) / 2
+        low, high = (middle, high) if measure(write(middle)) > measure(narrow) + 1e-6 else (low, middle)
+    wide = write(low)
+    assert 0 < measure(wide) - measure(narrow) < 2e-6
+    method = plain.make_method("dmn(keep=0.5)", prototypes, scale=50.0)
+    method.step(torch.stack([narrow, wide]).unsqueeze(0))
+    assert (method.state["entropy"][0, :, 0] < 1e6).nonzero().flatten().tolist() == [6]
 
 
 def test_predict_answers_as_if_the_image_came_now() -> None:

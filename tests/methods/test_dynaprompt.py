@@ -139,6 +139,15 @@ def test_predict_is_the_answer_to_an_image_that_arrives_now() -> None:
     assert not torch.equal(looked[1:2], method.step(views[1:2]).logits)
 
 
+def test_order_that_does_not_name_every_prompt_is_refused() -> None:
+    method = lmr.create("dynaprompt(prompts=3)", make_view_problem().classifier)
+    method.step(make_views(0, SIZES, VIEWS))
+    kept = method.state_dict()
+    kept["tensors"]["order"][0, 0] = kept["tensors"]["order"][0, 1]
+    with pytest.raises(lmr.LmrError, match="'order' of the state does not name every prompt once"):
+        method.load_state_dict(kept)
+
+
 @pytest.mark.parametrize("prompts", [0, 1001])
 def test_useless_number_of_prompts_gets_a_sentence(prompts: int) -> None:
     with pytest.raises(lmr.LmrError, match="Expected 'prompts' of dynaprompt from 1 to 1000"):

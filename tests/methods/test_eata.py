@@ -11,6 +11,7 @@ import norm_reference as plain
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 import lmr
 
@@ -140,6 +141,19 @@ def test_fisher_values_are_saved_and_stay_through_a_reset(tmp_path: Path) -> Non
     assert torch.equal(other.state["fisher"], values)
     assert values.any()
     assert all(map(torch.equal, [other.step(batch).logits for batch in images.split(8)], expected))
+
+
+def test_clean_images_can_be_given_when_it_is_created() -> None:
+    _, _, images = plain.make_problem()
+    clip = plain.make_method("eata").classifier
+    loader = DataLoader(TensorDataset(images, torch.zeros(len(images))), batch_size=16)
+    given, asked = lmr.create("eata", clip, fisher_loader=loader), lmr.create("eata", clip)
+    asked.estimate_fisher(images.split(16))
+    assert torch.equal(given.state["fisher"], asked.state["fisher"])
+    assert given.state["fisher"].any()
+    assert given.spec == asked.spec
+    with pytest.raises(lmr.LmrError, match="eta has no argument 'fisher_loader'"):
+        lmr.create("eta", clip, fisher_loader=loader)
 
 
 def test_streams_share_the_fisher_values() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from bimodal_reference import list_norms
 from torch import Tensor, nn
-from view_problem import ViewProblem, make_view_problem, make_views, measure_mean_entropy
+from view_problem import ViewProblem, encode_image, make_view_problem, make_views, measure_mean_entropy
 
 import lmr
 from lmr.methods.memo import MEMO
@@ -30,11 +30,7 @@ def adapt(problem: ViewProblem, views: Tensor, name: str, lr: float, decay: floa
         texts = problem.encode_texts(problem.context)
 
     def compare(images: Tensor) -> Tensor:
-        x = images.unfold(2, tower.config.patch, tower.config.patch).unfold(3, tower.config.patch, tower.config.patch)
-        patches = x.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2) @ tower.patches.weight.flatten(1).T
-        x = torch.cat([tower.class_token.expand(len(images), 1, -1), patches], 1) + tower.positions
-        raw = tower.ln_post(tower.blocks(tower.ln_pre(x))[:, 0]) @ tower.projection
-        return problem.scale * (raw / raw.norm(dim=1, keepdim=True)) @ texts.T
+        return problem.scale * torch.stack([encode_image(tower, image) for image in images]) @ texts.T
 
     measure_mean_entropy(compare(views[1:])).backward()
     optim.step()
@@ -88,6 +84,16 @@ def test_image_is_not_among_the_views_that_are_made() -> None:
     method.step(make_views(0, SIZES, 1)[:, 0])
     handle.remove()
     assert sum(seen) == SIZES[0] * (3 + 1)
+
+
+@pytest.mark.parametrize(("mixed", "fill", "same"), [(True, 128.0, True), (True, 0.0, False), (False, 128.0, False)])
+def test_views_are_those_of_augmix_on_the_published_colour(mixed: bool, fill: float, same: bool) -> None:
+    clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+    image = torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(0))
+    views = lmr.ViewMaker(0, mixed, clip.pixels, (fill, 0.0, 0.0)).make(image, 0, 40)
+    given, own = (lmr.create("memo(views=40, lr=1e-3)", clip) for _ in range(2))
+    answer = given.step(torch.cat([image.unsqueeze(0), views]).unsqueeze(0)).logits
+    assert torch.equal(own.step(image.unsqueeze(0)).logits, answer) == same
 
 
 def test_batch_is_its_images_one_by_one_to_the_bit() -> None:

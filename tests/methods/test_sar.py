@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from typing import Any
 
 import norm_reference as plain
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import lmr
+from lmr.models.clip.image_tower import VisionConfig, VisionTower
 
 
 class Reference(plain.NormReference):
@@ -123,6 +125,19 @@ def test_norms_of_three_blocks_do_not_adapt(last: str, norms: int) -> None:
     assert not names & {"resblocks.9.0", "resblocks.10.0", "resblocks.11.0", "norm"}
     assert {"resblocks.8.0", "resblocks.12.0"} <= names
     method.step(torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+
+
+def test_clip_s_tower_adapts_as_many_norms_as_published() -> None:
+    """ViT-B/16 has 768 channels and 30,720 parameters that adapt: ln_pre, those of blocks 0 to 8, and ln_post."""
+    tower = VisionTower(VisionConfig(resolution=8, patch=4, width=16, heads=2, features=4, hidden=16))
+    method = lmr.create("sar", lmr.ZeroShot(tower, torch.eye(4)))
+    assert method.trainable * 768 // 16 == 30_720
+
+
+def test_norms_of_a_fourth_layer_do_not_adapt() -> None:
+    tower = nn.Sequential(OrderedDict((f"layer{k}", nn.Sequential(nn.LayerNorm(4))) for k in (3, 4)))
+    method = lmr.create("sar", lmr.ZeroShot(tower, torch.eye(4)))
+    assert [norm.name for norm in method.bank.norms] == ["layer3.0"]
 
 
 @pytest.mark.parametrize("argument", ["lr=-1.0", "rho=-0.1", "recovery=-0.1", "margin=1e999"])

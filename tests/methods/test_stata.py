@@ -22,7 +22,13 @@ def normalise(x: np.ndarray) -> np.ndarray:
 
 
 def solve(
-    f: np.ndarray, t: np.ndarray, alpha: float = 1.0, smooth: float = 1.0, neighbours: int = 3, rounds: int = 10
+    f: np.ndarray,
+    t: np.ndarray,
+    alpha: float = 1.0,
+    smooth: float = 1.0,
+    neighbours: int = 3,
+    rounds: int = 10,
+    count: str = "hard",
 ) -> np.ndarray:
     """Assignments [N, C] of unit features [N, D] and prototypes [C, D]."""
     n, classes = len(f), len(t)
@@ -45,8 +51,8 @@ def solve(
             break
         labels = z.argmax(1)
         for c in range(classes):
-            count = (labels == c).sum()
-            beta = count / (alpha + count + 1e-12)
+            n_c = (labels == c).sum() if count == "hard" else z[:, c].sum()
+            beta = n_c / (alpha + n_c + 1e-12)
             weights = z[:, c] / z[:, c].sum()
             mean[c] = normalise(beta * normalise(weights @ f) + (1 - beta) * t[c])
             variance[c] = beta * (weights @ (f - mean[c]) ** 2) + (1 - beta) * (first + (t[c] - mean[c]) ** 2)
@@ -55,7 +61,14 @@ def solve(
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"alpha": 5.0, "rounds": 3}, {"smooth": 3.0, "neighbours": 5}, {"neighbours": 0, "alpha": 0.1}],
+    [
+        {},
+        {"alpha": 5.0, "rounds": 3},
+        {"smooth": 3.0, "neighbours": 5},
+        {"neighbours": 0, "alpha": 0.1},
+        {"count": "soft"},
+        {"count": "soft", "alpha": 0.3, "rounds": 4},
+    ],
     ids=str,
 )
 def test_batches_are_those_of_the_reference(given: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
 import torch
 from torch import Tensor
 from view_problem import ViewProblem, choose_confident, make_view_problem, make_views
@@ -26,19 +27,21 @@ def tune(
     lr: float = 5e-3,
     weight_decay: float = 0.01,
     keep: float = 0.1,
-) -> Tensor:
-    """The logits [C] of one image after its step."""
+) -> tuple[Tensor, float]:
+    """The logits [C] of one image after its step, and the loss before it."""
     features = problem.encode_images(views)
     context = problem.context.requires_grad_()
     optim = torch.optim.AdamW([context], lr, weight_decay=weight_decay)
     texts = problem.encode_texts(context)
     logits = problem.scale * features @ texts.T
     chosen = choose_confident(logits.detach(), keep)
-    loss(logits[chosen], texts).backward()
+    value = loss(logits[chosen], texts)
+    value.backward()
     optim.step()
     with torch.no_grad():
         texts = problem.encode_texts(context)
-        return problem.scale * features[0] @ texts.T if answer is None else answer(features, texts)
+        after = problem.scale * features[0] @ texts.T if answer is None else answer(features, texts)
+    return after, value.item()
 
 
 def compare_streams(spec: str, loss: Loss, answer: Answer | None = None, **settings: float) -> None:
@@ -50,10 +53,12 @@ def compare_streams(spec: str, loss: Loss, answer: Answer | None = None, **setti
     for batch in range(len(SIZES)):
         views = make_views(batch, SIZES, VIEWS)
         found = method.step(views)
-        expected = torch.stack([tune(problem, own, loss, answer, **settings) for own in views])
+        tuned, losses = zip(*(tune(problem, own, loss, answer, **settings) for own in views), strict=True)
+        expected = torch.stack(tuned)
         torch.testing.assert_close(found.logits, expected, atol=1e-8, rtol=0)
         torch.testing.assert_close(method.predict(views).logits, expected, atol=1e-8, rtol=0)
         assert found.info["stepped"] is True
+        assert found.info["loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-8)
         moved = max(moved, float((expected - plain.predict(views[:, 0]).logits).abs().max()))
     assert moved > 1e-2
     assert method.state["seen"].tolist() == [sum(SIZES)]
@@ -65,4 +70,4 @@ def check_sensitivity(spec: str, loss: Loss, wrong: Sequence[dict[str, float]], 
     views = make_views(0, SIZES, VIEWS)
     found = lmr.create(spec, problem.classifier).step(views).logits[0]
     for settings in wrong:
-        assert (tune(problem, views[0], loss, answer, **settings) - found).abs().max() > 1e-6, settings
+        assert (tune(problem, views[0], loss, answer, **settings)[0] - found).abs().max() > 1e-6, settings

@@ -1,6 +1,6 @@
 """Two small towers in float64, prompts that begin alike, and views of images: what tests of methods with views share.
 
-The towers' layers are run one after the other and on one text at a time; nothing here is the library's prompt learning.
+The towers are written out by hand, one text and one image at a time: nothing but their weights is the library's.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import torch
 from bimodal_reference import CONFIG, SCALE, list_norms, make_problem, make_prompts
 from torch import Tensor
+from tower_reference import normalise, run_block
 
 import lmr
 from lmr.core.text import TextSide
+from lmr.models.clip.image_tower import VisionTower
 from lmr.models.context_prompts import ContextTokens
 from lmr.models.pocket.towers import PocketModel
 
@@ -55,16 +57,28 @@ class ViewProblem:
             words = tower.words.weight[row[: end + 1]]
             x = torch.cat([words[:1], context, words[1 + WORDS :]]) + tower.positions[: end + 1]
             for block in tower.blocks:
-                x = block(x.unsqueeze(0))[0]
-            feature = tower.ln_final(x[-1]) @ tower.projection
+                x = run_block(x, block, causal=True)
+            feature = normalise(x[-1], tower.ln_final) @ tower.projection
             rows.append(feature / feature.square().sum().sqrt())
         return torch.stack(rows)
 
     def encode_images(self, images: Tensor) -> Tensor:
         """Unit features [n, D], one after the other."""
         with torch.no_grad():
-            raw = torch.cat([self.model.image(image.unsqueeze(0)) for image in images])
-        return raw / raw.square().sum(1, keepdim=True).sqrt()
+            return torch.stack([encode_image(self.model.image, image) for image in images])
+
+
+def encode_image(tower: VisionTower, image: Tensor) -> Tensor:
+    """The unit feature [D] of an image [3, side, side]; gradient flows to every weight of the tower."""
+    size, rows = tower.config.patch, []
+    for top in range(0, image.shape[1], size):
+        for left in range(0, image.shape[2], size):
+            rows.append(tower.patches.weight.flatten(1) @ image[:, top : top + size, left : left + size].flatten())
+    x = normalise(torch.stack([tower.class_token, *rows]) + tower.positions, tower.ln_pre)
+    for block in tower.blocks:
+        x = run_block(x, block, causal=False)
+    feature = normalise(x[0], tower.ln_post) @ tower.projection
+    return feature / feature.square().sum().sqrt()
 
 
 def make_view_problem(classes: int = 6, seed: int = 10, scale: float = SCALE) -> ViewProblem:

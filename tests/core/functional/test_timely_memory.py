@@ -37,6 +37,14 @@ def test_of_equal_scores_the_last_class_and_then_the_newest_goes() -> None:
     assert find_timely_place(singles, MemoryEntry(1, 0.1, 0), wide) == 1
 
 
+def test_entry_that_is_no_better_than_the_worst_does_not_enter() -> None:
+    rules = RULES._replace(age=0.0)
+    held = [MemoryEntry(0, 0.5, 4), MemoryEntry(0, 0.5, 3), MemoryEntry(0, 0.5, 2), MemoryEntry(1, 0.1, 1)]
+    for label in (0, 1):  # at its quota, and below it in a full memory
+        assert find_timely_place(held, MemoryEntry(label, 0.5, 0), rules) is None
+        assert find_timely_place(held, MemoryEntry(label, 0.499, 0), rules) == 2
+
+
 def test_weight_is_a_half_at_first_and_falls() -> None:
     assert weigh_age(0, 64) == 0.5
     assert weigh_age(64, 64) == pytest.approx(math.exp(-1) / (1 + math.exp(-1)))

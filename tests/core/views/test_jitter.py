@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmr.core.views import jitter as module
 from lmr.core.views.jitter import (
     blur,
     change_brightness,
@@ -68,6 +69,39 @@ def test_blur_keeps_a_plane_and_spreads_a_point() -> None:
     assert spread.sum().item() == pytest.approx(1)
     assert (spread[2, 2] / spread[2, 3]).item() == pytest.approx(math.exp(2))
     torch.testing.assert_close(blur(torch.full((1, 3, 9, 9), 0.3), 0.4), torch.full((1, 3, 5, 5), 0.3))
+
+
+def test_strengths_are_the_published_ones() -> None:
+    ranges = (module.BRIGHTNESS, module.CONTRAST, module.SATURATION, module.HUE, module.GAMMA)
+    assert ranges == ((0.6, 1.4), (0.7, 1.3), (0.5, 1.5), (-0.06, 0.06), (0.7, 1.3))
+    assert (module.DEGREES, module.TRANSLATION, module.SCALE) == ((-15, 15), 1 / 16, (0.9, 1.1))
+    assert (module.KERNEL, module.SIGMA) == (5, (0.001, 0.5))
+
+
+def test_plain_picture_changes_by_brightness_gamma_and_noise_alone() -> None:
+    """All else leaves one grey as it is; the noise is that of every pixel, the level one for all images of a call."""
+    levels = []
+    for seed in range(300):
+        made = jitter(torch.full((2, 3, 24, 24), 0.5, dtype=torch.float64), torch.Generator().manual_seed(seed))
+        level = made.mean().item()
+        assert (made - level).std().item() == pytest.approx(0.005, rel=0.1)
+        assert (made.mean((-2, -1)) - level).abs().max() < 1e-3
+        levels.append(level)
+    assert (0.6 * 0.5) ** 1.3 - 1e-3 <= min(levels) < 0.24
+    assert 0.8 < max(levels) <= 1.4 * 0.5**0.7 + 1e-3
+
+
+def test_half_of_the_pictures_are_flipped_and_all_are_moved_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("change_brightness", "change_contrast", "change_saturation", "turn_hue", "change_gamma"):
+        monkeypatch.setattr(module, name, lambda x, amount: x)
+    ramp = torch.linspace(0.3, 0.7, 32, dtype=torch.float64).expand(1, 3, 32, 32)  # darker to the left
+    flipped, shifts = 0, []
+    for seed in range(200):
+        made = jitter(ramp, torch.Generator().manual_seed(seed))[0, 0, 12:20]
+        flipped += bool(made[:, 24:].mean() < made[:, :8].mean())
+        shifts.append((made[:, 15:17].mean().item() - 0.5) / 0.4 * 31)
+    assert 80 < flipped < 120
+    assert 3 < max(map(abs, shifts)) < 4.9  # a sixteenth of twice the width, over the smallest scale
 
 
 def test_draws_are_from_the_generator_alone() -> None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from few_views import create
 from torch import Tensor, nn
 
 import lmr
 
 NAMES = ["red ring", "blue star", "plain cross"]
+WITH_VIEWS = [name for name in lmr.list_methods() if lmr.find_method(name).takes_views]
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,35 @@ def test_given_views_are_used_as_own_ones_are(clip: lmr.ZeroShot) -> None:
         views = torch.stack([make(own, image, first + k) for k, image in enumerate(part)])
         assert torch.equal(given.step(views).logits, own.step(part).logits)
     assert torch.equal(given.state["seen"], own.state["seen"])
+
+
+@pytest.mark.parametrize("name", WITH_VIEWS)
+def test_every_method_with_views_takes_given_ones_and_serves_images_one_by_one(name: str, clip: lmr.ZeroShot) -> None:
+    """Views made from the numbers of the images, whole batches and single images: the same answers to the bit."""
+    images = draw(5)
+    own, given, single = (create(name, clip) for _ in range(3))
+    assert isinstance(own, lmr.ViewMethod)
+    for first, count in ((0, 3), (3, 2)):
+        part = images[first : first + count]
+        made = [own.maker.make(image, first + k, own.count_made()) for k, image in enumerate(part)]
+        views = torch.stack([torch.cat([image.unsqueeze(0), crops]) for image, crops in zip(part, made, strict=True)])
+        assert views.shape[1] > 2
+        answer = own.step(part).logits
+        assert torch.equal(given.step(views).logits, answer)
+        assert torch.equal(torch.cat([single.step(image).logits for image in part.split(1)]), answer)
+    for method in (given, single):
+        assert all(torch.equal(value, own.state[key]) for key, value in method.state.items())
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_VIEWS if lmr.find_method(name).episodic])
+def test_episodic_method_keeps_only_the_number_of_images(name: str, clip: lmr.ZeroShot) -> None:
+    busy, fresh, images = create(name, clip), create(name, clip), draw(4)
+    busy.step(draw(3, seed=5))
+    assert set(busy.state) == {"seen", "predicted"}
+    fresh.state["seen"] += 3
+    looked = busy.predict(images).logits
+    assert torch.equal(looked, fresh.step(images).logits)
+    assert torch.equal(looked, busy.step(images).logits)
 
 
 def test_number_of_given_views_is_free(clip: lmr.ZeroShot) -> None:

@@ -1,0 +1,68 @@
+"""Names and defaults of arguments: a spec with the published values is the method as it comes."""
+
+from __future__ import annotations
+
+import pytest
+
+import lmr
+
+TPT = "lr=5e-3, weight_decay=0.01, views=64, keep=0.1, context='a photo of a'"
+PUBLISHED = [
+    "eata(lr=2.5e-4, optimizer='adam', margin=0.4, diversity=0.05, fisher=2000.0)",
+    "sar(lr=1e-3, rho=0.05, reset=0.2, margin=0.4)",
+    "rotta(lr=1e-3, memory=64, every=64, nu=1e-3, age=1.0, uncertainty=1.0)",
+    "memo(lr=1e-5, optimizer='adamw', weight_decay=0.01, views=64)",
+    f"tpt({TPT})",
+    f"ctpt({TPT}, dispersion=50.0)",
+    f"otpt({TPT}, orthogonality=18.0)",
+    f"rtpt({TPT}, neighbours=20, temperature=0.01)",
+    f"dynaprompt({TPT}, prompts=10, selection='official')",
+    "dmn(alpha=1.0, beta=5.5, memory=50, views=1, keep=0.1)",
+    "watt(lr=1e-3, mode='s', inner=2, rounds=5)",
+    "clipartt(lr=1e-3, top=3, steps=10)",
+    "cliptta(lr=1e-4, steps=10, shots=4, sample=40, memory=True)",
+    "bca(tau1=0.05, c1=20000, tau2=0.65, c2=1, views=1)",
+    "stata(alpha=1.0, smooth=1.0, neighbours=3, rounds=10)",
+    "zero(views=64, keep=0.3)",
+    "mta(views=64)",
+    "lame(affinity='rbf', neighbours=5, steps=100)",
+]
+PRESETS = {  # preset and batch size -> the arguments in which it differs from the defaults
+    ("eata", "cifar10-c", 200): "diversity=0.4, fisher=1.0",
+    ("eata", "cifar100-c", 200): "diversity=0.1, fisher=1.0",
+    ("eata", "imagenet", 64): "optimizer='sgd', nesterov=False",
+    ("memo", "resnet50", 1): "optimizer='sgd', lr=2.5e-4, weight_decay=0.0",
+    ("memo", "resnet26", 1): "optimizer='sgd', lr=5e-3, weight_decay=0.0, views=32",
+    ("tpt", "fine-grained", 1): "augmix=True",
+    ("ctpt", "fine-grained", 1): "augmix=True",
+    ("ctpt", "natural-shifts", 1): "dispersion=20.0, augmix=True",
+    ("otpt", "fine-grained", 1): "augmix=True",
+    ("otpt", "natural-shifts", 1): "orthogonality=2.0",
+    ("dynaprompt", "official", 1): "prompts=12",
+    ("dynaprompt", "fine-grained", 1): "lr=3e-3, augmix=True",
+    ("dmn", "views", 1): "views=32",
+    ("watt", "cifar10-c", 128): "",
+    ("watt", "imagenet", 128): "lr=1e-4",
+    ("clipartt", "imagenet", 128): "",
+    ("cliptta", "cifar10-c", 128): "",
+    ("cliptta", "cifar100-c", 128): "shots=16, sample=128",
+    ("cliptta", "imagenet", 256): "shots=16, sample=64, batch=False",
+    ("bca", "views", 1): "views=64",
+}
+
+
+@pytest.fixture(scope="module")
+def clip() -> lmr.ZeroShot:
+    return lmr.load("photo").classifier(["cat", "ship", "dog"])
+
+
+@pytest.mark.parametrize("spec", PUBLISHED)
+def test_defaults_are_the_published_values(spec: str, clip: lmr.ZeroShot) -> None:
+    assert lmr.create(spec, clip).spec == lmr.create(spec.partition("(")[0], clip).spec
+
+
+@pytest.mark.parametrize(("name", "preset", "size"), PRESETS)
+def test_presets_are_the_published_values(name: str, preset: str, size: int, clip: lmr.ZeroShot) -> None:
+    spec = f"{name}({PRESETS[name, preset, size]})"
+    assert lmr.create(name, clip, preset=preset).spec == lmr.create(spec, clip).spec
+    assert lmr.find_method(name).presets[preset].batch_size == size
