@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sqlite3
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -238,6 +239,35 @@ def test_reset_drops_images_that_wait(tmp_path: Path) -> None:
     assert not ask(engine, make_request("a", 1, 3))[0].adaptation["stepped"]
     assert ask(engine, make_request("a", 2, 1))[0].adaptation["stepped"]
     engine.close()
+
+
+def test_smaller_step_after_a_restart_takes_all_images_that_wait(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", step=8)
+    ask(engine, make_request("a", 0, 7))
+    engine.close()
+    engine = make_engine(tmp_path / "s", step=4)
+    (answer,) = ask(engine, make_request("a", 1, 2))
+    assert (answer.seq, len(answer.top), answer.adaptation["stepped"]) == (2, 2, True)
+    method = make_method(rows=1)
+    method.step(torch.cat([make_images("a", 0, 7), make_images("a", 1, 2)[:1]]))
+    content = wait(engine, engine.read_state("a"))
+    for key, value in read_tensors(method).items():
+        close_enough(read_tensors(load_state(content))[key], value)
+    answers = ask(engine, make_request("a", 2, 2)) + ask(engine, make_request("a", 3, 1))
+    assert [one.adaptation["stepped"] for one in answers] == [False, True]  # one waited before
+    engine.close()
+
+
+def test_images_that_wait_are_not_kept_where_a_request_is_a_step(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", step=8)
+    ask(engine, make_request("a", 0, 7))
+    engine.close()
+    engine = make_engine(tmp_path / "s")
+    ask(engine, make_request("a", 1, 2))
+    engine.close()
+    with sqlite3.connect(tmp_path / "s") as database:
+        assert not database.execute("SELECT name FROM parts WHERE name LIKE 'waiting/%'").fetchall()
+    database.close()
 
 
 # Keys.

@@ -14,7 +14,11 @@ from lmr.service.engine.working.residents import Resident
 
 
 class CountedRequest:
-    """Takes the images of a request as far as the next step, one part after the other."""
+    """Takes the images of a request as far as the next step, one part after the other.
+
+    More images than a step has may wait, if they were stored by a service with a larger ``--step``: the next image
+    makes a step of all of them.
+    """
 
     def __init__(self, job: Job, resident: Resident, size: int) -> None:
         self.job, self.resident, self.size = job, resident, size
@@ -34,11 +38,12 @@ class CountedRequest:
     @property
     def is_full(self) -> bool:
         """Whether enough images have come together for a step."""
-        return len(self.waiting) == self.size
+        return len(self.waiting) >= self.size
 
     def take_part(self) -> Tensor:
         """The images up to the next step, which wait for it from now on."""
-        part: Tensor = self.job.task.images[self._taken : self._taken + self.size - len(self.waiting)]
+        count = max(1, self.size - len(self.waiting))
+        part: Tensor = self.job.task.images[self._taken : self._taken + count]
         for image in part:
             self.waiting.append(WaitingImage(image.clone(), self.seq, self._taken))
             self._taken += 1

@@ -158,7 +158,11 @@ class Worker:
     def _load(self, job: Job, row: int, record: StreamRecord) -> Resident | None:
         try:
             state = self.store.read_state(job.stream)
-            return None if state is None else Resident(row, record, True, *self._packer.unpack(row, state))
+            if state is None:
+                return None
+            waiting, written = self._packer.unpack(row, state)
+            # Where a request is a step, nothing waits for one: images of an earlier --step N are not kept any longer.
+            return Resident(row, record, True, waiting if self.settings.step else [], written)
         except LmrError:
             if isinstance(job.task, ActTask) and job.task.action == "delete":
                 return Resident(row, record, True)  # a damaged state can be deleted
