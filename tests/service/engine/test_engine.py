@@ -182,6 +182,15 @@ def test_streams_need_not_be_created() -> None:
         refuse(engine, future, UnknownStream, r"no stream 'new'; streams are not created here \(--create never\)")
 
 
+def test_refused_images_are_not_counted_as_answered() -> None:
+    """They take no time: an image would seem to cost less than it does, and batches would become too large."""
+    engine, reports = make_engine(create="never"), list[BatchReport]()
+    engine.listen(reports.append)
+    refuse(engine, engine.submit(make_request("new", 0)), UnknownStream, "no stream 'new'")
+    assert [report.images for report in reports] == [0]
+    assert engine._scheduler.seconds_per_image is None
+
+
 def test_overload_is_answered_without_adapting() -> None:
     engine = make_engine(overload="answer", queue_per_stream=2)
     answers = ask(engine, *(make_request("a", k) for k in range(4)))

@@ -80,7 +80,8 @@ class Worker:
                 answers.append((job, resident))
         stepped = self._try_all(self._step_counted if self.settings.step else self._step, steps, served)
         answered = self._try_all(self._answer, answers, served)
-        served.images, served.seconds = sum(job.images for job in jobs), self._clock() - started
+        served.images = sum(done.job.images for done in stepped + answered)  # refused ones took no time
+        served.seconds = self._clock() - started
         self._finish_steps(stepped, served, situation)
         for done in answered:
             self._finish_answer(done, served, situation)
