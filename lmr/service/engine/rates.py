@@ -29,14 +29,15 @@ class Rates:
     def describe(self, now: float) -> dict[str, float | None]:
         """The fields of ``Overview`` that are rates, means and percentiles."""
         recent = [report for time, report in self._batches if time > now - WINDOW]
+        batches = [report for report in recent if report.images]  # others are labels, actions or commits alone
         commits = [report.commit_seconds for report in recent if report.commit_seconds is not None]
         latencies = sorted(self._latencies)
         return {
             "images_per_second": sum(report.images for report in recent) / WINDOW,
             "steps_per_second": sum(report.steps for report in recent) / WINDOW,
-            "batch_images": _average([report.images for report in recent]),
-            "batch_streams": _average([report.streams for report in recent]),
-            "step_ms": _average([1000 * report.seconds for report in recent]),
+            "batch_images": _average([report.images for report in batches]),
+            "batch_streams": _average([report.streams for report in batches]),
+            "step_ms": _average([1000 * report.seconds for report in batches]),
             "commit_ms": _average([1000 * seconds for seconds in commits]),
             "latency_p50_ms": _find_percentile(latencies, 0.5),
             "latency_p99_ms": _find_percentile(latencies, 0.99),

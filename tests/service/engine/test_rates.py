@@ -26,6 +26,16 @@ def test_only_recent_batches_count() -> None:
     assert found["commit_ms"] == pytest.approx(10)
 
 
+def test_labels_and_actions_are_no_batches() -> None:
+    """They come as often as images where every answer is labelled, and would halve the size of a batch."""
+    rates = Rates()
+    rates.add_batch(1.0, BatchReport(8, 4, 4, 0.2, 0.01))
+    rates.add_batch(1.1, BatchReport(0, 1, 0, 0.0, 0.03))
+    found = rates.describe(2.0)
+    assert (found["batch_images"], found["batch_streams"], found["step_ms"]) == (8, 4, 200)
+    assert found["commit_ms"] == pytest.approx(20)
+
+
 def test_percentiles() -> None:
     rates = Rates()
     for k in range(100):
