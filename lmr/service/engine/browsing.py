@@ -55,10 +55,19 @@ class Browser:
 
     def list_streams(self, after: str, limit: int) -> list[StreamStatus]:
         """Streams in the order of their names. Those that are answered but not committed yet are among them."""
-        stored = [StreamRecord.read(text) for text in self._store.list_records(after, limit)]
-        with self._changed:
-            recent = {} if self._store.shared else self._log.records
-            newer = {stream: record for stream, record in recent.items() if stream > after}
-        merged = {record.stream: record for record in stored} | newer
-        there = [merged[stream] for stream in sorted(merged) if merged[stream].health != DELETED]
-        return [self._describe(record) for record in there[:limit]]
+        found: list[StreamRecord] = []
+        while True:
+            stored = [StreamRecord.read(text) for text in self._store.list_records(after, limit)]
+            end = stored[-1].stream if len(stored) == limit else None  # beyond it, the store may have more
+            with self._changed:
+                recent = {} if self._store.shared else self._log.records
+                newer = {
+                    stream: record
+                    for stream, record in recent.items()
+                    if stream > after and (end is None or stream <= end)
+                }
+            merged = {record.stream: record for record in stored} | newer
+            found += [merged[stream] for stream in sorted(merged) if merged[stream].health != DELETED]
+            if end is None or len(found) >= limit:  # a page that is not full is the last one
+                return [self._describe(record) for record in found[:limit]]
+            after = end

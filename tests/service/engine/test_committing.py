@@ -255,6 +255,24 @@ def test_deleted_stream_stays_deleted_at_intervals(tmp_path: Path) -> None:
     again.close()
 
 
+def test_pages_are_full_although_streams_of_them_are_deleted(tmp_path: Path) -> None:
+    """The store has streams that are deleted already; a short page would be taken for the last one."""
+    clock, names = Clock(), [f"cam-{k}" for k in range(9)]
+    engine = make_engine(tmp_path / "s", clock=clock, resident=9, durability="interval", interval_s=1.0)
+    ask(engine, *(make_request(name, 0) for name in names))
+    engine.close()
+    engine = make_engine(tmp_path / "s", clock=clock, resident=9, durability="interval", interval_s=1.0)
+    deleted = [engine.act(name, "delete") for name in ("cam-0", "cam-1", "cam-3")]
+    ask(engine, make_request("cam-8", 1))  # known beside the store
+    assert [one.result(0).health for one in deleted] == ["deleted"] * 3
+    pages, after = list[list[str]](), ""
+    while not pages or len(pages[-1]) == 2:
+        pages.append([one.stream for one in wait(engine, engine.list_streams(after, 2))])
+        after = pages[-1][-1] if pages[-1] else after
+    assert pages == [["cam-2", "cam-4"], ["cam-5", "cam-6"], ["cam-7", "cam-8"], []]
+    engine.close()
+
+
 def test_threads_survive_a_full_disk(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s", threads=True)
     assert engine.submit(make_request("a", 0)).result(30).seq == 1
