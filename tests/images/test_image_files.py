@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import struct
+import tracemalloc
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -261,6 +262,18 @@ def test_values_of_unknown_range_are_refused(tmp_path: Path) -> None:
         open_image(tmp_path / "float.tiff")
     with pytest.raises(UnreadableImage, match="do not fit in 16 bits"):
         open_image(tmp_path / "long.tiff")
+
+
+def test_16_bit_greyscale_takes_little_memory() -> None:
+    """A small file may have as many pixels as a service allows: 25 million."""
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((1000, 1000), np.uint16)).save(file, "PNG")
+    tracemalloc.start()
+    try:
+        decode_image(file.getvalue())
+        assert tracemalloc.get_traced_memory()[1] < 14 * 1000 * 1000  # bytes
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("extension", ["gif", "png", "webp"])
