@@ -6,6 +6,7 @@ import io
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ import lmr
 from lmr.service.app.app_factory import make_app
 from lmr.service.app.server import Server
 from lmr.service.engine.engine import Engine
+from lmr.service.engine.step_types import NotReady, StoreFailed
 from lmr.service.engine.stream_types import Overview, ServiceEvent, StreamDetail
 from lmr.service.page import ASSETS_FOLDER, PAGE_FOLDER
 from lmr.service.service_settings import ServiceSettings
@@ -121,6 +123,50 @@ def test_search_and_legend_choose_streams(browser: Any, service: ScriptedService
         open_first(tab, "cam-00007")
         tab.page.locator("#search").fill("nothing like that")
         tab.wait_text("#grid-empty", "No stream is like that.")
+
+
+def test_streams_are_read_again_if_that_failed(
+    browser: Any, service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, failures = service.engine.list_streams, [StoreFailed("The store cannot be read."), NotReady("Try again.")]
+
+    def list_streams(after: str = "", limit: int = 100) -> Future[Any]:
+        if not failures:
+            return plain(after, limit)
+        failed: Future[Any] = Future()
+        failed.set_exception(failures.pop())
+        return failed
+
+    monkeypatch.setattr(service.engine, "list_streams", list_streams)
+    with open_tab(browser, service.server.url) as tab:
+        tab.wait_text("#state", "ready")
+        open_first(tab, "cam-00000")
+    assert not failures
+
+
+def test_stream_that_begins_while_the_others_are_read_stays(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_scripted() as made:
+        fill(made, 8)
+        plain, held = made.engine.list_streams, list[Future[Any]]()
+
+        def list_streams(after: str = "", limit: int = 100) -> Future[Any]:
+            held.append(Future())
+            return held[-1]
+
+        monkeypatch.setattr(made.engine, "list_streams", list_streams)
+        with open_tab(browser, made.server.url) as tab:
+            tab.wait_text("#stream-count", "8, 8 in memory")
+            while not held:
+                tab.page.wait_for_timeout(20)
+            before = plain("", 1000).result()
+            made.engine.statuses["cam-new"] = make_status("cam-new", change=9)
+            made.engine.overview = replace(made.engine.overview, streams=9, change=9)
+            tab.wait_text("#stream-count", "9, 8 in memory")
+            held[0].set_result(before)
+            tab.page.locator("#search").fill("00001")
+            open_first(tab, "cam-00001")  # the list has been read
+            tab.page.locator("#search").fill("new")
+            open_first(tab, "cam-new")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -15,6 +15,7 @@ const STATES = { ready: "ok", degraded: "quarantined", draining: "watch", loadin
 
 let model = null; // what /v1/model says
 let reading = null; // the list of streams that is being read
+let stale = false; // whether it has to be read again: that failed, or something was missed meanwhile
 let run = null; // the run of the service that the page shows
 let only = null; // the health that the grid shows
 let hush = 0;
@@ -37,8 +38,9 @@ function onFrame(frame) {
   showTiles(overview, model?.settings, frame.time);
   showLegend(overview.by_health);
   find("stream-count").textContent = `${overview.streams.toLocaleString("en")}, ${overview.resident.toLocaleString("en")} in memory`;
-  if (frame.lost) readStreams();
+  if (frame.lost || stale) readStreams();
   grid.put(frame.streams);
+  for (const status of frame.streams) reading?.add(status.stream); // one that began after its page was read
   showEvents(frame.events);
   const open = grid.statuses.get(detail.name);
   if (open && !document.hidden) detail.refresh(open.change);
@@ -74,7 +76,8 @@ async function readModel() {
 
 // Reads all streams anew, page by page, and forgets those that are gone.
 async function readStreams() {
-  if (reading) return;
+  stale = reading !== null;
+  if (stale) return;
   reading = new Set();
   try {
     for (let after = ""; after !== null; ) {
@@ -85,6 +88,7 @@ async function readStreams() {
     }
     grid.keep(reading);
   } catch (error) {
+    stale = true;
     if (error instanceof NeedsToken) askToken();
   }
   reading = null;
