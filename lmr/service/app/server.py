@@ -24,6 +24,7 @@ _BACKLOG = 2048
 _FLUSH_SECONDS = 5  # for answers on their way when the queue is finished
 _START_SECONDS = 30
 _HEAD_SECONDS = 10  # for the head of a request to arrive
+_STUCK_SECONDS = 60  # for a client to take some more of its answer
 _ECHO_SECONDS = 1
 _LAST_PORT = 65535
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -100,7 +101,8 @@ class _Uvicorn(uvicorn.Server):
         self._drain = drain
         self._asked: float | None = None  # when a signal asked to stop
         self._running = threading.Event()
-        self._silent: dict[Any, tuple[Any, float]] = {}  # idle connections: their last request, and since when
+        # Connections where nothing happens: their last request, bytes that were not taken, and since when.
+        self._silent: dict[Any, tuple[Any, int, float]] = {}
 
     def wait_until_started(self, seconds: float) -> bool:
         return self._running.wait(seconds)
@@ -116,15 +118,24 @@ class _Uvicorn(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _close_silent(self) -> None:
-        """Close connections that do not send the head of a request: many of them would use up the sockets."""
+        """Close connections that send no head of a request, or take nothing of their answer.
+
+        Many of them would use up the sockets, and answers that nobody takes stay in memory.
+        """
         now = time.monotonic()
         connections: list[Any] = list(self.server_state.connections)
-        idle = [one for one in connections if one.cycle is None or one.cycle.response_complete]
-        silent = {}
-        for one in idle:
-            last, since = self._silent.get(one, (one.cycle, now))
-            silent[one] = (last, since) if last is one.cycle else (one.cycle, now)  # there was a request in between
-            if now - silent[one][1] > _HEAD_SECONDS:
+        silent: dict[Any, tuple[Any, int, float]] = {}
+        for one in connections:
+            left = one.transport.get_write_buffer_size()
+            if not (one.cycle is None or one.cycle.response_complete or one.flow.write_paused):
+                continue
+            cycle, size, since = self._silent.get(one, (one.cycle, left, now))
+            same = cycle is one.cycle and size == left  # no request in between, and nothing was taken
+            silent[one] = one.cycle, left, since if same else now
+            quiet = now - silent[one][2]
+            if left and quiet > _STUCK_SECONDS:
+                one.transport.abort()  # to close it would wait until all is taken
+            elif not left and quiet > _HEAD_SECONDS:
                 one.transport.close()
         self._silent = silent
 

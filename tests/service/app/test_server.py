@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import httpx
@@ -44,7 +45,7 @@ def test_ipv6() -> None:
         pytest.skip("This machine has no IPv6 loopback; enable it to run this test.")
     with made:
         assert made.url.startswith("http://[::1]:")
-        assert httpx.get(f"{made.url}/healthz").status_code == 200
+        assert httpx.get(f"{made.url}/healthz", timeout=TIMEOUT).status_code == 200
 
 
 def test_drain_finishes_what_waits() -> None:
@@ -68,7 +69,7 @@ def test_drain_finishes_what_waits() -> None:
 
         def drain(seconds: float) -> bool:
             done = plain(seconds)
-            seen.append(httpx.get(f"{made.server.url}/readyz").status_code)
+            seen.append(httpx.get(f"{made.server.url}/readyz", timeout=TIMEOUT).status_code)
             made.engine.held[0].set_result(made.engine.answer(made.engine.requests[0]))
             return done
 
@@ -93,16 +94,23 @@ def test_events_end_with_the_service() -> None:
 class FakeConnection:
     """What uvicorn keeps of a connection; its last request was answered."""
 
-    def __init__(self) -> None:
-        self.closed = False
-        self.transport = self
+    def __init__(self, left: int = 0) -> None:
+        self.closed = self.aborted = False
+        self.left = left  # bytes that the client has not taken
+        self.transport, self.flow = self, SimpleNamespace(write_paused=left > 0)
         self.answer_another()
 
     def answer_another(self) -> None:
         self.cycle = SimpleNamespace(response_complete=True)
 
+    def get_write_buffer_size(self) -> int:
+        return self.left
+
     def close(self) -> None:
         self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
 
 
 def test_connection_that_is_idle_whenever_one_looks_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +126,38 @@ def test_connection_that_is_idle_whenever_one_looks_is_not_silent(monkeypatch: p
     assert not camera.closed
 
 
+@pytest.mark.parametrize("complete", [True, False], ids=["whole", "in frames"])
+def test_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch, complete: bool) -> None:
+    """One that takes a little now and then is not."""
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    server, slow, stuck = module._Uvicorn(uvicorn.Config("none"), lambda: None), FakeConnection(900), FakeConnection(9)
+    slow.cycle.response_complete = stuck.cycle.response_complete = complete
+    server.server_state.connections = {slow, stuck}  # type: ignore[arg-type]
+    for now in range(3 * module._STUCK_SECONDS):
+        slow.left -= now % 30 == 0
+        server._close_silent()
+        assert stuck.aborted == (now > module._STUCK_SECONDS)
+    assert (slow.aborted, slow.closed, stuck.closed) == (False, False, False)
+
+
+def test_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STUCK_SECONDS", 0.3)
+    content: Future[bytes] = Future()
+    content.set_result(bytes(50_000_000))  # more than sockets hold
+    with serve_scripted() as made:
+        monkeypatch.setattr(made.engine, "read_state", lambda stream: content)
+        connections = made.server._uvicorn.server_state.connections
+        host, port = made.server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=TIMEOUT) as client:
+            client.sendall(b"GET /v1/streams/cam/state HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"
+            deadline = time.monotonic() + TIMEOUT
+            while connections and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not connections
+
+
 def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_HEAD_SECONDS", 0.3)
     with make_server() as made:
@@ -129,4 +169,4 @@ def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
             halting.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
             assert silent.recv(1) == b""
             assert halting.recv(1) == b""
-        assert httpx.get(f"{made.url}/healthz").status_code == 200
+        assert httpx.get(f"{made.url}/healthz", timeout=TIMEOUT).status_code == 200
