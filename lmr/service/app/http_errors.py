@@ -123,7 +123,10 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     },
     413: {"model": ErrorBody, "description": "The body, the number of images or an image is too large."},
     415: {"model": ErrorBody, "description": "Not a JPEG, PNG or WebP image."},
-    422: {"model": ErrorBody, "description": "No image can be read, or the key belongs to another body."},
+    422: {
+        "model": ErrorBody,
+        "description": "No image can be read, or the key belongs to another body; or a state or labels do not fit.",
+    },
     429: {"model": ErrorBody, "description": "The queue is full; Retry-After says when to try again."},
     503: {"model": ErrorBody, "description": "The service is loading or draining, or its store cannot be written."},
     504: {"model": ErrorBody, "description": "The deadline passed in the queue; nothing was adapted."},
@@ -132,4 +135,4 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 def pick_errors(*codes: int) -> dict[int | str, dict[str, Any]]:
     """The errors that a route can answer, for its description."""
-    return {code: ERRORS[code] for code in codes}
+    return {code: ERRORS[code] for code in sorted(codes)}

@@ -45,5 +45,8 @@ class BodyReader:
             self.held -= len(body)
 
     def _refuse_size(self) -> HttpProblem:
-        words = f"The body has more than {self.limit:,} bytes, the limit of --max-body; send fewer or smaller images."
+        words = (
+            f"The body has more than {self.limit:,} bytes, the limit of --max-body; send fewer or smaller images, or "
+            "raise it for the state of a stream."
+        )
         return HttpProblem(413, "body_too_large", words, {"Connection": "close"})

@@ -17,6 +17,7 @@ from lmr.service.engine.stream_types import StreamAction, StreamDetail, StreamSt
 
 router = APIRouter(tags=["streams"])
 STATE_TYPE = "application/octet-stream"
+_IN_TURN = (400, 401, 404, 409, 429, 503, 504)  # of what waits for its turn among the requests of its stream
 
 
 class StreamPage(BaseModel):
@@ -64,7 +65,7 @@ async def get_stream(request: Request, stream: StreamName) -> StreamDetail:
     return await wait_for(find_service(request).engine.find(check_stream(stream)))
 
 
-@router.delete("/v1/streams/{stream}", responses=pick_errors(400, 401, 404, 503), summary="Delete a stream")
+@router.delete("/v1/streams/{stream}", responses=pick_errors(*_IN_TURN), summary="Delete a stream")
 async def delete_stream(request: Request, stream: StreamName) -> StreamStatus:
     """Its state, its kept answers and its events are deleted, after the requests that arrived before this one."""
     service = find_service(request)
@@ -74,33 +75,31 @@ async def delete_stream(request: Request, stream: StreamName) -> StreamStatus:
     return status
 
 
-@router.post("/v1/streams/{stream}:reset", responses=pick_errors(400, 401, 404, 409, 503), summary="Forget everything")
+@router.post("/v1/streams/{stream}:reset", responses=pick_errors(*_IN_TURN), summary="Forget everything")
 async def reset_stream(request: Request, stream: StreamName) -> StreamStatus:
     """The stream is as it was before its first image: the zero-shot model."""
     return await _act(request, stream, "reset")
 
 
-@router.post("/v1/streams/{stream}:rollback", responses=pick_errors(400, 401, 404, 409, 503), summary="Roll back")
+@router.post("/v1/streams/{stream}:rollback", responses=pick_errors(*_IN_TURN), summary="Roll back")
 async def roll_back_stream(request: Request, stream: StreamName) -> StreamStatus:
     """The stream goes back to its newest good snapshot; 409 if there is none."""
     return await _act(request, stream, "rollback")
 
 
-@router.post("/v1/streams/{stream}:freeze", responses=pick_errors(400, 401, 404, 409, 503), summary="Stop adapting")
+@router.post("/v1/streams/{stream}:freeze", responses=pick_errors(*_IN_TURN), summary="Stop adapting")
 async def freeze_stream(request: Request, stream: StreamName) -> StreamStatus:
     """The stream answers with its present state and adapts no more, until it is resumed."""
     return await _act(request, stream, "freeze")
 
 
-@router.post("/v1/streams/{stream}:resume", responses=pick_errors(400, 401, 404, 409, 503), summary="Adapt again")
+@router.post("/v1/streams/{stream}:resume", responses=pick_errors(*_IN_TURN), summary="Adapt again")
 async def resume_stream(request: Request, stream: StreamName) -> StreamStatus:
     """A frozen, resting or quarantined stream adapts again."""
     return await _act(request, stream, "resume")
 
 
-@router.post(
-    "/v1/streams/{stream}:undo", responses=pick_errors(400, 401, 404, 409, 503), summary="Undo the last change"
-)
+@router.post("/v1/streams/{stream}:undo", responses=pick_errors(*_IN_TURN), summary="Undo the last change")
 async def undo_stream(request: Request, stream: StreamName) -> StreamStatus:
     """The last rollback or reset, by the watch or by an operator, is undone; 409 if there is none."""
     return await _act(request, stream, "undo")
@@ -128,7 +127,7 @@ async def _act(request: Request, stream: str, action: StreamAction) -> StreamSta
     response_class=Response,
     responses={
         200: {"content": {STATE_TYPE: {"schema": {"type": "string", "format": "binary"}}}},
-        **pick_errors(400, 401, 404, 503),
+        **pick_errors(*_IN_TURN),
     },
     summary="The state of a stream, as a file",
 )
@@ -141,7 +140,7 @@ async def get_state(request: Request, stream: StreamName) -> Response:
 
 @router.put(
     "/v1/streams/{stream}/state",
-    responses=pick_errors(400, 401, 404, 413, 422, 503, 504),
+    responses=pick_errors(*_IN_TURN, 413, 422),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -163,7 +162,7 @@ async def put_state(request: Request, stream: StreamName) -> StreamStatus:
 
 @router.post(
     "/v1/streams/{stream}/labels",
-    responses=pick_errors(400, 401, 404, 413, 422, 503, 504),
+    responses=pick_errors(*_IN_TURN, 413, 422),
     openapi_extra={
         "requestBody": {"required": True, "content": {"application/json": {"schema": LabelsBody.model_json_schema()}}},
     },

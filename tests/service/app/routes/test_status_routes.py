@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from service_maker import NAMES, ScriptedService, make_file
+from service_maker import NAMES, TIMEOUT, ScriptedService, make_file
 
 import lmr
 from lmr.service.app.app_factory import make_service_app
@@ -21,7 +21,7 @@ from lmr.service.service_settings import ServiceSettings
 def loading() -> Iterator[httpx.Client]:
     with (
         Server(make_service_app(LiveService(ServiceSettings()))) as server,
-        httpx.Client(base_url=server.url) as client,
+        httpx.Client(base_url=server.url, timeout=TIMEOUT) as client,
     ):
         yield client
 
@@ -99,5 +99,8 @@ def test_openapi_describes_every_route(service: ScriptedService) -> None:
             assert route["summary"], path
     codes = set(paths["/v1/streams/{stream}/images"]["post"]["responses"])
     assert codes >= {"200", "400", "401", "404", "409", "413", "415", "422", "429", "503", "504"}
+    for verbs in (paths["/v1/streams/{stream}:reset"], paths["/v1/streams/{stream}/state"]):
+        for route in verbs.values():  # they wait for their turn in the same queue
+            assert set(route["responses"]) >= {"200", "404", "409", "429", "503", "504"}
     kinds = set(paths["/v1/streams/{stream}/images"]["post"]["requestBody"]["content"])
     assert kinds == {"image/jpeg", "image/png", "image/webp", "multipart/form-data", "application/json"}
