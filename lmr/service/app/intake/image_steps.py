@@ -14,7 +14,7 @@ from lmr.service.app.images_answer import note_images
 from lmr.service.app.intake.image_bodies import Picture
 from lmr.service.app.intake.image_intake import ReadyImages
 from lmr.service.app.intake.request_options import check_key, choose_seconds
-from lmr.service.app.intake.waiting import wait_while_connected
+from lmr.service.app.intake.waiting import ClientWatch
 from lmr.service.app.live_service import LiveService
 from lmr.service.engine.step_types import RequestMode, StepAnswer, StepRequest
 
@@ -50,36 +50,39 @@ async def run_step(
     check_key(key)
     seconds = choose_seconds(timeout_ms, service.settings.timeout_ms)
     deadline = parts.engine.clock() + seconds
-    async with service.bodies.read(request, seconds) as body:
-        small: list[bytes] = []
-        show = None if service.frames is None else lambda image: small.append(shrink_frame(image))
-        known: Step | None = None
-        if stream is None:
-            known = await parts.intake.run(lambda: read(body))
-            stream = known.stream
+    with ClientWatch(request) as client:
+        async with service.bodies.read(request, seconds) as body:
+            client.begin()
+            small: list[bytes] = []
+            show = None if service.frames is None else lambda image: small.append(shrink_frame(image))
+            known: Step | None = None
+            if stream is None:
+                known = await parts.intake.run(lambda: read(body))
+                stream = known.stream
 
-        def take() -> tuple[Step, ReadyImages]:
-            step = read(body) if known is None else known
-            parts.engine.check_room(step.stream, key)
-            return step, parts.intake.prepare(step.pictures, show)
+            def take() -> tuple[Step, ReadyImages]:
+                step = read(body) if known is None else known
+                parts.engine.check_room(step.stream, key)
+                return step, parts.intake.prepare(step.pictures, show)
 
-        with service.turns.take(stream) as turn:
-            step, ready = await parts.intake.run(take)
-            asked = StepRequest(
-                stream=step.stream,
-                images=ready.images,
-                mode=step.mode,
-                top=min(step.top, len(parts.engine.names)),
-                key=key,
-                digest=_digest(step, ready),
-                deadline=deadline,
-                note=note_images(ready.count, ready.errors),
-                places=[place for place in range(ready.count) if place not in ready.errors],
-                sent=ready.count,
-            )
-            await turn
-            future = parts.engine.submit(asked)
-    answer = await wait_while_connected(request, parts.engine, future)
+            with service.turns.take(stream) as turn:
+                step, ready = await parts.intake.run(take)
+                asked = StepRequest(
+                    stream=step.stream,
+                    images=ready.images,
+                    mode=step.mode,
+                    top=min(step.top, len(parts.engine.names)),
+                    key=key,
+                    digest=_digest(step, ready),
+                    deadline=deadline,
+                    note=note_images(ready.count, ready.errors),
+                    places=[place for place in range(ready.count) if place not in ready.errors],
+                    sent=ready.count,
+                )
+                await turn
+                client.check()  # a client that went while its images were decoded
+                future = parts.engine.submit(asked)
+        answer = await client.wait(parts.engine, future)
     if service.frames is not None and not answer.replayed:
         for content, best in zip(small, answer.top, strict=True):
             if best:

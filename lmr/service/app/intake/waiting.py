@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from fastapi import Request
 
@@ -23,23 +23,42 @@ async def wait_for(future: Future[Result]) -> Result:
     return await asyncio.shield(asyncio.wrap_future(future))
 
 
-async def wait_while_connected(request: Request, engine: Engine, future: Future[StepAnswer]) -> StepAnswer:
-    """The answer; if the client goes first, a request that still waits is dropped, so that nothing adapts."""
-    answer = asyncio.wrap_future(future)  # never cancelled here, as that would cancel the engine's future
-    gone = asyncio.ensure_future(_wait_until_gone(request))
-    both: set[asyncio.Future[Any]] = {answer, gone}
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        gone.cancel()
-    if answer.done():
-        return answer.result()
-    answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody is left to be told of it
-    engine.drop(future)
-    raise ClientGone
+class ClientWatch:
+    """Notices that the client of a request has gone, from ``begin`` to the end of the context."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._gone: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._gone is not None:
+            self._gone.cancel()
+
+    def begin(self) -> None:
+        """The body has been read, so that nothing but the end of the connection can arrive."""
+        self._gone = asyncio.ensure_future(_wait_until_gone(self._request))
+
+    def check(self) -> None:
+        """ClientGone if it has gone, so that nothing is asked of the engine."""
+        if self._gone is not None and self._gone.done():
+            raise ClientGone
+
+    async def wait(self, engine: Engine, future: Future[StepAnswer]) -> StepAnswer:
+        """The answer; if the client goes first, a request that still waits is dropped, so that nothing adapts."""
+        answer = asyncio.wrap_future(future)  # never cancelled here, as that would cancel the engine's future
+        waited: set[asyncio.Future[Any]] = {answer} if self._gone is None else {answer, self._gone}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody is left to be told
+        engine.drop(future)
+        raise ClientGone
 
 
 async def _wait_until_gone(request: Request) -> None:
-    """Returns when the connection is closed. The body was read before, so nothing else can arrive."""
+    """Returns when the connection is closed."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -149,6 +149,37 @@ def test_client_that_goes_is_dropped(service: ScriptedService) -> None:
     service.engine.held[0].set_exception(RuntimeError("too late"))  # nobody listens any more
 
 
+def test_client_that_goes_while_its_images_are_decoded_never_reaches_the_engine(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intake, connections = service.server.service.parts.intake, service.server._uvicorn.server_state.connections
+    plain, begun, go = intake.prepare, threading.Event(), threading.Event()
+
+    def prepare(pictures: Sequence[Picture], show: Show | None = None) -> ReadyImages:
+        begun.set()
+        assert go.wait(TIMEOUT)
+        return plain(pictures, show)
+
+    def count_gone() -> float:
+        labels = {"route": "/v1/streams/{stream}/images", "code": "499"}
+        return service.server.service.metrics.registry.get_sample_value("lmr_requests_total", labels) or 0.0
+
+    monkeypatch.setattr(intake, "prepare", prepare)
+    before, others = count_gone(), set(connections)
+    picture = make_file() + bytes(200_000)  # more than uvicorn takes before it is asked for it
+    host, port = service.server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as made:
+        head = "POST /v1/streams/a/images HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+        made.sendall(f"{head}Content-Length: {len(picture)}\r\n\r\n".encode() + picture)
+        assert begun.wait(TIMEOUT)
+    try:
+        wait_until(lambda: not set(connections) - others)
+    finally:
+        go.set()
+    wait_until(lambda: count_gone() > before)
+    assert not service.engine.requests
+
+
 def test_full_queue_is_refused_before_decoding(service: ScriptedService) -> None:
     service.engine.full, service.engine.known_keys = QueueFull("The queue is full.", 4.0), {"known"}
     try:
