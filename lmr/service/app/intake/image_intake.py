@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,7 +24,7 @@ from lmr.service.engine.step_types import QueueFull
 from lmr.service.service_settings import ServiceSettings
 
 FORMATS = ("JPEG", "PNG", "WEBP")  # decoders of other formats have had more faults
-_THREADS = min(4, os.cpu_count() or 1)
+_THREADS = min(4, max(2, os.cpu_count() or 1))  # at least two, so that a large image does not hold up all others
 Result = TypeVar("Result")
 Show = Callable[[Image], None]  # what may look at an image that was decoded
 
@@ -38,12 +40,17 @@ class ReadyImages:
 
 
 class ImageIntake:
-    """Decodes and preprocesses. As many requests may wait for it as images may wait for the model."""
+    """Decodes and preprocesses. As many requests may wait for it as images may wait for the model.
+
+    No more images than that are decoded and not handed on: a few bytes may be an image, and its request may have to
+    wait for an earlier one of its stream.
+    """
 
     def __init__(self, preprocess: Callable[[Image], Tensor], settings: ServiceSettings) -> None:
         self._preprocess, self._settings = preprocess, settings
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lmr-intake")
         self._waiting = 0
+        self._decoded, self._lock = 0, threading.Lock()  # images, counted by the threads of the pool
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """What the event loop should not wait for, in a thread of the pool; QueueFull if too many wait for one."""
@@ -54,6 +61,28 @@ class ImageIntake:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         finally:
             self._waiting -= 1
+
+    @contextmanager
+    def hold(self) -> Iterator[Callable[[int], None]]:
+        """Gives a function to call before so many images are decoded; they count until the context ends.
+
+        It raises QueueFull if there are too many.
+        """
+        taken = 0
+
+        def take(count: int) -> None:
+            nonlocal taken
+            with self._lock:
+                if self._decoded + count > self._settings.queue_images:
+                    raise QueueFull("Too many images are decoded and wait for their turn; send this again.", 1.0)
+                self._decoded += count
+                taken += count
+
+        try:
+            yield take
+        finally:
+            with self._lock:
+                self._decoded -= taken
 
     def close(self) -> None:
         """End the threads; what they work on is finished."""

@@ -63,9 +63,10 @@ async def run_step(
             def take() -> tuple[Step, ReadyImages]:
                 step = read(body) if known is None else known
                 parts.engine.check_room(step.stream, key)
+                hold(len(step.pictures))
                 return step, parts.intake.prepare(step.pictures, show)
 
-            with service.turns.take(stream) as turn:
+            with service.turns.take(stream) as turn, parts.intake.hold() as hold:
                 step, ready = await parts.intake.run(take)
                 asked = StepRequest(
                     stream=step.stream,

@@ -242,3 +242,37 @@ def test_requests_of_a_stream_are_in_order_however_long_their_images_take(
     assert service.post().status_code == 200
     sender.join(TIMEOUT)
     assert [len(request.images) for request in service.engine.requests] == [2, 1]
+
+
+def test_images_that_wait_for_an_earlier_request_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request of the stream takes long, and small files become large inputs of the model."""
+    with serve_scripted(ServiceSettings(queue_images=6, max_images=2)) as made:
+        intake = made.server.service.parts.intake
+        plain, begun, go = intake.prepare, threading.Event(), threading.Event()
+
+        def prepare(pictures: Sequence[Picture], show: Show | None = None) -> ReadyImages:
+            if not begun.is_set():
+                begun.set()
+                assert go.wait(TIMEOUT)
+            return plain(pictures, show)
+
+        monkeypatch.setattr(intake, "prepare", prepare)
+        codes: list[int] = []
+        senders = [
+            threading.Thread(target=lambda: codes.append(post_form(made, make_file(), make_file()).status_code))
+            for _ in range(5)
+        ]
+        senders[0].start()
+        try:
+            assert begun.wait(TIMEOUT)
+            for sender in senders[1:]:
+                sender.start()
+            wait_until(lambda: len(codes) == 2)  # three requests hold six images
+            assert codes == [429, 429]
+        finally:
+            go.set()
+            for sender in senders:
+                sender.join(TIMEOUT)
+        assert sorted(codes) == [200] * 3 + [429] * 2
+        assert [len(request.images) for request in made.engine.requests] == [2] * 3
+        assert made.post().status_code == 200  # what was handed on does not count
