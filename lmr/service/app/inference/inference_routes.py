@@ -19,9 +19,8 @@ from lmr.service.app.inference.inference_tensors import (
     read_request,
     write_answer,
 )
-from lmr.service.app.intake.image_bodies import check_count
 from lmr.service.app.intake.image_steps import ImageStep, run_step
-from lmr.service.app.intake.request_options import IdempotencyKey, TimeoutMs, check_stream
+from lmr.service.app.intake.request_options import IdempotencyKey, TimeoutMs, check_stream, shorten
 from lmr.service.app.live_service import LiveService, find_service
 from lmr.service.engine.step_types import RequestMode, StepAnswer
 from lmr.version import __version__
@@ -112,8 +111,7 @@ async def infer(
 
     def read(body: bytes) -> InferenceStep:
         asked, rest = read_request(body, head_length)
-        pictures = read_pictures(asked, rest, IMAGE)
-        check_count(len(pictures), service.settings.max_images)
+        pictures = read_pictures(asked, rest, IMAGE, service.settings.max_images)
         classes = len(service.engine.names)
         return InferenceStep(_find_stream(asked), pictures, classes, _find_mode(asked), asked.id, _find_outputs(asked))
 
@@ -149,7 +147,7 @@ def _find_mode(asked: InferenceRequest) -> RequestMode:
     for mode in _MODES:
         if mode == named:
             return mode
-    raise HttpProblem(400, "malformed", f"Expected 'adapt' or 'answer' as parameters.mode, got {named!r}.")
+    raise HttpProblem(400, "malformed", f"Expected 'adapt' or 'answer' as parameters.mode, got {shorten(repr(named))}.")
 
 
 def _find_outputs(asked: InferenceRequest) -> dict[str, bool]:

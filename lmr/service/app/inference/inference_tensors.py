@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from pydantic import BaseModel, Field
 
 from lmr.images.image_files import UnreadableImage
 from lmr.service.app.http_errors import HttpProblem
-from lmr.service.app.intake.image_bodies import Picture, decode_base64
+from lmr.service.app.intake.image_bodies import Picture, check_count, decode_base64
 from lmr.service.app.intake.json_bodies import read_json_body
+from lmr.service.app.intake.request_options import read_number, shorten
 
 _LENGTH = struct.Struct("<I")  # before each element of a tensor of BYTES
 
@@ -75,29 +77,37 @@ class OutputTensor:
 
 def read_request(body: bytes, head_length: str | None) -> tuple[InferenceRequest, bytes]:
     """The request, and the bytes that follow its JSON; ``head_length`` says where they begin."""
-    length = len(body) if head_length is None else int(head_length) if head_length.isdecimal() else -1
+    length = len(body) if head_length is None else read_number(head_length, -1)
     if not 0 <= length <= len(body):
-        words = f"Expected an Inference-Header-Content-Length from 0 to {len(body)}, got {head_length!r}."
+        words = (
+            f"Expected an Inference-Header-Content-Length from 0 to {len(body)}, got {shorten(head_length or '')!r}."
+        )
         raise HttpProblem(400, "malformed", words)
     return read_json_body(InferenceRequest, body[:length], "a request of the inference protocol"), body[length:]
 
 
-def read_pictures(request: InferenceRequest, rest: bytes, name: str) -> list[Picture]:
-    """The elements of the only input, which are image files: bytes, or base64 in JSON."""
+def read_pictures(request: InferenceRequest, rest: bytes, name: str, most: int) -> list[Picture]:
+    """The elements of the only input, which are image files: bytes, or base64 in JSON. They are at most so many."""
     if len(request.inputs) != 1 or request.inputs[0].name != name or request.inputs[0].datatype != "BYTES":
-        came = ", ".join(f"{item.name} of {item.datatype}" for item in request.inputs) or "none"
-        raise HttpProblem(400, "malformed", f"Expected one input, {name!r} of BYTES, got {came}.")
+        came = ", ".join(f"{item.name} of {item.datatype}" for item in request.inputs[:3]) or "none"
+        raise HttpProblem(400, "malformed", f"Expected one input, {name!r} of BYTES, got {shorten(came)}.")
     tensor = request.inputs[0]
     size = tensor.parameters.get("binary_data_size")
     if size is None:
-        pictures = [_decode_element(element) for element in _flatten(tensor.data or [])]
+        elements = list(islice(_flatten(tensor.data or []), most + 1))
+        check_count(len(elements), most)
+        pictures = [_decode_element(element) for element in elements]
     elif size != len(rest):
-        raise HttpProblem(400, "malformed", f"The input announces {size} bytes, and {len(rest)} follow the JSON.")
-    else:
-        pictures = _split_elements(rest)
-    if not pictures or math.prod(tensor.shape) != len(pictures):
-        words = f"The shape {tensor.shape} of the input does not fit its {len(pictures)} elements."
+        words = f"The input announces {shorten(str(size))} bytes, and {len(rest)} follow the JSON."
         raise HttpProblem(400, "malformed", words)
+    else:
+        pictures = list(islice(_split_elements(rest), most + 1))
+        check_count(len(pictures), most)
+    if not pictures or not _fits(tensor.shape, len(pictures)):
+        shown = shorten(str(tensor.shape[:8]))
+        raise HttpProblem(
+            400, "malformed", f"The shape {shown} of the input does not fit its {len(pictures)} elements."
+        )
     return pictures
 
 
@@ -132,19 +142,35 @@ def _decode_element(element: Any) -> Picture:
     return decode_base64(element)
 
 
-def _flatten(data: list[Any]) -> list[Any]:
-    """Nested lists as one list."""
-    return [item for part in data for item in (_flatten(part) if isinstance(part, list) else [part])]
+def _flatten(data: list[Any]) -> Iterator[Any]:
+    """The elements of nested lists, one after the other."""
+    levels = [iter(data)]
+    while levels:
+        for item in levels[-1]:
+            if isinstance(item, list):
+                levels.append(iter(item))
+                break
+            yield item
+        else:
+            levels.pop()
 
 
-def _split_elements(content: bytes) -> list[Picture]:
-    found: list[Picture] = []
+def _fits(shape: Sequence[int], count: int) -> bool:
+    """Whether a tensor of this shape has so many elements, without multiplying numbers of any size."""
+    size = 1
+    for edge in shape:
+        size *= edge
+        if not 0 < size <= count:
+            return False
+    return size == count
+
+
+def _split_elements(content: bytes) -> Iterator[Picture]:
     place = 0
     while place < len(content):
         start = place + _LENGTH.size
         end = start + _LENGTH.unpack_from(content, place)[0] if start <= len(content) else len(content) + 1
         if end > len(content):
             raise HttpProblem(400, "malformed", "The last element of the input is cut off.")
-        found.append(content[start:end])
+        yield content[start:end]
         place = end
-    return found

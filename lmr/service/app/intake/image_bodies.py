@@ -39,21 +39,20 @@ def split_body(content_type: str, body: bytes, most: int) -> list[Picture]:
     if name in IMAGE_TYPES:
         pictures: list[Picture] = [body]
     elif name == FORM:
-        pictures = _split_form(body, values.get(b"boundary"))
+        pictures = _split_form(body, values.get(b"boundary"), most)
     elif name == JSON:
-        pictures = _split_json(body)
+        pictures = _split_json(body, most)
     else:
         came = f"got {content_type!r}" if content_type else "got none"
         words = f"Expected a Content-Type of {', '.join([*IMAGE_TYPES, FORM])} or {JSON}, {came}."
         raise HttpProblem(415, "not_an_image_type", words)
-    check_count(len(pictures), most)
     return pictures
 
 
 def check_count(images: int, most: int) -> None:
-    """Refuse more images than a request may have."""
+    """Refuse more images than a request may have. Nobody counts how many more: a body may have millions of parts."""
     if images > most:
-        words = f"The request has {images} images, and --max-images allows {most}; send them in several requests."
+        words = f"The request has more than {most} images, the limit of --max-images; send them in several requests."
         raise HttpProblem(413, "too_many_images", words)
 
 
@@ -65,18 +64,22 @@ def decode_base64(text: str | bytes) -> Picture:
         return UnreadableImage("The image is not base64; encode the content of the file, without line breaks.")
 
 
-def _split_form(body: bytes, boundary: bytes | None) -> list[Picture]:
+def _split_form(body: bytes, boundary: bytes | None, most: int) -> list[Picture]:
     if not boundary:
         raise HttpProblem(400, "malformed", "The Content-Type of the form names no boundary.")
     parts: list[tuple[bytes | None, bytes]] = []
     ends: list[bool] = []
 
+    def keep(name: bytes | None, content: bytes) -> None:
+        parts.append((name, content))
+        check_count(len(parts), most)
+
     def keep_field(part: FormField) -> None:
-        parts.append((part.field_name, part.value or b""))
+        keep(part.field_name, part.value or b"")
 
     def keep_file(part: File) -> None:
         part.file_object.seek(0)
-        parts.append((part.field_name, part.file_object.read()))
+        keep(part.field_name, part.file_object.read())
 
     in_memory = {"MAX_MEMORY_FILE_SIZE": len(body) + 1}  # nothing goes to the disk
     try:
@@ -94,6 +97,7 @@ def _split_form(body: bytes, boundary: bytes | None) -> list[Picture]:
     return [content for _, content in parts]
 
 
-def _split_json(body: bytes) -> list[Picture]:
+def _split_json(body: bytes, most: int) -> list[Picture]:
     parsed = read_json_body(ImagesBody, body, '{"images": [{"b64": ...}, ...]}')
+    check_count(len(parsed.images), most)
     return [decode_base64(image.b64) for image in parsed.images]

@@ -11,6 +11,7 @@ from lmr.service.app.http_errors import HttpProblem
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TOKEN = re.compile(r"[\x21-\x7e]{1,200}")
+_DIGITS, _SHOWN = 18, 40
 
 StreamName = Annotated[
     str,
@@ -40,10 +41,9 @@ TimeoutMs = Annotated[
 def check_stream(name: str) -> str:
     """The name of a stream, or 400."""
     if not _NAME.fullmatch(name):
-        shown = name if len(name) <= 40 else f"{name[:40]}..."
         words = (
             "Expected the name of a stream of at most 128 letters, digits, '.', '_' and '-' that begins with a letter "
-            f"or a digit, got {shown!r}."
+            f"or a digit, got {shorten(name)!r}."
         )
         raise HttpProblem(400, "stream_name", words)
     return name
@@ -68,3 +68,13 @@ def choose_seconds(asked_ms: float | None, most_ms: float) -> float:
 def is_visible(text: str) -> bool:
     """Whether a header's value can be repeated as it is: visible ASCII characters, and not many."""
     return _TOKEN.fullmatch(text) is not None
+
+
+def read_number(text: str, otherwise: int) -> int:
+    """A whole number of a header; ``otherwise`` for anything else, and for more digits than any such number has."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else otherwise
+
+
+def shorten(text: str) -> str:
+    """What a client sent, for an error message."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

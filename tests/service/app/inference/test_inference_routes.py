@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import tritonclient.http as triton
 from service_maker import NAMES, ScriptedService, load_pocket, make_file, serve_scripted
 from tritonclient.utils import InferenceServerException
 
+from lmr.service.app.inference import inference_tensors
 from lmr.service.app.inference.inference_routes import find_inference_name
 
 INFER = "/v2/models/pocket/infer"
@@ -135,14 +137,70 @@ def test_malformed_json(service: ScriptedService, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("rest", "length"),
-    [(b"\x01", None), (b"\xff\xff\xff\xff", None), (b"\x05\x00\x00\x00abc", None), (b"", "x"), (b"", "99999")],
-    ids=["no length", "far too long", "cut off", "no number", "beyond the end"],
+    [
+        (b"\x01", None),
+        (b"\xff\xff\xff\xff", None),
+        (b"\x05\x00\x00\x00abc", None),
+        (b"", "x"),
+        (b"", "99999"),
+        (b"", "9" * 5000),
+    ],
+    ids=["no length", "far too long", "cut off", "no number", "beyond the end", "thousands of digits"],
 )
 def test_malformed_bytes(service: ScriptedService, rest: bytes, length: str | None) -> None:
     head = json.dumps({"inputs": [{**IMAGE, "parameters": {"binary_data_size": len(rest)}}]}).encode()
     headers = {"Inference-Header-Content-Length": length or str(len(head))}
     assert service.client.post(INFER, content=head + rest, headers=headers).status_code == 400
     assert not service.engine.requests
+
+
+MANY = 100_000
+
+
+@pytest.mark.parametrize(
+    ("tensor", "rest"),
+    [
+        ({"shape": [MANY], "data": [1] * MANY}, b""),
+        ({"shape": [MANY], "data": [[[[1] * MANY]]]}, b""),
+        ({"shape": [MANY], "parameters": {"binary_data_size": 4 * MANY}}, bytes(4 * MANY)),
+    ],
+    ids=["JSON", "nested", "bytes"],
+)
+def test_elements_beyond_the_limit_are_not_looked_at(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch, tensor: dict[str, Any], rest: bytes
+) -> None:
+    """Each of them would become an object of its own: gigabytes, from a body of ten million bytes."""
+    monkeypatch.setattr(inference_tensors, "_decode_element", lambda element: pytest.fail("decoded"))
+    head = json.dumps({"inputs": [{**IMAGE, **tensor}]}).encode()
+    answer = service.client.post(
+        INFER, content=head + rest, headers={"Inference-Header-Content-Length": str(len(head))}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_many_images")
+
+
+@pytest.mark.parametrize(
+    "shape", [[10**4000] * 100, [1] * 1000 + [2], [-1, -1], [0, 1]], ids=["huge", "long", "-", "0"]
+)
+def test_odd_shapes_cost_nothing_and_are_refused(service: ScriptedService, shape: list[int]) -> None:
+    answer = service.client.post(INFER, json={"inputs": [{**IMAGE, "shape": shape, "data": ["a"]}]})
+    assert answer.status_code == 400
+    assert len(answer.text) < 500
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"sequence_id": 10**5000}, {"mode": 10**5000}, {"sequence_id": "x" * 5000}, {"mode": ["x"] * 5000}],
+    ids=["number", "number as mode", "name", "mode"],
+)
+def test_odd_parameters_are_refused_in_a_short_sentence(service: ScriptedService, parameters: dict[str, Any]) -> None:
+    sys.set_int_max_str_digits(0)
+    try:
+        body = json.dumps({"inputs": [{**IMAGE, "data": ["a"]}], "parameters": parameters})
+    finally:
+        sys.set_int_max_str_digits(sys.int_info.default_max_str_digits)
+    answer = service.client.post(INFER, content=body)
+    assert answer.status_code == 400
+    assert len(answer.text) < 500
 
 
 def test_compressed_requests_are_refused(service: ScriptedService) -> None:

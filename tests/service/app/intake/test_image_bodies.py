@@ -10,6 +10,7 @@ from service_maker import make_file
 
 from lmr.images.image_files import UnreadableImage
 from lmr.service.app.http_errors import HttpProblem
+from lmr.service.app.intake import image_bodies
 from lmr.service.app.intake.image_bodies import decode_base64, split_body
 
 FILES = [make_file("JPEG"), make_file("PNG"), make_file("WEBP")]
@@ -89,6 +90,19 @@ def test_malformed(kind: str, body: bytes) -> None:
 @pytest.mark.parametrize("kind", [FORM, "application/json"])
 def test_too_many(kind: str) -> None:
     body = make_form(*[("image", FILES[0])] * 3) if kind == FORM else encode(*[FILES[0]] * 3)
+    assert len(split_body(kind, body, most=3)) == 3
     problem = refuse(kind, body, most=2)
     assert problem.status == 413
-    assert "3 images" in problem.message
+    assert "more than 2 images" in problem.message
+
+
+def test_parts_beyond_the_limit_are_not_even_read() -> None:
+    """A body may have a million parts of a few bytes."""
+    body = make_form(*[("image", FILES[0])] * 3, end=False) + b"--edge\r\nnonsense"
+    assert refuse(FORM, body, most=3).status == 400
+    assert refuse(FORM, body, most=2).status == 413
+
+
+def test_images_beyond_the_limit_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_bodies, "decode_base64", lambda text: pytest.fail("decoded"))
+    assert refuse("application/json", encode(*[FILES[0]] * 3), most=2).status == 413
