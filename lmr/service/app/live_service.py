@@ -85,16 +85,17 @@ class LiveService:
             return Overview("loading", "The model is being loaded.")
         return self._parts.engine.look()
 
-    def note_events(self) -> None:
-        """Count and log what happened since the last call."""
+    def note_events(self) -> int:
+        """Count and log what happened since the last call; gives the change up to which that is done."""
         if self._parts is None:
-            return
+            return self._noted
         changes = self._parts.engine.read_changes(self._noted, _EVENTS)
         self._noted = changes.upto
         for event in changes.events:
             self.recent.append(event)
             self.metrics.add_event(event)
             LOGGER.info("event", extra={"fields": {"event": asdict(event)}})
+        return self._noted
 
     def close(self) -> None:
         """End the threads that decode."""

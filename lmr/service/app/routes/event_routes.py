@@ -10,7 +10,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -18,8 +18,9 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 
 from lmr.service.app.http_errors import HttpProblem, pick_errors
+from lmr.service.app.intake.request_options import read_number
 from lmr.service.app.live_service import LiveService, find_service
-from lmr.service.engine.stream_types import Changes
+from lmr.service.engine.stream_types import ServiceEvent, StreamStatus
 
 router = APIRouter(tags=["service"])
 CLIENTS = 64  # that may listen at once
@@ -40,8 +41,8 @@ LastEventId = Annotated[
 async def get_events(request: Request, last: LastEventId = None) -> Response:
     """Server-sent events. Each frame is JSON: the overview, the events and the streams that changed since the last one.
 
-    ``lost`` says that changes are missing before the frame, as in the first one: read ``/v1/streams`` anew then. The
-    first frame has the last events. A stream that was deleted has the health "deleted".
+    ``lost`` says that changes are missing before the frame, as in the first one: read ``/v1/streams`` anew then. Such
+    a frame has the last events. A stream that was deleted has the health "deleted".
     """
     service = find_service(request)
     if service.listeners >= CLIENTS:
@@ -67,21 +68,29 @@ async def _send_frames(service: LiveService, last: str | None) -> AsyncIterator[
 def _find_place(service: LiveService, last: str | None) -> int | None:
     """The change after which to go on; None for a new client, and for one of an earlier run of the service."""
     run_id, _, number = (last or "").partition("-")
-    return int(number) if run_id == service.run_id and number.isdecimal() else None
+    place = read_number(number, -1)
+    return place if run_id == service.run_id and place >= 0 else None
 
 
 def _make_frame(service: LiveService, after: int | None) -> tuple[dict[str, Any], int | None]:
     now = service.look()
     frame: dict[str, Any] = {"run": service.run_id, "time": time.time(), "overview": asdict(now)}
     if now.state == "loading":
-        return frame | {"lost": True, "events": [], "streams": []}, None
-    lost = after is None
-    changes: Changes = service.engine.read_changes(now.change if after is None else after, FRAME)
-    frame["lost"] = lost or changes.lost
-    events = [*service.recent] if lost else changes.events
-    frame["events"] = [make_plain(asdict(event)) for event in events]
-    frame["streams"] = [asdict(status) for status in changes.streams]
-    return frame, changes.upto
+        return frame | _describe(True, [], []), None
+    if after is not None:
+        changes = service.engine.read_changes(after, FRAME)
+        if not changes.lost:
+            return frame | _describe(False, changes.events, changes.streams), changes.upto
+    upto = service.note_events()  # the recent events are complete up to there; the next frame goes on after it
+    return frame | _describe(True, service.recent, []), upto
+
+
+def _describe(lost: bool, events: Iterable[ServiceEvent], streams: Iterable[StreamStatus]) -> dict[str, Any]:
+    return {
+        "lost": lost,
+        "events": [make_plain(asdict(event)) for event in events],
+        "streams": [asdict(status) for status in streams],
+    }
 
 
 def make_plain(value: Any) -> Any:

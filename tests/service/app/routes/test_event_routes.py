@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from scripted_engine import make_status
 from service_maker import ScriptedService
 
 from lmr.service.app.routes import event_routes
-from lmr.service.engine.stream_types import Overview, ServiceEvent
+from lmr.service.engine.stream_types import Changes, Overview, ServiceEvent
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +69,43 @@ def test_client_goes_on_after_its_last_frame(service: ScriptedService) -> None:
     _, frame = next(read_frames(service, last=number))
     assert frame["lost"] is False
     assert [status["stream"] for status in frame["streams"]] == ["cam-2"]
+
+
+def test_first_frame_has_events_of_this_moment(service: ScriptedService) -> None:
+    """They are counted and logged once a second; a client that comes in between misses none."""
+    words = [f"Event {number}." for number in range(5)]
+    for number, one in enumerate(words, 40):
+        service.engine.events.append(ServiceEvent(number, time.time(), "cam", "health", "ok", "watch", one))
+        service.engine.overview = Overview("ready", change=number)
+        last, frame = next(read_frames(service))
+        assert [event["words"] for event in frame["events"]][-1] == one
+        assert last == f"{frame['run']}-{number}"
+
+
+def test_client_that_was_away_too_long_is_told_the_last_events(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(service, 60, "cam")
+    number, _ = next(read_frames(service))
+    service.engine.events.append(ServiceEvent(61, time.time(), "cam", "health", "ok", "watch", "Missed."))
+    change(service, 62, "cam")
+    plain = service.engine.read_changes
+
+    def forget(after: int, limit: int) -> Changes:
+        found = plain(after, limit)
+        return replace(found, events=[], streams=[], lost=True) if limit == 7 else found
+
+    monkeypatch.setattr(event_routes, "FRAME", 7)
+    monkeypatch.setattr(service.engine, "read_changes", forget)
+    _, frame = next(read_frames(service, last=number))
+    assert (frame["lost"], frame["streams"]) == (True, [])
+    assert frame["events"][-1]["words"] == "Missed."
+
+
+def test_number_of_a_frame_that_is_too_long_begins_anew(service: ScriptedService) -> None:
+    run = next(read_frames(service))[1]["run"]
+    _, frame = next(read_frames(service, last=f"{run}-{'9' * 5000}"))
+    assert frame["lost"] is True
 
 
 @pytest.mark.parametrize("last", ["", "nonsense", "other-3", "-", "1-²"])
