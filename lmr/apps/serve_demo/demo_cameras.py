@@ -72,7 +72,7 @@ class DemoCameras:
     def _send(self, camera: SimulatedCamera) -> None:
         name, request, due = camera.script.name, 0, time.monotonic()
         with Client(self._url, self._token, patience=20) as client:
-            while not self._ended.is_set():
+            while request == 0 or not self._ended.is_set():  # at least once, so that there is something to report
                 frames = camera.take(request)
                 try:
                     answer = client.step(name, list(frames.pixels))

@@ -7,7 +7,8 @@ import tempfile
 import threading
 from collections.abc import Callable
 
-from lmr.apps.serve_classifier import plan_service, serve_classifier
+from lmr.apps.model_options import AnyPath
+from lmr.apps.serve_classifier import choose_token, plan_service, serve_classifier
 from lmr.apps.serve_demo.demo_cameras import DemoCameras, format_reports
 from lmr.core.errors import LmrError
 from lmr.data.names import read_list
@@ -23,6 +24,7 @@ def serve_demo(
     method: str = "lmr(pace='batch')",
     host: str = "127.0.0.1",
     port: int = 8080,
+    token_file: AnyPath | None = None,
     settings: ServiceSettings | None = None,
     log_level: str = "warning",
     say: Callable[[str], None] = print,
@@ -33,10 +35,10 @@ def serve_demo(
     """
     if seconds is not None and not 0 < seconds < float("inf"):
         raise LmrError(f"Expected a positive number of seconds, got {seconds}.")
-    runs: list[_DemoRun] = []
+    token, runs = choose_token(host, token_file), list[_DemoRun]()
 
     def begin(url: str, stop: Callable[[], None]) -> None:
-        runs.append(_DemoRun(url, stop, seconds, say))
+        runs.append(_DemoRun(DemoCameras(url, token), stop, seconds, say))
         runs[0].start()
 
     def end() -> None:
@@ -48,6 +50,7 @@ def serve_demo(
             plan_service(list(read_list(CLASSES)), method=method, watch=WATCH, settings=settings),
             host=host,
             port=port,
+            token_file=token_file,
             state_dir=os.path.join(folder, "state"),
             log_level=log_level,
             say=say,
@@ -62,8 +65,10 @@ def serve_demo(
 class _DemoRun:
     """The cameras of a service that is ready, and the end of it all."""
 
-    def __init__(self, url: str, stop: Callable[[], None], seconds: float | None, say: Callable[[str], None]) -> None:
-        self._cameras, self._stop, self._seconds, self._say = DemoCameras(url), stop, seconds, say
+    def __init__(
+        self, cameras: DemoCameras, stop: Callable[[], None], seconds: float | None, say: Callable[[str], None]
+    ) -> None:
+        self._cameras, self._stop, self._seconds, self._say = cameras, stop, seconds, say
         self._thread = threading.Thread(target=self._run, name="demo", daemon=True)
         self._reported = threading.Lock()
         self._done = False

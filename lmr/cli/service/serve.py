@@ -70,7 +70,8 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         "--demo",
         action="store_true",
         help="serve eight simulated cameras whose weather turns bad one after the other, with the model and the "
-        "photographs that come with lmr; of the other options only --for, --host, --port and --log-level count",
+        "photographs that come with lmr; of the other options only --for, --host, --port, --token-file and --log-level "
+        "count",
     )
     add("--for", dest="seconds", type=float, metavar="S", help="with --demo: end after S seconds, with a table")
     add_classifier_options(group, needed=False)
@@ -285,8 +286,14 @@ def run(options: argparse.Namespace) -> str | None:
     if options.demo:
         from lmr.apps.serve_demo.demo_run import serve_demo
 
-        level = options.log_level or "warning"
-        serve_demo(options.seconds, host=options.host, port=options.port, log_level=level, say=_say)
+        serve_demo(
+            options.seconds,
+            host=options.host,
+            port=options.port,
+            token_file=options.token_file,
+            log_level=options.log_level or "warning",
+            say=_say,
+        )
         return None
     if options.labels is None or options.seconds is not None:
         raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")

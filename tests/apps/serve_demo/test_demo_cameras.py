@@ -53,6 +53,18 @@ def test_cameras_send_and_end_with_the_service(monkeypatch: pytest.MonkeyPatch) 
     assert told == {"cam-a"}, "nothing is known of what a broken sensor shows"
 
 
+def test_every_camera_sends_once_however_short_it_is() -> None:
+    """Otherwise the service would not know it, and there would be no table."""
+    scripts = [CameraScript(f"cam-{number}", "static", 0) for number in range(4)]
+    with run_scripted_service() as service:
+        cameras = DemoCameras(service.url, scripts=scripts)
+        cameras._ended.set()
+        cameras.start()
+        cameras.stop()
+    assert cameras.failures == []
+    assert {name: len(steps) for name, steps in service.steps.items()} == {script.name: 1 for script in scripts}
+
+
 def test_a_refusal_ends_a_camera_and_is_kept() -> None:
     with run_scripted_service() as service:
         service.script = [401]

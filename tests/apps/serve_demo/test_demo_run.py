@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from page_reader import WAIT
 
 import lmr
 from lmr.apps.serve_demo.demo_run import serve_demo
@@ -70,6 +71,20 @@ def test_ctrl_c_ends_it_with_the_table_too() -> None:
     assert set(read_table(text)) == {script.name for script in SCRIPTS}
 
 
+def test_it_can_be_shown_to_other_machines_with_a_token(tmp_path: Path) -> None:
+    with pytest.raises(LmrError, match="needs a --token-file"):
+        serve_demo(1.0, host="0.0.0.0")
+    token = tmp_path / "token"
+    token.write_text("a-token-of-many-letters")
+    with run_demo("--token-file", str(token)) as (process, address):
+        with lmr.Client(address) as client, pytest.raises(lmr.ServiceError, match="token"):
+            client.model()
+        process.send_signal(signal.SIGINT)
+        text, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, text
+    assert set(read_table(text)) == {script.name for script in SCRIPTS}
+
+
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf")])
 def test_wrong_times_are_refused(seconds: float) -> None:
     with pytest.raises(LmrError, match="positive number of seconds"):
@@ -90,6 +105,7 @@ def test_the_page_shows_the_cameras(tmp_path: Path) -> None:
             time.sleep(1.0)
         browser = browsers.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 1100}, color_scheme="light")
+        page.set_default_timeout(WAIT)
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(f"{address}/#{BROKEN}")
