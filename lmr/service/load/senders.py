@@ -48,7 +48,10 @@ Send = Callable[[Client, int, int], ServiceAnswer]  # a client, the number of th
 def run_senders(
     url: str, threads: int, send: Send, seconds: float, *, patience: float = 0.0, most: int | None = None
 ) -> tuple[Tolls, float]:
-    """Send from every thread, one request after the other, for so many seconds; what came back, and the wall time."""
+    """Send from every thread, one request after the other, for so many seconds; what came back, and the wall time.
+
+    Every thread sends at least one request: on a busy machine a short time may be over before the threads have begun.
+    """
     tolls, end, began = Tolls(), time.monotonic() + seconds, time.monotonic()
     failures: list[BaseException] = []
 
@@ -56,7 +59,7 @@ def run_senders(
         number = 0
         try:
             with Client(url, patience=patience) as client:
-                while time.monotonic() < end and (most is None or number < most):
+                while (number == 0 or time.monotonic() < end) and (most is None or number < most):
                     started = time.perf_counter()
                     try:
                         tolls.note(send(client, thread, number), time.perf_counter() - started)

@@ -55,10 +55,11 @@ def _measure(
         bare = BareLoop(model, model.load(), min(STREAMS, MOST // each), each, spec, watched)
         run_senders(service.url, STREAMS, send, bench.choose(5, 0.5), patience=60)  # warm
         alone, served, codes, batches = list[ImageCost](), list[ImageCost](), Counter[int](), list[float]()
-        for _ in range(TURNS):
-            alone.append(bare.run(seconds / TURNS))
+        turns = bench.count(TURNS, 2)
+        for _ in range(turns):
+            alone.append(bare.run(seconds / turns))
             cpu = read_cpu_seconds(service)
-            tolls, wall = run_senders(service.url, STREAMS, send, seconds / TURNS, patience=60)
+            tolls, wall = run_senders(service.url, STREAMS, send, seconds / turns, patience=60)
             served.append(ImageCost(tolls.images, read_cpu_seconds(service) - cpu, wall))
             codes += tolls.codes
             batches += tolls.batch_images

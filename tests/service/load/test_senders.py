@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from closed_port import hold_closed_port
 from scripted_service import run_scripted_service
 
 from lmr.service.client.service_answer import ServiceAnswer
@@ -28,8 +29,15 @@ def test_every_thread_sends_and_codes_are_counted() -> None:
     assert 0 < seconds < 60
 
 
+def test_every_thread_sends_once_however_short_it_is() -> None:
+    with run_scripted_service() as service:
+        tolls, _ = run_senders(service.url, 3, send, 0.0)
+    assert tolls.codes == {200: 3}
+
+
 def test_nobody_there_is_code_0() -> None:
-    tolls, _ = run_senders("http://127.0.0.1:9", 1, send, 60, most=2)
+    with hold_closed_port() as place:
+        tolls, _ = run_senders(f"http://{place}", 1, send, 60, most=2)
     assert tolls.codes == {0: 2}
 
 
@@ -37,8 +45,8 @@ def test_a_fault_of_the_experiment_is_not_swallowed() -> None:
     def fail(client: Client, thread: int, number: int) -> ServiceAnswer:
         raise RuntimeError("a fault of the experiment")
 
-    with pytest.raises(RuntimeError, match="fault of the experiment"):
-        run_senders("http://127.0.0.1:9", 1, fail, 60)
+    with hold_closed_port() as place, pytest.raises(RuntimeError, match="fault of the experiment"):
+        run_senders(f"http://{place}", 1, fail, 60)
 
 
 def test_percentiles() -> None:
