@@ -80,8 +80,9 @@ def _make_handler(service: ScriptedService) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             images = _split(self.headers.get("Content-Type", ""), body)
             one = Seen(self.command, parts.path, parse_qs(parts.query), dict(self.headers), images, body)
-            service.seen.append(one)
-            told = service.script.pop(0) if service.script else None
+            with service.lock:
+                service.seen.append(one)
+                told = service.script.pop(0) if service.script else None
             if told == BREAK_BEFORE:
                 self.close_connection = True
                 return

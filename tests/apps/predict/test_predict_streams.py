@@ -46,6 +46,15 @@ def cams(here: Path) -> Path:
     return here
 
 
+@pytest.fixture
+def busy_cams(here: Path) -> Path:
+    """Three cameras with so many images that a command is far from its end when a signal comes, even if it is late."""
+    Path("cams").mkdir()
+    for number, name in enumerate("abc"):
+        draw_pictures(Path("cams", name), range(100 * number, 100 * number + 40))
+    return here
+
+
 def label(out: str, resume: bool = False, overwrite: bool = False, **options: Any) -> PredictSummary:
     given: dict[str, Any] = {"model": "pocket", "batch_size": 2, "stream_by": "folder", "out": out} | options
     plan = plan_streams(given.pop("sources", "cams"), given.pop("labels", LABELS), **given)
@@ -132,7 +141,7 @@ def test_stream_names_become_names_of_state_files(cams: Path) -> None:
 
 
 @posix
-def test_killed_command_continues_and_ctrl_c_says_how(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_command_continues_and_ctrl_c_says_how(busy_cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["cams", "--labels", TEXT, "--batch-size", "1", "--stream-by", "folder"]
     assert run_here(capsys, *words, "--out", "straight.jsonl")[0] == 0
     for out, sent, code in (("killed.jsonl", signal.SIGKILL, -9), ("stopped.jsonl", signal.SIGINT, 130)):
@@ -210,7 +219,7 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(cams: Path
 
 
 @posix
-def test_second_run_on_the_same_output_is_refused(cams: Path) -> None:
+def test_second_run_on_the_same_output_is_refused(busy_cams: Path) -> None:
     with crash_at(lmr.Method, "step", 1, "before", LmrError), pytest.raises(LmrError) as failed:
         label("o.jsonl")
     assert str(failed.value).endswith("0 of 3 streams are finished; to continue, give the same command again.")

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from closed_port import hold_closed_port
 from scripted_service import run_scripted_service
 from video_maker import paint, write_video
 
@@ -42,9 +43,10 @@ def test_a_camera_that_nobody_takes_is_a_complaint(tmp_path: Path, capsys: pytes
 
 
 def test_a_missing_source_and_a_missing_service_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--to", "http://127.0.0.1:9", "--stream", "cam", "--patience", "0"]
-    assert main(["camera", str(tmp_path / "missing"), *words]) == 2
-    assert "there is no such file or folder" in capsys.readouterr().err
-    video = write_video(tmp_path / "v.avi", paint(2))
-    assert main(["camera", str(video), *words]) == 2
-    assert "Cannot reach the service" in capsys.readouterr().err
+    with hold_closed_port() as place:
+        words = ["--to", f"http://{place}", "--stream", "cam", "--patience", "0"]
+        assert main(["camera", str(tmp_path / "missing"), *words]) == 2
+        assert "there is no such file or folder" in capsys.readouterr().err
+        video = write_video(tmp_path / "v.avi", paint(2))
+        assert main(["camera", str(video), *words]) == 2
+        assert "Cannot reach the service" in capsys.readouterr().err

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import time
-from http.client import HTTPResponse
 
 import pytest
+from plain_http import read_answer, read_until_closed
 from service_maker import TIMEOUT, ScriptedService, make_file
 
 from lmr.service.app.bounded_http import MOST_BYTES
@@ -75,7 +75,7 @@ def test_pipelining_ends_the_connection_and_drops_what_waits(service: ScriptedSe
         while not service.engine.held and time.monotonic() < end:
             time.sleep(0.01)
         made.sendall(100 * (HEAD + b"Content-Length: 3\r\n\r\nabc"))
-        assert made.recv(65536) == b""
+        assert read_until_closed(made) == b""
     while not service.engine.dropped and time.monotonic() < end:
         time.sleep(0.01)
     assert service.engine.dropped == service.engine.held
@@ -87,6 +87,5 @@ def test_requests_one_after_the_other_share_a_connection(service: ScriptedServic
     with connect(service) as made:
         for _ in range(3):
             made.sendall(HEAD + b"\r\n")
-            answer = HTTPResponse(made)
-            answer.begin()
-            assert (answer.status, json.loads(answer.read())) == (200, {"status": "alive"})
+            answer = read_answer(made)
+            assert (answer.status, json.loads(answer.body)) == (200, {"status": "alive"})

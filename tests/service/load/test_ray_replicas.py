@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 from lmr.service.load.ray_replicas import find_processes
 
@@ -12,7 +13,8 @@ def test_only_processes_below_are_found() -> None:
     with subprocess.Popen([sys.executable, "-c", program]) as process:
         try:
             while not (found := find_processes(process.pid, "sleep")):
-                pass
+                assert process.poll() is None
+                time.sleep(0.01)
             assert len(found) == 1
             assert set(found) <= set(find_processes(os.getpid(), "sleep"))
             assert find_processes(found[0], "python") == []

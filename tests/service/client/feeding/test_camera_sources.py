@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from closed_port import hold_closed_port
 from PIL import Image
 from video_maker import cut_file, paint, write_video
 
@@ -152,6 +153,7 @@ def run_network_camera(frames: int) -> Iterator[str]:
 
 def test_a_network_camera_is_read_and_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(camera_sources, "RECONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(camera_sources, "WAITING_FRAMES", 0)  # any number, however late this thread comes to take them
     words: list[str] = []
     places: list[int] = []
     with run_network_camera(8) as address:
@@ -168,11 +170,12 @@ def test_a_network_camera_is_read_and_connected_again(monkeypatch: pytest.Monkey
     assert any("trying again" in line for line in words)
 
 
-def test_a_camera_that_is_not_there_is_an_error_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = LiveSource("http://user:secret@127.0.0.1:9/video", 1, None, print)
-    assert source.name == "http://127.0.0.1:9/video"
-    with pytest.raises(UnreadableImage, match="check the address") as found:
-        list(source.read(None, never))
+def test_a_camera_that_is_not_there_is_an_error_without_its_password() -> None:
+    with hold_closed_port() as place:
+        source = LiveSource(f"http://user:secret@{place}/video", 1, None, print)
+        assert source.name == f"http://{place}/video"
+        with pytest.raises(UnreadableImage, match="check the address") as found:
+            list(source.read(None, never))
     assert "secret" not in str(found.value)
 
 
