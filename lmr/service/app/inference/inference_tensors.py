@@ -7,10 +7,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, FailFast, Field
 
 from lmr.images.image_files import UnreadableImage
 from lmr.service.app.http_errors import HttpProblem
@@ -18,6 +18,7 @@ from lmr.service.app.intake.image_bodies import Picture, check_count, decode_bas
 from lmr.service.app.intake.json_bodies import read_json_body
 from lmr.service.app.intake.request_options import read_number, shorten
 
+MOST_TENSORS = 100  # that a request may name
 _LENGTH = struct.Struct("<I")  # before each element of a tensor of BYTES
 
 
@@ -25,7 +26,7 @@ class InferenceInput(BaseModel):
     """One tensor of a request. ``data`` is missing where it follows as bytes."""
 
     name: str
-    shape: list[int]
+    shape: Annotated[list[int], FailFast()]
     datatype: str
     parameters: dict[str, Any] = Field(default_factory=dict)
     data: list[Any] | None = None
@@ -43,8 +44,8 @@ class InferenceRequest(BaseModel):
 
     id: str = ""
     parameters: dict[str, Any] = Field(default_factory=dict)
-    inputs: list[InferenceInput]
-    outputs: list[InferenceOutput] = Field(default_factory=list)
+    inputs: Annotated[list[InferenceInput], FailFast()] = Field(max_length=MOST_TENSORS)
+    outputs: Annotated[list[InferenceOutput], FailFast()] = Field(default_factory=list, max_length=MOST_TENSORS)
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, FailFast, Field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field as FormField
 from python_multipart.multipart import File, FormParser, parse_options_header
 
 from lmr.images.image_files import UnreadableImage
 from lmr.service.app.http_errors import HttpProblem
-from lmr.service.app.intake.json_bodies import read_json_body
+from lmr.service.app.intake.json_bodies import MOST_ITEMS, read_json_body
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp")
 FORM, JSON = "multipart/form-data", "application/json"
@@ -29,7 +30,7 @@ class EncodedImage(BaseModel):
 class ImagesBody(BaseModel):
     """Images in JSON."""
 
-    images: list[EncodedImage] = Field(min_length=1)
+    images: Annotated[list[EncodedImage], FailFast()] = Field(min_length=1, max_length=MOST_ITEMS)
 
 
 def split_body(content_type: str, body: bytes, most: int) -> list[Picture]:

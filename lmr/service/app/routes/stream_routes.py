@@ -6,7 +6,7 @@ import base64
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, FailFast, Field
 
 from lmr.service.app.http_errors import HttpProblem, pick_errors
 from lmr.service.app.intake.json_bodies import read_json_body
@@ -45,7 +45,7 @@ class LabelsBody(BaseModel):
     """The true labels of the images of request ``seq``, in their order; null where one is not known."""
 
     seq: int = Field(ge=1)
-    labels: list[str | None] = Field(min_length=1, max_length=1000)
+    labels: Annotated[list[str | None], FailFast()] = Field(min_length=1, max_length=1000)
 
 
 @router.get("/v1/streams", responses=pick_errors(400, 401, 503), summary="List streams with their health")
