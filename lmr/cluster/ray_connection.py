@@ -17,6 +17,7 @@ MEMBER_HINT = (  # Ray looks for a node on the machine of the command, and its o
     "Give the command on a machine of the cluster; 'ray start --address=HEAD:PORT --num-cpus=0' makes this one a "
     "machine of it that computes nothing."
 )
+MISMATCH = "Version mismatch:"  # how Ray's words about other versions begin
 LOCAL = "local"  # the address of a cluster on this machine, for the time of the command
 
 
@@ -54,15 +55,27 @@ def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) ->
         _try_port(address)
         ray.init(address=address, **quiet)
     except (OSError, ValueError, RuntimeError) as error:
-        hint = f"check the address. {MEMBER_HINT}"
-        if address == "auto":
-            hint = "start one with 'ray start --head', or leave 'auto' out."
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise LmrError(f"Cannot reach a Ray cluster at {address!r}: {reason.rstrip('.')}; {hint}") from error
+        raise LmrError(_explain(address, error)) from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _explain(address: str, error: Exception) -> str:
+    """Why there is no connection, and what to do, in a sentence."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith(MISMATCH):  # the versions are in the lines below
+        found = " ".join(lines).removeprefix(MISMATCH).strip()
+        return (
+            f"The Ray cluster at {address!r} and this command have different versions of Ray or Python: {found}. "
+            "Install the same versions on every machine."
+        )
+    hint = f"check the address. {MEMBER_HINT}"
+    if address == "auto":
+        hint = "start one with 'ray start --head', or leave 'auto' out."
+    reason = lines[0] if lines else type(error).__name__
+    return f"Cannot reach a Ray cluster at {address!r}: {reason.rstrip('.')}; {hint}"
 
 
 def _try_port(address: str) -> None:

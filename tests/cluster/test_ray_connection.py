@@ -52,3 +52,17 @@ def test_machine_that_is_no_node_is_told_to_become_one(monkeypatch: pytest.Monke
         connect("192.168.1.10:6379").__enter__()
     with pytest.raises(LmrError, match=r"Ray Client .* Give the command on a machine of the cluster"):
         connect("ray://192.168.1.10:10001").__enter__()
+
+
+def test_cluster_of_other_versions_is_told_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words are Ray's own: what differs is in the lines after the first."""
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
+    from ray._private.utils import check_version_info
+
+    def refuse(**given: object) -> None:
+        check_version_info({"ray_version": "1.0.0", "python_version": "3.6.1"}, "node 127.0.0.1")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    words = r"different versions of Ray or Python: .* Ray: 1\.0\.0 Python: 3\.6\.1 This process .*Install the same"
+    with pytest.raises(LmrError, match=words):
+        connect("auto").__enter__()
