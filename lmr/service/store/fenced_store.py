@@ -57,10 +57,15 @@ class FencedStore(Store):
         return next((kept for kept in found if kept is not None), None)
 
     def _choose_number(self, database: sqlite3.Connection, event: StoredEvent) -> int:
-        """The number of an event, or a new one where another engine has taken it."""
-        taken = database.execute("SELECT 1 FROM events WHERE number = ?", (event.number,)).fetchall()
-        ((last,),) = database.execute("SELECT COALESCE(MAX(number), 0) FROM events").fetchall()
-        return last + 1 if taken else event.number
+        """The number of an event, or a new one where an event of another engine has taken it.
+
+        The same event is there already where a commit is made a second time, as it is after the death of its store.
+        """
+        found = database.execute("SELECT stream, content FROM events WHERE number = ?", (event.number,)).fetchall()
+        if found in ([], [(event.stream, event.content)]):
+            return event.number
+        ((last,),) = database.execute("SELECT MAX(number) FROM events").fetchall()
+        return int(last) + 1
 
 
 def _raise_epoch(database: sqlite3.Connection, stream: str) -> int:

@@ -98,6 +98,14 @@ def test_events_of_two_engines_do_not_replace_each_other(store: FencedStore) -> 
     assert store.read_events() == ["one", "two"]
 
 
+def test_commit_that_is_made_twice_leaves_one_event(store: FencedStore) -> None:
+    """Ray makes a call again if the store died before its answer was out; a request without a key is not known."""
+    store.claim("a")
+    change = Transaction({"a": make_change("a1")}, [StoredEvent(7, "a", "rolled back")], {"a": 1})
+    assert [store.commit(change), store.commit(change)] == [{}, {}]
+    assert store.read_events() == ["rolled back"]
+
+
 def test_file_is_a_store_for_one_engine_as_well(tmp_path: Path) -> None:
     fenced = FencedStore(tmp_path / "s.sqlite", IDENTITY)
     fenced.claim("a")
