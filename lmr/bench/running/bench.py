@@ -177,7 +177,7 @@ def _run_all(tasks: list[Task], rows: dict[str, Row], folder: Path, hired: TaskC
                 if event.kind == "progress":
                     view.advance(event.worker, event.task, event.images)
                 elif event.kind == "word":
-                    view.say(event.words)
+                    view.say(event.words, event.task)
                 elif event.row is not None:
                     append_row(folder, event.row)
                     rows[event.row.run] = event.row

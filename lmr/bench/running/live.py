@@ -64,6 +64,8 @@ class Clock:
     def advance(self, task: Task, images: int, now: float) -> None:
         """A run has classified ``images`` images so far."""
         before, done = self.seen.get(task.run, (now, images))
+        if images < done:  # it was started again, from its checkpoint
+            before, done = now, images
         seconds, counted = self.spent.get(_kind(task), (0.0, 0))
         self.spent[_kind(task)] = (seconds + now - before, counted + images - done)
         self.seen[task.run] = (now, images)
@@ -114,6 +116,7 @@ class View:
         now = time.monotonic()
         self.starts.setdefault(task.run, now)
         self.clock.advance(task, images, now)
+        self._take_away(task)  # from a worker that died at it
         self.lines[worker] = (task, images)
         if self.live_lines.is_due():
             self.live_lines.draw(self._describe_all())
@@ -131,17 +134,22 @@ class View:
         self.failed += 1
         self._end(worker, task, f"failed: {words}")
 
-    def say(self, words: str) -> None:
-        """Show a message."""
+    def say(self, words: str, task: Task | None = None) -> None:
+        """Show a message. A task that it is about may have lost its worker; its bar comes back with its next images."""
+        if task is not None:
+            self._take_away(task)
         self._write(f"lmr: {words}")
 
     def close(self) -> None:
         """Remove the bars from the terminal."""
         self.live_lines.clear()
 
+    def _take_away(self, task: Task) -> None:
+        self.lines = {worker: line for worker, line in self.lines.items() if line[0].run != task.run}
+
     def _end(self, worker: int, task: Task, outcome: str, quiet: bool = False) -> None:
         self.clock.end(task)
-        self.lines.pop(worker, None)
+        self._take_away(task)
         if quiet:
             return
         left = f"  ({describe_left(self.clock.estimate())})" if self.clock.left and not self.live_lines.live else ""

@@ -35,7 +35,10 @@ class ShardView:
             where = f"{self.describe_place(event.worker)}  {event.job.run}"
             left = f"{_count(len(self.left), 'stream')} with {_count(sum(self.left.values()), 'image')} left"
             self._write(f"[{done}/{total}] {where}  {event.words}: {_count(self.sizes[event.words], 'image')} ({left})")
-        elif event.words:
+            return
+        # A word is about a shard that lost its member, or cannot be done there.
+        self.at = {worker: last for worker, last in self.at.items() if last.job != event.job}
+        if event.words:
             failed = f"{event.job.run} failed: " if event.kind == "failed" else ""
             self._write(f"lmr: {failed}{event.words}")
 

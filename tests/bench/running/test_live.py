@@ -46,6 +46,14 @@ def test_time_left_follows_the_speed_of_each_method() -> None:
     assert several.estimate() == pytest.approx(100)  # four workers cannot share one run
 
 
+def test_run_that_starts_again_does_not_turn_the_estimate_around() -> None:
+    task = find(make_tasks(), "lmr", "fog")
+    clock = Clock([task], workers=1)
+    for images, now in ((0, 0.0), (80, 8.0), (10, 30.0), (20, 31.0)):  # died at 80, its checkpoint was at 10
+        clock.advance(task, images, now)
+    assert clock.estimate() == pytest.approx(80 * 0.1)
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
@@ -114,3 +122,18 @@ def test_live_view_ends_with_the_lines_alone(monkeypatch: pytest.MonkeyPatch) ->
     shown = [line for line in lines if line]
     assert [line[:5] for line in shown] == ["[2/5]", "lmr: ", "[3/5]"]
     assert "of 5 runs, 1 failed" in screen.getvalue()
+
+
+def test_bar_of_a_run_that_lost_its_worker_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    tasks = make_tasks()
+    view = View(tasks, 0, 2, Terminal(), describe_place=lambda worker: f"node{worker}")
+    view.advance(0, tasks[0], 50)
+    view.advance(1, tasks[1], 50)
+    view.say("A run starts again from its checkpoint.", tasks[0])
+    assert [line for line in view._describe_all() if "node0" in line] == []
+    view.advance(0, tasks[2], 10)  # the member that came in its place does something else
+    view.advance(2, tasks[1], 20)  # and this one was taken over without a word
+    assert [line.split()[1] for line in view._describe_all()[1:]] == ["node0", "node2"]
+    view.fail(-1, tasks[3], "No node can run it.")  # nobody's failure: the bars stay
+    assert len(view._describe_all()) == 3

@@ -45,3 +45,15 @@ def test_terminal_shows_what_each_node_does(monkeypatch: pytest.MonkeyPatch) -> 
     ]
     view.close()
     assert screen.getvalue().endswith("\x1b[2F\x1b[J")
+
+
+def test_bar_of_a_member_that_died_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its images would be counted twice when another member continues the stream."""
+    monkeypatch.setenv("TERM", "xterm")
+    view = ShardView(STREAMS, Terminal(), lambda worker: f"node{worker}")
+    view.show(ShardEvent("progress", 0, JOB, "cam1", 3))
+    view.show(ShardEvent("word", 0, JOB, "A run starts again from its checkpoint."))
+    assert view._describe_all() == ["[....................] 0 of 8 images, 2 streams left"]
+    view.show(ShardEvent("progress", 1, JOB, "cam1", 2))
+    view.show(ShardEvent("word", -1, ShardJob(Shard(2, ())), "About another shard."))
+    assert view._describe_all()[0] == "[#####...............] 2 of 8 images, 2 streams left"
