@@ -17,6 +17,8 @@ MEMBER_HINT = (  # Ray looks for a node on the machine of the command, and its o
     "Give the command on a machine of the cluster; 'ray start --address=HEAD:PORT --num-cpus=0' makes this one a "
     "machine of it that computes nothing."
 )
+SETTINGS_FRAME, FRAME_HEAD = 4, 9  # the type of an HTTP/2 frame, and the bytes before its content
+HTTP2_OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS_FRAME, 0, 0, 0, 0, 0])
 MISMATCH = "Version mismatch:"  # how Ray's words about other versions begin
 LOCAL = "local"  # the address of a cluster on this machine, for the time of the command
 
@@ -79,7 +81,22 @@ def _explain(address: str, error: Exception) -> str:
 
 
 def _try_port(address: str) -> None:
-    """Raise OSError if an address names a port that does not answer."""
+    """Raise OSError if an address names a port that does not answer, or not as the head of a Ray cluster does."""
     host, _, port = address.rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), PORT_SECONDS).close()
+    if not host or not port.isdigit():
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), PORT_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0").lower() in ("0", "false") and not _speaks_http2(connection):
+            raise OSError("what answers there is not the head of a cluster, whose port 'ray start' prints")
+
+
+def _speaks_http2(connection: socket.socket) -> bool:
+    """Whether the other end answers the opening of HTTP/2, which gRPC is made of, with settings of its own."""
+    answer = b""
+    try:
+        connection.sendall(HTTP2_OPENING)
+        while len(answer) < FRAME_HEAD and (part := connection.recv(FRAME_HEAD - len(answer))):
+            answer += part
+    except OSError:  # silence, or the end of the connection
+        return False
+    return len(answer) == FRAME_HEAD and answer[3] == SETTINGS_FRAME

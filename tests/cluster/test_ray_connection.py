@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 
 import pytest
 
@@ -37,6 +38,29 @@ def test_port_that_does_not_answer_is_an_error_at_once() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(LmrError, match=rf"Cannot reach a Ray cluster at '{address}': .*; check the address\."):
             connect(address).__enter__()
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_port_of_something_else_is_an_error_at_once(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would try for a quarter of an hour, for example at the port of its dashboard."""
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
+    monkeypatch.setattr(ray, "init", None)
+    monkeypatch.setattr(ray_connection, "PORT_SECONDS", 0.5)
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as connection:
+                connection.sendall(said)
+                ended.wait(60)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        with pytest.raises(LmrError, match=r"what answers there is not the head of a cluster.*; check the address\."):
+            connect(f"127.0.0.1:{server.getsockname()[1]}").__enter__()
+        ended.set()
+        answering.join()
 
 
 def test_machine_that_is_no_node_is_told_to_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
