@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
-from lmr.cluster.nodes import count_free_places
+from lmr.cluster.nodes import choose_node, count_free_places, shorten
 from lmr.core.errors import LmrError
 
 POLL_SECONDS = 0.5
@@ -22,7 +22,8 @@ HIRE_SECONDS = 5.0  # between looks for free cores
 START_SECONDS = 180.0  # without any member that works
 STOP_SECONDS = 20.0
 CLOSE_SECONDS = 2.0  # for members to remove their folders
-TRIES = 3  # of a job whose member died
+NOBODY = -1  # the number of no member, in events that are about none
+TRIES = 3  # of a job whose member died, and of a node where members do not start
 
 
 class CrewJob(Protocol):
@@ -95,6 +96,8 @@ class ActorCrew(ABC, Generic[J, E, R]):
         self.unfit: dict[tuple[str, tuple[str, ...]], str] = {}  # node and group of jobs -> why not there
         self.avoided: set[tuple[str, tuple[str, ...]]] = set()  # where a member died at such jobs, and its node did not
         self.deaths: Counter[str] = Counter()  # of members, by the job they were at
+        self.failures: Counter[str] = Counter()  # members in turn that did not start, by the node they were meant for
+        self.causes: dict[str, str] = {}  # of the last such failure, by node
         self.asked = float("-inf")  # when free cores were last looked for
 
     # What a crew does with its jobs.
@@ -150,7 +153,9 @@ class ActorCrew(ABC, Generic[J, E, R]):
         while left or any(member.job for member in self.members.values()):
             self.nodes = self._list_nodes()
             self._dismiss_useless(left)
-            self._hire(left)
+            for words in self._hire(left):
+                if left:
+                    yield self.make_event("word", NOBODY, left[0], words)
             for member in self.members.values():
                 if member.job is None and left:
                     self._give(member, left)
@@ -160,7 +165,7 @@ class ActorCrew(ABC, Generic[J, E, R]):
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > START_SECONDS:
                 if not self.avoided:
-                    raise LmrError("No node of the Ray cluster has a free core; 'ray status' shows what uses them.")
+                    raise LmrError(self._explain_idleness())
                 self.avoided.clear()  # better there than nowhere
                 idle_since = time.monotonic()
             waited = [*busy, *(newcomer.place for newcomer in self.starting.values())]
@@ -170,6 +175,14 @@ class ActorCrew(ABC, Generic[J, E, R]):
                 time.sleep(POLL_SECONDS)
             for number in list(self.members):
                 yield from self._hear(number, left)
+
+    def _explain_idleness(self) -> str:
+        if self.starting:
+            return (
+                f"No member of the crew has started within {START_SECONDS:.0f} s: its node is very slow, or the cores "
+                "were taken by others; 'ray status' shows what uses them."
+            )
+        return "No node of the Ray cluster has a free core; 'ray status' shows what uses them."
 
     def stop(self) -> None:
         """Ask the members to end with what they have finished, keep that, and end all of them."""
@@ -192,7 +205,7 @@ class ActorCrew(ABC, Generic[J, E, R]):
             try:
                 result: R = self.ray.get(member.result, timeout=max(0.1, end - time.monotonic()))
                 if member.news is not None:
-                    list(self.tell_news(-1, member.job, self.ray.get(member.news, timeout=STOP_SECONDS)))
+                    list(self.tell_news(NOBODY, member.job, self.ray.get(member.news, timeout=STOP_SECONDS)))
             except self.ray.exceptions.RayError:
                 continue
             self.keep_unfinished(member.job, result)
@@ -231,33 +244,64 @@ class ActorCrew(ABC, Generic[J, E, R]):
         return (node, group) not in self.unfit
 
     def _is_good(self, node: str, group: tuple[str, ...]) -> bool:
-        return (node, group) not in self.unfit and (node, group) not in self.avoided
+        return (node, group) not in self.unfit and (node, group) not in self.avoided and not self._is_closed(node)
 
-    def _hire(self, left: list[J]) -> None:
-        """Start members where cores are free, and take in those that have started."""
+    def _is_closed(self, node: str) -> bool:
+        """Whether no member is on a node because none starts there."""
+        return self.failures[node] >= TRIES and not self._count_members(node)
+
+    def _find_reason(self, node: str, group: tuple[str, ...]) -> str | None:
+        """Why a node cannot do such jobs; None if it can, as far as is known."""
+        if self._is_closed(node):
+            return f"Members of the crew do not start there ({self.causes[node]})."
+        return self.unfit.get((node, group))
+
+    def _hire(self, left: list[J]) -> list[str]:
+        """Start members where cores are free, and take in those that have started; gives words about other nodes."""
+        words: list[str] = []
         for number, newcomer in list(self.starting.items()):
             if self.ray.wait([newcomer.place], timeout=0)[0]:
                 del self.starting[number]
                 try:
                     node, name = self.ray.get(newcomer.place)
-                except self.ray.exceptions.RayError:
-                    continue  # its node has gone; a free core is looked for again
+                except self.ray.exceptions.RayError as error:  # a free core is looked for again
+                    words += self._note_failure(newcomer.node, error)
+                    continue
+                del self.failures[node]
                 self.members[number] = CrewMember(newcomer.actor, node, name)
         missing = min(self.most, len(left) + len(self.members)) - len(self.members) - len(self.starting)
         if missing <= 0 or time.monotonic() - self.asked < HIRE_SECONDS:
-            return
+            return words
         self.asked = time.monotonic()
         room = self._count_room()
         numbers = [number for number in range(self.most) if number not in self.members and number not in self.starting]
-        fitting = [node for node in self.nodes if self._list_fitting(node, left)]
+        usable = [node for node in self.nodes if self.failures[node] < TRIES]
+        fitting = [node for node in usable if self._list_fitting(node, left)]
         for number in numbers[:missing]:
             free = [node for node in fitting if room[node] > 0]
             if not free:
-                return
-            node = min(free, key=lambda node: self._count_members(node) / self.nodes[node])
+                break
+            members = {node: self._count_members(node) for node in free}
+            node = choose_node({node: self.nodes[node] for node in free}, members)
             room[node] -= 1
             actor = self._start_actor(node)
             self.starting[number] = Newcomer(actor, node, actor.get_place.remote())
+        return words
+
+    def _note_failure(self, node: str, error: Exception) -> list[str]:
+        """A member did not start. Unless its node has gone, others will not either: it lacks lmr, or memory."""
+        if node not in self.nodes:
+            return []
+        self.failures[node] += 1
+        self.causes[node] = self._name_cause(error, shorten(error))
+        if self.failures[node] != TRIES:
+            return []
+        name = f"{self._find_host(node)}/{node[:4]}"
+        return [f"The node {name} gets no more members: {TRIES} did not start there ({self.causes[node]})."]
+
+    def _find_host(self, node: str) -> str:
+        hosts = {one["NodeID"]: one.get("NodeManagerHostname") for one in self.ray.nodes()}
+        return hosts.get(node) or ""
 
     def _count_room(self) -> dict[str, int]:
         """The members that each node has room for beside its own; cores of actors that start may still look free."""
@@ -300,14 +344,14 @@ class ActorCrew(ABC, Generic[J, E, R]):
 
     def _fail_homeless(self, left: list[J]) -> Iterator[E]:
         """Give up jobs that no node can do."""
-        if not self.unfit or self.starting:
+        if self.starting or not self.nodes:
             return
         for job in list(left):
-            reasons = {node: self.unfit[node, job.group] for node in self.nodes if (node, job.group) in self.unfit}
-            if self.nodes and len(reasons) == len(self.nodes):
+            reasons = [self._find_reason(node, job.group) for node in self.nodes]
+            if None not in reasons:
                 left.remove(job)
-                words = f"No node can run it. {' '.join(sorted(set(reasons.values())))}"
-                yield self.make_event("failed", 0, job, words)
+                words = f"No node can run it. {' '.join(sorted({reason for reason in reasons if reason}))}"
+                yield self.make_event("failed", NOBODY, job, words)
 
     # What they say.
 
@@ -340,7 +384,7 @@ class ActorCrew(ABC, Generic[J, E, R]):
     def _bury(self, number: int, left: list[J], error: Exception) -> Iterator[E]:
         """A member has died: its job is given to another, elsewhere if possible, at most TRIES times."""
         member = self.members.pop(number)
-        self.ray.kill(member.actor)  # it may only be out of reach
+        self._end([member.actor])  # it may only be out of reach, or without memory
         self.asked = float("-inf")
         job = member.job
         assert job is not None
@@ -348,7 +392,7 @@ class ActorCrew(ABC, Generic[J, E, R]):
         lost = isinstance(error, self.ray.exceptions.NodeDiedError) or member.node not in self._list_nodes()
         if not lost:
             self.avoided.add((member.node, job.group))
-        cause = "its node is gone" if lost else self._name_cause(error)
+        cause = "its node is gone" if lost else self._name_cause(error, type(error).__name__)
         reason = f"the member of the crew on {member.name} died ({cause})"
         if self.deaths[job.run] < TRIES:
             left.insert(0, job)
@@ -358,9 +402,9 @@ class ActorCrew(ABC, Generic[J, E, R]):
             words = f"Given up after {TRIES} tries: {reason}."
             yield self.make_event("failed", number, job, words)
 
-    def _name_cause(self, error: Exception) -> str:
+    def _name_cause(self, error: Exception, otherwise: str) -> str:
         """By the type: Ray's words about any unexpected end mention memory."""
-        if isinstance(error, self.ray.exceptions.OutOfMemoryError):
+        if isinstance(error, (self.ray.exceptions.OutOfMemoryError, MemoryError)):
             return "out of memory"
         unreachable = isinstance(error, self.ray.exceptions.ActorUnavailableError)
-        return "it cannot be reached" if unreachable else type(error).__name__
+        return "it cannot be reached" if unreachable else otherwise

@@ -6,7 +6,9 @@ its row, goes to the driver, which alone writes to the folder of the bench.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
@@ -19,9 +21,12 @@ from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.inputs import describe_backbone, find_dataset
 from lmr.bench.running.row import Row
 from lmr.bench.running.run import Stop, run_task
-from lmr.cluster.crew_actor import CrewActor, UnfitNode
+from lmr.cluster.crew_actor import CrewActor, UnfitNode, is_out_of_memory
 from lmr.core.errors import LmrError, describe_error
 from lmr.core.files import write_atomically
+from lmr.core.registry import load_method_file
+
+DATA_VARIABLE = "LMR_DATA"  # where datasets are kept, unless a node has a place of its own
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,21 @@ class TaskResult:
 class BenchActor(CrewActor):
     """Runs tasks; ``read_news`` and ``stop`` may be called while it does, from other threads."""
 
-    def __init__(self, threads: int, save_seconds: float, versions: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        threads: int,
+        save_seconds: float,
+        versions: Mapping[str, str],
+        folder: str | None = None,
+        data: str | None = None,
+    ) -> None:
+        """``folder`` is the driver's, where relative paths start, ``data`` its $LMR_DATA."""
         super().__init__(threads, versions)
+        if folder is not None:
+            with contextlib.suppress(OSError):  # what cannot be found without it makes the node unfit
+                os.chdir(folder)
+        if data is not None:
+            os.environ.setdefault(DATA_VARIABLE, data)
         self.save_seconds = save_seconds
         self.news = News()
         self.lock = threading.Lock()
@@ -123,6 +141,8 @@ class BenchActor(CrewActor):
         except UnfitNode as error:
             return TaskResult(words=str(error), unfit=True)
         except Exception as error:
+            if is_out_of_memory(error):  # as a death: the crew ends this member and prefers another node
+                raise MemoryError(describe_error(error)) from None
             return TaskResult(words=describe_error(error), details=traceback.format_exc())
         finally:
             Checkpoint(self.folder, task.run).delete()
@@ -134,11 +154,15 @@ class BenchActor(CrewActor):
     def _check(self, task: Task) -> None:
         """Refuse a task on a node that would give other numbers than the driver's machine."""
         self.check_versions()
+        contender = task.contender
         try:
+            method = None if contender.file is None else load_method_file(contender.file)
             data = self._digest(task)
             weights = describe_backbone(task.backbone, task.dtype, task.device)
         except (LmrError, OSError) as error:
             raise UnfitNode(str(error)) from error
+        if method != contender.file_digest:
+            raise UnfitNode(f"Its method file {contender.file!r} is not that of the driver's machine.")
         if data != task.data_digest:
             raise UnfitNode(f"Its files of the dataset {task.dataset!r} are not those of the driver's machine.")
         if weights != task.weights:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from lmr.cluster.nodes import describe_mismatch, list_versions
+from lmr.cluster.own_folder import OwnFolder
 from lmr.core.errors import LmrError
 
 
@@ -19,7 +17,8 @@ class CrewActor:
         import torch
 
         torch.set_num_threads(threads)
-        self.folder = Path(tempfile.mkdtemp(prefix="lmr-"))
+        self._own = OwnFolder()
+        self.folder = self._own.path
         self.mismatch = describe_mismatch(list_versions(), versions)
         self.stopping = False
 
@@ -36,7 +35,7 @@ class CrewActor:
 
     def close(self) -> None:
         """Remove the folder of this member."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._own.remove()
 
     def check_versions(self) -> None:
         """Refuse to work with other versions than the driver's machine has."""
@@ -46,3 +45,15 @@ class CrewActor:
 
 class UnfitNode(LmrError):
     """The node cannot do its work as the driver's machine would; another node may."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, or what it was raised from, is that there was no memory; torch says it in words alone."""
+    import torch
+
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(found):
+            return True
+        found = found.__cause__
+    return False

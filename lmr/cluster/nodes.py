@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lmr.core.errors import LmrError
+from lmr.core.registry import load_method_file, split_address
 from lmr.version import __version__
 
 CLOCK_SECONDS = 60.0  # a clock that is off by more is worth a message
@@ -65,10 +66,32 @@ def count_free_places(ray: Any, cpus: float, gpus: float = 0.0) -> dict[str, int
     }
 
 
+def choose_node(cores: Mapping[str, float], members: Mapping[str, int]) -> str:
+    """The node that gets the next member: the one with the fewest for its cores. Both are by Ray's ids of nodes."""
+    return min(cores, key=lambda node: members.get(node, 0) / cores[node])
+
+
+def place_members(nodes: Sequence[Node], count: int, threads: int) -> dict[str, int]:
+    """How many of so many members each node gets if its cores are free, by Ray's id of the node."""
+    placed = dict.fromkeys((node.key for node in nodes), 0)
+    for _ in range(count):
+        room = {node.key: node.cores for node in nodes if node.cores // threads > placed[node.key]}
+        if not room:
+            break
+        placed[choose_node(room, placed)] += 1
+    return placed
+
+
 def describe_members(nodes: Sequence[Node], count: int, threads: int) -> list[str]:
     """The nodes and the members of a crew, in lines."""
-    words = f"Members: {count}, with {threads} {'thread' if threads == 1 else 'threads'} each."
-    return [*(f"Node {node.words}" for node in nodes), words]
+    placed = place_members(nodes, count, threads)
+    lines = [f"Node {node.words}, {count_members(placed[node.key])}" for node in nodes]
+    return [*lines, f"Members: {count}, with {threads} {'thread' if threads == 1 else 'threads'} each."]
+
+
+def count_members(number: int) -> str:
+    """So many members, in words."""
+    return "1 member" if number == 1 else f"{number} members"
 
 
 def list_versions() -> dict[str, str]:
@@ -89,6 +112,12 @@ def digest_sources(root: Path = SOURCES) -> str:
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())  # of fixed length: names and contents stay apart
     return digest.hexdigest()[:12]
+
+
+def digest_method(spec: str) -> dict[str, str]:
+    """A short digest of the file that a spec takes its method from; nothing for the methods of packages."""
+    file, _ = split_address(spec)
+    return {} if file is None else {f"content of {file}": load_method_file(file)[:12]}
 
 
 def read_free_memory() -> int:
@@ -128,9 +157,7 @@ def find_nodes(ray: Any) -> list[Node]:
             continue
         except (ray.exceptions.RayError, ImportError) as error:
             name = node.get("NodeManagerHostname") or node["NodeID"]
-            raise LmrError(
-                f"The node {name} cannot run lmr ({_shorten(error)}); install the same version of lmr on every node."
-            ) from error
+            raise LmrError(f"The node {name} {_explain(ray, error)}") from error
         received = time.time()
         ahead = said["time"] - min(max(said["time"], sent), received)  # 0 if it lies between asking and hearing
         name = f"{said['host']}/{node['NodeID'][:4]}" if len(alive) > 1 else said["host"]
@@ -162,6 +189,18 @@ def describe_mismatch(theirs: Mapping[str, str], own: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {theirs.get(name, 'missing')} (here {own.get(name, 'missing')})" for name in names)
 
 
-def _shorten(error: BaseException) -> str:
+def _explain(ray: Any, error: Exception) -> str:
+    """Why a node has not answered, and what to do. Where memory is what it lacks, Ray tries until the time is over."""
+    lacking = ray.exceptions.GetTimeoutError, ray.exceptions.OutOfMemoryError, ray.exceptions.WorkerCrashedError
+    if isinstance(error, lacking):
+        return (
+            f"does not answer ({type(error).__name__}); it may lack memory or free cores. End what uses them, or take "
+            "it out of the cluster with 'ray stop' on that machine."
+        )
+    return f"cannot run lmr ({shorten(error)}); install the same version of lmr on every node."
+
+
+def shorten(error: BaseException) -> str:
+    """The last line of an error, which names it where Ray passes on a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:200]

@@ -66,10 +66,10 @@ def plan_members(tasks: Sequence[Task], nodes: Sequence[Node], workers: int | No
 def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None, workers: int | None) -> str:
     """What would run where: the nodes, the members, and the groups of runs that share a model and images."""
     nodes = find_nodes(ray)
-    check_nodes(nodes, list_versions())
+    odd = check_nodes(nodes, list_versions())
     tasks = list_tasks(list(plans), root, lambda words: print(f"lmr: {words}", file=sys.stderr))
     count, threads = plan_members(tasks, nodes, workers)
-    lines = describe_members(nodes, count, threads)
+    lines = [*odd, *describe_members(nodes, min(count, len(tasks)), threads)]
     groups = Counter((task.backbone, task.dataset, task.domain, task.severity) for task in tasks)
     for (backbone, dataset, domain, severity), runs in groups.items():
         lines.append(f"  {runs:4} runs on one member: {backbone}, {dataset} {domain} {severity or ''}".rstrip())

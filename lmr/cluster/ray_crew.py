@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from typing import Any, Literal
 from lmr.bench.plans.task import Task
 from lmr.bench.running.crew import Event, choose_task
 from lmr.cluster.actor_crew import ActorCrew, CrewMember
-from lmr.cluster.bench_actor import BenchActor, CheckpointFiles, News, TaskResult
+from lmr.cluster.bench_actor import DATA_VARIABLE, BenchActor, CheckpointFiles, News, TaskResult
 from lmr.core.files import write_atomically
 
 
@@ -31,7 +32,8 @@ class RayCrew(ActorCrew[Task, Event, TaskResult]):
 
     def create_actor(self, make: Any) -> Any:
         """An actor that runs tasks."""
-        return make(BenchActor)(self.threads, self.save_seconds, self.versions)
+        data = os.environ.get(DATA_VARIABLE)
+        return make(BenchActor)(self.threads, self.save_seconds, self.versions, os.getcwd(), data)
 
     def choose_job(self, fitting: Sequence[Task], member: CrewMember[Task]) -> Task:
         """A task of the group that the member has model and images of, or one of a group that nobody is at."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
-from fake_ray import FakeRay
+from fake_ray import FakeActor, FakeFuture, FakeRay
 
 from lmr.cluster import actor_crew
 from lmr.cluster.actor_crew import ActorCrew, CrewMember
@@ -192,3 +192,63 @@ def test_members_without_work_remove_their_folders_before_they_are_ended() -> No
     (dismissed,) = ray.killed
     assert dismissed.node.startswith("a")
     assert dismissed.calls[-1] == "close"
+
+
+def test_job_without_memory_goes_to_another_node_and_its_member_is_ended() -> None:
+    """The member says so itself: it is alive, and its memory is needed."""
+
+    def work(node: str, run: str) -> Any:
+        return RayTaskError("run", "", MemoryError("no room")).as_instanceof_cause() if node[0] == "a" else Result()
+
+    ray = FakeRay(work, a=8, b=1)
+    RayTaskError = ray.exceptions.RayTaskError
+    with PlainCrew(ray, 1, 1) as crew:
+        events = list(crew.run(list_jobs(1)))
+    assert [kind for kind, _, _ in events] == ["word", "done"]
+    assert "the member of the crew on a died (out of memory)" in events[0][2]
+    assert ray.killed[0].node.startswith("a")
+    assert ray.killed[0].calls[-1] == "close"
+
+
+def test_node_where_no_member_starts_is_left_out_after_a_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that joined without lmr; it would be tried every few seconds until the end."""
+    ray = FakeRay(lambda node, run: Result(), a=9, b=1)
+    fail_to_start(ray, "a", monkeypatch)
+    with PlainCrew(ray, 1, 1) as crew:
+        events = list(crew.run(list_jobs(2)))
+    assert [kind for kind, _, _ in events] == ["word", "done", "done"]
+    assert events[0][2] == "The node box/aaaa gets no more members: 3 did not start there (No module named 'lmr')."
+    assert {where for kind, _, where in events if kind == "done"} == {"b"}
+    assert sum(actor.node.startswith("a") for actor in ray.actors) == 3
+
+
+def test_jobs_fail_with_the_reason_where_no_member_starts_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay(lambda node, run: Result(), a=1)
+    fail_to_start(ray, "a", monkeypatch)
+    with PlainCrew(ray, 1, 1) as crew:
+        events = list(crew.run(list_jobs(2)))
+    assert [kind for kind, _, _ in events] == ["word", "failed", "failed"]
+    assert events[1][2] == "No node can run it. Members of the crew do not start there (No module named 'lmr')."
+
+
+def fail_to_start(ray: FakeRay, letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors on a node die before they can say where they are."""
+    real, nodes = FakeActor._call, ray.nodes
+    words = "The actor died because of an error raised in its creation task\nNo module named 'lmr'"
+
+    def call(self: FakeActor, name: str, *given: Any) -> FakeFuture:
+        if name == "get_place" and self.node.startswith(letter):
+            ray.kill(self)
+            return FakeFuture(ray.exceptions.RaySystemError(words))
+        return real(self, name, *given)
+
+    monkeypatch.setattr(FakeActor, "_call", call)
+    monkeypatch.setattr(ray, "nodes", lambda: [one | {"NodeManagerHostname": "box"} for one in nodes()])
+
+
+def test_members_that_do_not_start_in_time_are_not_taken_for_full_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_crew, "START_SECONDS", 0.2)
+    ray = FakeRay(lambda node, run: Result(), a=1)
+    monkeypatch.setattr(FakeActor, "_call", lambda self, name, *given: FakeFuture(ready=False))
+    with PlainCrew(ray, 1, 1) as crew, pytest.raises(LmrError, match="No member of the crew has started within 0 s"):
+        list(crew.run(list_jobs(1)))

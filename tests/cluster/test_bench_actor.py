@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import torch
 
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
+from lmr.cluster import bench_actor
 from lmr.cluster.bench_actor import BenchActor, CheckpointFiles, News
 from lmr.cluster.nodes import list_versions
 from lmr.cluster.ray_crew import RayCrew
+from lmr.core.errors import LmrError
 
 
 @pytest.fixture
@@ -65,6 +68,49 @@ def test_run_that_is_stopped_hands_over_its_checkpoint(
     rest = actor.run(task, kept)
     assert rest.row is not None
     assert rest.news.words == []  # the checkpoint was good
+
+
+def test_run_without_memory_ends_the_member_as_a_death_does(
+    actor: BenchActor, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is not at fault: another node may have the memory."""
+
+    def fail(*given: object) -> None:
+        try:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+        except RuntimeError as error:
+            raise LmrError("The encoder cannot take images of shape [8, 3, 32, 32].") from error
+
+    monkeypatch.setattr(bench_actor, "run_task", fail)
+    with pytest.raises(MemoryError, match="The encoder cannot take images"):
+        actor.run(task, None)
+
+
+def test_node_with_another_method_file_is_unfit(actor: BenchActor, task: Task, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    own = dataclasses.replace(task.contender, file=str(file), file_digest="that of the driver")
+    missing = actor.run(dataclasses.replace(task, contender=own), None)
+    assert missing.unfit
+    assert "Cannot read the method file" in missing.words
+    file.touch()
+    other = actor.run(dataclasses.replace(task, contender=own), None)
+    assert other.unfit
+    assert other.words == f"Its method file {str(file)!r} is not that of the driver's machine."
+
+
+def test_member_finds_relative_paths_and_data_as_the_driver_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes of a cluster start in the folder, and with the variables, of 'ray start'."""
+    threads = torch.get_num_threads()
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("LMR_DATA", "")  # so that it is as before at the end
+    monkeypatch.delenv("LMR_DATA")
+    for folder, data, found in ((tmp_path, "here", "here"), (tmp_path / "none", "there", "here")):
+        BenchActor(1, 0.0, {}, str(folder), data).close()
+        assert Path.cwd() == tmp_path
+        assert os.environ["LMR_DATA"] == found  # a node that has a place of its own keeps it
+    torch.set_num_threads(threads)
 
 
 def test_failed_and_unfit_runs_leave_no_news(actor: BenchActor, task: Task) -> None:

@@ -115,7 +115,7 @@ def test_two_nodes_give_the_rows_and_samples_of_one_machine(
 
 def test_placement_names_nodes_members_and_groups(cluster: Any) -> None:
     text = describe_placement(cluster[0], [make_plan()], None, None)
-    assert text.count("Node ") == 2
+    assert text.count("Node ") == text.count(" GB free, 1 member\n") == 2
     assert "Members: 2, with 1 thread each." in text
     assert "   2 runs on one member: pocket, pocket-c fog 5" in text
     assert "Runs: 4, images: 384." in text

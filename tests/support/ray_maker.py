@@ -42,13 +42,14 @@ def start_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Crews begin when all their members are there; otherwise the first may do all the work meanwhile."""
     hire = ActorCrew._hire
 
-    def hire_all(self: ActorCrew[Any, Any, Any], left: list[Any]) -> None:
+    def hire_all(self: ActorCrew[Any, Any, Any], left: list[Any]) -> list[str]:
         begin = not self.members
-        hire(self, left)
+        words = hire(self, left)
         while begin and self.starting:
             places = [newcomer.place for newcomer in self.starting.values()]
             assert len(self.ray.wait(places, num_returns=len(places), timeout=120)[0]) == len(places)
-            hire(self, left)
+            words += hire(self, left)
+        return words
 
     monkeypatch.setattr(ActorCrew, "_hire", hire_all)
 

@@ -20,8 +20,8 @@ from lmr.apps.predict.image_streams import ImageStream
 from lmr.apps.predict.labeller import Labeller, PredictOrder
 from lmr.apps.predict.predict_streams import RunTally, label_stream
 from lmr.bench.running.run import Stop
-from lmr.cluster.crew_actor import CrewActor, UnfitNode
-from lmr.cluster.nodes import read_free_memory
+from lmr.cluster.crew_actor import CrewActor, UnfitNode, is_out_of_memory
+from lmr.cluster.nodes import describe_mismatch, digest_method, read_free_memory
 from lmr.core.errors import LmrError, describe_error
 from lmr.core.state import read_state
 from lmr.images.path_lists import ListedImage
@@ -35,6 +35,7 @@ class LabelSetup:
 
     order: PredictOrder
     fingerprint: Mapping[str, str]  # of the driver's model and classes
+    method: Mapping[str, str]  # the digest of the method's file, if it is in one
     weights: int  # bytes of the model
     folder: str  # where relative paths start
     suffix: str  # of the output
@@ -126,11 +127,15 @@ class PredictActor(CrewActor):
         except Stop:
             return ShardResult(stopped=True)
         except Exception as error:
+            if is_out_of_memory(error):  # as a death: the crew ends this member and prefers another node
+                raise MemoryError(describe_error(error)) from None
             return ShardResult(words=describe_error(error), details=traceback.format_exc())
         return ShardResult()
 
     def _load(self) -> Labeller:
-        """The model, if it is the driver's and there is room for it."""
+        """The model and the method, if they are the driver's and there is room for them."""
+        if wrong := describe_mismatch(digest_method(self.setup.order.method), self.setup.method):
+            raise UnfitNode(f"It has another {wrong}.")
         if self.labeller is None:
             free = read_free_memory()
             if 0 < free < self.setup.weights:

@@ -19,6 +19,7 @@ from lmr.cluster.nodes import (
     choose_threads,
     count_places,
     describe_members,
+    digest_method,
     find_nodes,
     list_versions,
 )
@@ -69,12 +70,12 @@ def run_ray_predict(
 def describe_shards(ray: Any, plan: StreamPlan) -> str:
     """What would run where: the nodes, the members, and the streams of each shard."""
     nodes = find_nodes(ray)
-    check_nodes(nodes, list_versions())
+    odd = check_nodes(nodes, list_versions())
     _, threads = _prepare(plan, nodes, SAVE_SECONDS)
     places = count_places(nodes, threads)
     shards = make_shards(plan.streams, plan.shards or places)
     members = min(len(shards), places)
-    lines = [*describe_members(nodes, members, threads), plan.describe(shards)]
+    lines = [*odd, *describe_members(nodes, members, threads), plan.describe(shards)]
     if len(shards) > members:
         lines.append(f"The first {members} shards start at once, each of the others when a member is free.")
     return "\n".join(lines)
@@ -87,5 +88,14 @@ def _prepare(plan: StreamPlan, nodes: Sequence[Node], save_seconds: float) -> tu
     threads = choose_threads(labeller.backbone.is_small, nodes)
     labeller.prepare(None, None, plan.videos)  # the method
     fingerprint = labeller.classifier.fingerprint
-    setup = LabelSetup(plan.order, fingerprint, weights, os.getcwd(), plan.out.suffix, plan.videos, save_seconds)
+    setup = LabelSetup(
+        plan.order,
+        fingerprint,
+        digest_method(plan.order.method),
+        weights,
+        os.getcwd(),
+        plan.out.suffix,
+        plan.videos,
+        save_seconds,
+    )
     return setup, threads

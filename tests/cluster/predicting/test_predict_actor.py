@@ -33,7 +33,7 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageStr
 
 def hire(versions: dict[str, str] | None = None, **changes: Any) -> PredictActor:
     fingerprint = Labeller(ORDER).classifier.fingerprint
-    setup = LabelSetup(ORDER, fingerprint, 1000, str(Path.cwd()), ".jsonl", False, 0.0)
+    setup = LabelSetup(ORDER, fingerprint, {}, 1000, str(Path.cwd()), ".jsonl", False, 0.0)
     return PredictActor(1, versions or list_versions(), dataclasses.replace(setup, **changes))
 
 
@@ -74,11 +74,25 @@ def test_member_that_is_stopped_hands_over_what_it_has(stream: ImageStream) -> N
     assert actor.read_news() == ShardNews()  # nothing that the next shard could be taken to have done
 
 
+def test_shard_without_memory_ends_the_member_as_a_death_does(
+    stream: ImageStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(predict_actor, "label_stream", fail)
+    actor = hire()
+    with pytest.raises(MemoryError, match="CUDA out of memory"):
+        actor.run([write_ticket(stream)])
+    actor.close()
+
+
 @pytest.mark.parametrize(
     ("setup", "ticket", "sentence"),
     [
         ({"versions": {"torch": "0"}}, {}, "It has .*lmr .* torch .*here 0"),
         ({"fingerprint": {}}, {}, "Its weights or texts of the model 'pocket' are not those of the driver's machine"),
+        ({"method": {"content of own.py": "1"}}, {}, r"It has another content of own\.py missing \(here 1\)"),
         ({"weights": 10**18}, {}, r"GB of free memory, and the weights of the model alone have 1000000000\.0 GB"),
         ({"folder": "/nowhere"}, {}, "It has no folder '/nowhere', where relative paths start"),
         ({}, {"sizes": [1, 2, 3, 4, 5]}, r"Its 'cam/img0\.png' has \d+ bytes, that of the driver's machine 1\."),

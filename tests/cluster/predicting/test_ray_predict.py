@@ -102,7 +102,7 @@ def test_two_nodes_give_the_bytes_of_one_machine(
 
 def test_placement_names_nodes_members_and_streams(cluster: Any, cams: Path, tmp_path: Path) -> None:
     text = describe_shards(cluster[0], plan(tmp_path / "o.jsonl", cams))
-    assert text.count("Node ") == 2
+    assert text.count("Node ") == text.count(" GB free, 1 member\n") == 2
     assert "Members: 2, with 1 thread each." in text
     assert "Shard 1 of 4: 30 images" in text
     assert "Streams: 5, images: 88." in text

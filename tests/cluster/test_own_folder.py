@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from predict_runs import posix
+
+from lmr.cluster.own_folder import PREFIX, OwnFolder
+
+pytestmark = posix  # locks
+KILLED = """
+import os, sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from lmr.cluster.own_folder import OwnFolder
+(OwnFolder().path / "checkpoint").write_bytes(bytes(100))
+os._exit(9)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False).returncode == 9
+    (left,) = tmp_path.glob(f"{PREFIX}*")
+    assert (left / "checkpoint").exists()
+    own = OwnFolder()
+    assert list(tmp_path.iterdir()) == [own.path]
+    own.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_live_processes_and_of_others_stay(tmp_path: Path) -> None:
+    one = OwnFolder()
+    (tmp_path / f"{PREFIX}fresh").mkdir()  # made, and not locked yet
+    (tmp_path / "other").mkdir()
+    two = OwnFolder()
+    assert one.path.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {one.path.name, two.path.name, f"{PREFIX}fresh", "other"}
+    one.remove()
+    two.remove()
