@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from lmr.cluster.nodes import count_free_places
+from lmr.cluster.nodes import count_free_places, shorten
 from lmr.cluster.serving.remote_store import RemoteStore
 from lmr.cluster.serving.replica import ReplicaPlan, StreamReplica
 from lmr.cluster.serving.store_actor import StoreActor, name_files
@@ -28,6 +28,7 @@ CALLS = 8  # that a store works on at once
 LISTENERS = 100  # requests of a replica beside those in its queue, such as pages that follow events
 HEALTH_SECONDS = 5.0  # between looks at a replica
 FREE_SECONDS = 5.0  # for cores to be free again
+SCALE_SECONDS = 30.0  # for Serve to take a new number of replicas
 CLOSE_SECONDS = 10.0  # for a store to close its file
 
 
@@ -115,8 +116,19 @@ class RayService:
 
         # What the HTTP interface of Ray's dashboard calls, which a cluster need not have.
         target = DeploymentID(name=StreamReplica.__name__, app_name=APP)
-        self._ray.get(self._find_client()._controller.update_deployment_replicas.remote(target, replicas))
+        client = self._find_client()
+        if client is None:
+            raise LmrError("Ray Serve has been ended on this cluster; start the service again.")
+        try:
+            self._ray.get(client._controller.update_deployment_replicas.remote(target, replicas), timeout=SCALE_SECONDS)
+        except self._ray.exceptions.RayError as error:  # the service goes on as it is
+            kind = type(error).__name__
+            raise LmrError(f"Ray Serve did not change the number of replicas ({kind}); try it again.") from error
         self.replicas = replicas
+
+    def has_room(self) -> bool:
+        """Whether there is a node for one more replica now; without it, Serve waits until there is."""
+        return self._count_places() > 0
 
     def stop(self) -> None:
         """Finish what waits, within the limit, end the replicas and close the stores."""
@@ -177,15 +189,21 @@ class RayService:
         return store
 
     def _end_store(self, actor: Any) -> None:
-        self._ray.get(actor.close.remote(), timeout=CLOSE_SECONDS)
-        self._ray.kill(actor)
+        try:
+            self._ray.get(actor.close.remote(), timeout=CLOSE_SECONDS)
+        finally:  # also one that is busy or being started again: its name and its file would stay taken
+            self._ray.kill(actor)
 
     def _start_serve(self) -> None:
         if self._find_client() is None:
             where = "HeadOnly" if is_loopback(self._host) else "EveryNode"
             if not self._ends_with_ray:
                 self._stack.callback(self._try, self._serve.shutdown)
-            self._serve.start(proxy_location=where, http_options={"host": self._host, "port": self._port})
+            try:
+                self._serve.start(proxy_location=where, http_options={"host": self._host, "port": self._port})
+            except (self._ray.exceptions.RayError, RuntimeError, TimeoutError) as error:
+                reason = shorten(error).removeprefix("RuntimeError: ").rstrip(".")
+                raise LmrError(f"Ray Serve cannot be started: {reason}; choose another --port or --host.") from error
         options = self._find_client().http_config
         self.url = f"http://{options.host}:{options.port}"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 
 from lmr.apps.serve_classifier import ServingPlan
-from lmr.cluster.nodes import describe_mismatch, list_versions
+from lmr.cluster.nodes import describe_mismatch, digest_method, list_versions
 from lmr.cluster.serving.remote_store import RemoteStore
 from lmr.core.errors import LmrError
 from lmr.service.app.app_factory import make_service_app
@@ -21,7 +21,7 @@ from lmr.service.app.live_service import LiveService
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """What a replica is told: what it serves, to whom, and the versions that all replicas have."""
+    """What a replica is told: what it serves, to whom, and the versions, of a method's file too, that all must have."""
 
     serving: ServingPlan
     token: str | None
@@ -40,8 +40,8 @@ class StreamReplica:
         await asyncio.to_thread(self._load, plan, store)
 
     def _load(self, plan: ReplicaPlan, store: RemoteStore) -> None:
-        if wrong := describe_mismatch(list_versions(), plan.versions):
-            raise LmrError(f"A node has {wrong}; replicas must not differ. Install the same versions on every node.")
+        if wrong := describe_mismatch(list_versions() | digest_method(plan.serving.method), plan.versions):
+            raise LmrError(f"A node has {wrong}; replicas must not differ. Have the same on every node.")
         backbone, method = plan.serving.load()
         engine = plan.serving.start_engine(method, store)
         self._stack.callback(engine.close)

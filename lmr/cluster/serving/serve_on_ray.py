@@ -19,11 +19,13 @@ from lmr.apps.serve_classifier import (
     choose_token,
     describe_states,
 )
-from lmr.cluster.nodes import list_versions
+from lmr.cluster.nodes import check_nodes, digest_method, find_nodes, list_versions
 from lmr.cluster.ray_connection import LOCAL, connect
 from lmr.cluster.serving.ray_service import VARIABLES, RayService, ReplicaCount, import_serve
 from lmr.cluster.serving.replica import ReplicaPlan
 from lmr.core.errors import LmrError
+from lmr.core.registry import split_address
+from lmr.models.known_models import KNOWN_MODELS, OPENAI_SPELLINGS
 
 LOOK_SECONDS = 0.2  # between looks at what signals ask for
 # As in other servers: one replica more, one less.
@@ -45,8 +47,9 @@ def serve_on_ray(
 ) -> None:
     """Serve on the cluster at ``address`` until SIGTERM or Ctrl-C; the other arguments are those of one machine.
 
-    The stores are on the machine that this runs on, in ``state_dir``. The model is loaded here once, to refuse what
-    does not fit before anything is started. SIGTTIN adds a replica, and SIGTTOU takes one away.
+    The stores are on the machine that this runs on, in ``state_dir``. Nodes with other versions are refused, and the
+    model is loaded here once, to refuse what does not fit before anything is started. SIGTTIN adds a replica, and
+    SIGTTOU takes one away.
     """
     check_packages()
     token = choose_token(host, token_file)
@@ -55,13 +58,16 @@ def serve_on_ray(
     folder = Path(state_dir).absolute()
     with _Signals() as signals, connect(address, VARIABLES) as ray:
         import_serve()
+        if address != LOCAL:  # which has one node, this machine
+            for line in check_nodes(find_nodes(ray), list_versions()):
+                say(line)
         backbone, method = replace(plan, options=replace(plan.options, device=None, compile=False)).load()
         words = plan.describe(backbone, method, f"states in {folder} of this machine, in {partitions} partition(s)")
         if (plan.options.device or "").startswith("cuda"):
             replicas = replace(replicas, gpus=1.0)
         service = RayService(
             ray,
-            ReplicaPlan(plan, token, log_level, list_versions()),
+            ReplicaPlan(plan, token, log_level, list_versions() | digest_method(plan.method)),
             describe_states(method, plan.guard),
             folder,
             partitions=partitions,
@@ -83,12 +89,16 @@ def serve_on_ray(
 
 
 def _scale(service: RayService, replicas: int, say: Callable[[str], None]) -> None:
+    room = replicas <= service.replicas or service.has_room()
     try:
         service.scale(replicas)
     except LmrError as error:
         say(str(error))
     else:
-        say(f"{replicas} replica(s) from now on")
+        say(
+            f"{replicas} replica(s) from now on"
+            + ("" if room else "; the new one waits: no node has free cores for it")
+        )
 
 
 def _check(plan: ServingPlan, state_dir: str | os.PathLike[str], partitions: int) -> None:
@@ -101,10 +111,14 @@ def _check(plan: ServingPlan, state_dir: str | os.PathLike[str], partitions: int
 
 
 def _spread(plan: ServingPlan) -> ServingPlan:
-    """The plan with the prompts themselves in the place of a file, which other machines do not have."""
-    wording = plan.wording
-    if isinstance(wording, (str, os.PathLike)):
-        return replace(plan, wording=json.loads(Path(wording).read_text("utf-8-sig")))
+    """The plan for other folders and machines: full paths, and the prompts themselves in the place of their file."""
+    file, spec = split_address(plan.method)
+    if file is not None:
+        plan = replace(plan, method=f"{os.path.abspath(file)}:{spec}")
+    if plan.model not in (*KNOWN_MODELS, *OPENAI_SPELLINGS) and os.path.exists(plan.model):
+        plan = replace(plan, model=os.path.abspath(plan.model))
+    if isinstance(plan.wording, (str, os.PathLike)):
+        plan = replace(plan, wording=json.loads(Path(plan.wording).read_text("utf-8-sig")))
     return plan
 
 

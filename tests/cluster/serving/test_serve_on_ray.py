@@ -8,16 +8,18 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from fake_ray import FakeRay
+from fake_ray import FakeFuture, FakeRay
 from predict_runs import posix
 from ray_maker import taking_interrupts
 
 from lmr import LmrError
 from lmr.apps.serve_classifier import plan_service
+from lmr.cluster.nodes import Node, list_versions
 from lmr.cluster.serving import ray_service
 from lmr.cluster.serving import serve_on_ray as module
 from lmr.cluster.serving.ray_service import RayService, ReplicaCount, import_serve
@@ -66,6 +68,16 @@ def test_prompts_of_a_file_go_to_the_replicas(tmp_path: Path) -> None:
     assert module._spread(plan_service(NAMES, templates=["a {}."])).wording == ["a {}."]
 
 
+def test_paths_are_full_where_replicas_have_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("mine", "pocket"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "own.py").touch()
+    spread = module._spread(plan_service(NAMES, model="mine", method="./own.py:own(lr=1)"))
+    assert (spread.model, spread.method) == (str(tmp_path / "mine"), f"{tmp_path / 'own.py'}:own(lr=1)")
+    assert module._spread(plan_service(NAMES, model="pocket")).model == "pocket"  # comes with lmr
+
+
 def test_room_for_replicas_is_counted_by_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Serve would wait for ever for two cores of two nodes."""
     ray, plan = FakeRay(lambda node, run: None, a=1, b=3), Any
@@ -76,6 +88,83 @@ def test_room_for_replicas_is_counted_by_node(monkeypatch: pytest.MonkeyPatch, t
         RayService(ray, plan, {}, tmp_path, replicas=ReplicaCount(2, cpus=2.0))._check_room()
     with pytest.raises(LmrError, match="room for 0 replicas with 1 free cores and 1 GPUs each"):
         RayService(ray, plan, {}, tmp_path, replicas=ReplicaCount(1, gpus=1.0))._check_room()
+
+
+class Controller:
+    """Serve's controller, which fails."""
+
+    def __init__(self, ray: FakeRay, error: str) -> None:
+        fail = FakeFuture(getattr(ray.exceptions, error)())
+        self._controller = SimpleNamespace(
+            update_deployment_replicas=SimpleNamespace(remote=lambda target, replicas: fail)
+        )
+
+
+def test_serve_that_does_not_scale_leaves_the_service_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ray, said = FakeRay(lambda node, run: None, a=2), list[str]()
+    service = RayService(ray, Any, {}, tmp_path, replicas=ReplicaCount(2))
+    for client in (Controller(ray, "ActorDiedError"), Controller(ray, "GetTimeoutError"), None):
+        monkeypatch.setattr(service, "_find_client", lambda found=client: found)
+        module._scale(service, 3, said.append)
+    assert service.replicas == 2
+    assert [words.partition("; ")[2] for words in said] == [*2 * ["try it again."], "start the service again."]
+
+
+def test_replica_without_room_is_said_to_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ray, said = FakeRay(lambda node, run: None, a=2), list[str]()
+    service = RayService(ray, Any, {}, tmp_path, replicas=ReplicaCount(2))
+    monkeypatch.setattr(service, "scale", lambda replicas: setattr(service, "replicas", replicas))
+    module._scale(service, 3, said.append)
+    ray.taken["a" * 56] = 2
+    module._scale(service, 4, said.append)
+    module._scale(service, 3, said.append)
+    waits = "; the new one waits: no node has free cores for it"
+    assert [words.endswith(waits) for words in said] == [False, True, False]
+
+
+def test_port_that_is_taken_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ray = FakeRay(lambda node, run: None, a=1)
+    service = RayService(ray, Any, {}, tmp_path, port=8080, ends_with_ray=True)
+
+    def fail(**given: object) -> None:
+        cause = RuntimeError("Failed to bind to address '127.0.0.1:8080'.")
+        words = f"Traceback\n  File proxy.py, in ready\nRuntimeError: {cause}\n"
+        raise ray.exceptions.RayTaskError("ready", words, cause).as_instanceof_cause()
+
+    monkeypatch.setattr(service, "_find_client", lambda: None)
+    monkeypatch.setattr(service, "_serve", SimpleNamespace(start=fail))
+    words = r"^Ray Serve cannot be started: Failed to bind to address '127\.0\.0\.1:8080'; choose another --port"
+    with pytest.raises(LmrError, match=words):
+        service._start_serve()
+
+
+@pytest.mark.parametrize("error", ["GetTimeoutError", "ActorDiedError"])
+def test_store_that_does_not_close_is_ended_all_the_same(error: str, tmp_path: Path) -> None:
+    """It would keep its name and its file, and the next service could not start."""
+    ray = FakeRay(lambda node, run: None, a=1)
+    service = RayService(ray, Any, {}, tmp_path)
+    fail = FakeFuture(getattr(ray.exceptions, error)())
+    actor: Any = SimpleNamespace(close=SimpleNamespace(remote=lambda: fail))
+    service._stack.callback(service._try, lambda: service._end_store(actor))
+    service.stop()
+    assert ray.killed == [actor]
+
+
+def test_nodes_with_other_versions_are_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @contextlib.contextmanager
+    def connect(*given: object) -> Iterator[None]:
+        yield
+
+    node = Node("id", "old", 2, 0, list_versions() | {"torch": "0"}, 0.0)
+    monkeypatch.setattr(module, "connect", connect)
+    monkeypatch.setattr(module, "import_serve", lambda: None)
+    monkeypatch.setattr(module, "find_nodes", lambda ray: [node])
+    monkeypatch.setattr(module, "RayService", None)
+    plan = plan_service(NAMES, model="pocket")
+    with pytest.raises(LmrError, match=r"The node old has torch 0 \(here .*Install the same versions on every node"):
+        module.serve_on_ray("auto", plan, replicas=ReplicaCount(), state_dir=tmp_path)
 
 
 @posix
