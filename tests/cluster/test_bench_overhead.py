@@ -23,6 +23,13 @@ PLAN = {
 }
 
 
+def write_plan(folder: Path, corruptions: list[str]) -> Path:
+    plan = folder / "plan.toml"
+    lines = ['methods = "zeroshot"', 'datasets = "pocket-c"', 'backbones = "pocket"', f"corruptions = {corruptions}"]
+    plan.write_text("\n".join(lines))
+    return plan
+
+
 class ScriptedCrew:
     """Yields given events and moves a clock before each."""
 
@@ -77,19 +84,17 @@ def test_shares_are_those_of_the_turns() -> None:
 
 
 @pytest.mark.ray
-def test_command_measures_both(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_measures_both(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
-    assert main(["cost-ray", "life-quick", "--methods", "lmr", "--images", "256", "--turns", "1"]) == 0
+    plan = write_plan(tmp_path, ["fog", "snow", "frost", "contrast", "pixelate", "elastic_transform"])
+    assert main(["cost-ray", str(plan), "--methods", "lmr", "--images", "512", "--turns", "1"]) == 0
     printed = capsys.readouterr()
     assert "2 nodes on Ray" in printed.out
-    assert "rows are the same on both sides" in printed.out
+    assert "All 6 rows are the same on both sides" in printed.out
     assert "turn 1 of 1" in printed.err
 
 
 def test_a_plan_that_keeps_nobody_busy_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    plan = tmp_path / "two.toml"
-    plan.write_text(
-        'methods = "zeroshot"\ndatasets = "pocket-c"\nbackbones = "pocket"\ncorruptions = ["fog", "snow"]\n'
-    )
+    plan = write_plan(tmp_path, ["fog", "snow"])
     assert main(["cost-ray", str(plan), "--turns", "1"]) == 2
     assert "more than 2 runs" in capsys.readouterr().err
