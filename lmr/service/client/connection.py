@@ -70,17 +70,21 @@ class Connection:
         A request that is not ``repeatable`` is tried again only where the service cannot have seen or done it.
         """
         request = self._http.build_request(method, path, headers=headers, params=params, content=content, json=json)
-        began, attempt = self.rule.clock(), 0
+        began, attempt, unsure = self.rule.clock(), 0, False
         while True:
             asked, again = None, True
             try:
                 response = self._http.send(request)
             except httpx.TransportError as error:
                 problem: ServiceError = self._describe_break(error)
-                again = repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+                unseen = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+                again, unsure = repeatable or unseen, unsure or not unseen
                 problem.__cause__ = error
             else:
-                if response.is_success:
+                gone = (
+                    unsure and method == "DELETE" and response.status_code == 404
+                )  # by an attempt whose answer was lost
+                if response.is_success or gone:
                     return response
                 problem = self._describe_refusal(response)
                 asked = read_retry_after(response.headers.get("Retry-After"))
