@@ -18,7 +18,6 @@ from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import Hire, run_bench
 from lmr.bench.running.crew import Crew, Event, TaskCrew
 from lmr.bench.running.row import Row
-from lmr.bench.running.run import SAVE_SECONDS
 from lmr.cluster.nodes import find_nodes, list_versions
 from lmr.cluster.ray_bench import plan_members
 from lmr.cluster.ray_connection import import_ray
@@ -158,7 +157,7 @@ def _run(plans: Sequence[Plan], root: str | None, hire: Hire) -> tuple[Turn, lis
         return crews[0]
 
     with TemporaryDirectory(prefix="lmr-cost-ray-") as folder:
-        outcome = run_bench(plans, folder, root=root, save_seconds=SAVE_SECONDS, screen=io.StringIO(), hire=hire_timed)
+        outcome = run_bench(plans, folder, root=root, screen=io.StringIO(), hire=hire_timed)
     if outcome.failures:
         raise LmrError(f"A run failed: {outcome.failures[0].words}")
     turn = crews[0].turn

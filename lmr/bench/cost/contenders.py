@@ -199,8 +199,8 @@ class ContenderFactory:
         def run() -> StepOutcome:
             return StepOutcome(tuner.pull_back(tuner.start, slopes) if learns else tuner.encode(tuner.start))
 
-        passes = Passes(0, text_forwards=1, text_backwards=float(learns), own_prompts=True)
-        passes = replace(passes, shared_tokens=1 + tuner.shape[0])
+        shared = 1 + tuner.shape[0]
+        passes = Passes(0, text_forwards=1, text_backwards=float(learns), own_prompts=True, shared_tokens=shared)
         trainable = len(tuner.start) if learns else 0
         return CostContender(entry, "", 1, trainable, run, count_passes=lambda learning: passes)
 

@@ -37,6 +37,11 @@ class CostTable:
     aimed: bool = True  # whether the model has the size that the aims were set for
 
     @property
+    def remarks(self) -> list[str]:
+        """What is said below the rows."""
+        return [*self.notes, *self.doubts]
+
+    @property
     def verdicts(self) -> list[Verdict]:
         """The aims compared with what was measured."""
         return judge_aims(self.rows, "" if self.aimed else AIMED_MODEL)
@@ -54,8 +59,7 @@ class CostReport:
         parts = [_describe(self.protocol)]
         for table in self.tables:
             parts += [f"Batch size {table.batch_size}{_say_rate(table.rate)}", align(_list_rows(table.rows))]
-            said = [*table.notes, *table.doubts]
-            parts += ["\n".join(said)] * bool(said)
+            parts += ["\n".join(table.remarks)] * bool(table.remarks)
             if table.verdicts:
                 parts += [f"Aims, set for {AIMED_SETTING}:", align(_list_verdicts(table.verdicts))]
         return "\n\n".join([*parts, LEGEND]) + "\n"
@@ -66,8 +70,7 @@ class CostReport:
         parts = [parts[0], "\n".join(parts[1:])]
         for table in self.tables:
             parts += [f"## Batch size {table.batch_size}{_say_rate(table.rate)}", _mark(_list_rows(table.rows))]
-            said = [*table.notes, *table.doubts]
-            parts += ["\n".join(f"* {note}" for note in said)] * bool(said)
+            parts += ["\n".join(f"* {remark}" for remark in table.remarks)] * bool(table.remarks)
             if table.verdicts:
                 parts += [f"Aims, set for {AIMED_SETTING}:", _mark(_list_verdicts(table.verdicts))]
         return "\n\n".join([*parts, LEGEND]) + "\n"

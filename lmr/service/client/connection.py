@@ -81,9 +81,8 @@ class Connection:
                 again, unsure = repeatable or unseen, unsure or not unseen
                 problem.__cause__ = error
             else:
-                gone = (
-                    unsure and method == "DELETE" and response.status_code == 404
-                )  # by an attempt whose answer was lost
+                # An attempt whose answer was lost has deleted it.
+                gone = unsure and method == "DELETE" and response.status_code == 404
                 if response.is_success or gone:
                     return response
                 problem = self._describe_refusal(response)
