@@ -4,7 +4,7 @@
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE constraints.txt ./
-COPY lmr lmr
+COPY src src
 # torch's own index has the build without CUDA, which is a tenth of the size of the one on PyPI.
 RUN python -m venv /opt/lmr \
     && /opt/lmr/bin/pip install --no-cache-dir --constraint constraints.txt torch \

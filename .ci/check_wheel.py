@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -39,14 +38,15 @@ def read_wheel(path: Path) -> dict[str, bytes]:
 
 def list_package() -> set[str]:
     """Every file of the package that git does not ignore, as a wheel names it."""
-    return set(run("git", "ls-files", "--cached", "--others", "--exclude-standard", "lmr").splitlines())
+    paths = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "src/lmr").splitlines()
+    return {path.removeprefix("src/") for path in paths}
 
 
 def check_contents(files: dict[str, bytes]) -> None:
     """The wheel has the whole package, and nothing but it."""
     inside = {name for name in files if ".dist-info/" not in name}
     if missing := list_package() - inside:
-        raise SystemExit(f"The wheel lacks {sorted(missing)}; add their endings to package-data in pyproject.toml.")
+        raise SystemExit(f"The wheel lacks {sorted(missing)}.")
     if foreign := inside - list_package():
         raise SystemExit(f"The wheel has files that do not belong to the package: {sorted(foreign)}.")
 
@@ -56,7 +56,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lmr-wheel-") as name:
         folder = Path(name)
         print("Building the wheel and the sdist ...", flush=True)
-        shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools would take files of an earlier build
         wheel = build("wheel", ROOT, folder / "wheel")
         files = read_wheel(wheel)
         check_contents(files)

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small_world
 import torch
-from few_views import create
 from torch import Tensor, nn
 
 import lmr
+import small_world
+from few_views import create
 from lmr.core.bases.restart import RestartMethod
 from lmr.data.sets.pocket_world import CLASSES, draw
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import lmr
 from checkpoint_maker import SIDE, make_model
 from live_server import run_live_server
 from processor_maker import make_clip_processor
-
-import lmr
 
 NAMES = [name for name in lmr.__all__ if callable(getattr(lmr, name))]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

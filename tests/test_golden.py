@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from few_views import create
 
 import lmr
+from few_views import create
 from lmr.core.method import list_arguments
 from lmr.data.sets.catalogue import CorruptedOnTheFly, PocketWorld
 from lmr.data.sets.pocket_world import CLASSES

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from few_views import create
 from torch import Tensor, nn
 
 import lmr
+from few_views import create
 from lmr.core.traits import Tower
 from lmr.data.names import read_list
 from lmr.data.sets.catalogue import open_dataset

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from lmr.apps.scale.capacity import work_out
-from lmr.apps.scale.scale_options import ScaleOptions
-from lmr.apps.scale.scale_table import compare
-from lmr.apps.scale.simulation import SimulationPlan, SimulationResult
+from lab.scale.capacity import work_out
+from lab.scale.scale_options import ScaleOptions
+from lab.scale.scale_table import compare
+from lab.scale.simulation import SimulationPlan, SimulationResult
 from lmr.cli import main
 from lmr.cli.parser import parse
 

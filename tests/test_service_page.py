@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_server import run_live_server
 from PIL import Image
 
+from live_server import run_live_server
 from lmr.cli.parser import build_command
 from lmr.service.app.app_factory import make_service_app
 from lmr.service.app.live_service import LiveService

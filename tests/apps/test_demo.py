@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from row_maker import make_row
 
 import lmr
 from lmr.apps import demo as demo_file
@@ -32,6 +31,7 @@ from lmr.cli.parser import build_command, parse
 from lmr.core.spec import parse_spec
 from lmr.data.photographs import Photographs
 from lmr.report.statistics import Difference, bootstrap_difference
+from row_maker import make_row
 
 
 def run_command(out: Path) -> None:

@@ -12,10 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as maker
 import numpy as np
 import pytest
-import siglip_maker as siglip
 import torch
 from PIL import Image
 from safetensors.torch import load_file
@@ -23,13 +21,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import CLIPModel, CLIPProcessor, SiglipModel, SiglipProcessor
 
+import checkpoint_maker as maker
 import lmr
+import siglip_maker as siglip
 from lmr.apps import export_folder
 from lmr.apps.export_folder import CLASSES_JSON, CLASSES_TENSORS, export_state
 from lmr.apps.predict.predict_images import predict_images
 from lmr.cli import main
 from lmr.core.state import read_state, write_state
-from lmr.watching.ladder import Rung
+from lmr.watch.ladder import Rung
 
 NAMES = ["cat", "dog", "bird", "house", "table"]
 PROMPTS = {  # of several lengths, so that a model with random weights does not give every image the same class

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as maker
 import pytest
 import torch
 from PIL import Image
 
+import checkpoint_maker as maker
 import lmr
 from lmr.apps.model_options import ModelOptions, choose_prompts
 from lmr.apps.predict.predict_images import predict_images

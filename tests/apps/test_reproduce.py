@@ -4,12 +4,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import checkpoint_maker as maker
 import numpy as np
 import pytest
-from row_maker import complete, make_published_rows, make_row, write_runs
-from set_maker import make_cifar
 
+import checkpoint_maker as maker
 import lmr
 from lmr.apps import reproduce as module
 from lmr.bench.plans.plan import Plan, list_plans, read_plan
@@ -17,6 +15,8 @@ from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.bench import Failure, Outcome
 from lmr.cli.parser import parse
 from lmr.report.paper.paper_tables import find_published, read_reference
+from row_maker import complete, make_published_rows, make_row, write_runs
+from set_maker import make_cifar
 
 
 @pytest.mark.parametrize("name", list(read_reference()))

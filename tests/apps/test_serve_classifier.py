@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from service_maker import NAMES, load_pocket
 
 from lmr.apps import serve_classifier as module
 from lmr.apps.serve_classifier import (
@@ -22,7 +21,8 @@ from lmr.apps.serve_classifier import (
     serve_classifier,
 )
 from lmr.core.errors import LmrError
-from lmr.watching.watch_settings import WatchSettings
+from lmr.watch.watch_settings import WatchSettings
+from service_maker import NAMES, load_pocket
 
 TOKEN = "0123456789abcdef"
 

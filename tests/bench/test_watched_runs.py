@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from row_maker import make_row
 
 from lmr import LmrError
 from lmr.bench.plans.plan import parse_plan
@@ -21,8 +20,9 @@ from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import Stop, run_task
 from lmr.cli.parser import parse
 from lmr.report.series import gather
-from lmr.watching import watched
-from lmr.watching.watch_settings import read_watch
+from lmr.watch import watched
+from lmr.watch.watch_settings import read_watch
+from row_maker import make_row
 
 SMALL = {"datasets": "pocket-c", "backbones": "pocket", "corruptions": "clean", "images": 24, "batch_sizes": 4}
 EAGER = "watch(every=1, entropy=1e6, spread=1e6, entropy_ratio=0, least=1, confirm=2, rest=1)"  # alarmed by everything

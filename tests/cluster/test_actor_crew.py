@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
-from fake_ray import FakeActor, FakeFuture, FakeRay
 
+from fake_ray import FakeActor, FakeFuture, FakeRay
 from lmr.cluster import actor_crew
 from lmr.cluster.actor_crew import ActorCrew, CrewMember
 from lmr.core.errors import LmrError

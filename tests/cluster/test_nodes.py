@@ -4,9 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_ray import FakeFuture, FakeRay
 
 import lmr
+from fake_ray import FakeFuture, FakeRay
 from lmr import LmrError
 from lmr.cluster import nodes
 from lmr.cluster.nodes import (

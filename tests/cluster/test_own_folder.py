@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from predict_runs import posix
 
 from lmr.cluster.own_folder import PREFIX, OwnFolder
+from predict_runs import posix
 
 pytestmark = posix  # locks
 KILLED = """

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from predict_runs import posix, start, wait_for_growth
-from ray_maker import expect_free, make_cluster, start_together, taking_interrupts, wait_for_nodes
 
 from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
@@ -25,6 +23,8 @@ from lmr.cluster.nodes import Node, list_versions
 from lmr.cluster.ray_bench import describe_placement, plan_members, run_ray_bench
 from lmr.cluster.ray_crew import RayCrew
 from lmr.core.state import read_state
+from predict_runs import posix, start, wait_for_growth
+from ray_maker import expect_free, make_cluster, start_together, taking_interrupts, wait_for_nodes
 
 pytestmark = pytest.mark.ray
 TABLE: dict[str, Any] = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from few_views import create
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
 import lmr
+from few_views import create
 from lmr.core.batch import FrozenAnswer
 from lmr.core.norms import NormBank
 from lmr.core.traits import Tower

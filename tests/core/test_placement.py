@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from few_views import create
 from torch import Tensor, nn
 
 import lmr
+from few_views import create
 from lmr.core.norms import RowNorm
 from lmr.core.traits import Trained
 

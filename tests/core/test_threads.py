@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import small_world
 import torch
 from torch import Tensor, nn
 
 import lmr
+import small_world
 from lmr.core.locks import hold
 from lmr.core.method import Mix
 from lmr.core.norms import NormBank

@@ -8,10 +8,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import set_maker as maker
 from hypothesis import given
 from hypothesis import strategies as some
 
+import set_maker as maker
 from lmr.data.frames import jitter
 from lmr.data.streams import (
     Batch,

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from video_maker import cut_file, paint, write_video
 
 from lmr.core.errors import LmrError
 from lmr.images.image_files import UnreadableImage
 from lmr.images.image_places import ImagePlace, iterate_images, list_sources
+from video_maker import cut_file, paint, write_video
 
 
 def test_sources_of_all_kinds_in_order_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from video_maker import cut_file, paint, write_jpegs, write_video
 
 from lmr.images import video_files
 from lmr.images.image_files import UnreadableImage
 from lmr.images.video_files import VideoFrame, is_video, read_frames
+from video_maker import cut_file, paint, write_jpegs, write_video
 
 
 def read_until_error(path: Path, every: int = 1) -> tuple[list[VideoFrame], str]:

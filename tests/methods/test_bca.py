@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import feature_streams as plain
 import pytest
 import torch
 from torch import Tensor
 
+import feature_streams as plain
 import lmr
 
 

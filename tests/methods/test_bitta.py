@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import bimodal_reference as book
 import pytest
 import torch
 from torch import Tensor
 
+import bimodal_reference as book
 import lmr
 
 

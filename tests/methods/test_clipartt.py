@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import norm_reference as plain
 import pytest
 import torch
 from torch import Tensor
 
 import lmr
+import norm_reference as plain
 
 SCALE = 12.0  # so that no image is matched beyond doubt, which would leave a gradient of rounding errors
 

@@ -6,13 +6,13 @@ import math
 from pathlib import Path
 from typing import Any
 
-import norm_reference as plain
 import pytest
 import torch
 from torch import Tensor
 
 import lmr
 import lmr.methods.cliptta
+import norm_reference as plain
 
 SCALE = 12.0
 

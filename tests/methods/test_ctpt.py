@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from prompt_reference import check_sensitivity, compare_streams
 from torch import Tensor
-from view_problem import measure_mean_entropy
 
 import lmr
+from prompt_reference import check_sensitivity, compare_streams
+from view_problem import measure_mean_entropy
 
 
 def make_loss(weight: float):  # type: ignore[no-untyped-def]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import feature_streams as plain
 import pytest
 import torch
 from torch import Tensor
 
+import feature_streams as plain
 import lmr
 
 

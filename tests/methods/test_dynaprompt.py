@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from view_problem import ViewProblem, make_view_problem, make_views, measure_entropy, measure_mean_entropy
 
 import lmr
+from view_problem import ViewProblem, make_view_problem, make_views, measure_entropy, measure_mean_entropy
 
 SIZES, VIEWS = (4, 5, 6, 5), 10
 

@@ -7,13 +7,13 @@ import math
 from pathlib import Path
 from typing import Any
 
-import norm_reference as plain
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import lmr
+import norm_reference as plain
 
 KINDS: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 

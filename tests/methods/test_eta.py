@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import lmr_reference as book
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lmr
+import lmr_reference as book
 
 CLASSES = 12
 

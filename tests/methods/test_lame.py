@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import feature_streams as plain
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import feature_streams as plain
 import lmr
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import lmr_reference as book
 import pytest
 import torch
-from lmr_problem import SEED, copy_state, make_images, make_problem
 from torch import Tensor, nn
 
 import lmr
+import lmr_reference as book
 from lmr.models.clip.image_tower import VisionTower
 from lmr.models.pocket.towers import PocketConfig
+from lmr_problem import SEED, copy_state, make_images, make_problem
 
 KINDS = ("nan", "inf", "gradient", "one of several", "one, masked")
 

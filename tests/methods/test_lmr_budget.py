@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import lmr_reference as book
 import pytest
 import torch
-from lmr_problem import copy_state, make_images, make_problem
 from torch import Tensor, nn
 
 import lmr
+import lmr_reference as book
 from lmr.bench.cost.contenders import PassWatch
 from lmr.core.norms import NormBank, find_blocks
 from lmr.core.traits import Passes
+from lmr_problem import copy_state, make_images, make_problem
 
 
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.6])

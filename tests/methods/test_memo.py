@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from bimodal_reference import list_norms
 from torch import Tensor, nn
-from view_problem import ViewProblem, encode_image, make_view_problem, make_views, measure_mean_entropy
 
 import lmr
+from bimodal_reference import list_norms
 from lmr.methods.memo import MEMO
+from view_problem import ViewProblem, encode_image, make_view_problem, make_views, measure_mean_entropy
 
 SIZES, VIEWS = (3, 2, 2), 7
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from view_problem import make_view_problem, make_views
 
 import lmr
+from view_problem import make_view_problem, make_views
 
 SIZES = (3, 2, 4)
 Array = NDArray[np.float64]

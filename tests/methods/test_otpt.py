@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from prompt_reference import check_sensitivity, compare_streams
 from torch import Tensor
-from view_problem import measure_mean_entropy
 
 from lmr.core.functional.prompt_losses import measure_overlap
+from prompt_reference import check_sensitivity, compare_streams
+from view_problem import measure_mean_entropy
 
 
 def reflect(texts: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-import norm_reference as plain
 import pytest
 import torch
 from torch import Tensor
 
 import lmr
+import norm_reference as plain
 
 SCALE = 20.0
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from prompt_reference import check_sensitivity, compare_streams
 from torch import Tensor
-from view_problem import make_view_problem, make_views, measure_entropy
 
 import lmr
 from lmr import LmrError
+from prompt_reference import check_sensitivity, compare_streams
+from view_problem import make_view_problem, make_views, measure_entropy
 
 
 def loss(logits: Tensor, texts: Tensor) -> Tensor:

@@ -6,12 +6,12 @@ import math
 from collections import OrderedDict
 from typing import Any
 
-import norm_reference as plain
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lmr
+import norm_reference as plain
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import feature_streams as plain
 import numpy as np
 import pytest
 import torch
 
+import feature_streams as plain
 import lmr
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from prompt_reference import SIZES, VIEWS, check_sensitivity, compare_streams
 from torch import Tensor
-from view_problem import make_view_problem, make_views, measure_mean_entropy
 
 import lmr
+from prompt_reference import SIZES, VIEWS, check_sensitivity, compare_streams
+from view_problem import make_view_problem, make_views, measure_mean_entropy
 
 
 def loss(logits: Tensor, texts: Tensor) -> Tensor:

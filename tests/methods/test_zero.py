@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from view_problem import make_view_problem, make_views
 
 import lmr
 from lmr.core.functional.views import count_votes
+from view_problem import make_view_problem, make_views
 
 SIZES, VIEWS = (4, 3, 5), 11
 

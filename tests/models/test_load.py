@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as maker
 import pytest
 import torch
 
+import checkpoint_maker as maker
 import lmr
 from lmr.cli import main
 from lmr.models.clip.clip_model import Clip, random_clip

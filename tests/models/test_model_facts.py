@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import checkpoint_maker as maker
 import pytest
-import siglip_maker as siglip
 import torch
 
+import checkpoint_maker as maker
 import lmr
+import siglip_maker as siglip
 from lmr.models.clip.architectures import ARCHITECTURES
 from lmr.models.clip.clip_model import random_clip
 from lmr.models.clip.image_tower import VisionConfig

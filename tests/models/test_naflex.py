@@ -7,7 +7,6 @@ import pickle
 from pathlib import Path
 
 import numpy as np
-import processor_maker as maker
 import pytest
 import torch
 from PIL import Image
@@ -15,6 +14,7 @@ from torch import Tensor
 from transformers.models.siglip2.image_processing_pil_siglip2 import get_image_size_for_max_num_patches
 
 import lmr
+import processor_maker as maker
 from lmr.models.naflex import PatchPreprocessing, fit_grid, unpack
 
 SIZES = [(40, 40), (70, 21), (20, 64), (33, 47), (200, 3), (1, 300), (9, 8)]

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from few_views import create
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from tower_reference import normalise, run_block
 
 import lmr
+from few_views import create
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
 from lmr.models.model_facts import ModelFormat
 from lmr.models.photo import WEIGHTS, Photo
 from lmr.models.photo.photo_towers import PhotoConfig, PhotoModel
 from lmr.models.photo.stem import ConvStem, fold_norms
+from tower_reference import normalise, run_block
 
 CLASSES = read_list("cifar10")
 

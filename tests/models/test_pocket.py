@@ -14,7 +14,6 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from tower_reference import normalise, run_block
 
 import lmr
 from lmr.data.sets.pocket_world import CLASSES, COLOURS, SHAPES, draw
@@ -24,6 +23,7 @@ from lmr.models.pocket import WEIGHTS, Pocket
 from lmr.models.pocket.towers import PocketConfig
 from lmr.models.pocket.words import WORDS, tokenize
 from lmr.models.word_tokenizer import END, START, split_words
+from tower_reference import normalise, run_block
 
 NAMES = ["red star", "striped blue ring", "green heart"]
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import siglip_maker as maker
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -24,6 +23,7 @@ from transformers import AutoTokenizer
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 import lmr
+import siglip_maker as maker
 from lmr.core.norms import NormBank
 from lmr.models.siglip import Siglip, load_siglip
 

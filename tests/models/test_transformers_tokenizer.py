@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as clips
-import processor_maker as maker
 import pytest
 import torch
 from torch.nn import functional as F
 from transformers import AutoTokenizer, CLIPModel
 
+import checkpoint_maker as clips
 import lmr
+import processor_maker as maker
 from lmr.models.clip.clip_model import Clip
 from lmr.models.model_facts import TokenizerKind
 from lmr.models.transformers_tokenizer import TransformersTokenizer, digest_tokenizer, read_tokenizer

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from row_maker import complete, make_row, make_world, write_runs
 
 from lmr.bench.running.row import Row
 from lmr.report.figures.drawing import Drawing
@@ -20,6 +19,7 @@ from lmr.report.report import make_report
 from lmr.report.row_traits import LineKind
 from lmr.report.series import gather
 from lmr.report.tables.table import Cell, Column, Line, ReportTable, TableKind
+from row_maker import complete, make_row, make_world, write_runs
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from row_maker import complete, make_row, make_task_rows, make_world, write_runs
 
 import lmr
 from lmr.bench.plans.plan import choose_plans
@@ -15,6 +14,7 @@ from lmr.report.paper import verdicts
 from lmr.report.paper.paper_tables import read_reference
 from lmr.report.report import make_report
 from lmr.report.tables.table import ReportTable, find_kind
+from row_maker import complete, make_row, make_task_rows, make_world, write_runs
 
 ROWS = [row for row in make_world() if row.domain in ("frost", "fog", "clean")]
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from row_maker import complete, make_row, write_runs
 
 import lmr.report
 from lmr.core.registry import find_method, list_methods, load_method_file
 from lmr.core.traits import Role
 from lmr.report.report import make_report
 from lmr.report.row_traits import LineKind, kind_of, label_of, place_of, role_of
+from row_maker import complete, make_row, write_runs
 
 ROOT = Path(lmr.report.__file__).parent
 MINE = """

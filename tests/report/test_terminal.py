@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from row_maker import make_row, make_world, write_runs
 
 from lmr.report.terminal import spell
+from row_maker import make_row, make_world, write_runs
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "cp437", "utf-8"])

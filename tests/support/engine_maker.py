@@ -8,12 +8,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import small_world
 import torch
-from few_views import create
 from torch import Tensor
 
 import lmr
+import small_world
+from few_views import create
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.step_types import StepAnswer, StepRequest
 from lmr.service.engine.working.packing import describe_identity
@@ -21,7 +21,7 @@ from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Refusals, Store
 from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import Transaction
-from lmr.watching.watch_settings import Thresholds, WatchSettings
+from lmr.watch.watch_settings import Thresholds, WatchSettings
 
 NAMES = [f"class {k}" for k in range(small_world.CLASSES)]
 CALM = WatchSettings(every=3, thresholds=Thresholds(canary_agreement=0, canary_fall=9, drift=99, quiet=2, rest=2))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import small_world
-
 import lmr
+import small_world
 from lmr.core.method import list_arguments
 from lmr.core.registry import split_address
 from lmr.core.spec import parse_spec

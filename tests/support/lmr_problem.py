@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from lmr_reference import Tower
 from torch import Tensor
 
 from lmr import Method
+from lmr_reference import Tower
 
 SEED = 36  # a tower and a stream that reach every branch, see test_stream_holds_every_kind_of_sample
 

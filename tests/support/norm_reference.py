@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import lmr_reference as book
 import torch
 from torch import Tensor
 
 import lmr
+import lmr_reference as book
 
 CLASSES = 12
 SCALE = 100.0

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from row_maker import complete, make_row
 
 from lmr.bench.running.row import Row, append_row, write_samples
+from row_maker import complete, make_row
 
 IMAGES = 300
 

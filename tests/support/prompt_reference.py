@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from torch import Tensor
-from view_problem import ViewProblem, choose_confident, make_view_problem, make_views
 
 import lmr
+from view_problem import ViewProblem, choose_confident, make_view_problem, make_views
 
 SIZES = (3, 2, 4)
 VIEWS = 12

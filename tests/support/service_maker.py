@@ -10,13 +10,13 @@ from functools import cache
 
 import httpx
 from PIL import Image
-from scripted_engine import ScriptedEngine
 
 import lmr
 from lmr.models import Backbone
 from lmr.service.app.app_factory import make_app
 from lmr.service.app.server import Server
 from lmr.service.service_settings import ServiceSettings
+from scripted_engine import ScriptedEngine
 
 NAMES = ["red ring", "blue star", "green heart"]
 TIMEOUT = 60.0  # seconds; against hanging alone

@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from bimodal_reference import CONFIG, SCALE, list_norms, make_problem, make_prompts
 from torch import Tensor
-from tower_reference import normalise, run_block
 
 import lmr
+from bimodal_reference import CONFIG, SCALE, list_norms, make_problem, make_prompts
 from lmr.core.text import TextSide
 from lmr.models.clip.image_tower import VisionTower
 from lmr.models.context_prompts import ContextTokens
 from lmr.models.pocket.towers import PocketModel
+from tower_reference import normalise, run_block
 
 WORDS = 3  # of the context
 SIDE = CONFIG.resolution

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import lmr_reference as book
 import torch
 from torch import Tensor, nn
 
+import lmr_reference as book
 from lmr.models.clip.image_tower import VisionConfig, VisionTower
 
 CONFIG = VisionConfig(resolution=32, patch=8, width=48, depth=3, heads=4, features=24, hidden=96, eps=1e-5)

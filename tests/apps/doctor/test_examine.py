@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import checkpoint_maker as maker
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import checkpoint_maker as maker
 import lmr
 from lmr.apps.doctor import examine as examine_file
 from lmr.apps.doctor import screen

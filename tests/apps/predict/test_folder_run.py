@@ -18,7 +18,6 @@ import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
-from video_maker import cut_file, paint, write_video
 
 import lmr
 from lmr.apps.predict.predict_images import predict_images
@@ -27,6 +26,7 @@ from lmr.data.sets.pocket_world import CLASSES, draw
 from lmr.images import video_files
 from lmr.images.ahead import THREAD_NAME
 from lmr.images.video_files import read_frames
+from video_maker import cut_file, paint, write_video
 
 LABELS = list(CLASSES[:12])
 MODEL: dict[str, Any] = {"model": "pocket"}

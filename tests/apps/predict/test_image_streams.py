@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from predict_runs import draw_pictures
 
 from lmr.apps.predict.image_streams import ImageStream, make_shards, split_streams
 from lmr.core.errors import LmrError
+from predict_runs import draw_pictures
 
 
 @pytest.fixture

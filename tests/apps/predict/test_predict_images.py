@@ -18,6 +18,19 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+
+import lmr
+from lmr.apps.predict import predict_images as predict_file
+from lmr.apps.predict.result_file import ImageAnswer, ResultFile, StandardOutput
+from lmr.cli import main
+from lmr.core.spec import parse_spec
+from lmr.core.state import read_state
+from lmr.data.photographs import Photographs
+from lmr.data.sets.dataset import CLEAN
+from lmr.data.sets.pocket_world import draw
+from lmr.images import image_places as places_file
+from lmr.images.ahead import THREAD_NAME
+from lmr.images.image_files import open_image
 from predict_runs import (
     CLASS_NAMES,
     DRAWINGS,
@@ -37,19 +50,6 @@ from predict_runs import (
     same_state,
     start,
 )
-
-import lmr
-from lmr.apps.predict import predict_images as predict_file
-from lmr.apps.predict.result_file import ImageAnswer, ResultFile, StandardOutput
-from lmr.cli import main
-from lmr.core.spec import parse_spec
-from lmr.core.state import read_state
-from lmr.data.photographs import Photographs
-from lmr.data.sets.dataset import CLEAN
-from lmr.data.sets.pocket_world import draw
-from lmr.images import image_places as places_file
-from lmr.images.ahead import THREAD_NAME
-from lmr.images.image_files import open_image
 
 both_models = pytest.mark.parametrize("model", ["pocket", "photo"])
 SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "imagenet-sample-224"

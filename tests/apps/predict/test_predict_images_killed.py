@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import lmr
+from lmr.apps.model_options import ModelOptions
+from lmr.data.sets.pocket_world import CLASSES
+from lmr.images import image_places as places_file
 from predict_runs import (
     CLASS_NAMES,
     DRAWINGS,
@@ -26,11 +31,6 @@ from predict_runs import (
     start,
     wait_for_growth,
 )
-
-import lmr
-from lmr.apps.model_options import ModelOptions
-from lmr.data.sets.pocket_world import CLASSES
-from lmr.images import image_places as places_file
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,14 @@ from typing import IO
 
 import pytest
 import torch
+
+import lmr
+from lmr.apps.predict import state_lock
+from lmr.apps.predict.predict_images import read_labels
+from lmr.apps.predict.result_file import ErrorCause, ImageAnswer, ResultFile, format_csv
+from lmr.apps.predict.state_lock import hold_state
+from lmr.cli import main
+from lmr.core.state import read_state
 from predict_runs import (
     DRAWINGS,
     LABELS,
@@ -31,14 +39,6 @@ from predict_runs import (
     start,
     wait_for_growth,
 )
-
-import lmr
-from lmr.apps.predict import state_lock
-from lmr.apps.predict.predict_images import read_labels
-from lmr.apps.predict.result_file import ErrorCause, ImageAnswer, ResultFile, format_csv
-from lmr.apps.predict.state_lock import hold_state
-from lmr.cli import main
-from lmr.core.state import read_state
 
 
 @pytest.fixture(scope="module")

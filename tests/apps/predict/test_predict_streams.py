@@ -10,6 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import lmr
+from lmr.apps.predict.predict_streams import plan_streams, predict_streams
+from lmr.apps.predict.predict_summary import PredictSummary
+from lmr.core import files as files_file
+from lmr.core.errors import LmrError
+from lmr.core.state import read_state
 from predict_runs import (
     DRAWINGS,
     LABELS,
@@ -27,13 +34,6 @@ from predict_runs import (
     start,
     wait_for_growth,
 )
-
-import lmr
-from lmr.apps.predict.predict_streams import plan_streams, predict_streams
-from lmr.apps.predict.predict_summary import PredictSummary
-from lmr.core import files as files_file
-from lmr.core.errors import LmrError
-from lmr.core.state import read_state
 
 
 @pytest.fixture

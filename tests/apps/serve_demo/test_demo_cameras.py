@@ -3,11 +3,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from scripted_service import run_scripted_service
 
 from lmr.apps.serve_demo import demo_cameras
 from lmr.apps.serve_demo.demo_cameras import CameraReport, DemoCameras, format_reports
 from lmr.apps.serve_demo.simulated_camera import CameraScript
+from scripted_service import run_scripted_service
 
 
 def test_a_table_of_what_came_of_the_cameras() -> None:

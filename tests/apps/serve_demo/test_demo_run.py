@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from page_reader import WAIT
 
 import lmr
 from lmr.apps.serve_demo.demo_run import serve_demo
 from lmr.apps.serve_demo.simulated_camera import SCRIPTS
 from lmr.core.errors import LmrError
+from page_reader import WAIT
 
 CHROMIUM = Path("/usr/bin/chromium")
 SCREENSHOT = Path(__file__).parents[3] / "docs" / "serve-demo.png"

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from few_views import FEW
 from torch import Tensor, nn
 from tqdm import tqdm
 
 import lmr
+from few_views import FEW
 from lmr.bench.cost.contenders import ContenderFactory
 from lmr.bench.cost.entries import Entry, Kind
 from lmr.bench.cost.flops import count_passes_of_image

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from set_maker import make_cifar
 
 import lmr
 from lmr.bench.plans.alternatives import choose_dataset, settle_datasets, split_entry
@@ -15,6 +14,7 @@ from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.inputs import find_dataset
 from lmr.cli.parser import parse
 from lmr.data.sets.dataset import MissingData
+from set_maker import make_cifar
 
 
 @pytest.fixture(autouse=True)

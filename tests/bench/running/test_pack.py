@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pack_maker import make_answers, write_runs
 
 import lmr
 from lmr.bench.plans.plan import parse_plan
@@ -25,6 +24,7 @@ from lmr.bench.running.row import append_row, read_rows, read_samples, write_sam
 from lmr.bench.running.run import run_task
 from lmr.cli import main
 from lmr.report.runs import read_runs
+from pack_maker import make_answers, write_runs
 
 
 def read_all(folder: Path) -> dict[str, bytes]:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pack_maker import make_answers, write_runs
-from row_maker import make_row
 
 import lmr
 from lmr.bench.running.pack import pack_runs
@@ -23,6 +21,8 @@ from lmr.bench.running.packed_answers import (
     write_streams,
 )
 from lmr.bench.running.row import SAMPLES, read_samples
+from pack_maker import make_answers, write_runs
+from row_maker import make_row
 
 KEPT = ("index", "true", "predicted", "domain")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from predict_runs import LABELS, draw_pictures, predict_images
 
 from lmr.apps.predict.image_streams import ImageStream, split_streams
 from lmr.apps.predict.labeller import Labeller, PredictOrder
@@ -18,6 +17,7 @@ from lmr.cluster.nodes import list_versions
 from lmr.cluster.predicting import predict_actor
 from lmr.cluster.predicting.predict_actor import LabelSetup, PredictActor, ShardNews, StreamTicket, measure_files
 from lmr.images.remote_files import RemoteImage
+from predict_runs import LABELS, draw_pictures, predict_images
 
 ORDER = PredictOrder(LABELS, "pocket", batch_size=2)
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from predict_runs import DRAWINGS, LABELS, TEXT, draw_pictures, photograph, posix, start
-from ray_maker import expect_free, make_cluster, start_together, taking_interrupts, wait_for_nodes
 
 from lmr.apps.predict.predict_streams import StreamPlan, plan_streams, predict_streams
 from lmr.cluster import actor_crew
@@ -23,6 +21,8 @@ from lmr.cluster.predicting import ray_predict
 from lmr.cluster.predicting.ray_predict import describe_shards, run_ray_predict
 from lmr.cluster.predicting.shard_crew import ShardCrew, ShardEvent, ShardJob
 from lmr.core.errors import LmrError
+from predict_runs import DRAWINGS, LABELS, TEXT, draw_pictures, photograph, posix, start
+from ray_maker import expect_free, make_cluster, start_together, taking_interrupts, wait_for_nodes
 
 pytestmark = pytest.mark.ray
 Act = Callable[[ShardCrew, ShardEvent], None]

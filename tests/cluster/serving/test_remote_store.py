@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from engine_maker import ask, make_engine, make_method, make_request, read_logits, run, run_alone
 
+from engine_maker import ask, make_engine, make_method, make_request, read_logits, run, run_alone
 from lmr.cluster.serving.remote_store import RemoteStore
 from lmr.cluster.serving.store_actor import StoreActor, name_files
 from lmr.service.engine.engine import Engine

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional as F
-from view_problem import make_view_problem
 
 from lmr.core.prompts.context_tuner import ContextTuner
+from view_problem import make_view_problem
 
 
 def make_tuner(chunk: int) -> ContextTuner:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from few_views import create
 from torch import Tensor, nn
 
 import lmr
+from few_views import create
 
 NAMES = ["red ring", "blue star", "plain cross"]
 WITH_VIEWS = [name for name in lmr.list_methods() if lmr.find_method(name).takes_views]

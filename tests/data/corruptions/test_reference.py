@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import zlib
 
-import corruption_references as book
 import numpy as np
 import pytest
 from scipy import ndimage
 
+import corruption_references as book
 from lmr.data.corruptions import CONSTANTS, corrupt
 from lmr.data.corruptions.blur import make_disk
 from lmr.data.corruptions.digital import make_smoothing

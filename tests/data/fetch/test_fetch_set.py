@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import set_maker as maker
 
 import lmr.data.fetch.check_set
 import lmr.data.fetch.download
 import lmr.data.fetch.unpack
+import set_maker as maker
 from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.data.fetch.check_set import check_set

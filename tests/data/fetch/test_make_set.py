@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import set_maker as maker
 from PIL import Image
 
 import lmr.data.sets.cifar
+import set_maker as maker
 from lmr.data.fetch.check_set import check_set
 from lmr.data.fetch.fetch_set import fetch_set
 from lmr.data.fetch.make_set import make_set

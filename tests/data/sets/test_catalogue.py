@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import set_maker as maker
 
+import set_maker as maker
 from lmr.cli.parser import parse
 from lmr.data.corruptions import CORRUPTIONS, corrupt
 from lmr.data.fetch.sources import SOURCES

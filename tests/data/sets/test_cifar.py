@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import set_maker as maker
 from PIL import Image
 
+import set_maker as maker
 from lmr.data.corruptions import corrupt
 from lmr.data.fetch.notes import MADE_NOTE
 from lmr.data.fetch.sources import CIFAR_C_FILES

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import set_maker as maker
 from PIL import Image
 
+import set_maker as maker
 from lmr.core.errors import LmrError
 from lmr.data.corruptions import corrupt
 from lmr.data.fetch.notes import ArchiveNote, write_archive_note

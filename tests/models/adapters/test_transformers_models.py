@@ -6,18 +6,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import checkpoint_maker as clips
 import numpy as np
-import processor_maker as maker
 import pytest
-import siglip_maker as siglips
 import torch
 from PIL import Image
 from torch import Tensor
 from transformers import AutoTokenizer, CLIPTextModel, CLIPTokenizer, SiglipProcessor
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
+import checkpoint_maker as clips
 import lmr
+import processor_maker as maker
+import siglip_maker as siglips
 from lmr.models.adapters import wrap_transformers
 from lmr.models.clip.clip_model import Clip
 from lmr.models.clip.tokenizer import SPECIAL, list_words, read_merges

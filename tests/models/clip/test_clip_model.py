@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as maker
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+import checkpoint_maker as maker
 import lmr
 from lmr.models.clip.clip_model import Clip, random_clip
 

@@ -9,15 +9,14 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-import lmr_reference as book
 import pytest
 import torch
 import torch._dynamo
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
-from vision_reference import Norms, list_norms, make_images, make_tower, write_out
 
 import lmr
+import lmr_reference as book
 from lmr.core.norms import NormBank, RowNorm
 from lmr.models.clip import block_functions as steps
 from lmr.models.clip import buffers
@@ -25,6 +24,7 @@ from lmr.models.clip import image_tower as vit
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.buffers import Arena
 from lmr.models.clip.image_tower import VisionTower
+from vision_reference import Norms, list_norms, make_images, make_tower, write_out
 
 
 def split_row(tower: VisionTower, row: Tensor) -> Norms:

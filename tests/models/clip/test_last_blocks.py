@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import lmr_reference as book
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
-from vision_reference import list_norms, make_images, make_tower, write_out
 
 import lmr
+import lmr_reference as book
 from lmr.bench.cost.flops import count_image
 from lmr.core.norms import NormBank
 from lmr.core.spec import parse_spec
 from lmr.models.clip import image_tower as vit
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.image_tower import VisionTower
+from vision_reference import list_norms, make_images, make_tower, write_out
 
 DEPTH = 3
 

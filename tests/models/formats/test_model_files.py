@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as maker
 import pytest
 
+import checkpoint_maker as maker
 import lmr
 from lmr.models.formats.model_files import ModelFiles, find_model
 

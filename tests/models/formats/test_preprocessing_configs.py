@@ -7,11 +7,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as maker
 import pytest
 import torch
 from PIL import Image
 
+import checkpoint_maker as maker
 import lmr
 from lmr.models.formats.preprocessing_configs import read_preprocessing
 from lmr.models.model_facts import ModelFormat

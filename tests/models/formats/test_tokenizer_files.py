@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as maker
 import pytest
 import torch
 
+import checkpoint_maker as maker
 import lmr
 from lmr.models.clip.tokenizer import SPECIAL, list_words, read_merges
 from lmr.models.formats.tokenizer_files import find_foreign_tokenizer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as maker
 import pytest
 
+import checkpoint_maker as maker
 import lmr
 from lmr.models.clip.image_tower import VisionConfig
 from lmr.models.clip.text_tower import TextConfig

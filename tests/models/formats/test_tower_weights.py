@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as maker
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import checkpoint_maker as maker
 import lmr
 from lmr.models.clip.image_tower import VisionConfig
 from lmr.models.clip.text_tower import TextConfig

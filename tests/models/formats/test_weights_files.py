@@ -12,12 +12,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as maker
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+import checkpoint_maker as maker
 import lmr
 from lmr.models.formats.weights_files import list_shards, read_weights
 

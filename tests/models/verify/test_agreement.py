@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import checkpoint_maker as maker
 import pytest
-import siglip_maker as siglip
 import torch
 from safetensors.torch import load_file, save_file
 
+import checkpoint_maker as maker
 import lmr
+import siglip_maker as siglip
 from lmr.cli import main
 from lmr.models.clip.image_tower import VisionTower
 from lmr.models.formats.to_transformers import build_transformers_vision

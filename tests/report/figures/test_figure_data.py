@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from row_maker import complete, make_row, make_samples
 
 from lmr.bench.running.row import Row, append_row, write_samples
 from lmr.report.figures import figure_data as data
 from lmr.report.row_traits import LineKind
 from lmr.report.runs import Runs, read_runs
 from lmr.report.series import gather
+from row_maker import complete, make_row, make_samples
 
 FIELDS: dict[str, Any] = {"dataset": "pocket-c", "images": 6}
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from row_maker import complete, make_row, write_runs
-
 from lmr.bench.running.row import Row
 from lmr.report.figures.frontier import collect_frontier
 from lmr.report.figures.paper_figures import draw_figures
 from lmr.report.runs import read_runs
 from lmr.report.series import gather
+from row_maker import complete, make_row, write_runs
 
 POINTS = {
     "zeroshot": (1.0, 0.50),

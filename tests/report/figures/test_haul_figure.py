@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from row_maker import complete, make_row, make_samples
 
 from lmr.bench.running.row import append_row, write_samples
 from lmr.report.figures.haul_figure import collect_lines, draw_hauls, is_haul_figure
 from lmr.report.in_life import find_groups
 from lmr.report.runs import read_runs
 from lmr.report.series import gather
+from row_maker import complete, make_row, make_samples
 
 ORDER = {"kind": "haul", "hash": "h"}
 

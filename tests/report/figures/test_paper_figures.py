@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from row_maker import B16, L14, complete, make_row, make_samples, make_world, write_runs
 
 from lmr.bench.plans.plan import list_plans
 from lmr.report.figures.drawing import DPI, PALETTE, SIZE, Drawing
 from lmr.report.figures.paper_figures import draw_figures
 from lmr.report.runs import read_runs
 from lmr.report.series import gather
+from row_maker import B16, L14, complete, make_row, make_samples, make_world, write_runs
 
 NUMBERS = ["1a", "1b", "1c", "1d", "3a", "3b", "3c", "3d"]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from row_maker import B16, CORRUPTIONS, L14, complete, make_row
 
 import lmr
 from lmr.report.paper.paper_file import PATH, list_table_names
@@ -25,6 +24,7 @@ from lmr.report.paper.paper_tables import (
     read_reference,
 )
 from lmr.report.row_traits import expand_spec
+from row_maker import B16, CORRUPTIONS, L14, complete, make_row
 
 PAPER = Path(__file__).parents[3].parent / "shared" / "paper" / "lmr.tex"
 CONTENT: dict[str, Any] = json.loads(PATH.read_text())

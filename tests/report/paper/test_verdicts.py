@@ -5,14 +5,14 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from row_maker import make_published_rows, make_row
 
 from lmr.bench.running.row import Row
 from lmr.report.paper import verdicts as module
 from lmr.report.paper.paper_tables import find_published, read_reference
 from lmr.report.paper.verdicts import RowVerdict, format_verdict, judge, pick_table
 from lmr.report.series import gather
-from lmr.watching.watch_settings import WatchSettings
+from lmr.watch.watch_settings import WatchSettings
+from row_maker import make_published_rows, make_row
 
 
 def reach_verdicts(name: str, rows: list[Row]) -> dict[str, RowVerdict]:

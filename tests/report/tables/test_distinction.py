@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from row_maker import CORRUPTIONS, complete, make_row
-
 from lmr.bench.running.row import Row
 from lmr.report.series import Series, gather
 from lmr.report.tables.distinction import note_differences, note_left_out, tell_apart
-from lmr.watching.watch_settings import WatchSettings
+from lmr.watch.watch_settings import WatchSettings
+from row_maker import CORRUPTIONS, complete, make_row
 
 LMR = complete("lmr", "cifar10-c")
 WATCH = {"spec": WatchSettings().spec}

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from row_maker import complete, make_row, make_samples
 
 from lmr.bench.running.row import Row, append_row, write_samples
 from lmr.report.noted import Noted
@@ -12,6 +11,7 @@ from lmr.report.runs import Runs, read_runs
 from lmr.report.series import Series, gather
 from lmr.report.tables.distinction import tell_apart
 from lmr.report.tables.gains import build_gains, compare_series
+from row_maker import complete, make_row, make_samples
 
 OURS = complete("lmr", "cifar10-c")
 

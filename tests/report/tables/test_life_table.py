@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from row_maker import complete, make_row, make_samples
 
 from lmr.bench.running.row import append_row, write_samples
 from lmr.report.report import make_report
@@ -15,7 +14,8 @@ from lmr.report.runs import read_runs
 from lmr.report.series import gather
 from lmr.report.tables.life_table import build_life
 from lmr.report.tables.table import ReportTable
-from lmr.watching.watch_settings import WatchSettings
+from lmr.watch.watch_settings import WatchSettings
+from row_maker import complete, make_row, make_samples
 
 LMR, TENT = complete("lmr"), complete("tent")
 BURSTS, SHUFFLE = {"kind": "bursts", "hash": "b"}, {"kind": "shuffle", "hash": "s"}

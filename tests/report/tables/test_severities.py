@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from row_maker import make_row, make_world
 
 from lmr.report.series import gather
 from lmr.report.tables.severities import build_severities
+from row_maker import make_row, make_world
 
 
 def test_severities_have_a_line_for_each_corruption() -> None:

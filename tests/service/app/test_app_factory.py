@@ -9,7 +9,6 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from service_maker import NAMES, TIMEOUT, load_pocket, make_file
 
 import lmr
 from lmr.service.app.app_factory import make_app
@@ -18,6 +17,7 @@ from lmr.service.engine.engine import Engine
 from lmr.service.engine.working.packing import describe_identity
 from lmr.service.service_settings import ServiceSettings
 from lmr.service.store.store import Store
+from service_maker import NAMES, TIMEOUT, load_pocket, make_file
 
 FILES = [make_file(colour=colour) for colour in ("red", "blue", "green", "white")]
 

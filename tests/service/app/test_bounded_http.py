@@ -7,10 +7,10 @@ import socket
 import time
 
 import pytest
-from plain_http import read_answer, read_until_closed
-from service_maker import TIMEOUT, ScriptedService, make_file
 
 from lmr.service.app.bounded_http import MOST_BYTES
+from plain_http import read_answer, read_until_closed
+from service_maker import TIMEOUT, ScriptedService, make_file
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = (

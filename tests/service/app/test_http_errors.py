@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from service_maker import ScriptedService
 
 from lmr.core.errors import LmrError
 from lmr.service.engine.step_types import (
@@ -17,6 +16,7 @@ from lmr.service.engine.step_types import (
     StoreFailed,
     UnknownStream,
 )
+from service_maker import ScriptedService
 
 REASONS = [
     (UnknownStream("There is no stream."), 404, "unknown_stream"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+
 from service_maker import ScriptedService, make_file, serve_scripted
 
 TOKEN = "a-token-of-many-letters"

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import httpx
 import pytest
 import uvicorn
-from service_maker import TIMEOUT, make_file, serve_scripted
 
 from lmr.core.errors import LmrError
 from lmr.service.app import server as module
@@ -19,6 +18,7 @@ from lmr.service.app.app_factory import make_service_app
 from lmr.service.app.live_service import LiveService
 from lmr.service.app.server import Server
 from lmr.service.service_settings import ServiceSettings
+from service_maker import TIMEOUT, make_file, serve_scripted
 
 
 def make_server(host: str = "127.0.0.1", port: int = 0) -> Server:

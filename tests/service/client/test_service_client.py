@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from closed_port import hold_closed_port
-from scripted_service import BREAK_AFTER, BREAK_BEFORE, ScriptedService, run_scripted_service
 
 import lmr
+from closed_port import hold_closed_port
 from lmr.core.errors import LmrError
 from lmr.service.client import retry_rule
 from lmr.service.client.client_errors import ServiceBusy, ServiceUnreachable, StreamNotFound, TokenRefused
+from scripted_service import BREAK_AFTER, BREAK_BEFORE, ScriptedService, run_scripted_service
 
 IMAGE = np.zeros((4, 4, 3), np.uint8)
 DEAD = (500, {}, b"The actor died unexpectedly.")  # as the proxy of a cluster says that a replica has died

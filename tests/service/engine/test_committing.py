@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from engine_maker import (
     Clock,
     FragileStore,
@@ -20,7 +21,6 @@ from engine_maker import (
     wait,
     work_without_commit,
 )
-
 from lmr.service.engine.committing import RETRY
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.step_types import StoreFailed

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
+import lmr
 from engine_maker import (
     NAMES,
     Clock,
@@ -27,9 +30,6 @@ from engine_maker import (
     run_alone,
     wait,
 )
-from torch import Tensor
-
-import lmr
 from lmr.core.errors import LmrError
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.step_types import (

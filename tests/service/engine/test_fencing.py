@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from engine_maker import (
     NAMES,
     ask,
@@ -22,7 +23,6 @@ from engine_maker import (
     wait,
     work_without_commit,
 )
-
 from lmr import LmrError
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.step_types import BadInput, KeyReused, StepAnswer, StreamMoved

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from engine_maker import make_request
 
+from engine_maker import make_request
 from lmr.service.engine.key_table import KeyTable, replay
 from lmr.service.engine.step_types import KeyInFlight, KeyReused, StepAnswer
 from lmr.service.store.stored_types import KeptAnswer

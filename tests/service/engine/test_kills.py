@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from engine_maker import load_state, make_engine, read_tensors, run_alone, wait
 
 KILLS = int(os.environ.get("LMR_KILLS", "12"))

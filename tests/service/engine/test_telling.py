@@ -6,7 +6,7 @@ from typing import get_args
 
 from lmr.service.engine.stream_types import ServiceEvent, StreamAction
 from lmr.service.engine.telling import describe_action, describe_health, read_event, store_event
-from lmr.watching.ladder import Rung
+from lmr.watch.ladder import Rung
 
 
 def test_every_action_and_rung_is_a_sentence() -> None:

@@ -14,10 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from page_reader import Tab, open_tab
 from PIL import Image
-from scripted_engine import make_status
-from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, serve_scripted
 
 import lmr
 from lmr.service.app.app_factory import make_app
@@ -27,6 +24,9 @@ from lmr.service.engine.step_types import NotReady, StoreFailed
 from lmr.service.engine.stream_types import Overview, ServiceEvent, StreamDetail
 from lmr.service.page import ASSETS_FOLDER, PAGE_FOLDER
 from lmr.service.service_settings import ServiceSettings
+from page_reader import Tab, open_tab
+from scripted_engine import make_status
+from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, serve_scripted
 
 TOKEN = "a-token-of-many-letters"
 EVIL = "<img src=x onerror=\"document.title='broken'\">"

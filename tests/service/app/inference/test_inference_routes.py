@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.http as triton
-from service_maker import NAMES, ScriptedService, load_pocket, make_file, serve_scripted
 from tritonclient.utils import InferenceServerException
 
 from lmr.service.app.inference import inference_tensors
 from lmr.service.app.inference.inference_routes import find_inference_name
+from service_maker import NAMES, ScriptedService, load_pocket, make_file, serve_scripted
 
 INFER = "/v2/models/pocket/infer"
 IMAGE = {"name": "image", "datatype": "BYTES", "shape": [1]}

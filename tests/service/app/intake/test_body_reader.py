@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from plain_http import read_until_closed
-from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
 
 from lmr.service.service_settings import ServiceSettings
+from plain_http import read_until_closed
+from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
 
 LIMIT = 20_000
 PATH = "/v1/streams/cam/images"

@@ -6,11 +6,11 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from plain_http import read_answer, read_head, read_until_closed
-from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
 
 from lmr.service.engine.step_types import QueueFull
 from lmr.service.service_settings import ServiceSettings
+from plain_http import read_answer, read_head, read_until_closed
+from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
 
 LIMIT = 20_000
 

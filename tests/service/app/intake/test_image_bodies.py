@@ -6,12 +6,12 @@ import base64
 import json
 
 import pytest
-from service_maker import make_file
 
 from lmr.images.image_files import UnreadableImage
 from lmr.service.app.http_errors import HttpProblem
 from lmr.service.app.intake import image_bodies
 from lmr.service.app.intake.image_bodies import decode_base64, split_body
+from service_maker import make_file
 
 FILES = [make_file("JPEG"), make_file("PNG"), make_file("WEBP")]
 FORM = "multipart/form-data; boundary=edge"

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted_engine import make_status
-from service_maker import ScriptedService
 
 from lmr.service.app.routes import event_routes
 from lmr.service.engine.stream_types import Changes, Overview, ServiceEvent
+from scripted_engine import make_status
+from service_maker import ScriptedService
 
 
 @pytest.fixture(autouse=True)

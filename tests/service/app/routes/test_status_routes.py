@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from service_maker import NAMES, TIMEOUT, ScriptedService, make_file
 
 import lmr
 from lmr.service.app.app_factory import make_service_app
@@ -15,6 +14,7 @@ from lmr.service.app.live_service import LiveService
 from lmr.service.app.server import Server
 from lmr.service.engine.stream_types import Overview
 from lmr.service.service_settings import ServiceSettings
+from service_maker import NAMES, TIMEOUT, ScriptedService, make_file
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from concurrent.futures import Future
 
 import pytest
 from PIL import Image
-from scripted_engine import make_status
-from service_maker import ScriptedService, make_file, serve_scripted
 
 from lmr.service.app.frame_shelf import MOST_FRAMES
 from lmr.service.engine.stream_types import StreamStatus
 from lmr.service.service_settings import ServiceSettings
+from scripted_engine import make_status
+from service_maker import ScriptedService, make_file, serve_scripted
 
 
 def give(value: object) -> Future[object]:

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from scripted_service import BREAK_AFTER, BREAK_BEFORE, ScriptedService, run_scripted_service
-from video_maker import paint, write_video
 
 import lmr
 from lmr.core.errors import LmrError
@@ -19,6 +17,8 @@ from lmr.service.client.feeding import camera_feed, camera_sources
 from lmr.service.client.feeding.camera_feed import CameraFeed
 from lmr.service.client.feeding.camera_run import run_camera
 from lmr.service.client.feeding.camera_sources import CameraFrame, FolderSource, VideoSource
+from scripted_service import BREAK_AFTER, BREAK_BEFORE, ScriptedService, run_scripted_service
+from video_maker import paint, write_video
 
 
 @pytest.fixture

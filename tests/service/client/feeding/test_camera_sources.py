@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from closed_port import hold_closed_port
 from PIL import Image
-from video_maker import cut_file, paint, write_video
 
+from closed_port import hold_closed_port
 from lmr.core.errors import LmrError
 from lmr.images.image_files import UnreadableImage
 from lmr.service.client.feeding import camera_sources
 from lmr.service.client.feeding.camera_sources import FolderSource, LiveSource, VideoSource, open_source
+from video_maker import cut_file, paint, write_video
 
 
 def never() -> bool:

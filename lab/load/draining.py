@@ -1,0 +1,67 @@
+"""SIGTERM under load: what was accepted is finished or refused within the limit, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from lab.load.load_bench import LoadBench
+from lab.load.load_images import draw_image
+from lab.load.load_models import find_pocket, name_streams
+from lab.load.load_result import LoadResult, judge
+from lmr.service.client.client_errors import ServiceError
+from lmr.service.client.service_client import Client
+
+DRAIN_SECONDS = 10.0
+STREAMS = 16
+ENOUGH_SECONDS = 120.0  # to wait for a few answers on a slow machine
+
+
+def measure_drain(bench: LoadBench) -> LoadResult:
+    """Requests in flight get 200 or 503; the process ends with code 0 in time; every acknowledged step is there."""
+    model, names = find_pocket(), name_streams(STREAMS)
+    images = [draw_image(number, model.side) for number in range(8)]
+    seqs, codes, stop = dict[str, int](), list[int](), threading.Event()
+    lock = threading.Lock()
+    service = bench.make_service(model, "drain", ["--drain-s", f"{DRAIN_SECONDS:g}"])
+
+    def work(name: str) -> None:
+        with Client(service.url, patience=0) as client:
+            while not stop.is_set():
+                try:
+                    seq, code = client.step(name, images).seq, 200
+                except ServiceError as error:
+                    seq, code = 0, error.status or 0
+                with lock:
+                    codes.append(code)
+                    seqs[name] = max(seqs.get(name, 0), seq)
+                if code == 0:
+                    return  # nobody listens any more
+
+    with service:
+        workers = [threading.Thread(target=work, args=(name,), daemon=True) for name in names]
+        for worker in workers:
+            worker.start()
+        end = time.monotonic() + ENOUGH_SECONDS
+        time.sleep(bench.choose(10, 0.1))
+        while codes.count(200) < 2 * STREAMS and time.monotonic() < end:
+            time.sleep(0.05)
+        code, seconds = service.terminate()
+        stop.set()
+        for worker in workers:
+            worker.join()
+        service.start()
+        with Client(service.url) as client:
+            lost = [name for name in names if seqs.get(name) and client.stream(name).status.seq < seqs[name]]
+    counts = {value: codes.count(value) for value in sorted(set(codes))}
+    answered = counts.get(200, 0)
+    figures = {"exit_code": code, "seconds": seconds, "codes": counts, "lost": lost}
+    return LoadResult(
+        "SIGTERM",
+        f"pocket, {STREAMS} streams under load, --drain-s {DRAIN_SECONDS:g}",
+        "only 200 and 503 until it is gone; ends with code 0 within --drain-s and 5 s; nothing lost",
+        f"{answered} answered, codes {counts} (0: no connection any more), exit code {code} after {seconds:.1f} s, "
+        f"{len(lost)} streams lost a step",
+        judge(set(counts) <= {0, 200, 503}, code == 0, seconds <= DRAIN_SECONDS + 5, not lost, answered > 0),
+        figures,
+    )

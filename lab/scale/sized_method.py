@@ -1,0 +1,154 @@
+"""What a method costs on a model of a given size, counted without the model's weights: arithmetic and state.
+
+The tower of a named architecture is built on torch's meta device, which allocates nothing. The state of a stream is
+made of the norms alone, so the method is created on a tower that has these and nothing else, and its state is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from lmr.apps.serve_classifier import create_served
+from lmr.bench.cost.flops import count_passes_of_image
+from lmr.core.classifier import ZeroShot
+from lmr.core.errors import LmrError
+from lmr.core.gradient import NormMethod
+from lmr.core.method import Method, list_arguments
+from lmr.core.registry import find_method, split_address
+from lmr.core.spec import format_spec, parse_spec
+from lmr.core.traits import Passes, Tower
+from lmr.models import load
+from lmr.models.clip.architectures import find_architecture
+from lmr.models.clip.image_tower import VisionTower
+from lmr.models.known_models import EMBEDDED_MODELS, OPENAI_SPELLINGS
+from lmr.watch.watch_settings import WatchSettings
+
+SCALE_VALUES = 256  # numbers that share one float32 scale where they are kept in 8 bits
+
+
+@dataclass(frozen=True)
+class SizedMethod:
+    """A method on a model: operations of an image in a step, and bytes of a stream's state."""
+
+    model: str
+    spec: str
+    classes: int
+    passes: Passes
+    forward_flops: float  # of one image through the frozen model
+    flops: float  # of one image in a step
+    trained: int  # numbers that a stream adapts
+    tensors: dict[str, int]  # bytes of each tensor of a stream
+    moments: int  # numbers in the moments of the optimiser
+    stored_bytes: int  # the file of a stream's state
+    depth: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a resident stream takes."""
+        return sum(self.tensors.values())
+
+    @property
+    def watch_bytes(self) -> int:
+        """What a watch with its default settings adds to a stream that was never rolled back, at most: its snapshots.
+
+        After a rollback, what undoes it comes on top. Its reference images are not counted: those of all streams of a
+        replica have a fixed budget.
+        """
+        watch = WatchSettings()
+        return min(watch.snapshots * self.memory_bytes, int(watch.snapshot_mb * 1e6))
+
+    @property
+    def small_moments_bytes(self) -> float:
+        """The file with moments of 8 bits, and a scale for each ``SCALE_VALUES`` of them."""
+        return self.stored_bytes - self.moments * (3 - 4 / SCALE_VALUES)
+
+
+def size_method(model: str, spec: str, classes: int, learning: float = 1.0, images: int = 1) -> SizedMethod:
+    """Count what a step of the method costs where a share ``learning`` of the images passes its gate.
+
+    ``images`` are those of one stream in a step, as its requests bring them.
+    """
+    full, lean = _build_towers(model)
+    generator = torch.Generator().manual_seed(0)
+    prototypes = torch.randn(classes, full.config.features, generator=generator)
+    side = full.config.resolution
+    _check_streams(spec)
+    method = create_served(spec, ZeroShot(lean, prototypes, input_shape=(3, side, side)), 1)
+    most = method.count_passes()
+    passes = None if most is None else method.count_passes(learning * most.backwards if method.gated else 1.0)
+    if passes is None or passes.text_forwards or passes.text_backwards:
+        raise LmrError(f"The arithmetic of {method.name} in the image tower is not known; choose another method.")
+    passes = passes.of_batch(images)
+    return SizedMethod(
+        model=model,
+        spec=method.spec,
+        classes=classes,
+        passes=passes,
+        forward_flops=count_passes_of_image(full, Passes(forwards=1), classes, needs_images=False),
+        flops=count_passes_of_image(full, passes, classes, needs_images=method.needs_images),
+        trained=method.trainable,
+        tensors={key: value.numel() * value.element_size() for key, value in method.state.items()},
+        moments=_count_moments(method),
+        stored_bytes=len(method.dump([0])),
+        depth=full.config.depth,
+    )
+
+
+def shrink_spec(spec: str, depth: int) -> str | None:
+    """The spec with the last half of the blocks adapting, for methods that can; None for others."""
+    address, given = _split_spec(spec)
+    if "blocks" not in list_arguments(find_method(address)) or given.get("blocks") is not None or depth < 2:
+        return None
+    return format_spec(address, given | {"blocks": depth // 2})
+
+
+def _split_spec(spec: str) -> tuple[str, dict[str, Any]]:
+    """The method, with its file where it has one, and its arguments."""
+    file, plain = split_address(spec)
+    name, given = parse_spec(plain)
+    return name if file is None else f"{file}:{name}", given
+
+
+def _check_streams(spec: str) -> None:
+    """Refuse a method that cannot serve many streams, or is not of the image tower alone.
+
+    One whose state grows is refused by the service's own words.
+    """
+    kind = find_method(_split_spec(spec)[0])
+    if Tower.TEXT in kind.towers:
+        raise LmrError(
+            f"{kind.name} adapts the text tower, which is not counted here; choose a method that adapts the image "
+            "tower, such as lmr."
+        )
+    if not kind.many_streams and not kind.grows:
+        reason = f" ({kind.one_stream_because})" if kind.one_stream_because else ""
+        raise LmrError(f"{kind.name} serves one stream{reason}; choose a method that serves many, such as lmr.")
+
+
+def _build_towers(model: str) -> tuple[VisionTower, VisionTower]:
+    """The tower to count with, and one that has the norms alone, or is the same where it is small."""
+    if model in EMBEDDED_MODELS:
+        tower = cast(VisionTower, load(model).encoder)
+        return tower, tower
+    config, _ = find_architecture(OPENAI_SPELLINGS.get(model, model))
+    with torch.device("meta"):
+        full, lean = VisionTower(config), VisionTower(config)
+    for module in lean.modules():
+        for name in list(module._parameters):
+            if not isinstance(module, nn.LayerNorm):
+                module.register_parameter(name, None)
+    lean.to_empty(device="cpu").eval().requires_grad_(False)
+    for parameter in lean.parameters():
+        parameter.fill_(1.0)
+    return full, lean
+
+
+def _count_moments(method: Method) -> int:
+    if not isinstance(method, NormMethod) or not method.trainable:
+        return 0
+    begun = method.optim.begin(method.state["norms"])
+    return sum(value.numel() for value in begun.values() if value.shape == method.state["norms"].shape)

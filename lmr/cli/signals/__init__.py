@@ -1,1 +1,0 @@
-"""What Ctrl-C and SIGTERM do. Apart from the commands, whose folder is full."""

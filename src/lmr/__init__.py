@@ -1,0 +1,148 @@
+"""Local Margin Restoration: keep a zero-shot image classifier accurate while the images it sees drift.
+
+The public names are imported when they are first used, so that ``import lmr`` takes no time and needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from lmr.version import __version__
+
+TYPE_CHECKING = False  # for type checkers as in typing, whose import takes longer than all the rest here
+if TYPE_CHECKING:
+    from lmr.apps.export_folder import export
+    from lmr.core.batch import FrozenAnswer, Mix, Prediction
+    from lmr.core.bimodal import BimodalMethod
+    from lmr.core.classifier import ZeroShot
+    from lmr.core.errors import LmrError
+    from lmr.core.gradient import GradientMethod, NormMethod
+    from lmr.core.method import Method
+    from lmr.core.norms import NormBank
+    from lmr.core.optim import Optimizer
+    from lmr.core.prompts.prompt_method import PromptMethod
+    from lmr.core.registry import create, find_method, list_methods, register
+    from lmr.core.text import TextReader, TextSide
+    from lmr.core.traits import Passes, Preset, Role, Scores, Tower
+    from lmr.core.views.pixel_scale import PixelScale
+    from lmr.core.views.view_maker import ViewMaker
+    from lmr.core.views.view_method import EpisodicMethod, ViewMethod
+    from lmr.data.sets.dataset import Dataset, MissingData
+    from lmr.images.image_files import UnreadableImage, list_images, open_image
+    from lmr.models import Backbone, list_models, load
+    from lmr.models.adapters import from_open_clip, from_transformers, wrap_transformers
+    from lmr.models.preprocessing import Preprocessing
+    from lmr.service.client.client_errors import ServiceError
+    from lmr.service.client.service_client import Client
+    from lmr.watch.watch_method import watch
+    from lmr.watch.watch_settings import Thresholds
+    from lmr.watch.watched import Watched
+
+_PLACES = {
+    "Backbone": "lmr.models",
+    "BimodalMethod": "lmr.core.bimodal",
+    "Client": "lmr.service.client.service_client",
+    "Dataset": "lmr.data.sets.dataset",
+    "EpisodicMethod": "lmr.core.views.view_method",
+    "FrozenAnswer": "lmr.core.batch",
+    "GradientMethod": "lmr.core.gradient",
+    "LmrError": "lmr.core.errors",
+    "Method": "lmr.core.method",
+    "MissingData": "lmr.data.sets.dataset",
+    "Mix": "lmr.core.batch",
+    "NormBank": "lmr.core.norms",
+    "NormMethod": "lmr.core.gradient",
+    "Optimizer": "lmr.core.optim",
+    "Passes": "lmr.core.traits",
+    "PixelScale": "lmr.core.views.pixel_scale",
+    "Prediction": "lmr.core.batch",
+    "Preprocessing": "lmr.models.preprocessing",
+    "Preset": "lmr.core.traits",
+    "PromptMethod": "lmr.core.prompts.prompt_method",
+    "Role": "lmr.core.traits",
+    "Scores": "lmr.core.traits",
+    "ServiceError": "lmr.service.client.client_errors",
+    "TextReader": "lmr.core.text",
+    "TextSide": "lmr.core.text",
+    "Thresholds": "lmr.watch.watch_settings",
+    "Tower": "lmr.core.traits",
+    "UnreadableImage": "lmr.images.image_files",
+    "ViewMaker": "lmr.core.views.view_maker",
+    "ViewMethod": "lmr.core.views.view_method",
+    "Watched": "lmr.watch.watched",
+    "ZeroShot": "lmr.core.classifier",
+    "create": "lmr.core.registry",
+    "export": "lmr.apps.export_folder",
+    "find_method": "lmr.core.registry",
+    "from_open_clip": "lmr.models.adapters",
+    "from_transformers": "lmr.models.adapters",
+    "list_images": "lmr.images.image_files",
+    "list_methods": "lmr.core.registry",
+    "list_models": "lmr.models",
+    "load": "lmr.models",
+    "open_image": "lmr.images.image_files",
+    "register": "lmr.core.registry",
+    "watch": "lmr.watch.watch_method",
+    "wrap_transformers": "lmr.models.adapters",
+}
+
+__all__ = [
+    "Backbone",
+    "BimodalMethod",
+    "Client",
+    "Dataset",
+    "EpisodicMethod",
+    "FrozenAnswer",
+    "GradientMethod",
+    "LmrError",
+    "Method",
+    "MissingData",
+    "Mix",
+    "NormBank",
+    "NormMethod",
+    "Optimizer",
+    "Passes",
+    "PixelScale",
+    "Prediction",
+    "Preprocessing",
+    "Preset",
+    "PromptMethod",
+    "Role",
+    "Scores",
+    "ServiceError",
+    "TextReader",
+    "TextSide",
+    "Thresholds",
+    "Tower",
+    "UnreadableImage",
+    "ViewMaker",
+    "ViewMethod",
+    "Watched",
+    "ZeroShot",
+    "__version__",
+    "create",
+    "export",
+    "find_method",
+    "from_open_clip",
+    "from_transformers",
+    "list_images",
+    "list_methods",
+    "list_models",
+    "load",
+    "open_image",
+    "register",
+    "watch",
+    "wrap_transformers",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'lmr' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

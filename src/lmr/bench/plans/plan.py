@@ -1,0 +1,393 @@
+"""Plans: methods x datasets x corruptions x severities x backbones x prompts x batch sizes x seeds, as a TOML file.
+
+Keys at the top of the file apply to every ``[[runs]]`` table; each table is expanded into all its combinations. A plan
+is checked as a whole before anything runs.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmr.bench.plans.choices import DTYPES, KEYS, RESETS
+from lmr.bench.plans.prompt_sets import PromptSet, read_prompt_set
+from lmr.core.classifier import ZeroShot
+from lmr.core.errors import LmrError
+from lmr.core.log import hide_logs
+from lmr.core.registry import (
+    AUTO,
+    create,
+    expand_methods,
+    find_method,
+    list_methods,
+    load_method_file,
+    split_address,
+)
+from lmr.core.spec import format_spec, parse_spec, suggest
+from lmr.core.traits import Role
+from lmr.data.corruptions import CORRUPTIONS, EXTRA
+from lmr.data.orders import ORDERS
+from lmr.data.sets.dataset import CLEAN
+from lmr.models import load
+from lmr.models.backbone import DEFAULT_TEMPLATES
+from lmr.models.known_models import DEFAULT_MODEL
+from lmr.watch.watch_settings import read_watch
+
+DOMAINS = (*CORRUPTIONS, *EXTRA, CLEAN)
+OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order uses
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method with all its arguments, what tables call it, and the batch size its values were chosen for.
+
+    A method from a user's own file comes with the absolute path and the digest of the content of that file.
+    """
+
+    label: str
+    spec: str  # canonical, unless it has the preset "auto": then ``suit`` completes it
+    batch_size: int
+    file: str | None = None
+    file_digest: str | None = None
+    watch: str = ""  # the canonical spec of the watch around it, if there is one
+
+    def suit(self, classes: int) -> Contender:
+        """The same with the values that the preset "auto" stands for with so many classes."""
+        name, values = parse_spec(self.spec)
+        if values.get("preset") != AUTO:
+            return self
+        method = find_method(name if self.file is None else f"{self.file}:{name}")
+        del values["preset"]
+        suited = format_spec(name, {"preset": "default"} | method.choose_values(classes) | values)
+        return replace(self, spec=create(suited, _make_small_classifier()).spec)
+
+    @property
+    def address(self) -> str:
+        """What ``create`` and the command line take: the spec, after the path of the file if there is one."""
+        return self.spec if self.file is None else f"{self.file}:{self.spec}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One ``[[runs]]`` table: all combinations of its values are run."""
+
+    methods: tuple[Contender, ...]
+    datasets: tuple[str, ...]  # each may be several with | between them, see alternatives.py
+    corruptions: tuple[str, ...] = ()  # none: all of the dataset's benchmark
+    severities: tuple[int, ...] = (5,)
+    backbones: tuple[str, ...] = (DEFAULT_MODEL,)
+    prompts: tuple[PromptSet, ...] = (PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES),)
+    batch_sizes: tuple[int, ...] = ()  # none: the one of each method's preset
+    seeds: tuple[int, ...] = (1,)
+    images: int | None = None  # use only the first ones of each stream
+    order: str = "shuffle"
+    concentration: float = 0.1  # of the order "dirichlet": small is strongly imbalanced
+    block: int | None = None  # of the order "classes": images of one class in a row
+    reset: str = "domain"
+    rounds: int = 1  # of a stream through all domains
+    mix: bool = False  # all domains shuffled into one stream
+    forgetting: int = 0  # clean images to classify after the stream
+    recovery: bool = False  # also measure how far zero-shot's errors are undone; adds a forward pass that is not timed
+    dtype: str = "float32"
+    device: str = "cpu"
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A name, a title and the parts to run."""
+
+    name: str
+    title: str
+    parts: tuple[Part, ...]
+
+
+def list_plans() -> dict[str, str]:
+    """The plans of the package, each with its title."""
+    files = (item for item in resources.files("lmr.bench").joinpath("plans").iterdir() if item.name.endswith(".toml"))
+    ordered = sorted(files, key=lambda item: item.name.removesuffix(".toml"))
+    return {item.name[:-5]: tomllib.loads(item.read_text("utf-8"))["title"] for item in ordered}
+
+
+def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> Plan:
+    """Read a plan of the package by its name, or a file; ``overrides`` replace its values in all parts."""
+    path = Path(name_or_path)
+    known = list_plans()
+    if str(name_or_path) in known:
+        text = resources.files("lmr.bench").joinpath("plans", f"{name_or_path}.toml").read_text("utf-8")
+        return parse_plan(str(name_or_path), text, Path.cwd(), overrides)
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise LmrError(
+            f"There is no plan {str(name_or_path)!r}.{suggest(str(name_or_path), known)} 'lmr bench --list' shows the "
+            "plans of the package; your own plan is a file that ends with .toml."
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise LmrError(f"Cannot read the plan {str(path)!r}: {error}.") from error
+    return parse_plan(path.stem, text, path.parent, overrides)
+
+
+def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = None) -> list[Plan]:
+    """The plans with these names, files or patterns such as 'photo*', each once; ``overrides`` replace their values.
+
+    Without a name, the overrides alone are the plan.
+    """
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    for key in ("corruptions", "batch_sizes"):  # "all" and "preset" come as lists from the command line
+        if given.get(key) in (["all"], ["preset"]):
+            given[key] = given[key][0]
+    if not names:
+        if not given:
+            raise LmrError("Say what to run: a plan ('lmr bench --list' lists them), or --methods and --datasets.")
+        if missing := [f"--{key}" for key in ("methods", "datasets") if not given.get(key)]:
+            raise LmrError(f"Without a plan, also give {' and '.join(missing)}.")
+        return [parse_plan("command line", "", Path.cwd(), given)]
+    known = list_plans()
+    chosen = [found for name in names for found in fnmatch.filter(known, name) or [name]]
+    return [read_plan(name, given) for name in dict.fromkeys(chosen)]
+
+
+def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] | None = None) -> Plan:
+    """The plan in a TOML text; files that it names are looked for in ``folder``, then in the current folder.
+
+    Method files in ``overrides`` are looked for in the current folder first.
+    """
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise LmrError(f"The plan {name!r} is not a TOML file: {error}.") from error
+    title, tables = _pop_title(name, content, name), content.pop("runs", [{}])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise LmrError(f"The plan {name!r} should have its runs as [[runs]] tables.")
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    near = (Path.cwd(), folder) if "methods" in given else (folder, Path.cwd())
+    parts = [
+        replace(_read_part(name, _combine(content | table, given), folder, near), title=heading)
+        for heading, table in ((_pop_title(name, table, ""), table) for table in tables)
+    ]
+    return Plan(name, title, tuple(parts))
+
+
+def _pop_title(plan: str, table: dict[str, Any], default: str) -> str:
+    """Take the title out of a plan or a part of it."""
+    title = table.pop("title", default)
+    if not isinstance(title, str):
+        raise LmrError(f"Expected a title in quotes in the plan {plan!r}, got {title!r}.")
+    return title
+
+
+def _combine(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a plan and those that replace them; keys that belong to another order are dropped."""
+    dropped = {key for key, order in OF_ORDERS.items() if given.get("order", order) != order}
+    return {key: value for key, value in table.items() if key not in dropped} | dict(given)
+
+
+def _read_part(plan: str, table: Mapping[str, Any], folder: Path, near: Sequence[Path]) -> Part:
+    """Check a table; prompt files are looked for in ``folder``, method files in the folders ``near``."""
+    for key in table:
+        if key not in KEYS:
+            raise LmrError(
+                f"The plan {plan!r} has an unknown key {key!r}.{suggest(key, KEYS)} Keys: {', '.join(KEYS)}."
+            )
+    for key in ("methods", "datasets"):
+        if not table.get(key):
+            raise LmrError(f"The plan {plan!r} does not say which {key} to run; add a list of {key}.")
+    try:
+        values = {key: _READ[key](key, value) for key, value in table.items() if key in _READ}
+        if "prompts" in table:
+            values["prompts"] = tuple(read_prompt_set(entry, folder) for entry in _wrap(table["prompts"]))
+        methods = _read_methods(table["methods"], tuple(_wrap(table.get("preset", []))), near)
+        values["methods"] = _add_watches(methods, table.get("watch", "off"))
+        _check_order(values)
+    except LmrError as error:
+        raise LmrError(f"In the plan {plan!r}: {error}") from error
+    return Part(**values)
+
+
+def _check_order(values: Mapping[str, Any]) -> None:
+    """Refuse keys that exclude each other, or that the order does not use: they would give the same numbers twice."""
+    kind = values.get("order", Part.order)
+    for key, order in OF_ORDERS.items():
+        if key in values and kind != order:
+            raise LmrError(f"The order {kind!r} has no {key}; remove it or give order = {order!r}.")
+    if kind == "haul" and values.get("corruptions") != (CLEAN,):
+        raise LmrError(f"The order 'haul' corrupts clean images itself; give corruptions = {CLEAN!r}.")
+    if values.get("rounds", 1) > 1 and (values.get("reset") != "never" or values.get("mix")):
+        raise LmrError("Several rounds are for one stream through all corruptions; give reset = 'never' and no mix.")
+    if kind == "file" and values.get("seeds", Part.seeds) != Part.seeds:
+        raise LmrError("The order 'file' is the same for every seed; remove the seeds or give seeds = 1.")
+
+
+def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) -> tuple[Contender, ...]:
+    """Specs, or label -> spec, or one of the words of ``expand_methods``."""
+    if isinstance(given, Mapping):
+        pairs = [(str(label), spec) for label, spec in given.items()]
+    else:
+        pairs = [("", spec) for entry in _wrap(given) for spec in expand_methods(entry)]
+    found = [(label, *_find_file(spec, near)) for label, spec in pairs]
+    for preset in presets:
+        known = sorted({AUTO, *(name for method in list_methods() for name in find_method(method).presets)})
+        if preset not in known:
+            raise LmrError(
+                f"No method has a preset {preset!r}.{suggest(str(preset), known)} There are: {', '.join(known)}."
+            )
+    contenders = [_complete(label, spec, file, presets) for label, spec, file in found]
+    labels = [contender.label for contender in contenders]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise LmrError(f"Two methods are called {label!r}; give them names: methods = {{ 'a' = 'lmr', ... }}.")
+    return tuple(contenders)
+
+
+def _add_watches(methods: tuple[Contender, ...], given: Any) -> tuple[Contender, ...]:
+    """Each method under each of the watches; the frozen classifier, which cannot go wrong, is run as it is."""
+    found: dict[Contender, None] = {}
+    for settings in map(read_watch, _all_different("watch", _wrap(given))):
+        for method in methods:
+            if settings is None or find_method(parse_spec(method.spec)[0]).role is Role.BASELINE:
+                found[method] = None
+            else:
+                found[replace(method, label=f"{method.label}, {settings.label}", watch=settings.spec)] = None
+    return tuple(found)
+
+
+def _find_file(address: Any, near: Sequence[Path]) -> tuple[Any, str | None]:
+    """The spec and the absolute path of the file it names, if it does, whose methods are known from now on."""
+    named, spec = split_address(address)
+    if named is None:
+        return spec, None
+    places = [folder / Path(named).expanduser() for folder in near]
+    file = os.path.abspath(next((place for place in places if place.is_file()), places[0]))
+    load_method_file(file)
+    return spec, file
+
+
+def _complete(label: str, spec: str, file: str | None, presets: Iterable[str]) -> Contender:
+    """The canonical spec, with the first of the presets that the method has unless it names one."""
+    name, values = parse_spec(spec)
+    method = find_method(name if file is None else f"{file}:{name}")
+    known = {*method.presets, AUTO}
+    preset = values.get("preset", next((preset for preset in presets if preset in known), "default"))
+    completed = format_spec(name, {"preset": preset} | values)
+    with hide_logs():  # what a method misses in this classifier says nothing of the one that it will run with
+        made = create(completed, _make_small_classifier())  # checks the values
+    digest = None if file is None else load_method_file(file)
+    size = method.presets["default" if preset == AUTO else preset].batch_size
+    return Contender(label or name_contender(spec), completed if preset == AUTO else made.spec, size, file, digest)
+
+
+def name_contender(spec: str) -> str:
+    """What tables call a method: its label, followed by its arguments where some were given."""
+    name, values = parse_spec(spec)
+    label = find_method(name).label
+    shown = ", ".join(f"{key}={value}" for key, value in values.items() if key != "preset")
+    return f"{label} ({shown})" if shown else label
+
+
+@lru_cache(1)
+def _make_small_classifier() -> ZeroShot:
+    """A classifier on which every method can be created, to check its arguments."""
+    return load("pocket").classifier(["red star", "blue ring"])
+
+
+def _wrap(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _texts(known: Iterable[str] = ()) -> Callable[[str, Any], tuple[str, ...]]:
+    """A reader of one string or several, each one of ``known`` if that is given."""
+
+    def read(key: str, value: Any) -> tuple[str, ...]:
+        if key == "corruptions" and value == "all":
+            return ()
+        words = _wrap(value)
+        for word in words:
+            if not isinstance(word, str) or (known and word not in known):
+                hint = f"{suggest(str(word), known)} There are: {', '.join(known)}." if known else ""
+                raise LmrError(f"Unknown value {word!r} for {key}.{hint}")
+        return _all_different(key, words)
+
+    return read
+
+
+def _numbers(low: int, high: int | None = None) -> Callable[[str, Any], tuple[int, ...]]:
+    """A reader of one whole number or several, each within a range."""
+
+    def read(key: str, value: Any) -> tuple[int, ...]:
+        if key == "batch_sizes" and value == "preset":
+            return ()
+        numbers = _wrap(value)
+        for number in numbers:
+            if type(number) is not int or number < low or (high is not None and number > high):
+                bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
+                raise LmrError(f"Expected whole numbers {bounds} for {key}, got {number!r}.")
+        return _all_different(key, numbers)
+
+    return read
+
+
+def _all_different(key: str, values: list[Any]) -> tuple[Any, ...]:
+    if not values or len(set(values)) < len(values):
+        raise LmrError(f"Expected at least one entry and none twice in {key}, got {values}.")
+    return tuple(values)
+
+
+def _one(reader: Callable[[str, Any], tuple[Any, ...]]) -> Callable[[str, Any], Any]:
+    def read(key: str, value: Any) -> Any:
+        found = reader(key, value)
+        if len(found) != 1:
+            raise LmrError(f"Expected one value for {key}, got {value!r}.")
+        return found[0]
+
+    return read
+
+
+def _truth(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise LmrError(f"Expected true or false for {key}, got {value!r}.")
+    return value
+
+
+def _positive(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise LmrError(f"Expected a positive number for {key}, got {value!r}.")
+    return float(value)
+
+
+def _device(key: str, value: Any) -> str:
+    try:
+        return str(torch.device(value))
+    except (RuntimeError, TypeError) as error:
+        raise LmrError(f"There is no {key} {value!r}; give cpu, cuda or cuda:0, for example.") from error
+
+
+_READ: dict[str, Callable[[str, Any], Any]] = {
+    "datasets": _texts(),
+    "corruptions": _texts(DOMAINS),
+    "severities": _numbers(1, 5),
+    "backbones": _texts(),
+    "batch_sizes": _numbers(1),
+    "seeds": _numbers(0),
+    "images": _one(_numbers(1)),
+    "order": _one(_texts(ORDERS)),
+    "concentration": _positive,
+    "block": _one(_numbers(1)),
+    "reset": _one(_texts(RESETS)),
+    "rounds": _one(_numbers(1)),
+    "mix": _truth,
+    "forgetting": _one(_numbers(0)),
+    "recovery": _truth,
+    "dtype": _one(_texts(DTYPES)),
+    "device": _device,
+}

@@ -1,0 +1,162 @@
+"""Trials: several candidates adapt to the same images in one pass, and what they answer is kept.
+
+Every batch is prepared once. The frozen model answers it once, every candidate adapts on it and answers it, and then
+answers mildly changed copies without adapting. Labels are not part of anything here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmr.bench.tune.criteria import CRITERIA, Evidence, copy_mildly, measure_overlap
+from lmr.core.classifier import ZeroShot
+from lmr.core.errors import LmrError
+from lmr.core.method import Method
+from lmr.core.state import read_state, write_state
+from lmr.watch.watched import Watched
+
+SAVE_SECONDS = 30.0  # between checkpoints
+
+
+class TrialBatch(NamedTuple):
+    """Preprocessed images [B, ...], and the place of each in its source: images that cannot be read are left out."""
+
+    images: Tensor
+    places: list[int]
+
+
+@dataclass
+class Trial:
+    """A candidate and what it has answered so far, batch by batch."""
+
+    method: Method
+    probabilities: list[Tensor] = field(default_factory=list)
+    overlaps: list[Tensor] = field(default_factory=list)
+
+    def take(self, images: Tensor, copies: Tensor) -> None:
+        """Adapt on a batch and answer it and its copies."""
+        answer = self.method.step(images).probabilities
+        copied = self.method.predict(copies).probabilities
+        self.probabilities.append(answer.float().cpu())
+        self.overlaps.append(measure_overlap(answer, copied).float().cpu())
+
+
+class Trials:
+    """The trials of all candidates on one source of images; ``key`` identifies both in the checkpoint ``path``."""
+
+    def __init__(self, methods: Sequence[Method], key: str, path: Path | None = None) -> None:
+        self.trials = [Trial(method) for method in methods]
+        self.classifier: ZeroShot = methods[0].classifier
+        self.key, self.path = key, path
+        self.batches, self.places = 0, torch.empty(0, dtype=torch.int64)
+        self.frozen: list[Tensor] = []
+        self._within = False  # a batch: some candidates have taken it, others have not
+
+    def run(
+        self,
+        read: Callable[[int], Iterator[TrialBatch]],
+        report: Callable[[int], object] = lambda images: None,
+        save_seconds: float = SAVE_SECONDS,
+    ) -> None:
+        """Take all batches that ``read`` gives from a batch number on; an earlier checkpoint is continued."""
+        self._restore()
+        report(len(self.places))
+        saved = time.monotonic()
+        try:
+            for batch in read(self.batches):
+                self._take(batch)
+                report(len(batch.places))
+                if time.monotonic() - saved >= save_seconds:
+                    self._save()
+                    saved = time.monotonic()
+        except KeyboardInterrupt:
+            self._save()
+            raise
+        if not len(self.places):
+            raise LmrError("None of the images can be read, so that there is nothing to choose by.")
+
+    def collect(self) -> list[Evidence]:
+        """What every candidate answered."""
+        frozen = torch.cat(self.frozen)
+        return [Evidence(torch.cat(trial.probabilities), torch.cat(trial.overlaps), frozen) for trial in self.trials]
+
+    def score(self) -> list[dict[str, float]]:
+        """The scores of every candidate, by criterion."""
+        return [{name: measure(evidence) for name, measure in CRITERIA.items()} for evidence in self.collect()]
+
+    def delete_checkpoint(self) -> None:
+        """Remove the checkpoint of trials whose scores are kept elsewhere."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _take(self, batch: TrialBatch) -> None:
+        self._within = True
+        if batch.places:
+            if batch.images.ndim != 4:
+                raise LmrError(f"Expected images [B, 3, H, W] to mirror and shift, got {list(batch.images.shape)}.")
+            copies = copy_mildly(batch.images)
+            with torch.no_grad():
+                features = self.classifier.features(batch.images)
+                frozen = self.classifier.logits(self.classifier.cosines(features)).softmax(1)
+            for trial in self.trials:
+                trial.take(batch.images, copies)
+            self.frozen.append(frozen.float().cpu())
+            self.places = torch.cat([self.places, torch.tensor(batch.places)])
+        self.batches += 1
+        self._within = False
+
+    def _save(self) -> None:
+        if self.path is None or self._within or not self.frozen:
+            return  # interrupted within a batch: the last checkpoint stays
+        tensors = {"places": self.places, "frozen": torch.cat(self.frozen)}
+        facts = {"key": self.key, "batches": str(self.batches)}
+        for number, trial in enumerate(self.trials):
+            tensors[f"{number}.probabilities"] = torch.cat(trial.probabilities)
+            tensors[f"{number}.overlaps"] = torch.cat(trial.overlaps)
+            state = trial.method.state_dict()
+            tensors |= {f"{number}.state.{key}": value for key, value in state.pop("tensors").items()}
+            facts |= {f"{number}.state.{key}": str(value) for key, value in state.items()}
+        write_state(self.path, tensors, facts)
+
+    def _restore(self) -> None:
+        """Continue from the checkpoint; one that is damaged or of other trials is ignored."""
+        if self.path is None or not self.path.exists():
+            return
+        try:
+            tensors, facts = read_state(self.path)
+            if facts["key"] == self.key:
+                self._fill(tensors, facts)
+        except (LmrError, KeyError):
+            self._start_again()
+
+    def _fill(self, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
+        """Take what a checkpoint holds; an LmrError or KeyError if it does not fit."""
+        batches = facts["batches"]
+        if not batches.isdecimal():
+            raise LmrError(f"Expected a number of batches in {str(self.path)!r}, got {batches!r}.")
+        for number, trial in enumerate(self.trials):
+            start = f"{number}.state."
+            own = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+            texts = {key.removeprefix(start): value for key, value in facts.items() if key.startswith(start)}
+            trial.method.load_state_dict({**texts, "tensors": own})
+            trial.probabilities = [tensors[f"{number}.probabilities"]]
+            trial.overlaps = [tensors[f"{number}.overlaps"]]
+        self.frozen, self.places = [tensors["frozen"]], tensors["places"]
+        self.batches = int(batches)
+        counts = {len(part) for trial in self.trials for part in (*trial.probabilities, *trial.overlaps)}
+        if counts | {len(self.frozen[0])} != {len(self.places)}:
+            raise LmrError(f"The answers in {str(self.path)!r} are not of the same images.")
+
+    def _start_again(self) -> None:
+        self.batches, self.places, self.frozen = 0, torch.empty(0, dtype=torch.int64), []
+        for trial in self.trials:
+            method = trial.method
+            (method.forget if isinstance(method, Watched) else method.reset)()  # a reset would stay as an event
+            trial.probabilities, trial.overlaps = [], []

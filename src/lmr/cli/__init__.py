@@ -1,0 +1,70 @@
+"""The command ``lmr``: each command has a file that parses its options and calls one function; no logic lives here.
+
+This file imports next to nothing, so that Ctrl-C is handled from the first moment on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from lmr.cli.interrupts import INTERRUPTED, Interrupts
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; without ``argv``, the words this process was started with.
+
+    0: done. 1: done, but the result is a complaint, such as a failed check. 2: it cannot be done; an error message on
+    standard error says why. 130: interrupted by Ctrl-C or SIGTERM. 141: the reader of standard output closed it.
+    --help and wrong options raise SystemExit, as argparse does.
+    """
+    whole = argv is None
+    if whole:
+        _accept_any_text()
+    with Interrupts(whole) as interrupts:
+        try:
+            message, code = _run(sys.argv[1:] if argv is None else argv)
+        except KeyboardInterrupt as stop:
+            message, code = str(stop) or INTERRUPTED, 130
+        except Exception:
+            if not interrupts.seen:
+                raise
+            message, code = INTERRUPTED, 130  # the interrupt came out of some library as another exception
+    return _end(message, code)
+
+
+def _run(words: Sequence[str]) -> tuple[str, int]:
+    from lmr.cli.parser import parse
+    from lmr.core.errors import LmrError
+    from lmr.core.log import show_warnings
+
+    options = parse(words)
+    try:
+        with show_warnings():
+            complaint: str | None = options.run(options)
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
+        return "", 141
+    except (LmrError, OSError) as error:
+        return str(error), 2
+    return complaint or "", 1 if complaint else 0
+
+
+def _accept_any_text() -> None:
+    """Print a character that a terminal cannot show as its code, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict":
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _end(message: str, code: int) -> int:
+    """Print the message and flush standard output; where its reader closed it, keep Python's exit from failing."""
+    if message:
+        print(f"lmr: {message}", file=sys.stderr)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    return code

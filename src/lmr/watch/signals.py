@@ -1,0 +1,155 @@
+"""Signals: label-free numbers that compare the adapted model with the frozen one. Pure functions on small values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lmr.watch.watch_settings import Thresholds
+
+NOT_FINITE = "not finite"
+POINTS = 5  # of the canaries' history, in each of the two means that are compared
+FREE_STEPS = 1000  # in which the limit of the drift does not grow
+FEWEST_FALLEN = 2  # canaries: a fall of so many or fewer is no alarm
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Sums over the compared images of a stream, the older an image the smaller its weight; float64, on the CPU."""
+
+    classes: Tensor  # [2, C] weights of the predicted classes: adapted, frozen
+    sums: Tensor  # [3] weighted sums: entropy adapted, entropy frozen, equal labels
+    compared: int = 0  # images so far
+
+    @cached_property
+    def averages(self) -> tuple[float | None, ...]:
+        """Concentration, excess of the top share, entropy adapted and frozen, agreement; None before the first image.
+
+        Kept, because between two comparisons they are asked for at every step.
+        """
+        if not self.compared:
+            return (None,) * 5
+        adapted, frozen = self.classes
+        weight = float(adapted.sum())
+        concentration = effective_number(adapted) / effective_number(frozen)
+        top_share = (float(adapted.max()) - float(frozen.max())) / weight
+        return concentration, top_share, *(float(value) / weight for value in self.sums)
+
+    @classmethod
+    def begin(cls, classes: int) -> Tally:
+        """Nothing compared yet."""
+        return cls(torch.zeros(2, classes, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What is known of a stream's health; None where it is not known (yet)."""
+
+    compared: int  # images, since the last fresh start
+    not_finite: int  # steps in a row
+    concentration: float | None  # effective number of predicted classes, adapted over frozen
+    top_share: float | None  # share of the most predicted class, adapted minus frozen
+    entropy: float | None
+    frozen_entropy: float | None
+    canaries: float | None  # agreement at the last check
+    canary_fall: float | None  # mean of five earlier points, minus the mean of the last five
+    drift: float | None
+    agreement: float | None  # on the stream; shown, never an alarm: under heavy drift the frozen model is wrong
+    steps: int = 0  # since the start of the state
+
+
+def add_images(tally: Tally, labels: Tensor, entropies: Tensor, memory: int) -> Tally:
+    """The tally after n more images, in order: ``labels`` and ``entropies`` [2, n] of the adapted and frozen model."""
+    count, keep = labels.shape[1], 1 - 1 / memory
+    weights = keep ** torch.arange(count - 1, -1, -1, dtype=torch.float64)
+    same = (labels[0] == labels[1]).double()
+    fresh = torch.cat([entropies.double(), same.unsqueeze(0)]) @ weights
+    classes = keep**count * tally.classes
+    classes.scatter_add_(1, labels, weights.expand(2, -1))
+    return Tally(classes, keep**count * tally.sums + fresh, tally.compared + count)
+
+
+def effective_number(weights: Tensor) -> float:
+    """exp(H) of the distribution that the weights [C] are proportional to: how many classes it spreads over."""
+    shares = weights / weights.sum()
+    return math.exp(float(torch.special.entr(shares).sum()))
+
+
+def measure(
+    tally: Tally,
+    not_finite: int,
+    canaries: Sequence[float],
+    drift: float | None,
+    earlier: float | None = None,
+    steps: int = 0,
+) -> Signals:
+    """The signals of a stream from its tally, its canaries' history and its drift after so many ``steps``.
+
+    The last points of the history are compared with those before them; ``earlier`` stands for them while the history
+    is short.
+    """
+    concentration, top_share, entropy, frozen_entropy, agreement = tally.averages
+    fall = None
+    before = find_earlier(canaries, earlier)
+    if canaries and before is not None:
+        last = canaries[-POINTS:]
+        fall = before - sum(last) / len(last)
+    return Signals(
+        tally.compared,
+        not_finite,
+        concentration,
+        top_share,
+        entropy,
+        frozen_entropy,
+        canaries[-1] if canaries else None,
+        fall,
+        drift if drift is not None and math.isfinite(drift) else None,
+        agreement,
+        steps,
+    )
+
+
+def find_earlier(history: Sequence[float], earlier: float | None) -> float | None:
+    """The mean of the points before the last ones, or ``earlier`` if there are too few."""
+    if len(history) < 2 * POINTS:
+        return earlier
+    return sum(history[-2 * POINTS : -POINTS]) / POINTS
+
+
+def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: int) -> tuple[str, ...]:
+    """The names of the signals that are alarms, with so many ``canaries``.
+
+    A model that becomes better over thousands of steps becomes sure of its answers, and disagrees with the frozen model
+    on images of which that is sure and wrong. But it spreads its answers over more classes. So entropy and canaries are
+    alarms only while the answers are narrower than the frozen model's. Its distance from the start grows, too, at most
+    as that of a random walk, the root of the steps, and so does the limit.
+    One canary of 32 is more than a fine threshold of their fall, and single labels do change in a healthy stream.
+    """
+    found = [NOT_FINITE] if signals.not_finite >= limits.not_finite else []
+    if signals.compared >= limits.least:
+        narrower = _below(signals.concentration, limits.spread)
+        if _below(signals.concentration, limits.concentration) and _above(signals.top_share, limits.top_share):
+            found.append("concentration")
+        low = limits.entropy * math.log(classes) / math.log(1000)
+        if narrower and _below(signals.entropy, low) and _above(signals.frozen_entropy, limits.entropy_ratio * low):
+            found.append("entropy")
+        least = FEWEST_FALLEN / max(canaries, 1) + 1e-9  # the fall is a difference of rounded means
+        fallen = _above(signals.canary_fall, max(limits.canary_fall, least))
+        if narrower and (fallen or _below(signals.canaries, limits.canary_agreement)):
+            found.append("canaries")
+    if _above(signals.drift, limits.drift * math.sqrt(max(1.0, signals.steps / FREE_STEPS))):
+        found.append("drift")
+    return tuple(found)
+
+
+def _below(value: float | None, limit: float) -> bool:
+    return value is not None and value < limit
+
+
+def _above(value: float | None, limit: float) -> bool:
+    return value is not None and value > limit

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from closed_port import hold_closed_port
+from lab.load.load_images import draw_image
+from lab.load.senders import find_percentile, run_senders
+from lmr.service.client.service_answer import ServiceAnswer
+from lmr.service.client.service_client import Client
+from scripted_service import run_scripted_service
+
+IMAGE = draw_image(0, 8)
+
+
+def send(client: Client, thread: int, number: int) -> ServiceAnswer:
+    return client.step(f"load-{thread}", [IMAGE, IMAGE])
+
+
+def test_every_thread_sends_and_codes_are_counted() -> None:
+    with run_scripted_service() as service:
+        service.script = [429, 500]
+        tolls, seconds = run_senders(service.url, 3, send, 60, most=4)
+    assert tolls.codes == {200: 10, 429: 1, 500: 1}
+    assert tolls.images == 20
+    assert len(tolls.seconds) == len(tolls.added) == 10
+    assert len(tolls.problems) == 1
+    assert 0 < seconds < 60
+
+
+def test_every_thread_sends_once_however_short_it_is() -> None:
+    with run_scripted_service() as service:
+        tolls, _ = run_senders(service.url, 3, send, 0.0)
+    assert tolls.codes == {200: 3}
+
+
+def test_nobody_there_is_code_0() -> None:
+    with hold_closed_port() as place:
+        tolls, _ = run_senders(f"http://{place}", 1, send, 60, most=2)
+    assert tolls.codes == {0: 2}
+
+
+def test_a_fault_of_the_experiment_is_not_swallowed() -> None:
+    def fail(client: Client, thread: int, number: int) -> ServiceAnswer:
+        raise RuntimeError("a fault of the experiment")
+
+    with hold_closed_port() as place, pytest.raises(RuntimeError, match="fault of the experiment"):
+        run_senders(f"http://{place}", 1, fail, 60)
+
+
+def test_percentiles() -> None:
+    assert find_percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert find_percentile([1.0], 0.99) == 1.0
+    assert math.isnan(find_percentile([], 0.5))

@@ -1,0 +1,297 @@
+"""Training of the photo model: what it sees and reads, its schedule, its checkpoints. On random images; quick."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lab.train import photo
+from lab.train.photo import PhotoRecipe, PhotoTraining, measure, train
+from lab.train.photo_images import MEAN, STD, TrainingImages, augment, normalise_pixels, read_training_images
+from lab.train.photo_texts import CONTEXT, NAMES, TEMPLATES, WORDS, draw_prompts, tokenize_prompts
+from lmr.cli.parser import parse
+from lmr.core.errors import LmrError
+from lmr.data.sets import cifar, cifar_training
+from lmr.models.photo import Photo
+from set_maker import make_cifar
+
+RECIPE = PhotoRecipe(steps=4, batch=8, warm=2)
+
+
+@pytest.fixture
+def images() -> TrainingImages:
+    random = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8, generator=random)
+    return TrainingImages(pixels, torch.randint(110, (40,), generator=random))
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Small CIFAR sets; two training images are test images too."""
+    monkeypatch.setattr(cifar, "COUNT", 30)
+    monkeypatch.setattr(cifar_training, "COUNT", 50)
+    for classes in (10, 100):
+        images, labels = make_cifar(80, classes, seed=classes)
+        np.savez(tmp_path / f"cifar{classes}_test.npz", images=images[:30], labels=labels[:30])
+        kept = images[30:].copy()
+        kept[7] = images[3]
+        np.savez(tmp_path / f"cifar{classes}_train.npz", images=kept, labels=labels[30:])
+    return tmp_path
+
+
+# What it sees.
+
+
+def test_training_images_are_those_of_both_sets_without_test_images(root: Path) -> None:
+    images = read_training_images(root)
+    assert len(images) == 2 * 49
+    assert images.pixels.shape == (98, 3, 32, 32)
+    assert images.labels[:49].max() < 10 <= images.labels[49:].min()
+    with np.load(root / "cifar100_train.npz") as file:
+        np.testing.assert_array_equal(images.pixels[49 + 7].permute(1, 2, 0).numpy(), file["images"][8])
+        assert images.labels[49 + 7] == file["labels"][8] + 10
+
+
+def test_missing_training_set_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(LmrError, match=r"cifar-10-batches-py/data_batch_1.*Run `lmr fetch cifar10`.*training images"):
+        read_training_images(tmp_path)
+
+
+def test_incomplete_training_set_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar_training, "COUNT", 50_000)
+    with pytest.raises(LmrError, match=r"Expected 50000 training images in .*, got 50"):
+        read_training_images(root)
+
+
+def test_augmented_image_is_a_window_of_the_reflected_one_or_its_mirror(images: TrainingImages) -> None:
+    pixels = images.pixels[:12]
+    out = augment(pixels, torch.Generator().manual_seed(3))
+    assert out.shape == pixels.shape
+    moved = set()
+    for image, seen in zip(pixels, out, strict=True):
+        values = (image.permute(1, 2, 0).numpy() / 255 - np.array(MEAN)) / np.array(STD)
+        framed = np.pad(values, ((3, 3), (3, 3), (0, 0)), mode="reflect")
+        windows = {
+            (down, right, mirrored): framed[down : down + 32, right : right + 32][:, :: -1 if mirrored else 1]
+            for down in range(7)
+            for right in range(7)
+            for mirrored in (False, True)
+        }
+        found = [key for key, w in windows.items() if np.allclose(w, seen.permute(1, 2, 0).numpy(), atol=1e-5)]
+        assert len(found) == 1
+        moved.add(found[0])
+    assert len(moved) > 6
+    assert {mirrored for _, _, mirrored in moved} == {False, True}
+
+
+def test_held_out_images_are_not_trained_on(images: TrainingImages) -> None:
+    kept, aside = images.split(10, seed=1)
+    assert (len(kept), len(aside)) == (30, 10)
+    both = torch.cat([kept.pixels, aside.pixels]).flatten(1).tolist()
+    assert sorted(both) == sorted(images.pixels.flatten(1).tolist())
+
+
+# What it reads.
+
+
+def test_prompts_are_every_name_in_every_template() -> None:
+    tokens, end = tokenize_prompts()
+    assert tokens.shape[:2] == end.shape == (len(TEMPLATES), 110)
+    assert tokens.shape[2] <= CONTEXT
+    words = [WORDS[number] for number in tokens[TEMPLATES.index("a {} in a video game."), NAMES.index("oak tree")]]
+    assert words[:9] == ["<start>", "a", "oak", "tree", "in", "a", "video", "game", "<end>"]
+    assert set(words[9:]) == {"<pad>"}
+    assert set(tokens.flatten().tolist()) == set(range(len(WORDS)))  # every word is learnt
+
+
+def test_drawn_prompts_are_one_of_each_name() -> None:
+    tokens, end = tokenize_prompts()
+    drawn, ends = draw_prompts(tokens, end, torch.Generator().manual_seed(0))
+    assert drawn.shape == (110, int(ends.max()) + 1)
+    kinds = set()
+    for name in range(110):
+        length = int(ends[name]) + 1
+        same = [k for k in range(len(TEMPLATES)) if int(end[k, name]) + 1 == length
+                and torch.equal(tokens[k, name, :length], drawn[name, :length])]  # fmt: skip
+        assert same
+        kinds.add(same[0])
+    assert len(kinds) > 20
+
+
+# How it learns.
+
+
+def test_schedule_ends_at_a_scale_of_100_and_a_rate_of_0() -> None:
+    recipe = PhotoRecipe(steps=100, warm=10)
+    assert recipe.scale(0) == pytest.approx(16)
+    assert recipe.scale(70) == pytest.approx(100)
+    assert recipe.scale(99) == pytest.approx(100)
+    assert [recipe.lr_share(step) for step in (0, 50, 100)] == pytest.approx([0.1, 0.5, 0.0])
+
+
+def test_every_weight_has_one_optimiser(images: TrainingImages) -> None:
+    training = PhotoTraining(RECIPE, images)
+    muon, adam = training.optimizers
+    own = [p for optimizer in (muon, adam) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(map(id, own)) == sorted(map(id, training.model.parameters()))
+    assert all(p.ndim in (2, 4) for group in muon.param_groups for p in group["params"])
+    assert all(p.ndim < 2 for p in adam.param_groups[1]["params"])
+
+
+def test_training_writes_a_model_that_loads(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = root / "new" / "photo.safetensors"
+    train(RECIPE, out, root=str(root))
+    printed = capsys.readouterr().out
+    assert "98 photographs, 110 names" in printed
+    assert "Zero-shot accuracy on the test images: CIFAR-10 " in printed
+    assert "kept aside" not in printed
+    model = Photo(out)
+    assert model.facts["training"].startswith("4 batches of 8")
+    assert model.classifier(["cat", "dog"]).classes == 2
+    assert not out.with_name("photo.safetensors.checkpoint").exists()
+
+
+def test_trial_is_not_measured_on_test_images(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(dataclasses.replace(RECIPE, held_out=20), root / "trial.safetensors", root=str(root))
+    printed = capsys.readouterr().out
+    assert "78 photographs" in printed
+    assert "training images of CIFAR-10 that were kept aside" in printed
+    assert "test images" not in printed
+    assert "clean accuracy" not in Photo(root / "trial.safetensors").facts
+
+
+@pytest.mark.parametrize(
+    "values", [{"steps": 0}, {"batch": 0}, {"batch": -3}, {"held_out": -5}, {"lr": -1.0}, {"lr": float("nan")}]
+)
+def test_impossible_recipes_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(LmrError, match=r"for the training|of the training"):
+        PhotoRecipe(**values)
+
+
+def test_holding_out_all_images_is_refused(images: TrainingImages) -> None:
+    with pytest.raises(LmrError, match="Of 40 images 40 are held out"):
+        PhotoTraining(dataclasses.replace(RECIPE, held_out=40), images)
+
+
+def test_loss_that_is_not_finite_stops_the_training(images: TrainingImages) -> None:
+    training = PhotoTraining(RECIPE, images)
+    with torch.no_grad():
+        training.model.image.projection[0, 0] = float("nan")
+    with pytest.raises(LmrError, match="The loss of step 0 is not finite"):
+        training.take_step()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["photo"], (PhotoRecipe(), Path("photo.safetensors"), None, False)),
+        (
+            ["photo", "--steps", "9", "--lr", "0.1", "--held-out", "7", "--root", "x", "--out", "y", "--resume"],
+            (PhotoRecipe(steps=9, lr=0.1, held_out=7), Path("y"), "x", True),
+        ),
+    ],
+)
+def test_command_passes_its_options(words: list[str], expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr(photo, "train", lambda recipe, out, *, root, resume: called.append((recipe, out, root, resume)))
+    options = parse(["train", *words])
+    options.run(options)
+    assert called == [expected]
+
+
+def test_command_trains_pocket_as_its_weights_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr("lab.train.pocket.train", lambda *values: called.append(values[:4]))
+    options = parse(["train", "pocket"])
+    options.run(options)
+    assert called == [(7000, 256, 1e-3, Path("pocket.safetensors"))]
+
+
+@pytest.mark.parametrize("words", [["photo", "--patch", "4"], ["pocket", "--resume"], ["pocket", "--held-out", "5"]])
+def test_options_of_the_other_model_are_refused(words: list[str]) -> None:
+    options = parse(["train", *words])
+    with pytest.raises(LmrError, match=f"{words[1]} is an option of"):
+        options.run(options)
+
+
+def test_repeated_images_are_learnt(images: TrainingImages) -> None:
+    few = images.pick(torch.arange(8))
+    training = PhotoTraining(PhotoRecipe(steps=12, batch=8, warm=1), few)
+    losses = [training.take_step() for _ in range(10)]
+    assert losses[-1] < losses[0] - 1
+
+
+# Interruptions.
+
+
+def test_resumed_training_is_the_uninterrupted_one(images: TrainingImages, tmp_path: Path) -> None:
+    whole = PhotoTraining(RECIPE, images)
+    for _ in range(4):
+        whole.take_step()
+    first = PhotoTraining(RECIPE, images)
+    first.take_step()
+    first.take_step()
+    first.save(tmp_path / "kept")
+    second = PhotoTraining(RECIPE, images)
+    second.resume(tmp_path / "kept")
+    assert second.done == 2
+    second.take_step()
+    second.take_step()
+    own, other = whole.finish().state_dict(), second.finish().state_dict()
+    assert all(torch.equal(own[key], other[key]) for key in own)
+
+
+def test_killed_training_resumes_by_command(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(photo, "_EVERY", 1)
+    out, straight = root / "a.safetensors", root / "b.safetensors"
+    step = PhotoTraining.take_step
+
+    def stop_at_the_third(self: PhotoTraining) -> float:
+        if self.done == 2:
+            raise KeyboardInterrupt
+        return step(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PhotoTraining, "take_step", stop_at_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            train(RECIPE, out, root=str(root))
+    assert not out.exists()
+    with pytest.raises(LmrError, match=r"There is a checkpoint .*; give --resume"):
+        train(RECIPE, out, root=str(root))
+    train(RECIPE, out, root=str(root), resume=True)
+    assert "Resumed after 2 of 4 steps." in capsys.readouterr().out
+    train(RECIPE, straight, root=str(root))
+    own, other = Photo(out).encoder.state_dict(), Photo(straight).encoder.state_dict()
+    assert all(torch.equal(own[key], other[key]) for key in own)
+
+
+@pytest.mark.parametrize("damage", [b"", b"noise", None])
+def test_checkpoint_that_cannot_be_used_is_refused(damage: bytes | None, images: Any, tmp_path: Path) -> None:
+    training = PhotoTraining(RECIPE, images)
+    training.save(tmp_path / "kept")
+    if damage is not None:
+        (tmp_path / "kept").write_bytes(damage or (tmp_path / "kept").read_bytes()[:1000])
+    other = PhotoTraining(dataclasses.replace(RECIPE, lr=1.0), images)
+    with pytest.raises(LmrError) as error:
+        other.resume(tmp_path / "kept")
+    assert ("written by another recipe" in str(error.value)) == (damage is None)
+    assert ("damaged or not a checkpoint" in str(error.value)) == (damage is not None)
+
+
+def test_accuracy_is_counted_among_the_given_names(images: TrainingImages) -> None:
+    model = PhotoTraining(RECIPE, images).finish()
+    names = range(10, 110)
+    with torch.no_grad():
+        tokens, end = (part[0, 10:] for part in tokenize_prompts())
+        texts = torch.nn.functional.normalize(model.text(tokens, end), dim=-1)
+        features = torch.nn.functional.normalize(model.image(normalise_pixels(images.pixels)), dim=-1)
+        answers = (features @ texts.T).argmax(1)
+    assert measure(model, images.pixels, answers, names) == 1.0
+    assert measure(model, images.pixels, (answers + 1) % 100, names) == 0.0

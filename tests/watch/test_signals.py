@@ -1,0 +1,146 @@
+"""Signals against plain Python, image by image, and alarms at their thresholds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmr.watch.signals import Signals, Tally, add_images, effective_number, find_alarms, measure
+from lmr.watch.watch_settings import Thresholds
+
+CLASSES, MEMORY = 4, 8
+WELL = Signals(100, 0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.01, 1.0)
+IMAGES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 1.5), st.floats(0, 1.5)), min_size=1, max_size=40
+)
+
+
+def compute_plainly(images: list[tuple[int, int, float, float]]) -> dict[str, float]:
+    """The definition: averages with weight (1 - 1/memory) ** age, by loops."""
+    weights = [(1 - 1 / MEMORY) ** age for age in range(len(images) - 1, -1, -1)]
+    total = sum(weights)
+
+    def share(which: int, label: int) -> float:
+        return sum(w for w, image in zip(weights, images, strict=True) if image[which] == label) / total
+
+    def spread(which: int) -> float:
+        shares = [share(which, label) for label in range(CLASSES)]
+        return math.exp(-sum(p * math.log(p) for p in shares if p > 0))
+
+    def mean(values: list[float]) -> float:
+        return sum(w * value for w, value in zip(weights, values, strict=True)) / total
+
+    tops = [max(share(which, label) for label in range(CLASSES)) for which in (0, 1)]
+    return {
+        "concentration": spread(0) / spread(1),
+        "top_share": tops[0] - tops[1],
+        "entropy": mean([image[2] for image in images]),
+        "frozen_entropy": mean([image[3] for image in images]),
+        "agreement": mean([float(image[0] == image[1]) for image in images]),
+    }
+
+
+def tally_in_parts(images: list[tuple[int, int, float, float]], part: int) -> Tally:
+    tally = Tally.begin(CLASSES)
+    for first in range(0, len(images), part):
+        a, b, h, g = zip(*images[first : first + part], strict=True)
+        tally = add_images(tally, torch.tensor([a, b]), torch.tensor([h, g], dtype=torch.float64), MEMORY)
+    return tally
+
+
+@given(IMAGES, st.integers(1, 50))
+def test_signals_are_their_definition_however_the_images_are_batched(
+    images: list[tuple[int, int, float, float]], part: int
+) -> None:
+    tally = tally_in_parts(images, part)
+    assert tally.compared == len(images)
+    found = dataclasses.asdict(measure(tally, 0, (), None))
+    for key, value in compute_plainly(images).items():
+        assert found[key] == pytest.approx(value, abs=1e-9), key
+
+
+def test_effective_number_counts_equal_shares() -> None:
+    assert effective_number(torch.tensor([2.0, 2.0, 0.0, 2.0], dtype=torch.float64)) == pytest.approx(3)
+    assert effective_number(torch.tensor([0.0, 5.0], dtype=torch.float64)) == pytest.approx(1)
+
+
+def test_nothing_is_known_before_the_first_image() -> None:
+    signals = measure(Tally.begin(CLASSES), 0, (), math.nan)
+    assert signals == Signals(0, 0, None, None, None, None, None, None, None, None)
+    assert find_alarms(signals, Thresholds(), 10, 0) == ()
+
+
+def test_canaries_fall_is_the_difference_of_two_means() -> None:
+    history = (1.0, 0.9, 0.9, 1.0, 1.0, 0.9, 0.9, 0.8, 0.9, 0.9)
+    signals = measure(Tally.begin(CLASSES), 0, history, None)
+    assert signals.canaries == 0.9
+    assert signals.canary_fall == pytest.approx(0.96 - 0.88)
+    assert measure(Tally.begin(CLASSES), 0, history[1:], None).canary_fall is None
+    assert measure(Tally.begin(CLASSES), 0, (0.9, 0.8), None, 0.95).canary_fall == pytest.approx(0.95 - 0.85)
+    assert measure(Tally.begin(CLASSES), 0, (), None, 0.95).canary_fall is None
+
+
+@pytest.mark.parametrize("count", [8, 10, 20, 29, 32])
+def test_one_or_two_canaries_that_change_are_no_alarm(count: int) -> None:
+    limits = Thresholds(canary_agreement=0)
+    for changed in range(5):
+        history = (1.0,) * 5 + ((count - changed) / count,) * 5
+        signals = dataclasses.replace(WELL, concentration=0.8)
+        signals = dataclasses.replace(signals, canary_fall=measure(Tally.begin(CLASSES), 0, history, None).canary_fall)
+        assert find_alarms(signals, limits, CLASSES, count) == (("canaries",) if changed > 2 else ())
+    signals = dataclasses.replace(WELL, canary_fall=0.09, concentration=0.8)
+    assert find_alarms(signals, Thresholds(canary_fall=0.1), CLASSES, 32) == ()
+
+
+LOW = 0.2 * math.log(100) / math.log(1000)
+
+
+@pytest.mark.parametrize(
+    ("change", "alarm"),
+    [
+        ({"not_finite": 3}, "not finite"),
+        ({"concentration": 0.49, "top_share": 0.26}, "concentration"),
+        ({"entropy": LOW - 0.001, "frozen_entropy": 3 * LOW + 0.001, "concentration": 0.89}, "entropy"),
+        ({"canaries": 0.79, "concentration": 0.89}, "canaries"),
+        ({"canary_fall": 0.2, "concentration": 0.89}, "canaries"),
+        ({"drift": 0.31, "steps": 1000}, "drift"),
+        ({"drift": 0.61, "steps": 4000}, "drift"),
+    ],
+)
+def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None:
+    limits = Thresholds(
+        concentration=0.5,
+        top_share=0.25,
+        entropy=0.2,
+        entropy_ratio=3,
+        canary_agreement=0.8,
+        canary_fall=0.1,
+        spread=0.9,
+        drift=0.3,
+    )
+    assert find_alarms(WELL, limits, 100, 32) == ()
+    assert find_alarms(dataclasses.replace(WELL, **change), limits, 100, 32) == (alarm,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"not_finite": 2},
+        {"concentration": 0.1},  # a camera may really see one class
+        {"top_share": 0.9},
+        {"entropy": 0.001, "frozen_entropy": 0.2, "concentration": 0.8},
+        {"entropy": 0.001, "frozen_entropy": 0.9},  # a better model becomes sure, too
+        {"drift": 0.74, "steps": 9000},  # and moves
+        {"concentration": 0.1, "top_share": 0.9, "compared": 31},
+        {"agreement": 0.0},
+        {"canaries": 0.0, "canary_fall": 0.9},  # a better model disagrees where the frozen one is sure and wrong
+        {"canaries": 0.0, "concentration": 0.8, "compared": 31},
+    ],
+)
+def test_what_is_no_alarm(change: dict[str, float]) -> None:
+    assert find_alarms(dataclasses.replace(WELL, **change), Thresholds(), 100, 32) == ()

@@ -1,0 +1,217 @@
+"""Steps and operators' actions in any order: a stream stays on the ladder, and nothing happens without an event."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from torch import Tensor
+
+import lmr
+import small_world
+from lmr.watch.ladder import Rung
+from lmr.watch.watch_settings import Mode, Thresholds, WatchSettings
+
+CALM = WatchSettings(
+    every=2,
+    canaries=8,
+    snapshots=3,
+    thresholds=Thresholds(
+        concentration=0, entropy=0, canary_agreement=0, canary_fall=9, drift=1e9, quiet=2, rest=2, window=12
+    ),
+)
+LOUD = dataclasses.replace(
+    CALM,
+    thresholds=dataclasses.replace(CALM.thresholds, entropy=1e6, spread=1e6, entropy_ratio=0.0, least=1, confirm=1),
+)
+State = dict[str, Tensor]
+
+
+class WatchMachine(RuleBasedStateMachine):
+    """A small method, watched, with one stream that is stepped and operated on beside one that nobody touches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        clip = small_world.make_classifier()
+        self.plain, method = (lmr.create("tent(lr=0.01)", clip, streams=2) for _ in range(2))
+        self.watched = lmr.Watched(method, CALM)
+        self.untouched = self.watched.state_dict(0)
+        self.start = self.take()
+        self.rung = Rung.OK
+        self.changes = 0
+        self.batch = 0
+        self.back: State | None = None  # what an undo must restore
+
+    def take(self) -> State:
+        state: State = self.watched.method.state_dict(1)["tensors"]
+        return state
+
+    @property
+    def now(self) -> Rung:
+        return self.watched.health[1]
+
+    def note(self, before: State, rung: Rung, *, happened: int) -> None:
+        """Check the events of a call that was to record so many, and remember what undoes it."""
+        new = [event for event in self.watched.events if event.stream == 1][self.changes :]
+        assert len(new) == happened
+        for event in new:
+            assert event.before is rung
+            rung = event.after
+            if event.action != "none" and (self.back is None or not same(before, self.take())):
+                self.back = before
+        assert rung is self.now
+        self.changes += happened
+        self.rung = self.now
+
+    @initialize(times=st.integers(0, 6))
+    def begin(self, times: int) -> None:
+        self.step_calmly(times, 2)
+
+    @rule(times=st.integers(1, 6), count=st.integers(1, 4))
+    def step_calmly(self, times: int, count: int) -> None:
+        for _ in range(times):
+            self.step(CALM, count, "on")
+
+    @rule(times=st.integers(1, 6), count=st.integers(1, 4))
+    def step_in_trouble(self, times: int, count: int) -> None:
+        for _ in range(times):
+            self.step(LOUD, count, "on")
+
+    @rule(times=st.integers(1, 3), loud=st.booleans())
+    def step_under_report(self, times: int, loud: bool) -> None:
+        for _ in range(times):
+            self.step(LOUD if loud else CALM, 2, "report")
+
+    def step(self, rules: WatchSettings, count: int, mode: Mode) -> None:
+        """One step, which is what it is said to be."""
+        self.watched.settings = dataclasses.replace(rules, mode=mode)
+        images, rung, before = small_world.make_images(self.batch % 7)[:count], self.now, self.take()
+        adapted, before_all = rung.adapts, self.watched.method.state_dict()
+        plain = self.watched.predict(images, [1] * count).logits
+        answer = self.watched.step(images, [1] * count)
+        self.batch += 1
+        events = answer.info["events"]
+        assert len(events) == 1 if self.now is not rung else len(events) <= 1
+        acted = bool(events) and events[0]["action"] != "none"
+        if not adapted:
+            assert torch.equal(answer.logits, plain)
+            assert acted or same(before, self.take())
+        if rung in (Rung.PAUSED, Rung.QUARANTINED):
+            assert not events
+        if mode == "report":
+            assert not acted
+            assert not rung.rests or self.now in (rung, Rung.WATCH)
+        if adapted:  # what is undone is the state after the step and before the action
+            self.plain.load_state_dict(before_all)
+            self.plain.step(images, [1] * count)
+            before = self.plain.state_dict(1)["tensors"]
+            assert acted or same(before, self.take())
+        self.note(before, rung, happened=len(events))
+
+    @rule()
+    def pause(self) -> None:
+        rung, before = self.now, self.take()
+        self.watched.pause(1)
+        assert same(before, self.take())
+        self.note(before, rung, happened=int(rung is not Rung.PAUSED))
+        assert self.now is Rung.PAUSED
+
+    @rule()
+    def resume(self) -> None:
+        rung, before = self.now, self.take()
+        if rung.adapts:
+            with pytest.raises(lmr.LmrError, match="adapts already"):
+                self.watched.resume(1)
+            return
+        self.watched.resume(1)
+        assert same(before, self.take())
+        self.note(before, rung, happened=1)
+        assert self.now is Rung.WATCH
+
+    @rule(paused=st.booleans())
+    def roll_back(self, paused: bool) -> None:
+        if paused:
+            self.pause()
+        rung, before, kept = self.now, self.take(), self.watched.watches[1].snapshots
+        older = kept[:-1] if kept and same(before, kept[-1].tensors) else kept
+        if not older:
+            with pytest.raises(lmr.LmrError, match="snapshot"):
+                self.watched.rollback(1)
+            return
+        self.watched.rollback(1)
+        assert same(older[-1].tensors, self.take())
+        self.note(before, rung, happened=1)
+        assert self.now is (Rung.PAUSED if rung is Rung.PAUSED else Rung.ROLLED_BACK)
+
+    @rule()
+    def reset(self) -> None:
+        rung, before, watch = self.now, self.take(), self.watched.watches[1]
+        self.watched.reset(1)
+        assert same(self.start, self.take())
+        at_start = watch.ladder.step == 0 and not watch.events and same(before, self.start)
+        self.note(before, rung, happened=int(not at_start))
+        assert self.now is (Rung.PAUSED if rung is Rung.PAUSED else Rung.OK)
+
+    @precondition(lambda self: self.back is not None)
+    @rule()
+    def undo(self) -> None:
+        rung, before, kept = self.now, self.take(), self.watched.watches[1].snapshots
+        undo = self.watched.watches[1].undo
+        assert undo is not None
+        self.watched.undo(1)
+        assert same(self.back, self.take())
+        assert self.watched.watches[1].snapshots == undo.snapshots
+        self.note(before, rung, happened=1)
+        assert self.now is (Rung.PAUSED if rung is Rung.PAUSED else undo.ladder.rung)
+        now = self.watched.watches[1].undo
+        assert now is not None
+        assert now.snapshots == kept
+        self.back = before
+
+    @precondition(lambda self: self.back is None)
+    @rule()
+    def have_nothing_to_undo(self) -> None:
+        with pytest.raises(lmr.LmrError, match="nothing to undo"):
+            self.watched.undo(1)
+
+    @rule()
+    def save_and_load(self) -> None:
+        content = self.watched.dump()
+        self.watched.forget()
+        self.watched.restore(content)
+        assert self.watched.dump() == content
+
+    @invariant()
+    def stays_on_the_ladder(self) -> None:
+        watch = self.watched.watches[1]
+        ladder = watch.ladder
+        assert self.now is self.rung  # the rung changes with events alone
+        assert ladder.step == self.batch
+        assert (ladder.rest > 0) == ladder.rung.rests
+        assert len(ladder.rollbacks) <= CALM.thresholds.rollbacks
+        steps = [one.step for one in watch.snapshots]
+        assert steps == sorted(set(steps))
+        assert len(steps) <= CALM.snapshots
+        assert (watch.undo is None) == (self.back is None)
+        for one in watch.snapshots:
+            assert same(one.tensors, watch.all_snapshots[one.step].tensors)
+        own = [event for event in watch.events if not event.operator]
+        assert sum(watch.counts.values()) == len(own)
+        assert watch.first == (own[0].step if own else None)
+
+    def teardown(self) -> None:
+        alone = self.watched.state_dict(0)
+        assert alone["watch"] == self.untouched["watch"]
+        assert same(alone["tensors"], self.untouched["tensors"])
+
+
+def same(one: State | None, other: State) -> bool:
+    return one is not None and one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+TestWatchMachine = WatchMachine.TestCase
+TestWatchMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

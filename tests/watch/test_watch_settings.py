@@ -1,0 +1,54 @@
+"""The settings of a watch: checked, and written as a spec that makes the same ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lmr import LmrError, Thresholds
+from lmr.watch.watch_settings import WatchSettings, read_watch
+
+
+def test_spec_makes_the_same_settings() -> None:
+    settings = WatchSettings("report", 8, reset_every=5, thresholds=Thresholds(drift=0.1, memory=12))
+    assert read_watch(settings.spec) == settings
+    assert read_watch("on") == WatchSettings() == read_watch("watch()")
+    assert read_watch("report") == WatchSettings("report")
+    assert read_watch("off") is None
+    assert read_watch(WatchSettings().spec) == WatchSettings()
+    assert read_watch("watch(every=8, canaries=16, canary_agreement=0.5)") == WatchSettings(
+        every=8, canaries=16, thresholds=Thresholds(canary_agreement=0.5)
+    )
+
+
+def test_earlier_names_are_still_read() -> None:
+    """Rows of finished runs have them, and a report reads those."""
+    settings = read_watch("watch(canary_spread=0.8, drift=0.1)")
+    assert settings is not None
+    assert settings.thresholds == Thresholds(spread=0.8, drift=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("maybe", "Expected on, report, off or watch"),
+        ("watch(evry=3)", "no argument 'evry'. Did you mean 'every'"),
+        ("watch(every=0)", "'every' of a watch of at least 1"),
+        ("watch(every=1.5)", "Expected a whole number or None for 'every'"),
+        ("watch(mode='off')", "'on' or 'report'"),
+        ("watch(memory=0)", "'memory' of a watch to be at least 1"),
+        ("watch(drift=-1)", "'drift' of a watch to be at least 0"),
+        ("watch(snapshot_mb=-1.0)", "'snapshot_mb'"),
+        ("watch(", "Cannot read"),
+    ],
+)
+def test_what_cannot_be_used_gets_a_message(text: str, words: str) -> None:
+    with pytest.raises(LmrError, match=words):
+        read_watch(text)
+
+
+@pytest.mark.parametrize("bad", [None, 5, "high"])
+def test_thresholds_are_thresholds(bad: Any) -> None:
+    with pytest.raises(LmrError, match="Thresholds"):
+        WatchSettings(thresholds=bad)
