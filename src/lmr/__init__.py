@@ -12,21 +12,23 @@ from lmr.version import __version__
 TYPE_CHECKING = False  # for type checkers as in typing, whose import takes longer than all the rest here
 if TYPE_CHECKING:
     from lmr.apps.export_folder import export
-    from lmr.core.batch import FrozenAnswer, Mix, Prediction
-    from lmr.core.bimodal import BimodalMethod
+    from lmr.core.bases.bimodal import BimodalMethod
+    from lmr.core.bases.norms import GradientMethod, NormMethod
+    from lmr.core.bases.prompts import PromptMethod
+    from lmr.core.bases.views import EpisodicMethod, ViewMethod
+    from lmr.core.card import Card, Preset, Role, Scores, Tower
     from lmr.core.classifier import ZeroShot
     from lmr.core.errors import LmrError
-    from lmr.core.gradient import GradientMethod, NormMethod
     from lmr.core.method import Method
     from lmr.core.norms import NormBank
     from lmr.core.optim import Optimizer
-    from lmr.core.prompts.prompt_method import PromptMethod
+    from lmr.core.passes import Passes, count_passes
+    from lmr.core.prediction import AdaptedParameters, Prediction, Step
     from lmr.core.registry import create, find_method, list_methods, register
+    from lmr.core.streams import Streams
     from lmr.core.text import TextReader, TextSide
-    from lmr.core.traits import Passes, Preset, Role, Scores, Tower
     from lmr.core.views.pixel_scale import PixelScale
     from lmr.core.views.view_maker import ViewMaker
-    from lmr.core.views.view_method import EpisodicMethod, ViewMethod
     from lmr.data.sets.dataset import Dataset, MissingData
     from lmr.images.image_files import UnreadableImage, list_images, open_image
     from lmr.models import Backbone, list_models, load
@@ -39,38 +41,41 @@ if TYPE_CHECKING:
     from lmr.watch.watched import Watched
 
 _PLACES = {
+    "AdaptedParameters": "lmr.core.prediction",
     "Backbone": "lmr.models",
-    "BimodalMethod": "lmr.core.bimodal",
+    "BimodalMethod": "lmr.core.bases.bimodal",
+    "Card": "lmr.core.card",
     "Client": "lmr.service.client.service_client",
     "Dataset": "lmr.data.sets.dataset",
-    "EpisodicMethod": "lmr.core.views.view_method",
-    "FrozenAnswer": "lmr.core.batch",
-    "GradientMethod": "lmr.core.gradient",
+    "EpisodicMethod": "lmr.core.bases.views",
+    "GradientMethod": "lmr.core.bases.norms",
     "LmrError": "lmr.core.errors",
     "Method": "lmr.core.method",
     "MissingData": "lmr.data.sets.dataset",
-    "Mix": "lmr.core.batch",
     "NormBank": "lmr.core.norms",
-    "NormMethod": "lmr.core.gradient",
+    "NormMethod": "lmr.core.bases.norms",
     "Optimizer": "lmr.core.optim",
-    "Passes": "lmr.core.traits",
+    "Passes": "lmr.core.passes",
     "PixelScale": "lmr.core.views.pixel_scale",
-    "Prediction": "lmr.core.batch",
+    "Prediction": "lmr.core.prediction",
     "Preprocessing": "lmr.models.preprocessing",
-    "Preset": "lmr.core.traits",
-    "PromptMethod": "lmr.core.prompts.prompt_method",
-    "Role": "lmr.core.traits",
-    "Scores": "lmr.core.traits",
+    "Preset": "lmr.core.card",
+    "PromptMethod": "lmr.core.bases.prompts",
+    "Role": "lmr.core.card",
+    "Scores": "lmr.core.card",
     "ServiceError": "lmr.service.client.client_errors",
+    "Step": "lmr.core.prediction",
+    "Streams": "lmr.core.streams",
     "TextReader": "lmr.core.text",
     "TextSide": "lmr.core.text",
     "Thresholds": "lmr.watch.watch_settings",
-    "Tower": "lmr.core.traits",
+    "Tower": "lmr.core.card",
     "UnreadableImage": "lmr.images.image_files",
     "ViewMaker": "lmr.core.views.view_maker",
-    "ViewMethod": "lmr.core.views.view_method",
+    "ViewMethod": "lmr.core.bases.views",
     "Watched": "lmr.watch.watched",
     "ZeroShot": "lmr.core.classifier",
+    "count_passes": "lmr.core.passes",
     "create": "lmr.core.registry",
     "export": "lmr.apps.export_folder",
     "find_method": "lmr.core.registry",
@@ -87,17 +92,17 @@ _PLACES = {
 }
 
 __all__ = [
+    "AdaptedParameters",
     "Backbone",
     "BimodalMethod",
+    "Card",
     "Client",
     "Dataset",
     "EpisodicMethod",
-    "FrozenAnswer",
     "GradientMethod",
     "LmrError",
     "Method",
     "MissingData",
-    "Mix",
     "NormBank",
     "NormMethod",
     "Optimizer",
@@ -110,6 +115,8 @@ __all__ = [
     "Role",
     "Scores",
     "ServiceError",
+    "Step",
+    "Streams",
     "TextReader",
     "TextSide",
     "Thresholds",
@@ -120,6 +127,7 @@ __all__ = [
     "Watched",
     "ZeroShot",
     "__version__",
+    "count_passes",
     "create",
     "export",
     "find_method",

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
-from lmr.core.norms import find_blocks
 from lmr.core.placement import Device, count_moves, find_placement, find_whole, place_tower, read_target, widen
 from lmr.core.text import TextReader, TextSide
 from lmr.core.views.pixel_scale import PixelScale
@@ -72,6 +71,7 @@ class ZeroShot:
         _check_names(names or ())
         if any(parameter.is_meta for parameter in encoder.parameters()):
             raise LmrError("The encoder has parameters without values (on the device 'meta'); load its weights first.")
+        _check_encoder(encoder, prototypes)
         self.encoder = encoder.eval().requires_grad_(False)
         with leave_inference_mode():
             self._prototypes = F.normalize(prototypes.detach().clone().to(widen(prototypes.dtype)), dim=-1)
@@ -81,6 +81,13 @@ class ZeroShot:
         self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
         self.input_shape = tuple(input_shape) if input_shape is not None else None
         self.text, self.identity, self.prompts, self.reader, self.pixels = text, identity, prompts, reader, pixels
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self.names[:3])) + (", ..." if self.classes > 3 else "")
+        encoder = type(self.encoder).__name__
+        return f"ZeroShot({encoder}, {self.classes} classes ({shown}), {self.device}, {self.dtype})".replace(
+            "torch.", ""
+        )
 
     @property
     def prototypes(self) -> Tensor:
@@ -152,52 +159,38 @@ class ZeroShot:
         scale = torch.tensor([self.logit_scale, self.logit_bias], dtype=torch.float64)
         return {"backbone": encoder, "classes": digest_tensors({"prototypes": prototypes, "scale": scale})}
 
-    def find_start(self, blocks: int | None) -> int | None:
-        """The block that passes can start from where only the last ``blocks`` of them adapt.
-
-        None if all adapt, or if the encoder has no ``embed_until(images, block)`` and cannot start in the middle.
-        """
-        if blocks is None or not callable(getattr(self.encoder, "embed_until", None)):
-            return None
-        return max(0, find_blocks(self.encoder)[1] - blocks)
-
-    def embed_until(self, images: Tensor, block: int) -> Tensor:
-        """The activations before a block, without gradient, for encoders from which ``find_start`` gives one."""
-        ask: Callable[[Tensor, int], Tensor] = self.encoder.embed_until  # type: ignore[assignment]
-        found: Tensor = self._ask(lambda: ask(images, block), images)
-        return found
-
     @property
     def keeps_tokens(self) -> bool:
         """Whether the encoder's tokens are expensive, and taken in place of images: see ``embed``."""
         return bool(getattr(self.encoder, "keeps_tokens", False))
 
     def is_embedded(self, images: Tensor) -> bool:
-        """Whether these are tokens already."""
-        ask: Callable[[Tensor], bool] | None = getattr(self.encoder, "is_embedded", None)
-        return ask is not None and ask(images)
+        """Check whether these are tokens already."""
+        check: Callable[[Tensor], bool] | None = getattr(self.encoder, "is_embedded", None)
+        return check is not None and check(images)
 
     def embed(self, images: Tensor) -> Tensor:
-        """What all passes over images can start from: their tokens where the encoder ``keeps_tokens``, else themselves.
+        """Return the tokens of images where the encoder ``keeps_tokens``, else the images: what all passes start from.
 
-        Tokens come before the first norm, so that they depend on nothing that adapts. Tokens stay as they are.
+        Tokens come before the first norm, so they depend on nothing that adapts. Tokens are returned unchanged.
         """
         if not self.keeps_tokens or self.is_embedded(images):
             return images
-        ask: Callable[[Tensor], Tensor] = self.encoder.embed  # type: ignore[assignment]
-        tokens: Tensor = self._ask(lambda: ask(images), images)
+        embed: Callable[[Tensor], Tensor] = self.encoder.embed  # type: ignore[assignment]
+        tokens: Tensor = self._run(lambda: embed(images), images)
         return tokens
 
-    def features(self, images: Tensor, first: int | None = None) -> Tensor:
-        """Unit features [B, D] in the prototypes' precision; with ``first``, of activations before that block."""
-        return F.normalize(self.encode(images, first), dim=-1)
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the logits [B, C] of the frozen classifier."""
+        return self.logits(self.cosines(self.features(images)))
 
-    def encode(self, images: Tensor, first: int | None = None) -> Tensor:
-        """Features [B, D] as the encoder gives them, in the prototypes' precision.
+    def features(self, images: Tensor) -> Tensor:
+        """Return unit features [B, D] in the prototypes' precision."""
+        return F.normalize(self.encode(images), dim=-1)
 
-        With ``first``, the activations before that block are given in place of images.
-        """
-        raw = self._ask(lambda: self.encoder(images) if first is None else self.encoder(images, first), images)
+    def encode(self, images: Tensor) -> Tensor:
+        """Return features [B, D] as the encoder gives them, in the prototypes' precision."""
+        raw = self._run(lambda: self.encoder(images), images)
         if not isinstance(raw, Tensor) or raw.shape != (len(images), self.prototypes.shape[1]):
             found = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
             raise LmrError(
@@ -206,8 +199,8 @@ class ZeroShot:
             )
         return raw.to(self.prototypes.dtype)
 
-    def _ask(self, call: Callable[[], Any], images: Tensor) -> Any:
-        """What the encoder gives; its errors name the shape that it was given."""
+    def _run(self, call: Callable[[], Any], images: Tensor) -> Any:
+        """Call the encoder; its errors name the shape that it was given."""
         try:
             with hold(self.encoder):
                 return call()
@@ -217,12 +210,12 @@ class ZeroShot:
             raise LmrError(f"The encoder cannot take images of shape {list(images.shape)}: {error}") from error
 
     def split(self, count: int) -> list[slice]:
-        """Parts of a batch that are best encoded one after the other, as the encoder's ``split_batch`` says."""
+        """Return the parts of a batch that are best encoded one after the other, by the encoder's ``split_batch``."""
         split = getattr(self.encoder, "split_batch", None)
         return list(split(count)) if callable(split) else [slice(0, count)]
 
     def read_texts(self, texts: Sequence[str]) -> Tensor:
-        """Unit features [N, D] of texts, without gradient, in the prototypes' precision; an LmrError if it cannot."""
+        """Return unit features [N, D] of texts, without gradient, in the prototypes' precision."""
         if self.reader is None:
             raise LmrError(
                 "This classifier has prototypes and no text encoder; give ZeroShot a reader=TextReader(...)."
@@ -232,15 +225,15 @@ class ZeroShot:
         return F.normalize(features.to(self.prototypes.device, self.prototypes.dtype), dim=-1)
 
     def cosines(self, features: Tensor) -> Tensor:
-        """Cosine of every unit feature with every prototype: [B, C]."""
+        """Return the cosine of every unit feature with every prototype: [B, C]."""
         return features @ self.prototypes.T
 
     def logits(self, cosines: Tensor) -> Tensor:
-        """Cosines on the model's scale: [B, C]."""
+        """Return cosines [B, C] on the model's scale."""
         return self.logit_scale * cosines + self.logit_bias
 
     def require_shape(self, method: str) -> tuple[int, ...]:
-        """The shape of an image, for a method that keeps some; an LmrError if it is not known."""
+        """Return the shape of an image, for a method that keeps images; raise an LmrError if it is not known."""
         if self.input_shape is None:
             raise LmrError(
                 f"{method} keeps images, and this classifier does not know their shape; give ZeroShot an "
@@ -275,7 +268,7 @@ class ZeroShot:
             raise LmrError(f"Images {bad[:8]} of this batch hold NaN or infinite values; remove them.")
 
     def holds_views(self, images: object) -> bool:
-        """Whether it is a tensor of views [B, V, ...] of images, and not of images [B, ...].
+        """Check whether a tensor holds views [B, V, ...] of images, and not images [B, ...].
 
         Where the shape of an image is not known, images are taken to be [3, H, W] at most.
         """
@@ -292,25 +285,25 @@ class ZeroShot:
 
 
 def is_dense(value: object) -> bool:
-    """Whether it is a tensor with a value at every place: not a sparse, nested or quantised one, not one on "meta"."""
+    """Check that ``value`` is an ordinary tensor: not sparse, nested, quantised or on "meta"."""
     if not isinstance(value, Tensor):
         return False
     return value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)
 
 
 def leave_inference_mode() -> AbstractContextManager[None]:
-    """Tensors made within can take part in gradients later, also inside a caller's torch.inference_mode()."""
+    """Return a context in which tensors can take part in gradients, also inside a caller's torch.inference_mode()."""
     return torch.inference_mode(False)
 
 
 def leave_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Arithmetic in the precision of the tensors, also inside a caller's torch.autocast: margins need all digits."""
+    """Return a context without a caller's torch.autocast: margins need the full precision."""
     on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 def digest_tensors(tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes, in the order of the names."""
+    """Return the SHA-256 over names, types, shapes and bytes, in the order of the names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -320,7 +313,7 @@ def digest_tensors(tensors: dict[str, Tensor]) -> str:
 
 
 def _read_number(value: float | Tensor) -> float:
-    """A number, also from NumPy or a tensor of one (``model.logit_scale.exp()``); NaN for anything else."""
+    """Return a number, also from NumPy or a tensor of one (``model.logit_scale.exp()``); NaN for anything else."""
     try:
         if isinstance(value, Tensor):
             return float(value.detach())
@@ -336,6 +329,27 @@ def _check_names(names: Sequence[str]) -> None:
         other = known.setdefault(" ".join(str(name).split()), name)
         if other != name:
             raise LmrError(f"The class names {other!r} and {name!r} differ in white space only; rename one of them.")
+
+
+def _check_encoder(encoder: nn.Module, prototypes: Tensor) -> None:
+    """Refuse an encoder that returns logits, or that adapts by other norms than LayerNorm."""
+    unit = F.normalize(prototypes.detach().double(), dim=-1)
+    if unit.shape[0] == unit.shape[1] and torch.allclose(
+        unit, torch.eye(len(unit), dtype=unit.dtype, device=unit.device)
+    ):
+        raise LmrError(
+            "These prototypes are an identity matrix, as for a model that returns logits. ZeroShot needs an encoder "
+            "that returns image features [B, D], and the text features [C, D] of the classes as prototypes: pass the "
+            "image tower without its classification head, such as CLIP's visual tower with its projection."
+        )
+    kinds = {type(module) for module in encoder.modules()}
+    if any(issubclass(kind, nn.modules.batchnorm._BatchNorm) for kind in kinds) and not any(
+        issubclass(kind, nn.LayerNorm) for kind in kinds
+    ):
+        raise LmrError(
+            f"{type(encoder).__name__} has BatchNorm and no LayerNorm, so methods would have nothing to adapt. Pass "
+            "a transformer image tower, such as a ViT of CLIP or SigLIP, which has LayerNorms."
+        )
 
 
 def _check_prototypes(prototypes: Tensor) -> None:

@@ -1,7 +1,7 @@
-"""Method: the interface of every test-time adaptation method.
+"""Method: the contract of every test-time adaptation method.
 
-A method is a dataclass: its fields are its configuration, its state is a dict of tensors whose first dimension is the
-stream. A new method is one file with one decorated class that defines how to begin, to adapt and to answer.
+A step is a pure function from a batch and a state to an answer and a new state. The base class does the rest: it takes
+the rows of the batch's streams from the state, calls ``adapt``, checks the result and commits it.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lmr.core.batch import FrozenAnswer
-from lmr.core.batch import Mix as Mix
-from lmr.core.batch import Prediction as Prediction
+from lmr.core.card import Card, Emission, Scores, Tower
 from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
-from lmr.core.functional.state_tensors import convert_tensor, find_within
 from lmr.core.locks import hold
 from lmr.core.log import LOGGER
 from lmr.core.placement import Device
+from lmr.core.prediction import AdaptedParameters, Prediction, State, Step
 from lmr.core.spec import convert, format_spec
-from lmr.core.state import decode_state, encode_state, read_state
-from lmr.core.traits import Emission, Passes, Role, Scores, Switch, Tower, Trained
-from lmr.core.traits import Preset as Preset
+from lmr.core.state import convert_tensor, decode_state, encode_state, find_within, read_state
+from lmr.core.streams import Streams, choose_rows
 
-Streams = Sequence[int] | Tensor | int | None
+StreamIds = Sequence[int] | Tensor | int | None
 Ranges = dict[str, tuple[float | None, float | None]]  # smallest and largest value of state tensors; None: any finite
-COUNTS: tuple[float, float] = (0, 2**53)  # the range of a tensor that counts
-SHARES: tuple[float, float] = (0, 1.001)  # of one that holds shares or probabilities, with room for rounding
-UNIT: tuple[float, float] = (-1.001, 1.001)  # of one that holds unit vectors, their means or cosines
+COUNTS: tuple[float, float] = (0, 2**53)  # the range of counts
+SHARES: tuple[float, float] = (0, 1.001)  # the range of shares and probabilities, with room for rounding
+UNIT: tuple[float, float] = (-1.001, 1.001)  # the range of unit vectors, their means and cosines
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Method:
-    """Base of all methods. It never sees labels, and it adapts only in ``step``.
+    """Base of all methods. A method never sees labels, and it adapts only in ``step``.
 
-    A subclass is one file with one decorated class. Its annotated fields are its arguments; ``begin``, ``adapt`` and
-    ``answer`` are its state, its step and its answer.
+    A subclass is one file with one decorated class. Its annotated fields are its arguments. ``begin`` returns the state
+    of a new stream, ``adapt`` maps a batch and a state to a ``Step``, ``answer`` computes logits without adapting.
+
+    ``step`` is a transaction. A stream whose logits or new state are not finite, or whose state leaves its ``ranges``,
+    keeps its old state and is answered with it; the other streams of the batch go on.
 
     Examples:
         >>> import lmr, torch
@@ -55,18 +55,16 @@ class Method:
         ...
         ...     memory: float = 0.9
         ...
-        ...     def begin(self, streams):
-        ...         return {"mean": torch.zeros(streams, self.classifier.classes)}
+        ...     def begin(self):
+        ...         return {"mean": torch.zeros(self.classifier.classes)}
         ...
-        ...     def adapt(self, images, mix):
-        ...         logits = self.answer(images, mix)
-        ...         mean = self.take(mix, "mean")["mean"]
-        ...         self.put({"mean": mean + (1 - self.memory) * mix.mean(logits)}, mix)
-        ...         return lmr.Prediction(logits)
+        ...     def adapt(self, images, state, streams):
+        ...         logits = self.answer(images, state, streams)
+        ...         mean = state["mean"] + (1 - self.memory) * streams.mean(logits)
+        ...         return lmr.Step(logits, {"mean": mean})
         ...
-        ...     def answer(self, images, mix):
-        ...         logits = self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
-        ...         return logits - self.take(mix, "mean")["mean"][mix.index]
+        ...     def answer(self, images, state, streams):
+        ...         return self.classifier(images) - streams.spread(state["mean"])
         >>> clip = lmr.load("pocket").classifier(["red ring", "blue star", "green heart"])
         >>> method = lmr.create("centred(memory=0.5)", clip)
         >>> images = torch.randn(8, 3, 32, 32)
@@ -76,36 +74,18 @@ class Method:
         centred(memory=0.5)
     """
 
-    # Traits: what a method declares about itself. All have defaults; ``register`` fills in name and label.
-    name: ClassVar[str]
-    label: ClassVar[str]  # what tables call it; the name in capitals if not declared
-    source: ClassVar[str] = ""  # where it was published, in a few words
-    year: ClassVar[int] = 9999  # of the publication; orders tables
-    role: ClassVar[Role] = Role.OTHER
-    in_paper: ClassVar[bool] = False  # one of those that the paper of LMR compares; "paper" in plans
-    towers: ClassVar[tuple[Tower, ...]] = ()  # which of them it adapts
-    trained: ClassVar[Trained] = Trained.NORMS  # what of them
-    emission: ClassVar[Emission] = "before"  # of a method without an argument ``emit``
+    name: ClassVar[str]  # set by ``register``, as is the card
+    card: ClassVar[Card] = Card()
+    towers: ClassVar[tuple[Tower, ...]] = ()  # the towers that it adapts
+    trained: ClassVar[Literal["norms", "context words"]] = "norms"  # the parameters of these towers that it adapts
+    memory_span: ClassVar[Literal["stream", "batch", "image"]] = "stream"  # how long it keeps what it has learnt
+    emission: ClassVar[Emission] = "before"  # answers before or after the batch's own update; see ``emits``
     scores: ClassVar[Scores] = Scores.COSINES
-    gated: ClassVar[bool] = False  # info["gate_share"] of the samples take the backward; the others cost a forward
-    parts: ClassVar[tuple[str, ...]] = ()  # boolean arguments that switch parts of the method off, for ablations
-    swept: ClassVar[dict[str, tuple[str, ...]]] = {}  # name of a sweep -> the arguments that vary in it
-    aliases: ClassVar[dict[str, str]] = {}  # other names of arguments that ``create`` takes -> the arguments
-    added: ClassVar[tuple[str, ...]] = ()  # arguments newer than saved states and rows, whose specs do not have them
-    switches: ClassVar[tuple[Switch, ...]] = ()  # what a budget chooses from
-    switches_source: ClassVar[str] = ""  # what measured them, in a few words
-    episodic: ClassVar[bool] = False  # nothing of an image stays for the next: batches and streams only group images
+    single_stream_reason: ClassVar[str] = ""  # why it serves one stream only; empty if it serves many
+    export_reason: ClassVar[str] = "it does not define '_export'"  # why it cannot be exported
+    needs_images: ClassVar[bool] = True  # False: images are only passed to the classifier, so tokens will do
     takes_views: ClassVar[bool] = False  # ``step`` also takes given views [B, V, ...] of each image, the image first
-    restarts: ClassVar[bool] = False  # nothing of a batch stays for the next: ``predict`` answers as ``step`` does
-    keeps_images: ClassVar[bool] = False  # the state holds images of the stream, so their shape must be known
-    needs_clean: ClassVar[int] = 0  # clean images that it should ``study`` before the stream, where there are any
-    clean_argument: ClassVar[str] = ""  # of ``create``, under which it takes them
-    many_streams: ClassVar[bool] = False
-    one_stream_because: ClassVar[str] = ""  # why not, for the error message
-    not_frozen_because: ClassVar[str] = "it does not define 'settle'"  # why it cannot be exported
-    needs_images: ClassVar[bool] = True  # False if it only passes them to the classifier: it may then get their tokens
-    grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n changes with the stream
-    presets: ClassVar[dict[str, Preset]] = {"default": Preset({}, "the method's own defaults")}
+    grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n grows with the stream
 
     classifier: ZeroShot = dataclasses.field(kw_only=False)
     streams: int = 1
@@ -118,124 +98,147 @@ class Method:
         self.streams = convert(self.streams, int, "the number of streams")
         if self.streams < 1:
             raise LmrError(f"Expected a number of streams of at least 1, got {self.streams!r}.")
-        if self.streams > 1 and not self.many_streams:
-            reason = f" ({self.one_stream_because})" if self.one_stream_because else ""
-            raise LmrError(f"{self.name} serves one stream{reason}; create one {self.name} per stream.")
+        if self.streams > 1 and self.single_stream_reason:
+            raise LmrError(
+                f"{self.name} serves one stream ({self.single_stream_reason}); create one {self.name} per stream."
+            )
         try:
             with leave_inference_mode(), leave_autocast(self.classifier.device):
                 self.prepare()
-                self.state: dict[str, Tensor] = self.begin(self.streams)
-                self.state["predicted"] = self._no_predictions(self.streams)
+                self.state: State = self._begin_streams(self.streams)
                 self._placement = self.classifier.device, self.classifier.prototypes.dtype
         except (RuntimeError, OverflowError, MemoryError) as error:
             raise LmrError(
                 f"The state of {self!r} does not fit in memory; use fewer streams or a smaller capacity. ({error})"
             ) from error
 
-    # What a method declares or overrides.
+    # The contract: what a method defines.
+
+    def prepare(self) -> None:
+        """Check the arguments and build what the method works with; called again if the classifier was moved."""
+
+    def begin(self) -> Mapping[str, Tensor | int]:
+        """Return the state of one new stream: tensors, or numbers for counts."""
+        return {}
+
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        """Adapt on a checked batch and answer it, without changing ``state``: rows [A, ...] of its streams."""
+        raise NotImplementedError
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return logits [B, C] of a checked batch with the rows [A, ...] of a state."""
+        return self.classifier(images)
+
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        """Return the range of values of the tensors of ``state``; tensors without one may hold any finite value."""
+        return {"predicted": COUNTS}
+
+    def fit_source(self, batches: Iterable[Tensor]) -> None:
+        """Learn from batches of clean images before the stream starts; ``reset`` keeps the result."""
+
+    def _export(self, state: State) -> AdaptedParameters:
+        """Return what ``answer`` computes with the state [1, ...] of one stream, as copies."""
+        raise LmrError(f"{self.name} cannot be exported: {self.export_reason}.")
+
+    def _describe(self, state: State) -> Mapping[str, Tensor]:
+        """Return facts [A] about the rows of a committed state, for ``info``."""
+        return {}
+
+    # Facts that benchmarks and listings read.
 
     @classmethod
     def choose_values(cls, classes: int) -> dict[str, Any]:
-        """Arguments that suit so many classes better than the defaults do; the preset "auto" applies them."""
+        """Return arguments that suit this number of classes better than the defaults; preset "auto" applies them."""
         return {}
 
     @property
     def emits(self) -> Emission:
-        """Whether an answer is the one before or after the batch's own update."""
+        """Whether an answer is from before or after the batch's own update."""
         emission: Emission = getattr(self, "emit", self.emission)
         return emission
 
     @property
     def trainable(self) -> int:
-        """How many parameters of the model one stream adapts."""
+        """The number of model parameters that one stream adapts."""
         return 0
 
     @property
     def margin_width(self) -> float:
-        """Width in cosine units of the set of plausible classes that local margins are measured against."""
+        """The width, in cosines, of the candidate set against which local margins are measured."""
         return 0.03
-
-    def count_passes(self, learning: float = 1.0) -> Passes | None:
-        """The arithmetic of one step when a share ``learning`` of the samples takes the backward; None if unknown."""
-        return None
 
     @property
     def cycle(self) -> int:
-        """After how many images of a stream the work repeats; 1 if all steps are alike."""
+        """The number of images of a stream after which the work repeats; 1 if all steps are alike."""
         return 1
 
-    def saturate(self, images: Tensor) -> None:
-        """Leave all streams as a long one of such images does, where that decides what a step costs; for measuring."""
+    def fill_state(self, images: Tensor) -> None:
+        """Fill the state as after a long stream of such images, where that decides what a step costs."""
 
     def logit_offset(self) -> Tensor | None:
-        """The term of the logits that is not similarity, in the present state: [streams, C], or None."""
+        """Return the part of the present logits that is not similarity: [streams, C], or None."""
         return None
 
     def logit_floor(self) -> float | None:
-        """The logit of probability 0, for methods whose logits have a floor."""
+        """Return the logit of probability 0, for methods whose logits have a floor."""
         return None
-
-    def prepare(self) -> None:
-        """Check the configuration and build what the method works with; called again if the classifier was moved."""
-
-    def begin(self, streams: int) -> dict[str, Tensor]:
-        """The state of ``streams`` streams before their first image: tensors [streams, ...]."""
-        return {}
-
-    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        """The range of values in each tensor of ``state``, a state of this method's shapes; others need be finite."""
-        return {"predicted": COUNTS}
-
-    def study(self, batches: Iterable[Tensor]) -> None:
-        """Learn from batches of clean images what the stream is to be compared with; it stays through ``reset``."""
-
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        """Adapt on a checked batch and answer it."""
-        raise NotImplementedError
-
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        """Logits [B, C] of a checked batch with the present state; changes nothing."""
-        raise NotImplementedError
-
-    def settle(self, stream: int) -> FrozenAnswer:
-        """What ``answer`` computes for one stream in the present state, as copies. Optional."""
-        raise LmrError(f"{self.name} cannot be exported: {self.not_frozen_because}.")
 
     # The interface for users. Threads may share a method: each call holds the towers it uses.
 
-    def step(self, images: Tensor, streams: Streams = None) -> Prediction:
+    def step(self, images: Tensor, streams: StreamIds = None) -> Prediction:
         """Adapt on this batch and answer it. With several streams, ``streams`` [B] gives the stream of each image.
 
         A method that ``takes_views`` makes views of each image, or takes given ones: images [B, V, ...], of which the
         first view is the image itself.
         """
-        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
-            images, mix = self._check(images, streams)
-            prediction = self.adapt(images, mix)
-            sound = prediction.logits.isfinite().all(1)
-            if not bool(sound.all()):
-                LOGGER.info("%s: %d of %d answers are not finite", self.name, int((~sound).sum()), len(sound))
-            rows = mix.active[mix.index[sound]]
-            ones = torch.ones_like(rows)
-            self.state["predicted"].index_put_((rows, prediction.labels[sound]), ones, accumulate=True)
-            return dataclasses.replace(prediction, info=prediction.info | self._describe_predictions(mix))
+        with self._session():
+            images, batch = self._check(images, streams)
+            old = self._take(batch)
+            step = self.adapt(images, old, batch)
+            logits, new = step.logits, dict(step.state)
+            valid = batch.all(logits.isfinite().all(1)) & self._find_valid(new, batch)
+            if not bool(valid.all()):
+                logits = self._answer_invalid(images, old, batch, logits, valid)
+                new = {key: choose_rows(valid, value, old[key]) for key, value in new.items()} if valid.any() else {}
+            self._replace(new, batch.active)
+            facts = {**step.info, **self._describe(old | new), "finite": valid}
+            if "stepped" in facts:
+                facts["stepped"] = facts["stepped"] & valid
+            answer = Prediction(logits, self._summarise(facts, batch), self.classifier.names)
+            self._count_predictions(answer, batch)
+            answer.info["top_class_share"] = self._measure_top_share(batch)
+            return answer
 
-    def predict(self, images: Tensor, streams: Streams = None) -> Prediction:
+    def predict(self, images: Tensor, streams: StreamIds = None) -> Prediction:
         """Answer with the present state and change nothing."""
-        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
-            return Prediction(self.answer(*self._check(images, streams)))
+        with self._session(), torch.no_grad():
+            images, batch = self._check(images, streams)
+            return Prediction(self.answer(images, self._take(batch), batch), classes=self.classifier.names)
 
-    def freeze(self, stream: int = 0) -> FrozenAnswer:
-        """What ``predict`` answers in the present state of one stream, as constants that need no method to run."""
-        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
-            (row,) = self._rows(stream).tolist()
-            return self.settle(row)
+    def as_module(self) -> nn.Module:
+        """Return an ``nn.Module`` whose ``forward(images)`` adapts on the batch and returns its logits.
 
-    def reset(self, streams: Streams = None) -> None:
+        Examples:
+            >>> import lmr, torch
+            >>> method = lmr.create("tent", lmr.load("pocket").classifier(["red ring", "blue star"]))
+            >>> model = method.as_module()
+            >>> model(torch.randn(4, 3, 32, 32)).shape
+            torch.Size([4, 2])
+            >>> model.reset()
+        """
+        return MethodModule(self)
+
+    def export_parameters(self, stream: int = 0) -> AdaptedParameters:
+        """Return the present model of one stream as constants that need no method to run."""
+        with self._session(), torch.no_grad():
+            row = self._rows(stream)
+            return self._export({key: value[row] for key, value in self.state.items()})
+
+    def reset(self, streams: StreamIds = None) -> None:
         """Return all streams, or the named ones, to their start."""
-        with self._hold(), leave_inference_mode():
+        with self._session():
             rows = self._rows(streams)
-            self._replace(self.begin(len(rows)) | {"predicted": self._no_predictions(len(rows))}, rows)
+            self._replace(self._begin_streams(len(rows)), rows)
 
     def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
         """Move the classifier as ``ZeroShot.to`` does, and the state with it, in place.
@@ -246,83 +249,116 @@ class Method:
         with self._hold():
             return self
 
-    def state_dict(self, streams: Streams = None) -> dict[str, Any]:
-        """A copy of the state of all streams, or of the named ones, with what it belongs to."""
+    def state_dict(self, streams: StreamIds = None) -> dict[str, Any]:
+        """Return a copy of the state of all streams, or of the named ones, with the method and model it belongs to."""
         with self._hold():
             rows = self._rows(streams)
             tensors = {key: value[rows].clone() for key, value in self.state.items()}
             return {"spec": self.spec, **self.classifier.fingerprint, "tensors": tensors}
 
-    def load_state_dict(self, state: Mapping[str, Any], streams: Streams = None) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], streams: StreamIds = None) -> None:
         """Load a state into all streams, or into the named ones. A state that does not fit changes nothing."""
-        with self._hold(), leave_inference_mode():
+        with self._session():
             rows = self._rows(streams)
-            self._replace(self._check_state(state, len(rows)), rows)
+            checked = self._check_state(state, len(rows))
+            self._replace({key: value.clone() for key, value in checked.items()}, rows)
 
     def save(
-        self, path: str | os.PathLike[str], streams: Streams = None, notes: Mapping[str, str] | None = None
+        self, path: str | os.PathLike[str], streams: StreamIds = None, notes: Mapping[str, str] | None = None
     ) -> None:
         """Write the state to one safetensors file, atomically, with ``notes`` that ``load`` returns."""
         write_atomically(path, self.dump(streams, notes))
 
-    def load(self, path: str | os.PathLike[str], streams: Streams = None) -> dict[str, str]:
+    def load(self, path: str | os.PathLike[str], streams: StreamIds = None) -> dict[str, str]:
         """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing."""
         return self._load(*read_state(path), repr(os.fspath(path)), streams)
 
-    def dump(self, streams: Streams = None, notes: Mapping[str, str] | None = None) -> bytes:
-        """The content of the file that ``save`` writes."""
+    def dump(self, streams: StreamIds = None, notes: Mapping[str, str] | None = None) -> bytes:
+        """Return the content of the file that ``save`` writes."""
         if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
             raise LmrError(f"Expected notes as a mapping of strings to strings, got {notes!r}.")
         state = self.state_dict(streams)
         facts = {key: str(value) for key, value in state.items() if key != "tensors"}
         return encode_state(state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
 
-    def restore(self, content: bytes, streams: Streams = None) -> dict[str, str]:
-        """As ``load``, from the content of a file."""
+    def restore(self, content: bytes, streams: StreamIds = None) -> dict[str, str]:
+        """Load the content of a state file, as ``load`` does."""
         name = "the given state"
         return self._load(*decode_state(content, name.capitalize()), name, streams)
 
     @property
     def spec(self) -> str:
-        """The canonical spec string: every argument with its value, but an ``added`` one only if it is not the default.
-
-        So a state or a result that was saved before an argument existed has the spec it would have today.
-        """
-        values = {key: getattr(self, key) for key in list_arguments(type(self))}
-        for key in self.added:
-            if values[key] == getattr(type(self), key):
-                del values[key]
-        return format_spec(self.name, values)
+        """The spec string of the method: its name and every argument with its value."""
+        return format_spec(self.name, {key: getattr(self, key) for key in list_arguments(type(self))})
 
     def __repr__(self) -> str:
         return self.spec if self.streams == 1 else f"{self.spec} x {self.streams} streams"
 
-    # Tools for subclasses.
+    # The transaction.
 
-    def take(self, mix: Mix, *keys: str) -> dict[str, Tensor]:
-        """The rows [A, ...] of the batch's streams in the named tensors of the state, or in all. Read only."""
-        chosen = keys or [key for key in self.state if key != "predicted"]
-        return {key: self.state[key] if self.streams == 1 else self.state[key][mix.active] for key in chosen}
+    def _begin_streams(self, streams: int) -> State:
+        """Return the state of new streams: tensors [streams, ...]."""
+        device = self.classifier.device
+        one = {key: torch.as_tensor(value, device=device) for key, value in self.begin().items()}
+        state = {key: value.unsqueeze(0).repeat(streams, *[1] * value.ndim) for key, value in one.items()}
+        return state | {"predicted": torch.zeros(streams, self.classifier.classes, dtype=torch.int64, device=device)}
 
-    def put(self, rows: Mapping[str, Tensor], mix: Mix) -> None:
-        """Make these rows [A, ...] the state of the batch's streams."""
-        self._replace(rows, mix.active)
+    def _take(self, batch: Streams) -> State:
+        """Return the rows [A, ...] of the batch's streams. A single row is the state itself: never write to it."""
+        own = {key: value for key, value in self.state.items() if key != "predicted"}
+        return own if self.streams == 1 else {key: value[batch.active] for key, value in own.items()}
 
-    def find_sound(self, rows: Mapping[str, Tensor]) -> Tensor:
-        """Which of the rows [A, ...] are finite and within the ranges of the state: bool [A]."""
-        ranges = self.ranges(rows)
-        sound = [find_within(value, *ranges.get(key, (None, None))) for key, value in rows.items()]
-        return torch.stack(sound).all(0)
+    def _find_valid(self, state: State, batch: Streams) -> Tensor:
+        """Check each stream's rows of a new state: finite and within their ranges, bool [A]."""
+        ranges = self.ranges(state)
+        valid = [find_within(value, *ranges.get(key, (None, None))) for key, value in state.items()]
+        return torch.stack(valid).all(0) if valid else torch.ones_like(batch.active, dtype=torch.bool)
 
-    def summarise(self, report: Mapping[str, Tensor], mix: Mix) -> dict[str, Any]:
-        """The info of a batch from facts [A] about each of its streams, in plain Python values.
+    def _answer_invalid(self, images: Tensor, old: State, batch: Streams, logits: Tensor, valid: Tensor) -> Tensor:
+        """Return logits in which streams that are not ``valid`` [A] are answered with their old state.
+
+        Images without a finite answer even then are answered by the frozen classifier.
+        """
+        logits = logits.detach().clone()
+        with torch.no_grad():
+            if self.memory_span == "stream":
+                samples = ~batch.spread(valid)
+                logits[samples] = self.answer(images[samples], old, batch.take(samples))
+            bad = ~logits.isfinite().all(1)
+            if bool(bad.any()):
+                LOGGER.info("%s: %d of %d answers are not finite", self.name, int(bad.sum()), len(bad))
+                given = images[bad]
+                frozen = self.classifier(given[:, 0] if self.classifier.holds_views(given) else given)
+                logits[bad] = frozen if self.scores is Scores.COSINES else frozen.log_softmax(1)
+        return logits
+
+    def _replace(self, tensors: Mapping[str, Tensor], rows: Tensor) -> None:
+        """Make these tensors the state of the streams ``rows``."""
+        for key, value in tensors.items():
+            if self.streams == 1:
+                self.state[key] = value.detach().to(self.classifier.device)
+            else:
+                self.state[key][rows] = value.to(self.classifier.device)
+
+    def _count_predictions(self, answer: Prediction, batch: Streams) -> None:
+        finite = answer.logits.isfinite().all(1)
+        rows = batch.active[batch.index[finite]]
+        counted = (rows, answer.labels[finite])
+        self.state["predicted"].index_put_(counted, torch.ones_like(rows), accumulate=True)
+
+    def _measure_top_share(self, batch: Streams) -> float:
+        counts = self.state["predicted"][batch.active].cpu().double()
+        return (counts.amax(1) / counts.sum(1).clamp(min=1)).mean().item()
+
+    def _summarise(self, facts: Mapping[str, Tensor], batch: Streams) -> dict[str, Any]:
+        """Return the info of a batch from facts [A] about its streams, in plain Python values.
 
         Over the streams, counts are added and other numbers averaged; a bool is true if it is for any stream, "finite"
         if it is for all. A method of several streams also gives the facts of each one, in ``info["streams"]``.
         """
-        columns = {key: value.tolist() for key, value in report.items()}
+        columns = {key: value.tolist() for key, value in facts.items()}
         info: dict[str, Any] = {}
-        for key, value in report.items():
+        for key, value in facts.items():
             if value.dtype == torch.bool:
                 info[key] = all(columns[key]) if key == "finite" else any(columns[key])
             else:
@@ -331,14 +367,20 @@ class Method:
         if self.streams > 1:
             info["streams"] = {
                 number: {key: column[k] for key, column in columns.items()}
-                for k, number in enumerate(mix.active.tolist())
+                for k, number in enumerate(batch.active.tolist())
             }
         return info
 
-    # Internals.
+    @contextmanager
+    def _session(self) -> Iterator[None]:
+        """Hold the towers, and leave a caller's inference mode and autocast."""
+        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
+            yield
+
+    # Checks and the state.
 
     def _load(
-        self, tensors: Mapping[str, Tensor], facts: Mapping[str, str], name: str, streams: Streams
+        self, tensors: Mapping[str, Tensor], facts: Mapping[str, str], name: str, streams: StreamIds
     ) -> dict[str, str]:
         try:
             self.load_state_dict({**facts, "tensors": tensors}, streams)
@@ -352,6 +394,12 @@ class Method:
             value = getattr(self, key)
             if not 0 <= value < math.inf:
                 raise LmrError(f"Expected {key!r} of {self.name} to be finite and not negative, got {value}.")
+
+    def _require_between(self, low: float, high: float, *keys: str) -> None:
+        """Refuse arguments outside of [low, high]; for ``prepare``."""
+        for key in keys:
+            if not low <= getattr(self, key) <= high:
+                raise LmrError(f"Expected {key!r} of {self.name} from {low:g} to {high:g}, got {getattr(self, key)}.")
 
     def _require_count(self, *keys: str, most: int = 1000) -> None:
         """Refuse numbers of repetitions or entries that are not sensible; for ``prepare``."""
@@ -389,10 +437,10 @@ class Method:
 
     def _convert_state(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of a state of this method where the classifier is now, in the types it begins with there."""
-        like = self.begin(1) | {"predicted": self._no_predictions(1)}
+        like = self._begin_streams(1)
         return {key: convert_tensor(value, like[key]) for key, value in tensors.items()}
 
-    def _check(self, images: Tensor, streams: Streams) -> tuple[Tensor, Mix]:
+    def _check(self, images: Tensor, streams: StreamIds) -> tuple[Tensor, Streams]:
         if self.takes_views and self.classifier.holds_views(images):
             self.classifier.check_views(images)
         else:
@@ -404,18 +452,18 @@ class Method:
             if self.streams > 1:
                 raise LmrError(f"This method serves {self.streams} streams; name them with step(images, streams=ids).")
             nothing = torch.zeros(len(images), dtype=torch.int64, device=images.device)
-            return self._embed(images), Mix(nothing[:1], nothing)
+            return self._embed(images), Streams(nothing[:1], nothing)
         ids = self._ids(streams)
         if ids.shape != (len(images),):
             raise LmrError(f"Expected one stream id for each of the {len(images)} images, got shape {list(ids.shape)}.")
         active, index = torch.unique(ids, return_inverse=True)
-        return self._embed(images), Mix(active, index)
+        return self._embed(images), Streams(active, index)
 
     def _embed(self, images: Tensor) -> Tensor:
         """What the passes of a step start from: tokens, computed once, where the encoder has them."""
         return images if self.needs_images else self.classifier.embed(images)
 
-    def _ids(self, streams: Streams) -> Tensor:
+    def _ids(self, streams: StreamIds) -> Tensor:
         message = f"Expected a list of stream ids from 0 to {self.streams - 1}, got {streams!r}."
         try:
             given = torch.as_tensor([streams] if isinstance(streams, int) else streams, device=self.classifier.device)
@@ -429,7 +477,7 @@ class Method:
             raise LmrError(message)
         return ids
 
-    def _rows(self, streams: Streams) -> Tensor:
+    def _rows(self, streams: StreamIds) -> Tensor:
         if streams is None:
             return torch.arange(self.streams, device=self.classifier.device)
         rows = self._ids(streams)
@@ -477,24 +525,33 @@ class Method:
                 limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
                 raise LmrError(f"Expected values {limits} in the tensor {key!r} of the state; the state is damaged.")
 
-    def _replace(self, tensors: Mapping[str, Tensor], rows: Tensor) -> None:
-        for key, value in tensors.items():
-            if key in self.grows:
-                self.state[key] = value.to(self.classifier.device, copy=True)
-            elif self.streams == 1:
-                self.state[key].copy_(value)
-            else:
-                self.state[key][rows] = value.to(self.classifier.device)
-
-    def _no_predictions(self, streams: int) -> Tensor:
-        return torch.zeros(streams, self.classifier.classes, dtype=torch.int64, device=self.classifier.device)
-
-    def _describe_predictions(self, mix: Mix) -> dict[str, float]:
-        counts = self.state["predicted"][mix.active].cpu().double()
-        return {"top_class_share": (counts.amax(1) / counts.sum(1).clamp(min=1)).mean().item()}
-
 
 def list_arguments(method: type[Method]) -> list[str]:
     """The names of a method's own arguments, in order."""
     given = (field.name for field in dataclasses.fields(method) if field.init)
     return [name for name in given if name not in ("classifier", "streams")]
+
+
+class MethodModule(nn.Module):
+    """A method as a module: ``forward(images)`` adapts on the batch and returns its logits [B, C].
+
+    An evaluation loop written for a model that adapts in its forward, such as ``tent.Tent(model)``, runs unchanged.
+    The encoder is a submodule, so that ``to`` moves the model. It stays frozen and in evaluation mode.
+    """
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method, self.encoder = method, method.classifier.encoder
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Adapt on the images [B, ...] and return their logits [B, C]."""
+        return self.method.step(images).logits
+
+    def reset(self) -> None:
+        """Return the method to its start."""
+        self.method.reset()
+
+    def train(self, mode: bool = True) -> Self:
+        """Leave the frozen encoder in evaluation mode."""
+        self.training = mode
+        return self

@@ -56,8 +56,7 @@ class NormBank:
     tower. With one row each norm runs its own forward on a view of the row, at no extra cost. With several rows every
     sample is scaled and shifted by its own row. Norms with tied parameters are adapted separately.
 
-    With ``blocks`` only the norms of the last so many blocks and of what comes after them are in a row; the others
-    always use their own parameters. So do the norms that ``skip`` names.
+    The norms that ``skip`` names always use their own parameters.
 
     Examples:
         >>> import lmr, torch
@@ -72,14 +71,13 @@ class NormBank:
         True
     """
 
-    def __init__(self, tower: nn.Module, blocks: int | None = None, skip: Collection[str] = ()) -> None:
+    def __init__(self, tower: nn.Module, skip: Collection[str] = ()) -> None:
         self.tower = tower
-        wanted = None if blocks is None else list_last_modules(tower, blocks)
         self.norms: list[_Norm] = []
         values: list[Tensor] = []
         size = 0
         for name, module in tower.named_modules():
-            if not isinstance(module, nn.LayerNorm) or name in skip or (wanted is not None and name not in wanted):
+            if not isinstance(module, nn.LayerNorm) or name in skip:
                 continue
             own = [_find_own(module, key) for key in ("weight", "bias")]
             if not isinstance(own[0], Tensor):
@@ -243,60 +241,27 @@ class NormBank:
         return forward
 
 
-def find_blocks(tower: nn.Module) -> tuple[str, int]:
-    """Name and length of the tower's sequence of blocks: the longest list of modules that each hold a LayerNorm.
+def list_block_modules(tower: nn.Module, numbers: Collection[int]) -> set[str]:
+    """Return the names of all modules in the blocks of these numbers, from 0; none where the tower has no blocks.
 
-    Our towers, transformers and most other libraries keep their blocks in one ``nn.ModuleList`` or ``nn.Sequential``.
+    The blocks are the longest ``nn.ModuleList`` or ``nn.Sequential`` whose modules each hold a LayerNorm.
     """
     found = [
-        (len(module), name)
+        (len(module), f"{name}." if name else "")
         for name, module in tower.named_modules()
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and all(map(_holds_norm, module))
     ]
     if not found:
-        raise LmrError(
-            f"{type(tower).__name__} has no nn.ModuleList or nn.Sequential of blocks with a LayerNorm each, so it is "
-            "not known which blocks are the last. Leave out 'blocks' to adapt all norms."
-        )
-    count, name = max(found, key=lambda entry: entry[0])
-    return name, count
-
-
-def list_last_modules(tower: nn.Module, blocks: int) -> set[str]:
-    """The names of all modules in the last ``blocks`` blocks (all of them if there are fewer) and registered after."""
-    places, count = _place_modules(tower)
-    last = max(k for k, place in enumerate(places.values()) if place is not None)
-    return {
-        name
-        for k, (name, place) in enumerate(places.items())
-        if k > last or (place is not None and place >= count - blocks)
-    }
-
-
-def list_numbered_modules(tower: nn.Module, numbers: Collection[int]) -> set[str]:
-    """The names of all modules in the blocks of these numbers, from 0; none where the tower has no such blocks."""
-    try:
-        places, _ = _place_modules(tower)
-    except LmrError:
         return set()
-    return {name for name, place in places.items() if place in numbers}
-
-
-def _place_modules(tower: nn.Module) -> tuple[dict[str, int | None], int]:
-    """The number of the block that each module belongs to, None outside of them; and how many blocks there are."""
-    sequence, count = find_blocks(tower)
-    prefix = f"{sequence}." if sequence else ""
-    return {name: _read_place(name, prefix) for name, _ in tower.named_modules()}, count
+    prefix = max(found, key=lambda entry: entry[0])[1]
+    heads = {
+        name: name.removeprefix(prefix).split(".")[0] for name, _ in tower.named_modules() if name.startswith(prefix)
+    }
+    return {name for name, head in heads.items() if head.isdigit() and int(head) in numbers}
 
 
 def _holds_norm(block: nn.Module) -> bool:
     return any(isinstance(module, nn.LayerNorm) for module in block.modules())
-
-
-def _read_place(name: str, prefix: str) -> int | None:
-    """The number of the block that a module belongs to; None outside of the blocks."""
-    head = name.removeprefix(prefix).split(".")[0]
-    return int(head) if name.startswith(prefix) and head.isdigit() else None
 
 
 _FUSED = threading.Lock()  # guards the two below

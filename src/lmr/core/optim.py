@@ -9,6 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lmr.core.streams import choose_rows
+
 OptimizerName = Literal["adam", "adamw", "sgd"]
 
 
@@ -16,7 +18,7 @@ OptimizerName = Literal["adam", "adamw", "sgd"]
 class Optimizer:
     """Adam (decay in the gradient), AdamW (decay on the rows) or SGD with momentum, as in torch.optim.
 
-    ``begin`` gives the moments before the first step, ``step`` the rows and moments after one; nothing is changed in
+    ``begin`` returns the moments before the first step, ``step`` the rows and moments after one. Nothing is changed in
     place.
 
     Examples:
@@ -33,22 +35,35 @@ class Optimizer:
     name: OptimizerName
     lr: float
     weight_decay: float = 0.0
-    unit: int = 1  # of what ``steps`` counts make a step of the usual length (Adam); 64: images in batches of 64
+    unit: int = 1  # ``steps`` counts in parts of a usual step (Adam); 64: it counts images, in batches of 64
     momentum: float = 0.9  # of SGD
     nesterov: bool = True  # of SGD
     eps: float = 1e-8  # of Adam and AdamW
 
     def begin(self, rows: Tensor) -> dict[str, Tensor]:
-        """Moments for rows [A, P] before their first step."""
+        """Return the moments of rows [A, P] before their first step."""
         steps = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
         if self.name == "sgd":
             return {"momentum": torch.zeros_like(rows), "steps": steps}
         return {"first": torch.zeros_like(rows), "second": torch.zeros_like(rows), "steps": steps}
 
+    def descend(
+        self, state: Mapping[str, Tensor], gradient: Tensor, where: Tensor | None = None, taken: int | Tensor = 1
+    ) -> dict[str, Tensor]:
+        """Return the norms and moments of ``state`` after one step along ``gradient`` [A, P].
+
+        With ``where`` [A], only these streams take the step; the others keep their rows.
+        """
+        norms, moments = self.step(state["norms"], gradient, state, taken)
+        new = {"norms": norms, **moments}
+        if where is None or bool(where.all()):
+            return new
+        return {key: choose_rows(where, value, state[key]) for key, value in new.items()}
+
     def step(
         self, rows: Tensor, gradient: Tensor, moments: Mapping[str, Tensor], taken: int | Tensor = 1
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step: the new rows and the new moments. ``taken``, one or [A], is added to the count of each row."""
+        """Return rows and moments after one step. ``taken``, a number or [A], is added to the step counts."""
         if self.name == "adamw":
             rows = rows * (1 - self.lr * self.weight_decay)
         elif self.weight_decay:
@@ -83,13 +98,13 @@ def adam_step(
     taken: int | Tensor = 1,
     unit: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One Adam step (Kingma & Ba 2015) for every row: rows, gradient, moments [A, P], count [A] steps taken so far.
+    """Take one Adam step (Kingma & Ba 2015) on rows [A, P] with moments [A, P] and step counts [A].
 
     Returns the new (rows, first, second, count); nothing is changed in place. With a ``unit`` above 1 the step counts
-    as ``taken`` [A] of ``unit`` parts of a usual one: a share s = taken / unit has the rate lr sqrt(s) and the decays
-    beta^s, so that moments fade, and the random part of the steps grows, with what was taken and not with the number of
-    steps (the scaling of Malladi et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022; they
-    also scale eps, which is far below the gradients here).
+    as ``taken`` [A] of ``unit`` parts of a usual one. A share s = taken / unit has the rate lr sqrt(s) and the decays
+    beta^s, so that moments fade with the number of images and not with the number of steps (the
+    scaling of Malladi et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022; they also scale
+    eps, which is far below the gradients here).
     """
     count = count + taken
     time = count.double().unsqueeze(1)

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar, dataclass_transform
 
+from lmr.core.card import Card
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
@@ -35,8 +36,10 @@ _ADDRESS = re.compile(r"(?P<file>.+\.py):(?P<spec>[A-Za-z_]\w*\s*(?:\(.*\))?)\s*
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(dataclasses.field,))
-def register(name: str) -> Callable[[_M], _M]:
+def register(name: str, card: Card | None = None) -> Callable[[_M], _M]:
     """Make a subclass of Method a dataclass whose fields are its arguments, and let ``create`` find it by ``name``.
+
+    ``card`` holds what tables and listings say about the method.
 
     Examples:
         >>> import lmr
@@ -46,8 +49,8 @@ def register(name: str) -> Callable[[_M], _M]:
         ...
         ...     factor: float = 2.0
         ...
-        ...     def answer(self, images, mix):
-        ...         return self.factor * super().answer(images, mix)
+        ...     def answer(self, images, state, streams):
+        ...         return self.factor * super().answer(images, state, streams)
         >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
         >>> lmr.create("sharper", clip, factor=3)
         sharper(factor=3.0)
@@ -58,8 +61,7 @@ def register(name: str) -> Callable[[_M], _M]:
             raise LmrError(f"A method {name!r} already exists, in {_METHODS[name].__module__}; choose another name.")
         made = dataclasses.dataclass(kw_only=True, eq=False, repr=False)(method)
         made.name = name
-        if "label" not in vars(made):
-            made.label = name.upper()
+        made.card = dataclasses.replace(card or Card(), label=(card and card.label) or name.upper())
         _METHODS[name] = made
         return method
 
@@ -73,7 +75,7 @@ def split_address(spec: str) -> tuple[str | None, str]:
 
 
 def list_methods() -> list[str]:
-    """The names of all methods, in alphabetical order.
+    """Return the names of all methods, in alphabetical order.
 
     Examples:
         >>> import lmr
@@ -85,31 +87,31 @@ def list_methods() -> list[str]:
 
 
 def sort_methods(names: Sequence[str]) -> list[str]:
-    """Names in the order of tables: the baseline first, then methods without training, then by year, ours last."""
+    """Return names in the order of tables: the baseline, methods without training, the others by year, ours last."""
 
     def place(name: str) -> tuple[int, bool, int, str]:
         method = find_method(name)
-        return method.role, bool(method.towers), method.year, name
+        return method.card.role, bool(method.towers), method.card.year, name
 
     return sorted(names, key=place)
 
 
 def expand_methods(entry: str) -> list[str]:
-    """The methods that "all" (of the package and of installed ones) or "paper" (those it compares) stands for."""
+    """Return the methods that "all" (of this package and of installed ones) or "paper" stands for."""
     if entry not in ("all", "paper"):
         return [entry]
     installed = [name for name in list_methods() if find_method_file(find_method(name)) is None]
-    return sort_methods([name for name in installed if entry == "all" or find_method(name).in_paper])
+    return sort_methods([name for name in installed if entry == "all" or find_method(name).card.in_paper])
 
 
 def find_method(name: str) -> type[Method]:
-    """The class of a method by its name or by ``FILE.py:name``; an unknown name is answered with the nearest one.
+    """Return the class of a method by its name or by ``FILE.py:name``; the error for an unknown name suggests one.
 
     Examples:
         >>> import lmr
         >>> method = lmr.find_method("lmr")
-        >>> method.source, method.many_streams, sorted(method.presets)[:2]
-        ('Huang et al. 2026', True, ['cifar10-c', 'cifar100-c'])
+        >>> method.card.source, sorted(method.card.presets)[:2]
+        ('Huang et al. 2026', ['cifar10-c', 'cifar100-c'])
     """
     file, name = split_address(name)
     if file is not None:
@@ -126,13 +128,13 @@ def find_method(name: str) -> type[Method]:
 
 
 def find_method_file(method: type[Method]) -> str | None:
-    """The file that ``load_method_file`` took a method from; None for methods of packages."""
+    """Return the file that ``load_method_file`` took a method from; None for methods of packages."""
     module = sys.modules.get(method.__module__)
     return module.__file__ if module is not None and hasattr(module, "__lmr_digest__") else None
 
 
 def find_addressed(spec: str) -> type[Method]:
-    """The class of the method that a spec string names, which may be in a file."""
+    """Return the class of the method that a spec string names, which may be in a file."""
     file, plain = split_address(spec)
     name, _ = parse_spec(plain)
     return find_method(name if file is None else f"{file}:{name}")
@@ -143,8 +145,8 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
 
     Arguments of the call override the string, the string overrides the preset, the preset the defaults. A preset may
     also be in the string: ``lmr(preset="cifar10-c")``. The preset "auto" is what the method chooses for the number of
-    classes. A method in your own file is ``./mine.py:mine``. Clean images that a method studies before the stream may
-    be given here too, under the name that it has for them: ``create("eata", clip, fisher_loader=batches)``.
+    classes. A method in your own file is ``./mine.py:mine``. Clean images for ``fit_source`` may be given here too,
+    under the name that the method has for them: ``create("eata", clip, fisher_loader=batches)``.
 
     Examples:
         >>> import lmr, torch
@@ -160,7 +162,7 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
     name, values = parse_spec(split_address(spec)[1])
     if not isinstance(clip, ZeroShot):
         raise LmrError(f"Expected a ZeroShot, got {type(clip).__name__}; backbone.classifier(names) makes one.")
-    clean = arguments.pop(method.clean_argument, None)
+    clean = arguments.pop(method.card.source_argument, None)
     values = _use_own_names(method, values) | _use_own_names(method, arguments)
     named = values.pop("preset", None)
     preset = named if preset is None else preset
@@ -168,11 +170,11 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
     if preset == AUTO:
         values = suited | values
     elif preset is not None:
-        known_presets = [*method.presets, AUTO]
+        known_presets = [*method.card.presets, AUTO]
         if not isinstance(preset, str) or preset not in known_presets:
             near = suggest(str(preset), known_presets)
             raise LmrError(f"{name} has no preset {preset!r}.{near} It has: {', '.join(known_presets)}.")
-        values = method.presets[preset].values | values
+        values = method.card.presets[preset].values | values
     elif suited and not suited.keys() & values.keys():
         _advise(name, clip.classes, suited)
     known = list_arguments(method)
@@ -181,15 +183,15 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
             raise LmrError(f"{name} has no argument {key!r}.{suggest(key, known)} It has: {', '.join(known)}.")
     made = method(clip, streams=streams, **values)
     if clean is not None:
-        made.study(clean)
+        made.fit_source(clean)
     return made
 
 
 def _use_own_names(method: type[Method], values: dict[str, Any]) -> dict[str, Any]:
-    """The arguments under the names that the method's fields have, where ``aliases`` gives them others."""
+    """Return the arguments under the names of the method's fields, where ``aliases`` gives them others."""
     own: dict[str, Any] = {}
     for key, value in values.items():
-        field = method.aliases.get(key, key)
+        field = method.card.aliases.get(key, key)
         if field in own:
             raise LmrError(f"{method.name} got {field!r} twice, once under another name; give it once.")
         own[field] = value
@@ -197,7 +199,7 @@ def _use_own_names(method: type[Method], values: dict[str, Any]) -> dict[str, An
 
 
 def _advise(name: str, classes: int, suited: dict[str, Any]) -> None:
-    """Tell once per method that its defaults were chosen for more classes."""
+    """Warn once per method that its defaults were chosen for more classes."""
     if name not in _ADVISED:
         _ADVISED.add(name)
         LOGGER.warning(
@@ -208,14 +210,14 @@ def _advise(name: str, classes: int, suited: dict[str, Any]) -> None:
 
 
 class _ContentLoader(SourceFileLoader):
-    """Runs the content that was read: Python's kept bytecode may be of a file that was edited in the same second."""
+    """A loader that runs the content that was read: cached bytecode may belong to an earlier version of the file."""
 
     def __init__(self, name: str, path: str, content: bytes) -> None:
         super().__init__(name, path)
         self._content = content
 
     def get_code(self, fullname: str) -> CodeType:
-        """The compiled content."""
+        """Return the compiled content."""
         code: CodeType = self.source_to_code(self._content, self.path)
         return code
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lmr.core.classifier import digest_tensors
@@ -98,9 +99,26 @@ def _check_facts(tensors: dict[str, Tensor], facts: dict[str, str], name: str) -
         raise LmrError(f"{name} is a safetensors file but not a saved state of lmr.")
     if facts.get("version") != VERSION:
         raise LmrError(f"{name} has state format {facts.get('version')!r}, this lmr reads {VERSION!r}; upgrade lmr.")
-    written = facts.pop("digest", None)  # version 0.2.0 wrote none
-    if written is not None and written != _digest(tensors, facts):
+    if facts.pop("digest", None) != _digest(tensors, facts):
         raise LmrError(
             f"{name} is damaged: its content does not match its digest. Restore it from a copy or start without it."
         )
     return facts
+
+
+def convert_tensor(value: Tensor, like: Tensor) -> Tensor:
+    """Return a state tensor on the device and in the type of ``like``; the largest number of a type stays so."""
+    moved = value.to(like.device, like.dtype)
+    if value.dtype == like.dtype or not value.is_floating_point():
+        return moved
+    before, after = torch.finfo(value.dtype).max, torch.finfo(like.dtype).max
+    return moved.clamp_(-after, after).masked_fill_((value >= before).to(like.device), after)
+
+
+def find_within(value: Tensor, low: float | None, high: float | None) -> Tensor:
+    """Check that rows of ``value`` [A, ...] are finite and from ``low`` to ``high``: bool [A]."""
+    if not value[:1].numel():
+        return torch.ones(len(value), dtype=torch.bool, device=value.device)
+    info = torch.finfo(value.dtype) if value.is_floating_point() else torch.iinfo(value.dtype)
+    smallest, largest = torch.aminmax(value.flatten(1) if value.ndim > 1 else value.unsqueeze(1), dim=1)
+    return (smallest >= (info.min if low is None else low)) & (largest <= (info.max if high is None else high))

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
-from lmr.core.bimodal import BimodalMethod
+from lmr.core.bases.bimodal import BimodalMethod
+from lmr.core.card import Card, Preset
 from lmr.core.functional.losses import bimodal_loss
-from lmr.core.method import Mix, Prediction, Preset
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes
+from lmr.core.streams import Streams
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
 
-@register("batclip")
+_CARD = Card(
+    source="Maharana et al. 2025",
+    year=2025,
+    in_paper=True,
+    presets={
+        "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=200),
+        "cifar10-c": Preset({"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.01}, _SOURCE, batch_size=200),
+        "cifar100-c": Preset({"optimizer": "adam", "lr": 5e-4, "weight_decay": 0.01}, _SOURCE, batch_size=200),
+        "imagenet": Preset({"optimizer": "adamw", "lr": 5e-4, "weight_decay": 0.01}, _SOURCE, batch_size=64),
+    },
+)
+
+
+@register("batclip", _CARD)
 class BATCLIP(BimodalMethod):
     """Bimodal adaptation: entropy, projection of class means on their texts, separation of class means.
 
@@ -28,25 +40,13 @@ class BATCLIP(BimodalMethod):
     CIFAR-100-C is the only preset with Adam, whose weight decay is added to the gradient.
     """
 
-    source = "Maharana et al. 2025"
-    year = 2025
-    in_paper = True
     needs_images = False
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=200),
-        "cifar10-c": Preset({"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.01}, _SOURCE, batch_size=200),
-        "cifar100-c": Preset({"optimizer": "adam", "lr": 5e-4, "weight_decay": 0.01}, _SOURCE, batch_size=200),
-        "imagenet": Preset({"optimizer": "adamw", "lr": 5e-4, "weight_decay": 0.01}, _SOURCE, batch_size=64),
-    }
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        return Passes(forwards=1, backwards=1, text_forwards=1, text_backwards=1)
-
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         def objective(raw: Tensor, prototypes: Tensor, logits: Tensor) -> tuple[Tensor, int]:
             return bimodal_loss(raw, prototypes, logits), len(torch.unique(logits.argmax(1)))
 
-        loss, logits, present, gradient = self.differentiate_objective(images, objective)
-        stepped = self.descend(gradient, logits, mix)
-        info = {"loss": loss.item(), "present": present}
-        return Prediction(logits, info | self.summarise({"stepped": stepped, "drift": self.drift(mix)}, mix))
+        loss, logits, present, gradient = self._differentiate(images, state["norms"], objective)
+        new = self.optim.descend(state, gradient)
+        info = {"loss": loss.view(1), "present": torch.tensor([present]), "stepped": streams.sizes > 0}
+        return Step(logits, new, info)

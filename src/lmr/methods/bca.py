@@ -10,18 +10,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.bases.views import ViewMethod
+from lmr.core.card import Card, Emission, Preset, Scores
 from lmr.core.functional.losses import entropy
-from lmr.core.method import COUNTS, SHARES, UNIT, Mix, Prediction, Preset, Ranges
+from lmr.core.method import COUNTS, SHARES, UNIT, Ranges
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Emission, Passes, Scores
-from lmr.core.views.view_method import ViewMethod
+from lmr.core.streams import Streams
 
 _SOURCE = "walawalagoose/TTABC, a port of the authors' code: ImageNet"
 _EPS = 1e-12
 _KEPT = 0.1  # share of the views that count
 
 
-@register("bca")
+_CARD = Card(
+    source="Zhou et al. 2025",
+    year=2025,
+    presets={
+        "default": Preset({}, _SOURCE, batch_size=1),
+        "cifar10-c": Preset({}, _SOURCE + "; no others are known", batch_size=1),
+        "cifar100-c": Preset({}, _SOURCE + "; no others are known", batch_size=1),
+        "imagenet": Preset({}, _SOURCE, batch_size=1),
+        "views": Preset({"views": 64}, _SOURCE + ", with views", batch_size=1),
+    },
+)
+
+
+@register("bca", _CARD)
 class BCA(ViewMethod):
     """Class embeddings that move to confident images, and a prior for each that moves to their posteriors.
 
@@ -36,86 +51,73 @@ class BCA(ViewMethod):
     small ``c1`` collapses to one class.
     """
 
-    source = "Zhou et al. 2025"
-    year = 2025
     emission: ClassVar[Emission] = "before"
     scores = Scores.LABELS
-    not_frozen_because = "its answer mixes classes by a matrix, not by prototypes and a bias alone"
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE, batch_size=1),
-        "cifar10-c": Preset({}, _SOURCE + "; no others are known", batch_size=1),
-        "cifar100-c": Preset({}, _SOURCE + "; no others are known", batch_size=1),
-        "imagenet": Preset({}, _SOURCE, batch_size=1),
-        "views": Preset({"views": 64}, _SOURCE + ", with views", batch_size=1),
-    }
+    export_reason = "its answer mixes classes by a matrix, not by prototypes and a bias alone"
 
-    tau1: float = 0.05
-    c1: int = 20000  # how many images an embedding is worth at first
-    tau2: float = 0.65
-    c2: int = 1  # and a row of P
-    views: int = 1
+    tau1: float = 0.05  # posterior above which an image moves its class embedding
+    c1: int = 20000  # number of images that an embedding counts for at first
+    tau2: float = 0.65  # posterior above which an image moves the prior of its class
+    c2: int = 1  # number of images that a row of P counts for at first
+    views: int = 1  # views of each image, the image itself included
 
     def prepare(self) -> None:
         super().prepare()
         self._require_not_negative("tau1", "c1", "tau2", "c2")
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        return Passes(forwards=self.views)
-
     def logit_floor(self) -> float:
         return math.log(_EPS)
 
-    def begin(self, streams: int) -> dict[str, Tensor]:
+    def begin(self) -> Mapping[str, Tensor | int]:
         prototypes = self.classifier.prototypes
-        classes = len(prototypes)
-        counts = torch.full((streams, classes), self.c1, dtype=torch.int64, device=prototypes.device)
-        prior = torch.eye(classes, dtype=prototypes.dtype, device=prototypes.device)
-        own = {"means": prototypes.repeat(streams, 1, 1), "mean_counts": counts}
-        own |= {"prior": prior.repeat(streams, 1, 1), "prior_counts": torch.full_like(counts, self.c2)}
-        return super().begin(streams) | own
+        counts = torch.full((len(prototypes),), self.c1, dtype=torch.int64, device=prototypes.device)
+        prior = torch.eye(len(prototypes), dtype=prototypes.dtype, device=prototypes.device)
+        own = {"means": prototypes, "mean_counts": counts, "prior": prior}
+        return {**super().begin(), **own, "prior_counts": torch.full_like(counts, self.c2)}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         own: Ranges = {"means": UNIT, "mean_counts": COUNTS, "prior": SHARES, "prior_counts": COUNTS}
         return super().ranges(state) | own
 
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        answers, changed = [], torch.zeros(len(images), 2, dtype=torch.int64, device=images.device)
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        new, answers = {key: value.clone() for key, value in state.items()}, []
+        moved = torch.zeros(len(images), 2, dtype=torch.int64, device=images.device)
         with torch.no_grad():
-            features = self.encode_views(images, mix)
-            for number, (views, stream) in enumerate(zip(features, mix.active[mix.index].tolist(), strict=True)):
-                posterior, feature = self._judge(views, stream)
+            features = self._encode_views(images, state, streams)
+            for number, (views, k) in enumerate(zip(features, streams.index.tolist(), strict=True)):
+                row = {key: value[k] for key, value in new.items()}
+                posterior, feature = self._classify(views, row)
                 answers.append((posterior + _EPS).log())
-                changed[number] = torch.tensor(self._update(posterior, feature, stream))
-            self.put({"seen": self.take(mix, "seen")["seen"] + mix.sizes}, mix)
-        moved = mix.sum(changed)
-        report = {"means": moved[:, 0], "priors": moved[:, 1], "stepped": moved.any(1)}
-        return Prediction(torch.stack(answers), self.summarise(report, mix))
+                moved[number] = torch.tensor(self._update(row, posterior, feature))
+        new["seen"] += streams.sizes
+        count = streams.sum(moved)
+        info = {"means": count[:, 0], "priors": count[:, 1], "stepped": count.any(1)}
+        return Step(torch.stack(answers), new, info)
 
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        """Logits with the present embeddings and matrix."""
-        pairs = zip(self.encode_views(images, mix), mix.active[mix.index].tolist(), strict=True)
-        return torch.stack([(self._judge(views, stream)[0] + _EPS).log() for views, stream in pairs])
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return logits with the present embeddings and matrix."""
+        pairs = zip(self._encode_views(images, state, streams), streams.index.tolist(), strict=True)
+        rows = [self._classify(views, {key: value[k] for key, value in state.items()})[0] for views, k in pairs]
+        return (torch.stack(rows) + _EPS).log()
 
-    def _judge(self, views: Tensor, stream: int) -> tuple[Tensor, Tensor]:
-        """The posterior [C] of an image with views [V, D], and the feature [D] that it updates with."""
-        logits = self.classifier.logits(views @ self.state["means"][stream].T)
+    def _classify(self, views: Tensor, row: State) -> tuple[Tensor, Tensor]:
+        """Return the posterior [C] of an image with views [V, D], and the feature [D] that it updates with."""
+        logits = self.classifier.logits(views @ row["means"].T)
         if len(views) > 1:
             best = entropy(logits).argsort(stable=True)[: max(1, int(_KEPT * len(views)))]
             views, logits = views[best], logits[best]
-        return logits.mean(0).softmax(0) @ self.state["prior"][stream], views.mean(0)
+        return logits.mean(0).softmax(0) @ row["prior"], views.mean(0)
 
-    def _update(self, posterior: Tensor, feature: Tensor, stream: int) -> tuple[bool, bool]:
-        """Move the embedding and the prior of the most probable class; whether each was moved."""
+    def _update(self, row: State, posterior: Tensor, feature: Tensor) -> tuple[bool, bool]:
+        """Move the embedding and the prior of the most probable class in ``row``; return which of them moved."""
         largest, label = posterior.max(0)
-        if not bool(posterior.isfinite().all()):
-            return False, False
         first, second = bool(largest > self.tau1), bool(largest > self.tau2)
         if first:
-            means, counts = self.state["means"][stream], self.state["mean_counts"][stream]
+            means, counts = row["means"], row["mean_counts"]
             means[label] = F.normalize((counts[label] * means[label] + feature) / (counts[label] + 1), dim=0)
             counts[label] += 1
         if second:
-            prior, counts = self.state["prior"][stream], self.state["prior_counts"][stream]
+            prior, counts = row["prior"], row["prior_counts"]
             prior[label] = (counts[label] * prior[label] + posterior) / (counts[label] + 1)
             counts[label] += 1
         return first, second

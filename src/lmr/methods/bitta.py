@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bimodal import BimodalMethod
+from lmr.core.bases.bimodal import BimodalMethod
+from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss, entropy
-from lmr.core.method import Mix, Prediction, Preset, Ranges
+from lmr.core.method import Ranges
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes
+from lmr.core.streams import Streams
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
 
-@register("bitta")
+_CARD = Card(
+    source="Sun et al. 2026",
+    year=2026,
+    in_paper=True,
+    presets={
+        "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=200),
+        "cifar10-c": Preset({"lr": 1e-3}, _SOURCE, batch_size=200),
+        "cifar100-c": Preset({"lr": 5e-4}, _SOURCE, batch_size=200),
+        "imagenet": Preset({"lr": 5e-4}, _SOURCE, batch_size=64),
+    },
+)
+
+
+@register("bitta", _CARD)
 class BITTA(BimodalMethod):
     """Bilateral entropy selection: BATCLIP's objective on certain samples, entropy pushed up on uncertain ones.
 
@@ -36,24 +51,15 @@ class BITTA(BimodalMethod):
     unlearn.
     """
 
-    source = "Sun et al. 2026"
-    year = 2026
-    in_paper = True
     needs_images = False
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=200),
-        "cifar10-c": Preset({"lr": 1e-3}, _SOURCE, batch_size=200),
-        "cifar100-c": Preset({"lr": 5e-4}, _SOURCE, batch_size=200),
-        "imagenet": Preset({"lr": 5e-4}, _SOURCE, batch_size=64),
-    }
 
-    alpha: float = -3.8e-4
-    beta: float = 0.83
-    high: float = 0.1
+    alpha: float = -3.8e-4  # slope of the limit of Low in the number of classes
+    beta: float = 0.83  # the limit of Low with no classes, as a share of the largest entropy
+    high: float = 0.1  # width of High, as a share of the largest entropy
     unlearn: float = 1.2  # weight of the unlearning term
-    high_mode: Literal["range", "top_fraction"] = "range"
-    features: Literal["unit", "raw"] = "unit"
-    emit: Literal["after", "before"] = "after"
+    high_mode: Literal["range", "top_fraction"] = "range"  # High by the range of entropies, or by a share of samples
+    features: Literal["unit", "raw"] = "unit"  # features that class means are made of
+    emit: Literal["after", "before"] = "after"  # answer with the norms after or before the step
 
     def prepare(self) -> None:
         for key in ("alpha", "beta", "unlearn"):
@@ -63,36 +69,32 @@ class BITTA(BimodalMethod):
             raise LmrError("Expected 'high' of bitta from 0 to 1 and 'unlearn' of bitta not negative.")
         super().prepare()
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        forwards = 2 if self.emit == "after" else 1
-        return Passes(forwards=forwards, backwards=1, text_forwards=forwards, text_backwards=1)
-
-    def begin(self, streams: int) -> dict[str, Tensor]:
-        """Also the counts (low, high, all) of the first batch: zeros before it."""
-        counts = torch.zeros(streams, 3, dtype=torch.int64, device=self.classifier.device)
-        return super().begin(streams) | {"selection": counts}
+    def begin(self) -> Mapping[str, Tensor | int]:
+        """Return also the counts (low, high, all) of the first batch: zeros before it."""
+        return {**super().begin(), "selection": torch.zeros(3, dtype=torch.int64)}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         whole = state["selection"][:, 2].max().item() if "selection" in state else 0
         return super().ranges(state) | {"selection": (0, whole)}
 
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        loss, logits, (selection, low, high), gradient = self.differentiate_objective(images, self._objective)
-        new, stepped = self.propose(self.take(mix), gradient, mix.all(logits.isfinite().all(1)))
-        if bool(stepped) and self.emit == "after":
-            with torch.no_grad():
-                again = self.logits(images, new["norms"])
-            stepped &= again.isfinite().all()
-            logits = again if bool(stepped) else logits
-        if bool(stepped):
-            self.put(new | {"selection": selection}, mix)
-        info = {"loss": loss.item(), "low": low, "high": high}
-        return Prediction(logits, info | self.summarise({"stepped": stepped, "drift": self.drift(mix)}, mix))
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        def objective(raw: Tensor, prototypes: Tensor, logits: Tensor) -> tuple[Tensor, tuple[Tensor, int, int]]:
+            return self._evaluate(raw, prototypes, logits, state["selection"])
 
-    def _objective(self, raw: Tensor, prototypes: Tensor, logits: Tensor) -> tuple[Tensor, tuple[Tensor, int, int]]:
-        """L_learn(Low) - unlearn sg(L_ent(Low) / U) U with U the mean entropy of High; and what was selected."""
+        loss, logits, (selection, low, high), gradient = self._differentiate(images, state["norms"], objective)
+        new = self.optim.descend(state, gradient) | {"selection": selection}
+        if self.emit == "after":
+            with torch.no_grad():
+                logits = self.answer(images, new, streams)
+        info = {"loss": loss.view(1), "low": torch.tensor([low]), "high": torch.tensor([high])}
+        return Step(logits, new, info | {"stepped": streams.sizes > 0})
+
+    def _evaluate(
+        self, raw: Tensor, prototypes: Tensor, logits: Tensor, selection: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, int, int]]:
+        """Return L_learn(Low) - unlearn sg(L_ent(Low) / U) U, U the mean entropy of High; and the selection."""
         entropies = entropy(logits)
-        selection = self._select(entropies.detach())
+        selection = self._select(entropies.detach(), selection)
         low, high = self._count(selection, len(raw))
         order = entropies.detach().argsort(stable=True)
         bottom, top = order[:low], order[len(raw) - high :]
@@ -102,17 +104,17 @@ class BITTA(BimodalMethod):
         scale = torch.where(uncertain == 0, 0, certain / uncertain).detach()
         return learned - self.unlearn * scale * uncertain, (selection, low, high)
 
-    def _select(self, entropies: Tensor) -> Tensor:
-        """Counts [1, 3] of the first batch, which this one is if there are none yet: low, high, all."""
-        if self.state["selection"][0, 2] > 0:
-            return self.state["selection"]
+    def _select(self, entropies: Tensor, selection: Tensor) -> Tensor:
+        """Return the counts (low, high, all) [1, 3] of the first batch, which this one is if there are none yet."""
+        if selection[0, 2] > 0:
+            return selection
         largest = entropies.max()
         low = entropies <= largest * (self.alpha * self.classifier.classes + self.beta)
         high = ~(entropies <= largest * (1 - self.high))
         return torch.stack([low.sum(), high.sum(), torch.ones_like(low).sum()]).unsqueeze(0)
 
     def _count(self, selection: Tensor, size: int) -> tuple[int, int]:
-        """How many of ``size`` samples are Low and High: the first batch's shares, rounded down, or all."""
+        """Return the numbers of Low and High among ``size`` samples: the first batch's shares, rounded down, or all."""
         low, high, first = selection[0].tolist()
         top = int(size * self.high + 1e-9) if self.high_mode == "top_fraction" else size * high // first
         return (size * low // first) or size, top or size

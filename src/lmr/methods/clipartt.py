@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.bases.restart import RestartMethod
+from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.transduction import match_captions
 from lmr.core.log import LOGGER
-from lmr.core.method import Mix, Preset
 from lmr.core.registry import register
-from lmr.core.traits import Passes
+from lmr.core.streams import Streams
 
 _SOURCE = "dosowiechi/CLIPArTT: CIFAR-10, CIFAR-100 and Tiny ImageNet"
 
 
-@register("clipartt")
+_CARD = Card(
+    label="CLIPArTT",
+    source="Hakim et al. 2025",
+    year=2025,
+    presets={name: Preset({}, _SOURCE, batch_size=128) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")},
+)
+
+
+@register("clipartt", _CARD)
 class CLIPArTT(RestartMethod):
     """Captions of the ``top`` classes of each image, and ``steps`` of Adam on how images and captions of a batch match.
 
@@ -31,21 +39,14 @@ class CLIPArTT(RestartMethod):
     ``captions="text"`` encodes prompts and captions. Where the model cannot read them, because the classifier has no
     text encoder or a vocabulary without "or", ``"mean"`` has the classifier's prototypes in place of the prompts, and
     their normalised means in place of the captions, which is not the published method; ``"auto"`` is the first that
-    works, and the log tells if it is the second.
+    works; a warning says if it is the second.
     """
 
-    source = "Hakim et al. 2025"
-    year = 2025
     needs_images = False
-    label = "CLIPArTT"
-    presets: ClassVar[dict[str, Preset]] = {
-        name: Preset({}, _SOURCE, batch_size=128) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")
-    }
 
-    lr: float = 1e-3
     top: int = 3  # classes in a caption
-    steps: int = 10
-    captions: Literal["auto", "text", "mean"] = "auto"
+    steps: int = 10  # steps of Adam on a batch
+    captions: Literal["auto", "text", "mean"] = "auto"  # encoded captions, or means of prototypes
 
     def prepare(self) -> None:
         self._require_count("top", "steps")
@@ -59,25 +60,22 @@ class CLIPArTT(RestartMethod):
                 if self.captions == "text":
                     raise
                 self.reads = False
-                LOGGER.warning("clipartt takes means of prototypes in place of captions: %s", error)
-
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        return Passes(forwards=self.steps + 1, backwards=self.steps)
+                LOGGER.warning("clipartt uses means of prototypes in place of captions: %s", error)
 
     def score(self, features: Tensor) -> Tensor:
         return self.classifier.logits(features @ self.prompts.T)
 
-    def learn(self, images: Tensor, mix: Mix, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def learn(self, images: Tensor, streams: Streams, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         known: dict[tuple[int, ...], Tensor] = {}
 
         def loss(features: Tensor, _: int) -> Tensor:
             return match_captions(features, self._caption(features.detach(), known), self.classifier.logit_scale)
 
-        (norms, _), losses = self.descend_often(images, mix, (norms, self.optim.begin(norms)), loss, self.steps)
+        (norms, _), losses = self._run_steps(images, streams, (norms, self.optim.begin(norms)), loss, self.steps)
         return norms, {"loss": losses}
 
     def _caption(self, features: Tensor, known: dict[tuple[int, ...], Tensor]) -> Tensor:
-        """A unit caption [B, D] of each feature; those not ``known`` from earlier steps are encoded and kept."""
+        """Return a unit caption [B, D] of each feature; those not ``known`` yet are encoded and added."""
         few = min(self.top, self.classifier.classes)
         chosen = (features @ self.prompts.T).topk(few, 1).indices
         if not self.reads:
@@ -91,5 +89,5 @@ class CLIPArTT(RestartMethod):
 
 
 def _write(names: list[str] | tuple[str, ...]) -> str:
-    """The caption of an image that may be of any of these classes."""
+    """Return the caption of an image that may be of any of these classes."""
     return f"a photo of a {' or '.join(names)}"

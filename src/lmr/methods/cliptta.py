@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from lmr.core.bases.norms import NormMethod
+from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
-from lmr.core.functional.by_stream import choose_rows
-from lmr.core.functional.class_memory import draw_by_class, enter_best
-from lmr.core.functional.transduction import caption_entropy, follow_labels, spread_entropy
-from lmr.core.gradient import NormMethod
-from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
+from lmr.core.functional.class_memory import find_place
+from lmr.core.functional.losses import entropy
+from lmr.core.functional.transduction import follow_labels
+from lmr.core.method import COUNTS, SHARES, Ranges
 from lmr.core.optim import Optimizer
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes
+from lmr.core.streams import Streams
 from lmr.core.views.view_maker import seed_generator
 
 _SOURCE = "MarcLafon/cliptta"
-_FREE = -1.0  # the confidence of a free place
-
-Entered = dict[tuple[int, int], int]  # (class, place) of a memory -> the image of the batch that is now there
+_FREE = -1.0  # the confidence of a free entry
 
 
-@register("cliptta")
+_CARD = Card(
+    source="Lafon et al. 2025",
+    year=2025,
+    presets={
+        "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=128),
+        "cifar10-c": Preset({"shots": 4, "sample": 40}, _SOURCE, batch_size=128),
+        "cifar100-c": Preset({"shots": 16, "sample": 128}, _SOURCE, batch_size=128),
+        "imagenet": Preset({"shots": 16, "sample": 64, "batch": False}, _SOURCE + ": older class", batch_size=256),
+    },
+)
+
+
+@register("cliptta", _CARD)
 class CLIPTTA(NormMethod):
     """Entropy over the captions of a batch, ``steps`` of Adam per batch, on the batch and on a sample of a memory.
 
@@ -41,20 +52,10 @@ class CLIPTTA(NormMethod):
     is part of the state: classes x shots images.
     """
 
-    source = "Lafon et al. 2025"
-    year = 2025
     emission = "after"
-    many_streams = True
-    keeps_images = True
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ": CIFAR-10-C", batch_size=128),
-        "cifar10-c": Preset({"shots": 4, "sample": 40}, _SOURCE, batch_size=128),
-        "cifar100-c": Preset({"shots": 16, "sample": 128}, _SOURCE, batch_size=128),
-        "imagenet": Preset({"shots": 16, "sample": 64, "batch": False}, _SOURCE + ": older class", batch_size=256),
-    }
 
-    lr: float = 1e-4
-    steps: int = 10
+    lr: float = 1e-4  # learning rate of Adam
+    steps: int = 10  # steps of Adam on a batch
     shots: int = 4  # images of a class in the memory
     sample: int = 40  # images of the memory in a step
     memory: bool = True
@@ -72,84 +73,59 @@ class CLIPTTA(NormMethod):
         classes = self.classifier.classes
         self.most = max(1, min(self.sample, self.shots * classes) // classes)
 
-    def begin(self, streams: int) -> dict[str, Tensor]:
-        """Also the memory, and how many batches there were."""
+    def begin(self) -> Mapping[str, Tensor | int]:
+        """Return also the memory, and the number of batches."""
         prototypes, places = self.classifier.prototypes, self.shots if self.memory else 0
-        images = torch.zeros(
-            (streams, len(prototypes), places, *self.shape), dtype=self.classifier.dtype, device=prototypes.device
-        )
-        confidence = prototypes.new_full((streams, len(prototypes), places), _FREE)
-        norms = super().begin(streams)
-        return norms | {"images": images, "confidence": confidence, "batches": norms["steps"].clone()}
+        shape = (len(prototypes), places)
+        images = torch.zeros((*shape, *self.shape), dtype=self.classifier.dtype, device=prototypes.device)
+        return {**super().begin(), "images": images, "confidence": prototypes.new_full(shape, _FREE), "batches": 0}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"confidence": (_FREE, SHARES[1]), "batches": COUNTS}
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        """Without the images of the memory, whose number per image depends on the batch."""
-        steps = self.steps * self.batch
-        return Passes(forwards=steps + (2 if self.memory else 1), backwards=steps)
-
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        old = self.take(mix, *(key for key in self.state if key not in ("images", "predicted")))
-        confidence, entered = self._enter(images, mix, old)
-        norms, moments, losses = old["norms"], old, old["norms"].new_zeros(mix.count)
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        memory = self._enter(images, state, streams) if self.memory else {}
+        norms, moments, losses = state["norms"], state, state["norms"].new_zeros(streams.count)
         for number in range(self.steps):
-            some, own = self._gather(images, mix, confidence, entered, number)
+            some, own = self._gather(images, state | memory, streams, number)
             if len(some):
-                gradient, losses, _ = self.differentiate(
-                    some, own, norms, lambda z, k: self._judge(z, int(mix.sizes[k]))
+                gradient, losses, _ = self.tower.differentiate(
+                    some, norms, own, lambda features, k: self._loss(features, int(streams.sizes[k]))
                 )
                 norms, moments = self.optim.step(norms, gradient, moments)
-        new = {"norms": norms, **{key: moments[key] for key in ("first", "second", "steps")}}
-        new |= {"confidence": confidence, "batches": old["batches"] + 1}
+        new = {"norms": norms, **{key: moments[key] for key in ("first", "second", "steps")}, **memory}
         with torch.no_grad():
-            logits = self.classifier.logits(self.image_cosines(images, norms, mix.index))
-            stepped = self.find_sound(new) & mix.all(logits.isfinite().all(1))
-            if not bool(stepped.all()):
-                kept = choose_rows(stepped, norms, old["norms"])
-                logits = self.classifier.logits(self.image_cosines(images, kept, mix.index))
-        self.put({key: choose_rows(stepped, value, old[key]) for key, value in new.items()}, mix)
-        for stream, places, went in zip(mix.active.tolist(), entered, stepped.tolist(), strict=True):
-            for (label, place), number in places.items() if went else ():
-                self.state["images"][stream, label, place] = images[number]
-        held = (self.take(mix, "confidence")["confidence"] > _FREE).flatten(1).sum(1)
-        report = {"loss": losses, "held": held, "stepped": stepped, "drift": self.drift(mix)}
-        return Prediction(logits, self.summarise(report, mix))
+            logits = self.tower.logits(images, norms, streams)
+        held = ((state | memory)["confidence"] > _FREE).flatten(1).sum(1)
+        info = {"loss": losses, "held": held, "stepped": streams.sizes > 0}
+        return Step(logits, new | {"batches": state["batches"] + 1}, info)
 
-    def _enter(self, images: Tensor, mix: Mix, old: Mapping[str, Tensor]) -> tuple[Tensor, list[Entered]]:
-        """The confidences [A, C, n] of the memory with this batch, and where its images of each stream go."""
-        confidence, entered = [], []
-        if not self.memory:
-            return old["confidence"], [{} for _ in range(mix.count)]
+    def _enter(self, images: Tensor, state: State, streams: Streams) -> State:
+        """Return images and confidences [A, C, n] of the memory with this batch."""
         with torch.no_grad():
-            cosines = self.image_cosines(images, old["norms"], mix.index)
+            cosines = self.tower.cosines(images, state["norms"], streams)
         fresh, labels = cosines.softmax(1).max(1)
-        for k, before in enumerate(old["confidence"]):
-            own = ((mix.index == k) & cosines.isfinite().all(1)).nonzero()[:, 0]
-            after, changed = enter_best(before, labels[own].tolist(), fresh[own].tolist())
-            confidence.append(after)
-            entered.append({place: int(own[number]) for place, number in changed.items()})
-        return torch.stack(confidence), entered
+        stored, confidence = state["images"].clone(), state["confidence"].clone()
+        for k in range(streams.count):
+            own = (streams.index == k).nonzero()[:, 0]
+            confidence[k], changed = enter_best(confidence[k], labels[own].tolist(), fresh[own].tolist())
+            for place, number in changed.items():
+                stored[k, *place] = images[own[number]]
+        return {"images": stored, "confidence": confidence}
 
-    def _gather(
-        self, images: Tensor, mix: Mix, confidence: Tensor, entered: list[Entered], number: int
-    ) -> tuple[Tensor, Mix]:
-        """The images of a step: those of the batch, then a sample of each stream's memory."""
-        parts, index = ([images], [mix.index]) if self.batch else ([], [])
-        for k, stream in enumerate(mix.active.tolist() if self.memory else ()):
-            generator = seed_generator(self.seed, int(self.state["batches"][stream]) * self.steps + number)
-            held = (confidence[k] > _FREE).sum(1).tolist()
+    def _gather(self, images: Tensor, state: State, streams: Streams, number: int) -> tuple[Tensor, Streams]:
+        """Return the images of a step: those of the batch, then a sample of each stream's memory."""
+        parts, index = ([images], [streams.index]) if self.batch else ([images[:0]], [streams.index[:0]])
+        for k in range(streams.count if self.memory else 0):
+            generator = seed_generator(self.seed, int(state["batches"][k]) * self.steps + number)
+            held = (state["confidence"][k] > _FREE).sum(1).tolist()
             for place in draw_by_class(held, self.most, generator):
-                new = entered[k].get(place)
-                parts.append((self.state["images"][stream, *place] if new is None else images[new]).unsqueeze(0))
-                index.append(torch.full_like(mix.index[:1], k))
-        if not parts:
-            return images[:0], Mix(mix.active, mix.index[:0])
-        return torch.cat(parts), Mix(mix.active, torch.cat(index))
+                parts.append(state["images"][k, *place].unsqueeze(0))
+                index.append(torch.full_like(streams.index[:1], k))
+        return torch.cat(parts), Streams(streams.active, torch.cat(index))
 
-    def _judge(self, features: Tensor, here: int) -> Tensor:
-        """The loss of a stream: of the images of the batch, which come first, and of those of the memory."""
+    def _loss(self, features: Tensor, here: int) -> Tensor:
+        """Return the loss of a stream: of the images of the batch, which come first, and of those of the memory."""
         total, first = features.sum() * 0, here if self.batch else 0
         for part in (features[:first], features[first:]):
             if len(part):
@@ -157,3 +133,37 @@ class CLIPTTA(NormMethod):
                 logits = self.classifier.logits(self.classifier.cosines(part))
                 total = total + caption_entropy(part, captions, self.classifier.logit_scale) - spread_entropy(logits)
         return total
+
+
+def caption_entropy(features: Tensor, captions: Tensor, scale: float) -> Tensor:
+    """Return the mean entropy of every image's distribution over the captions of the batch, equal captions included."""
+    return entropy(scale * features @ captions.T).mean()
+
+
+def spread_entropy(logits: Tensor, eps: float = 1e-6) -> Tensor:
+    """Return the entropy of the mean distribution over classes; it is large where all classes are used alike."""
+    mean = logits.softmax(1).mean(0)
+    return -(mean * (mean + eps).log()).sum()
+
+
+def enter_best(scores: Tensor, labels: list[int], fresh: list[float]) -> tuple[Tensor, dict[tuple[int, int], int]]:
+    """Enter samples in their order into a memory that keeps the highest scores [C, n] of every class.
+
+    Returns the scores afterwards, and the sample that is now at each (class, position) that was changed.
+    """
+    scores, changed = scores.clone(), {}
+    for number, (label, score) in enumerate(zip(labels, fresh, strict=True)):
+        place = find_place(scores[label], score)
+        if place is not None:
+            scores[label, place] = score
+            changed[label, place] = number
+    return scores, changed
+
+
+def draw_by_class(held: list[int], most: int, generator: torch.Generator) -> list[tuple[int, int]]:
+    """Draw at most ``most`` entries of each class, which holds ``held`` of them: (class, position)."""
+    drawn = []
+    for label, count in enumerate(held):
+        places = range(count) if count <= most else torch.randperm(count, generator=generator)[:most].tolist()
+        drawn += [(label, place) for place in places]
+    return drawn

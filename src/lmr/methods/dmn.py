@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.bases.views import ViewMethod
+from lmr.core.card import Card, Preset, Scores
 from lmr.core.errors import LmrError
 from lmr.core.functional.class_memory import find_place
-from lmr.core.method import UNIT, Mix, Prediction, Preset, Ranges
+from lmr.core.method import UNIT, Ranges
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Scores
-from lmr.core.views.view_method import ViewMethod
+from lmr.core.streams import Streams
 
 _SOURCE = "YBZh/DMN; alpha 1 as in the port tta-vlm"
 
 
-@register("dmn")
+_CARD = Card(
+    label="DMN-ZS",
+    source="Zhang et al. 2024",
+    year=2024,
+    presets={
+        "default": Preset({}, _SOURCE + ", its form without views", batch_size=1),
+        "cifar10-c": Preset({}, _SOURCE + ", its form without views", batch_size=1),
+        "cifar100-c": Preset({}, _SOURCE + ", its form without views", batch_size=1),
+        "imagenet": Preset({}, _SOURCE + ", its form without views", batch_size=1),
+        "views": Preset({"views": 32}, _SOURCE + ", the authors' views", batch_size=1),
+    },
+)
+
+
+@register("dmn", _CARD)
 class DMN(ViewMethod):
     """A memory of features per class; an image reads a prototype of every class from it, by likeness to itself.
 
@@ -34,23 +49,13 @@ class DMN(ViewMethod):
     labels, which is not done here. The state has a fixed size: C * memory unit features.
     """
 
-    source = "Zhang et al. 2024"
-    year = 2024
-    label = "DMN-ZS"
     scores = Scores.LABELS
-    not_frozen_because = "its answer depends on a memory of image features, not on norms, prototypes and a bias alone"
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ", its form without views", batch_size=1),
-        "cifar10-c": Preset({}, _SOURCE + ", its form without views", batch_size=1),
-        "cifar100-c": Preset({}, _SOURCE + ", its form without views", batch_size=1),
-        "imagenet": Preset({}, _SOURCE + ", its form without views", batch_size=1),
-        "views": Preset({"views": 32}, _SOURCE + ", the authors' views", batch_size=1),
-    }
+    export_reason = "its answer depends on a memory of image features, not on norms, prototypes and a bias alone"
 
     alpha: float = 1.0  # weight of the memory
     beta: float = 5.5  # how fast the weight of an entry falls with its distance
-    memory: int = 50  # features of a class
-    views: int = 1
+    memory: int = 50  # features kept of a class
+    views: int = 1  # views of each image, the image itself included
     keep: float = 0.1  # share of the views that count
 
     def prepare(self) -> None:
@@ -59,66 +64,54 @@ class DMN(ViewMethod):
         if not 0 <= self.keep <= 1:
             raise LmrError(f"Expected 'keep' of dmn from 0 to 1, got {self.keep}.")
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        return Passes(forwards=self.views)
-
     def logit_floor(self) -> float:
         return math.log(torch.finfo(self.classifier.prototypes.dtype).tiny)
 
-    def begin(self, streams: int) -> dict[str, Tensor]:
+    def begin(self) -> Mapping[str, Tensor | int]:
         prototypes = self.classifier.prototypes
         classes, width = prototypes.shape
-        entropy = prototypes.new_full((streams, classes, self.memory), self._free)
-        return super().begin(streams) | {
-            "keys": prototypes.new_zeros(streams, classes, self.memory, width),
-            "entropy": entropy,
-        }
+        keys = prototypes.new_zeros(classes, self.memory, width)
+        return {**super().begin(), "keys": keys, "entropy": prototypes.new_full((classes, self.memory), self._free)}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"keys": UNIT, "entropy": (-1e-3, None)}
 
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        answers, entered = [], []
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        keys, entropy = state["keys"].clone(), state["entropy"].clone()
+        answers, entered = [], torch.zeros_like(streams.index)
         with torch.no_grad():
-            for views, stream in self._pair(images, mix):
-                logits, label, place, uncertainty = self._serve(views, stream)
+            features = self._encode_views(images, state, streams)
+            for number, (views, k) in enumerate(zip(features, streams.index.tolist(), strict=True)):
+                logits, label, place, uncertainty = self._serve(views, keys[k], entropy[k])
                 answers.append(logits)
-                entered.append(place is not None)
                 if place is not None:
-                    self.state["keys"][stream, label, place] = views[0]
-                    self.state["entropy"][stream, label, place] = uncertainty
-            self.put({"seen": self.take(mix, "seen")["seen"] + mix.sizes}, mix)
-        count = mix.sum(torch.tensor(entered, device=images.device).long())
-        held = (self.take(mix, "entropy")["entropy"] < self._free).flatten(1).sum(1)
-        report = {"held": held, "entered": count, "stepped": count > 0}
-        return Prediction(torch.stack(answers), self.summarise(report, mix))
+                    keys[k, label, place], entropy[k, label, place] = views[0], uncertainty
+                    entered[number] = 1
+        new = {"keys": keys, "entropy": entropy, "seen": state["seen"] + streams.sizes}
+        held, count = (entropy < self._free).flatten(1).sum(1), streams.sum(entered)
+        return Step(torch.stack(answers), new, {"held": held, "entered": count, "stepped": count > 0})
 
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        """Logits as if each image arrived now, alone; the memory stays as it is."""
-        return torch.stack([self._serve(views, stream)[0] for views, stream in self._pair(images, mix)])
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return logits as if each image arrived now, alone."""
+        pairs = zip(self._encode_views(images, state, streams), streams.index.tolist(), strict=True)
+        return torch.stack([self._serve(views, state["keys"][k], state["entropy"][k])[0] for views, k in pairs])
 
     @property
     def _free(self) -> float:
-        """The entropy of a free place: above every real one, and finite."""
+        """The entropy of a free entry: above every real one, and finite."""
         return torch.finfo(self.classifier.prototypes.dtype).max
 
-    def _pair(self, images: Tensor, mix: Mix) -> Iterator[tuple[Tensor, int]]:
-        """The unit features [V, D] of each image's views, and its stream."""
-        return zip(self.encode_views(images, mix), mix.active[mix.index].tolist(), strict=True)
-
-    def _serve(self, views: Tensor, stream: int) -> tuple[Tensor, int, int | None, float]:
-        """Logits [C] of an image, its class, the place that it takes in the memory or None, and its uncertainty."""
+    def _serve(self, views: Tensor, keys: Tensor, entropy: Tensor) -> tuple[Tensor, int, int | None, float]:
+        """Return the logits [C] of an image, its class, the entry that it takes in the memory or None, its entropy."""
         p = self.classifier.logits(self.classifier.cosines(views)).softmax(1)
         mean, z = p[0], views[0]
         if len(views) > 1:
             order = -(p * (p + 1e-6).log()).sum(1)
             mean = p[order.argsort(stable=True)[: max(1, int(self.keep * len(views)))]].mean(0)
         label, uncertainty = int(mean.argmax()), float(-(mean * (mean + 1e-8).log()).sum())
-        if not bool(views.isfinite().all()):
-            return p[0] * math.nan, label, None, uncertainty
-        text, keys = self.classifier.prototypes, self.state["keys"][stream]
-        place = find_place(-self.state["entropy"][stream, label], -uncertainty)
-        near, held = keys @ z, self.state["entropy"][stream] < self._free
+        text = self.classifier.prototypes
+        place = find_place(-entropy[label], -uncertainty)
+        near, held = keys @ z, entropy < self._free
         own = keys[label]
         if place is not None:  # the row of its own class as it will be
             own, near[label, place], held[label, place] = own.clone(), z @ z, True
@@ -131,7 +124,7 @@ class DMN(ViewMethod):
         return (p[0] + self.alpha * dynamic + torch.finfo(p.dtype).tiny).log(), label, place, uncertainty
 
     def _weigh(self, near: Tensor, held: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights [C, n] of the entries that are ``held``, and [C, 1] of the text, from their cosines with an image.
+        """Return weights [C, n] of the ``held`` entries, and [C, 1] of the text, by their cosines with an image.
 
         Only the direction of a class's sum counts, so its largest weight may be 1, and a large ``beta`` leaves one.
         """

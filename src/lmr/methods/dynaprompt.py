@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from lmr.core.bases.prompts import ContextMethod
+from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
-from lmr.core.functional.by_stream import choose_rows
 from lmr.core.functional.losses import entropy
-from lmr.core.functional.prompt_selection import move_to_back, select_by_code, select_by_paper
 from lmr.core.functional.views import marginal_entropy
-from lmr.core.method import COUNTS, Mix, Prediction, Preset, Ranges
-from lmr.core.prompts.prompt_method import ContextMethod
+from lmr.core.method import COUNTS, Ranges
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes
+from lmr.core.streams import Streams, choose_rows
 
 _SOURCE = "the benchmark tta-vlm"
-Row = dict[str, Tensor]  # the state of one stream, without its first axis
 
 
-@register("dynaprompt")
+_CARD = Card(
+    label="DynaPrompt",
+    source="Xiao et al. 2025",
+    year=2025,
+    presets={
+        "default": Preset({}, _SOURCE, batch_size=1),
+        "official": Preset({"prompts": 12}, "the authors' script", batch_size=1),
+        "fine-grained": Preset({"lr": 3e-3, "augmix": True}, _SOURCE + ": fine-grained sets", batch_size=1),
+    },
+)
+
+
+@register("dynaprompt", _CARD)
 class DynaPrompt(ContextMethod):
     """Prompts that are certain of an image, and sensitive to its views, take TPT's step together and stay.
 
@@ -39,38 +50,23 @@ class DynaPrompt(ContextMethod):
     was unused for longest begins anew and is taken. Prompts that are not selected stay as they are.
     """
 
-    label = "DynaPrompt"
-    source = "Xiao et al. 2025"
-    year = 2025
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE, batch_size=1),
-        "official": Preset({"prompts": 12}, "the authors' script", batch_size=1),
-        "fine-grained": Preset({"lr": 3e-3, "augmix": True}, _SOURCE + ": fine-grained sets", batch_size=1),
-    }
-
-    prompts: int = 10
-    selection: Literal["official", "paper"] = "official"
+    prompts: int = 10  # contexts that a stream keeps
+    selection: Literal["official", "paper"] = "official"  # rule of the released code, or of the paper
 
     def prepare(self) -> None:
         if not 1 <= self.prompts <= 1000:
             raise LmrError(f"Expected 'prompts' of dynaprompt from 1 to 1000, got {self.prompts}.")
         super().prepare()
 
-    def saturate(self, images: Tensor) -> None:
+    def fill_state(self, images: Tensor) -> None:
         signs = torch.randn(self.state["moved"].shape, generator=torch.Generator().manual_seed(0)).sign()
         self.state["moved"].copy_(self.lr * signs)  # as after a first step
         self.state["uses"].fill_(1)
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        """With a full buffer and one prompt selected: all that are moved, then that one for its step and its answer."""
-        forwards = self.prompts + (1 if self.selection == "official" else 2)  # there the first is not moved
-        shared = 1 + self.tuner.shape[0]
-        return Passes(self.views, text_forwards=forwards, text_backwards=1, own_prompts=True, shared_tokens=shared)
-
-    def begin(self, streams: int) -> dict[str, Tensor]:
-        numbers = torch.arange(self.prompts, device=self.classifier.device).repeat(streams, 1)
-        moved = self.tuner.start.new_zeros(streams, self.prompts, len(self.tuner.start))
-        return super().begin(streams) | {"moved": moved, "order": numbers, "uses": torch.zeros_like(numbers)}
+    def begin(self) -> Mapping[str, Tensor | int]:
+        numbers = torch.arange(self.prompts, device=self.classifier.device)
+        moved = self.tuner.start.new_zeros(self.prompts, len(self.tuner.start))
+        return {**super().begin(), "moved": moved, "order": numbers, "uses": torch.zeros_like(numbers)}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"order": (0, self.prompts - 1), "uses": COUNTS}
@@ -81,38 +77,39 @@ class DynaPrompt(ContextMethod):
         if not torch.equal(order.sort(1).values, torch.arange(self.prompts, device=order.device).expand_as(order)):
             raise LmrError("The tensor 'order' of the state does not name every prompt once; the state is damaged.")
 
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        features, rows = self.encode_views(images, mix), self.take(mix)
-        rows = {key: value.clone() for key, value in rows.items()}
-        answers, facts = [], []
-        for own, stream in zip(features, mix.index.tolist(), strict=True):
-            row, logits, selected, stepped = self._serve(own, {key: value[stream] for key, value in rows.items()})
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        features = self._encode_views(images, state, streams)
+        new, answers, selected = {key: value.clone() for key, value in state.items()}, [], []
+        for own, k in zip(features, streams.index.tolist(), strict=True):
+            row, logits, count = self._serve(own, {key: value[k] for key, value in new.items()})
             for key, value in row.items():
-                rows[key][stream] = value
+                new[key][k] = value
             answers.append(logits)
-            facts.append((selected, stepped))
-        rows["seen"] += mix.sizes
-        self.put(rows, mix)
-        counts, taken = torch.tensor(facts, device=features.device).unbind(1)
-        report = {"selected": mix.mean(counts.double()), "stepped": mix.all(taken.bool()), "seen": rows["seen"]}
-        return Prediction(torch.stack(answers), self.summarise(report, mix))
+            selected.append(count)
+        new["seen"] += streams.sizes
+        counts = torch.tensor(selected, device=features.device)
+        info = {"selected": streams.mean(counts.double()), "stepped": streams.sizes > 0, "seen": new["seen"]}
+        return Step(torch.stack(answers), new, info)
 
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        """Logits as if each image arrived now, alone; the prompts stay as they are."""
-        pairs = zip(self.encode_views(images, mix), mix.active[mix.index].tolist(), strict=True)
-        return torch.stack([self._serve(own, {k: v[s] for k, v in self.state.items()})[1] for own, s in pairs])
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return logits as if each image arrived now, alone."""
+        pairs = zip(self._encode_views(images, state, streams), streams.index.tolist(), strict=True)
+        return torch.stack([self._serve(own, {key: value[k] for key, value in state.items()})[1] for own, k in pairs])
 
-    def _serve(self, features: Tensor, row: Row) -> tuple[Row, Tensor, int, bool]:
-        """One image's features [V, D]: what changes in its stream, its logits [C], how many prompts it used, if any."""
+    def _serve(self, features: Tensor, row: State) -> tuple[State, Tensor, int]:
+        """Serve one image by the features [V, D] of its views.
+
+        Returns what changes in the state of its stream, its logits [C], and the number of prompts it used.
+        """
         moved, uses, order = row["moved"].clone(), row["uses"].clone(), row["order"]
         with torch.no_grad():
             chosen, prototypes = self._choose(features, moved, uses, int(order[0]))
-            logits = torch.stack([self.compare(features, prototypes[number]) for number in chosen])
-            confident = entropy(logits).mean(0).sort(stable=True).indices[: self.count_confident(len(features))]
+            logits = torch.stack([self._compare(features, prototypes[number]) for number in chosen])
+            confident = entropy(logits).mean(0).sort(stable=True).indices[: self._count_confident(len(features))]
         gradient = torch.zeros_like(moved)
         for number in chosen:
-            slope = self._differentiate(features[confident], prototypes[number]) / len(chosen)
-            gradient[number] += self.tuner.pull_back(self.tuner.start + moved[number], slope.unsqueeze(0))[0]
+            own = self._differentiate(features[confident], prototypes[number]) / len(chosen)
+            gradient[number] += self.tuner.pull_back(self.tuner.start + moved[number], own.unsqueeze(0))[0]
         stepped, _ = self.optim.step(moved, gradient, self.optim.begin(moved))
         if self.selection == "paper":
             touched = torch.zeros_like(uses, dtype=torch.bool)
@@ -120,34 +117,85 @@ class DynaPrompt(ContextMethod):
             stepped = choose_rows(touched, stepped, moved)
         with torch.no_grad():
             after = {number: self._encode(stepped[number]) for number in set(chosen)}
-            answer = torch.stack([self.compare(features[0], after[number]) for number in chosen]).mean(0)
-        if not bool(answer.isfinite().all() & stepped.isfinite().all()):
-            return {}, self.compare(features[0], self.tuner.start_prototypes), 0, False
+            answer = torch.stack([self._compare(features[0], after[number]) for number in chosen]).mean(0)
         for number in chosen:
             uses[number] += 1
-        return {"moved": stepped, "uses": uses, "order": move_to_back(order, chosen)}, answer, len(chosen), True
+        return {"moved": stepped, "uses": uses, "order": move_to_back(order, chosen)}, answer, len(chosen)
 
     def _choose(self, features: Tensor, moved: Tensor, uses: Tensor, first: int) -> tuple[list[int], list[Tensor]]:
-        """The prompts for an image, and the prototypes [C, D] of all; ``first`` begins anew, in place, if it has to."""
+        """Return the prompts for an image, and the prototypes [C, D] of all; may reset ``first``, in place."""
         initial, official = self.tuner.start_prototypes, self.selection == "official"
         if official:
             moved[first], uses[first] = 0, 0  # as it is already where it was never used
         prototypes = [self._encode(own) for own in moved]
-        logits = torch.stack([self.compare(features, own) for own in prototypes])
+        logits = torch.stack([self._compare(features, own) for own in prototypes])
         if official:
             return select_by_code(logits, first), prototypes
-        chosen = select_by_paper(logits, self.compare(features, initial), uses > 0)
+        chosen = select_by_paper(logits, self._compare(features, initial), uses > 0)
         if not chosen:
             moved[first], uses[first], prototypes[first], chosen = 0, 0, initial, [first]
         return chosen, prototypes
 
     def _encode(self, moved: Tensor) -> Tensor:
-        """Prototypes [C, D] of a context by its difference [n * w] from the original one."""
+        """Return prototypes [C, D] of a context by its difference [n * w] from the original one."""
         return self.tuner.encode(self.tuner.start + moved) if bool(moved.any()) else self.tuner.start_prototypes
 
     def _differentiate(self, features: Tensor, prototypes: Tensor) -> Tensor:
-        """The gradient [C, D] of the entropy of the mean prediction of views [k, D] along the prototypes."""
+        """Return the gradient [C, D] of the entropy of the mean prediction of views [k, D] along the prototypes."""
         with torch.enable_grad():
             prototypes = prototypes.detach().requires_grad_()
-            loss = marginal_entropy(self.compare(features, prototypes))
+            loss = marginal_entropy(self._compare(features, prototypes))
             return torch.autograd.grad(loss, prototypes)[0]
+
+
+def measure_logit_drop(logits: Tensor) -> Tensor:
+    """Return how far the largest logit falls from the image to its views, on average: [M] of logits [M, V, C].
+
+    The largest logit of each view is taken for itself, whatever its class, as in the code. Without views it is 0.
+    """
+    most = logits.amax(-1)
+    return (most[:, :1] - most[:, 1:]).sum(1) / max(1, most.shape[1] - 1)
+
+
+def measure_probability_drop(logits: Tensor) -> Tensor:
+    """Return how far the probability of the image's class falls from it to its views, on average: [M]."""
+    shares = logits.softmax(-1)
+    chosen = shares[:, 0].argmax(-1).view(-1, 1, 1).expand(-1, shares.shape[1], 1)
+    own = shares.gather(2, chosen).squeeze(2)
+    return (own[:, :1] - own[:, 1:]).sum(1) / max(1, own.shape[1] - 1)
+
+
+def select_by_code(logits: Tensor, reference: int) -> list[int]:
+    """Return the prompts that the released code selects by the logits [M, V, C] of an image, the reference last.
+
+    Prompts are ranked by entropy, the largest first; r is the reference's place. Candidates are the prompts ranked
+    after it (or the last one, if there is none) that are also among the first r by the drop of the logits. Their
+    numbers are then used as places in the ranking by entropy, which is apparently a mistake, and is kept. A prompt can
+    occur twice.
+    """
+    ranking = entropy(logits).mean(1).sort(descending=True, stable=True).indices.tolist()
+    fallen = measure_logit_drop(logits).sort(descending=True, stable=True).indices.tolist()
+    place = ranking.index(reference)
+    candidates = set(ranking[min(place + 1, len(ranking) - 1) :]) & set(fallen[:place])
+    return [*(ranking[number] for number in sorted(candidates)), reference]
+
+
+def select_by_paper(logits: Tensor, initial: Tensor, used: Tensor) -> list[int]:
+    """Return the used [M] prompts that are as certain as the initial one, and whose probabilities fall as far.
+
+    ``logits`` [M, V, C] are those of the prompts in the buffer, ``initial`` [V, C] those of the original prompt.
+    """
+    first = initial.unsqueeze(0)
+    certain = entropy(logits).mean(1) <= entropy(first).mean(1)
+    falling = measure_probability_drop(logits) >= measure_probability_drop(first)
+    chosen: list[int] = (certain & falling & used).nonzero().flatten().tolist()
+    return chosen
+
+
+def move_to_back(order: Tensor, chosen: list[int]) -> Tensor:
+    """Return the order [M] of the prompts after these were used, one after the other."""
+    places: list[int] = order.tolist()
+    for number in chosen:
+        places.remove(number)
+        places.append(number)
+    return torch.tensor(places, dtype=order.dtype, device=order.device)

@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.bases.selective import SelectiveMethod
-from lmr.core.classifier import leave_autocast, leave_inference_mode
+from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
-from lmr.core.method import Mix, Prediction, Preset, Ranges, Streams
+from lmr.core.method import Ranges, StreamIds
 from lmr.core.optim import Optimizer
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
+from lmr.core.streams import Streams
 
 _PAPER = "LMR paper, appendix, Baseline implementation details (ETA)"
 _PORT = "mariodoebler/test-time-adaptation"
 _OFFICIAL = "mr-eggplant/EATA: ImageNet-C"
 
 
-@register("eata")
+_CARD = Card(
+    source="Niu et al. 2022",
+    year=2022,
+    presets={
+        "default": Preset({}, f"learning rate and diversity of the {_PAPER}; penalty of {_OFFICIAL}", batch_size=200),
+        "cifar10-c": Preset(
+            {"diversity": 0.4, "fisher": 1.0},
+            f"learning rate of the {_PAPER}; diversity and penalty of {_PORT}: CIFAR-10-C",
+            batch_size=200,
+        ),
+        "cifar100-c": Preset(
+            {"diversity": 0.1, "fisher": 1.0},
+            f"learning rate of the {_PAPER}; diversity and penalty of {_PORT}: CIFAR-100-C",
+            batch_size=200,
+        ),
+        "imagenet": Preset({"optimizer": "sgd", "nesterov": False, "fisher": 2000.0}, _OFFICIAL, batch_size=64),
+    },
+    source_images=2000,
+    source_argument="fisher_loader",
+)
+
+
+@register("eata", _CARD)
 class EATA(SelectiveMethod):
     """ETA's step with a penalty on changes of the parameters that matter most on clean images.
 
@@ -37,43 +60,25 @@ class EATA(SelectiveMethod):
     (``nesterov``). Of their weights for the penalty, 2000 is for ImageNet and 1 for CIFAR.
     """
 
-    source = "Niu et al. 2022"
-    year = 2022
     needs_images = False
-    needs_clean = 2000
-    clean_argument = "fisher_loader"
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, f"learning rate and diversity of the {_PAPER}; penalty of {_OFFICIAL}", batch_size=200),
-        "cifar10-c": Preset(
-            {"diversity": 0.4, "fisher": 1.0},
-            f"learning rate of the {_PAPER}; diversity and penalty of {_PORT}: CIFAR-10-C",
-            batch_size=200,
-        ),
-        "cifar100-c": Preset(
-            {"diversity": 0.1, "fisher": 1.0},
-            f"learning rate of the {_PAPER}; diversity and penalty of {_PORT}: CIFAR-100-C",
-            batch_size=200,
-        ),
-        "imagenet": Preset({"optimizer": "sgd", "nesterov": False, "fisher": 2000.0}, _OFFICIAL, batch_size=64),
-    }
 
     fisher: float = 2000.0  # weight of the penalty
-    nesterov: bool = True  # of SGD
+    nesterov: bool = True  # Nesterov momentum of SGD
 
     def prepare(self) -> None:
         super().prepare()
         self._require_not_negative("fisher")
         self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay, nesterov=self.nesterov)
-        self._told = False
+        self._warned = False
 
-    def begin(self, streams: int) -> dict[str, Tensor]:
-        """Also the Fisher values: zeros before they are estimated."""
-        return super().begin(streams) | {"fisher": torch.zeros_like(self.bank.start).repeat(streams, 1)}
+    def begin(self) -> Mapping[str, Tensor | int]:
+        """Return also the Fisher values: zeros before they are estimated."""
+        return {**super().begin(), "fisher": torch.zeros_like(self.bank.start)}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"fisher": (0, None)}
 
-    def study(self, batches: Iterable[Tensor]) -> None:
+    def fit_source(self, batches: Iterable[Tensor]) -> None:
         self.estimate_fisher(batches)
 
     def estimate_fisher(self, batches: Iterable[Tensor | Sequence[Tensor]]) -> None:
@@ -81,43 +86,43 @@ class EATA(SelectiveMethod):
 
         All streams get the same values; the tower is used with its own norms.
         """
-        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
+        with self._session():
             total, count = torch.zeros_like(self.bank.start), 0
             for batch in batches:
                 images = batch if isinstance(batch, Tensor) else batch[0]
                 self.classifier.check(images)
-                images, mix = self._check(images, [0] * len(images))
-                gradient, *_ = self.sum_gradients(images, mix, self.bank.start.unsqueeze(0), _compare_with_itself)
+                images, batch = self._check(images, [0] * len(images))
+                gradient, *_ = self.tower.sum_gradients(images, self.bank.start.unsqueeze(0), batch, _own_label_loss)
                 total, count = total + (gradient[0] / len(images)).square(), count + 1
             if not count:
                 raise LmrError("Expected at least one batch of clean images to estimate Fisher values, got none.")
             values = total / count
             if not bool(values.isfinite().all()):
                 raise LmrError("The Fisher values of these images are not finite; use other images.")
-            self.state["fisher"].copy_(values)
+            self.state["fisher"] = values.repeat(self.streams, 1)
 
-    def reset(self, streams: Streams = None) -> None:
+    def reset(self, streams: StreamIds = None) -> None:
         """Return all streams, or the named ones, to their start; the Fisher values stay."""
         with self._hold():
             kept = self.state["fisher"].clone()
             super().reset(streams)
-            self.state["fisher"].copy_(kept)
+            self.state["fisher"] = kept
 
-    def penalise(self, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        moved = rows["norms"] - self.bank.start
-        slope = self.fisher * rows["fisher"] * moved
-        return (slope * moved).sum(1), 2 * slope
+    def _penalise(self, state: State) -> tuple[Tensor, Tensor]:
+        moved = state["norms"] - self.bank.start
+        weighted = self.fisher * state["fisher"] * moved
+        return (weighted * moved).sum(1), 2 * weighted
 
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        if not self._told and self.fisher and not bool(self.state["fisher"].any()):
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        if not self._warned and self.fisher and not bool(state["fisher"].any()):
             LOGGER.warning(
                 "eata has no Fisher values, so its step is that of eta; call method.estimate_fisher(batches) with "
                 "clean images before the stream."
             )
-            self._told = True
-        return super().adapt(images, mix)
+            self._warned = True
+        return super().adapt(images, state, streams)
 
 
-def _compare_with_itself(logits: Tensor, index: Tensor) -> tuple[Tensor]:
-    """Cross-entropy of each sample to its own label."""
+def _own_label_loss(logits: Tensor, index: Tensor) -> tuple[Tensor]:
+    """Return the cross-entropy of each sample to its own label."""
     return (F.cross_entropy(logits, logits.detach().argmax(1), reduction="none"),)

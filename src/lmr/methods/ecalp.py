@@ -10,16 +10,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.card import Card, Preset, Scores
 from lmr.core.errors import LmrError
-from lmr.core.method import UNIT, Method, Mix, Prediction, Preset, Ranges
+from lmr.core.method import UNIT, Method, Ranges
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Scores
+from lmr.core.streams import Streams
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details (all benchmarks)"
 _NOBODY, _FAR = -1, -2.0  # a free place in a neighbour list, and its similarity: below every cosine
 
 
-@register("ecalp")
+_CARD = Card(
+    source="Li et al. 2025",
+    year=2025,
+    in_paper=True,
+    presets={
+        "default": Preset({}, _SOURCE, batch_size=1),
+        "cifar10-c": Preset({}, _SOURCE, batch_size=1),
+        "cifar100-c": Preset({}, _SOURCE, batch_size=1),
+        "imagenet": Preset({}, _SOURCE, batch_size=1),
+    },
+)
+
+
+@register("ecalp", _CARD)
 class ECALP(Method):
     """Label propagation over class prompts and all images seen so far; every image is answered from the whole graph.
 
@@ -37,27 +52,18 @@ class ECALP(Method):
     an image costs n * D for its similarities and 2 (iterations - 1) * n * k_image * C for the propagation itself.
     """
 
-    source = "Li et al. 2025"
-    year = 2025
-    in_paper = True
     needs_images = False
     emission = "after"
     scores = Scores.LABELS
-    not_frozen_because = "its answer depends on a graph of images, not on norms, prototypes and a bias alone"
-    one_stream_because = "the graph of a stream grows with it, so the tensors of two streams would differ in length"
+    export_reason = "its answer depends on a graph of images, not on norms, prototypes and a bias alone"
+    single_stream_reason = "the graph of a stream grows with it, so the tensors of two streams would differ in length"
     grows: ClassVar[tuple[str, ...]] = ("features", "images", "similarity", "classes", "cosines", "label", "value")
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE, batch_size=1),
-        "cifar10-c": Preset({}, _SOURCE, batch_size=1),
-        "cifar100-c": Preset({}, _SOURCE, batch_size=1),
-        "imagenet": Preset({}, _SOURCE, batch_size=1),
-    }
 
     k_text: int = 3  # classes an image is linked to
     k_image: int = 8  # images it is linked to, itself among the candidates
     gamma: float = 10.0  # power of every similarity
     alpha: float = 1.0  # share of the propagated labels; the rest stays as it was
-    iterations: int = 3
+    iterations: int = 3  # rounds of propagation
 
     def prepare(self) -> None:
         for key in ("k_text", "k_image", "iterations"):
@@ -68,65 +74,55 @@ class ECALP(Method):
             raise LmrError(f"Expected 'alpha' of ecalp above 0 and up to 1, got {self.alpha}.")
         self.spread = F.normalize(self.classifier.prototypes.var(0), dim=0)
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        return Passes(forwards=1)
-
     def logit_floor(self) -> float:
         return math.log(torch.finfo(self.classifier.prototypes.dtype).tiny)
 
-    def begin(self, streams: int) -> dict[str, Tensor]:
+    def begin(self) -> Mapping[str, Tensor | int]:
         prototypes, few = self.classifier.prototypes, min(self.k_text, self.classifier.classes)
-        number = torch.zeros(streams, 0, 1, dtype=torch.int64, device=prototypes.device)
-        real = prototypes.new_zeros(streams, 0, 1)
+        number = torch.zeros(0, 1, dtype=torch.int64, device=prototypes.device)
+        real = prototypes.new_zeros(0, 1)
         return {
-            "features": real.expand(-1, -1, prototypes.shape[1]).clone(),
-            "images": number.expand(-1, -1, self.k_image).clone(),
-            "similarity": real.expand(-1, -1, self.k_image).clone(),
-            "classes": number.expand(-1, -1, few).clone(),
-            "cosines": real.expand(-1, -1, few).clone(),
-            "label": number[..., 0].clone(),
-            "value": real[..., 0].clone(),
+            "features": real.expand(-1, prototypes.shape[1]),
+            "images": number.expand(-1, self.k_image),
+            "similarity": real.expand(-1, self.k_image),
+            "classes": number.expand(-1, few),
+            "cosines": real.expand(-1, few),
+            "label": number[..., 0],
+            "value": real[..., 0],
         }
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        """Nodes and classes that exist, cosines, labels that are not negative."""
+        """Return the ranges: nodes and classes that exist, cosines, labels that are not negative."""
         last = self.classifier.classes - 1
         own: Ranges = {"features": UNIT, "cosines": UNIT, "classes": (0, last), "label": (0, last), "value": (0, None)}
         own |= {"images": (_NOBODY, state["label"].shape[1] - 1), "similarity": (_FAR, UNIT[1])}
         return super().ranges(state) | own
 
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        graph = {key: self.state[key][0] for key in self.grows}
-        answers, skipped = [], 0
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        graph = {key: state[key][0] for key in self.grows}
+        answers = []
         with torch.no_grad():
             for feature in self.classifier.features(images):
                 logits, new = self._arrive(feature, graph)
                 answers.append(logits)
-                skipped += not new
-                if new:
-                    graph = {"features": append(graph["features"], self._reweight(feature)), **new}
-        self.state |= {key: value.unsqueeze(0) for key, value in graph.items()}  # all at once, or not at all
+                graph = {"features": append(graph["features"], self._reweight(feature)), **new}
         edges = int((graph["images"] != _NOBODY).sum()) + graph["classes"].numel()
-        info = {"stepped": skipped < len(images), "skipped": skipped, "nodes": len(graph["label"]), "edges": edges}
-        return Prediction(torch.stack(answers), info)
+        info = {"nodes": torch.tensor([len(graph["label"])]), "edges": torch.tensor([edges])}
+        new = {key: value.unsqueeze(0) for key, value in graph.items()}
+        return Step(torch.stack(answers), new, info | {"stepped": streams.sizes > 0})
 
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        """Logits as if each image arrived now, alone; the graph stays as it is."""
-        graph = {key: self.state[key][0] for key in self.grows}
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return logits as if each image arrived now, alone."""
+        graph = {key: state[key][0] for key in self.grows}
         return torch.stack([self._arrive(feature, graph)[0] for feature in self.classifier.features(images)])
 
     def _reweight(self, feature: Tensor) -> Tensor:
-        """What an image is compared with by all later ones: [D]."""
+        """Return the vector [D] that all later images are compared with."""
         return F.normalize(self.spread * feature, dim=0)
 
     def _arrive(self, feature: Tensor, graph: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The logits [C] of one unit feature [D], and the graph (without its features) with it as the last node.
-
-        A feature that is not finite gets logits that are not, and no graph.
-        """
+        """Return the logits [C] of a unit feature [D], and the graph (without features) with it as the last node."""
         prototypes, n, k = self.classifier.prototypes, len(graph["features"]), self.k_image
-        if not feature.isfinite().all():
-            return feature.new_full((len(prototypes),), math.nan), {}
         least = graph["similarity"][:, -1]
         nodes, similarity = compare(graph["features"], feature, least, k)
         reached = similarity >= least[nodes]
@@ -136,7 +132,7 @@ class ECALP(Method):
         old = add_row(graph, images=first, similarity=near)
 
         def link(*new: int) -> dict[str, Tensor]:
-            """All neighbour lists after adding new nodes with equal features; they go before their equals."""
+            """Return all neighbour lists after adding new nodes with equal features, which go before their equals."""
             numbers = torch.cat([place.new_tensor(new).expand(len(place), -1), old["images"][place]], 1)
             values = torch.cat([reach.unsqueeze(1).expand(-1, len(new)), old["similarity"][place]], 1)
             changed = dict(zip(("images", "similarity"), rank(numbers, values, k), strict=True))
@@ -153,7 +149,7 @@ class ECALP(Method):
 
 
 def propagate(graph: dict[str, Tensor], count: int, gamma: float, alpha: float, iterations: int) -> Tensor:
-    """Labels [N, count] of N image nodes after some rounds over the symmetric, degree-normalised graph.
+    """Return labels [N, count] of N image nodes after some rounds over the symmetric, degree-normalised graph.
 
     Node i points to ``images[i]`` [k] and to ``classes[i]`` [m]. A class always votes for itself; image i starts with
     ``value[i]`` for class ``label[i]`` and nothing else, which makes the first round a scatter.
@@ -183,7 +179,7 @@ def propagate(graph: dict[str, Tensor], count: int, gamma: float, alpha: float, 
 
 
 def compare(features: Tensor, feature: Tensor, least: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The nodes among n that can matter to a new one, and their similarities [m]: the newest first.
+    """Return the nodes among n that can matter to a new one, and their similarities [m]: the newest first.
 
     Those matter that reach ``least`` [n] or are among the k most similar. A matrix product finds them, with room for
     its rounding; their products are then summed row by row, so that equal features have equal similarities to the last
@@ -199,13 +195,13 @@ def compare(features: Tensor, feature: Tensor, least: Tensor, k: int) -> tuple[T
 
 
 def rank(nodes: Tensor, similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most similar nodes of [..., m], with their similarities; equals stay in order."""
+    """Return the k most similar nodes of [..., m], with their similarities; equals stay in order."""
     best = similarity.sort(descending=True, stable=True)
     return nodes.gather(-1, best.indices[..., :k]), best.values[..., :k]
 
 
 def add_row(graph: dict[str, Tensor], **rows: Tensor) -> dict[str, Tensor]:
-    """The named tables of the graph, each with one more row."""
+    """Return the named tables of the graph, each with one more row."""
     return {key: torch.cat([graph[key], row.unsqueeze(0)]) for key, row in rows.items()}
 
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from lmr.core.bases.selective import SelectiveMethod
-from lmr.core.method import Preset
+from lmr.core.card import Card, Preset
 from lmr.core.registry import register
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
 
-@register("eta")
+_CARD = Card(
+    source="Niu et al. 2022",
+    year=2022,
+    in_paper=True,
+    presets={
+        "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
+        "cifar10-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),
+        "cifar100-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),
+        "imagenet": Preset({"optimizer": "sgd", "lr": 2.5e-4}, _SOURCE, batch_size=64),
+    },
+)
+
+
+@register("eta", _CARD)
 class ETA(SelectiveMethod):
     """Entropy minimisation on the samples that are certain and unlike the average of those accepted before.
 
@@ -22,13 +33,4 @@ class ETA(SelectiveMethod):
     of ETA take 0.4 on CIFAR-10-C and 0.1 on CIFAR-100-C. ``certain`` and ``diverse`` in the info count the samples.
     """
 
-    source = "Niu et al. 2022"
-    year = 2022
-    in_paper = True
     needs_images = False
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
-        "cifar10-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),
-        "cifar100-c": Preset({"optimizer": "adam", "lr": 2.5e-4}, _SOURCE, batch_size=200),
-        "imagenet": Preset({"optimizer": "sgd", "lr": 2.5e-4}, _SOURCE, batch_size=64),
-    }

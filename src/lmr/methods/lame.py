@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lmr.core.bases.transductive import TransductiveMethod
+from lmr.core.card import Card, Preset
 from lmr.core.functional.neighbours import link_nearest
-from lmr.core.method import Preset
 from lmr.core.registry import register
 
 _SOURCE = "fiveai/LAME, its default configuration"
 _TOLERANCE = 1e-8  # relative change of the energy that ends the iterations
 
 
-@register("lame")
+_CARD = Card(
+    source="Boudiaf et al. 2022",
+    year=2022,
+    presets={name: Preset({}, _SOURCE) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")},
+)
+
+
+@register("lame", _CARD)
 class LAME(TransductiveMethod):
     """Laplacian-adjusted maximum likelihood: no weights change, only the assignments of the batch.
 
@@ -27,16 +34,11 @@ class LAME(TransductiveMethod):
     Made for batches in which neighbours are of one class, as in a video.
     """
 
-    source = "Boudiaf et al. 2022"
-    year = 2022
     needs_images = False
-    presets: ClassVar[dict[str, Preset]] = {
-        name: Preset({}, _SOURCE) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")
-    }
 
-    affinity: Literal["rbf", "knn", "linear"] = "rbf"
-    neighbours: int = 5
-    steps: int = 100
+    affinity: Literal["rbf", "knn", "linear"] = "rbf"  # affinity of two images
+    neighbours: int = 5  # nearest images, for the width of "rbf" and the links of "knn"
+    steps: int = 100  # iterations at most
 
     def prepare(self) -> None:
         self._require_count("neighbours", "steps")
@@ -55,7 +57,7 @@ class LAME(TransductiveMethod):
         return assigned
 
     def _relate(self, features: Tensor) -> Tensor:
-        """Affinities [N, N] of unit features [N, D]."""
+        """Return affinities [N, N] of unit features [N, D]."""
         likeness = features @ features.T
         if self.affinity == "linear":
             return likeness

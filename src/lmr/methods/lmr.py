@@ -1,228 +1,212 @@
-"""Local Margin Restoration (LMR), ACM MM 2026.
+"""Local Margin Restoration (LMR), ACM MM 2026. Equation numbers are those of the paper.
 
-For every batch: measure how far each confident sample's plausible classes (the protected set) stand above the hardest
-classes outside it, take one Adam step on the LayerNorm parameters towards a target margin (PMR), let that target shrink
-for classes that have had much of the stream's mass (adaptive margin, AM), answer with the updated tower, and subtract
-the stream's persistent class preference from the answer (bias correction, BC).
-
-Two switches do less than the published method. With ``share`` a part of each stream's images teach: margin, gate, mass,
-loss and step are theirs alone; all images are answered, and all answers count in the bias correction. With ``blocks``
-only the norms of the last blocks, and those after them, adapt; what comes before is computed once.
-
-The state is one row per stream; a batch may mix streams and every stream gets what it would get alone.
+For every batch: measure how far the plausible classes of each confident sample (the candidate set) stand above the
+hardest classes outside it; take one Adam step on the LayerNorm parameters towards a target margin (PMR); let that
+target shrink for classes that hold much of the stream's mass (adaptive margin, AM); answer with the updated tower; and
+subtract the stream's persistent class preference from the answer (bias correction, BC).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from lmr.core.errors import LmrError
-from lmr.core.functional.bias import correct_bias
-from lmr.core.functional.by_stream import choose_rows
-from lmr.core.functional.pace import count_waiting, pace_bias
-from lmr.core.functional.restoration import MarginLook, look_at_margins, weigh_margins
-from lmr.core.functional.teachers import choose_teachers
-from lmr.core.gradient import NormMethod
-from lmr.core.method import COUNTS, SHARES, Mix, Prediction, Preset, Ranges
+from lmr.core.bases.norms import NormMethod
+from lmr.core.card import Card, Preset, Role, Switch
+from lmr.core.functional.candidates import find_candidates
+from lmr.core.functional.pace import USUAL_BATCH, count_waiting, pace_bias, select_samples
+from lmr.core.method import COUNTS, SHARES, Ranges
 from lmr.core.optim import Optimizer
+from lmr.core.prediction import AdaptedParameters, State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Role, read_switches
+from lmr.core.streams import Streams
 
-UNIT = 64  # images in a step of the paper's experiments, for which lr, eta and mu were chosen
 FEW_CLASSES = 30  # below, the values for ten classes suit better than those for 100; see docs/tune.md
-
-
-@register("lmr")
-class LMR(NormMethod):
-    """Local Margin Restoration: protected margins, adaptive targets, bias correction."""
-
-    source = "Huang et al. 2026"
-    year = 2026
-    in_paper = True
-    needs_images = False
-    role = Role.OURS
-    gated = True
-    parts = ("pmr", "am", "bc")
-    swept: ClassVar[dict[str, tuple[str, ...]]] = {"delta": ("delta",), "negatives": ("negatives", "positives")}
-    added = ("pace", "share", "blocks")
-    switches, switches_source = read_switches(__file__)
-    many_streams = True
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, "paper, Implementation details: CIFAR-100-C and ImageNet-C"),
-        "cifar10-c": Preset({"gamma0": 0.3, "beta": 3.0}, "paper, Implementation details"),
-        "cifar100-c": Preset({}, "paper, Implementation details"),
-        "imagenet": Preset({}, "paper, Implementation details: ImageNet-C"),
+_CIFAR10 = {"gamma0": 0.3, "beta": 3.0}
+_PAPER = "paper, Implementation details"
+_CARD = Card(
+    source="Huang et al. 2026",
+    year=2026,
+    role=Role.OURS,
+    in_paper=True,
+    presets={
+        "default": Preset({}, f"{_PAPER}: CIFAR-100-C and ImageNet-C"),
+        "cifar10-c": Preset(_CIFAR10, _PAPER),
+        "cifar100-c": Preset({}, _PAPER),
+        "imagenet": Preset({}, f"{_PAPER}: ImageNet-C"),
         "imagenet-variants": Preset({"lr": 1.5e-3}, "paper's source, appendix: ImageNet-A, -R, -Sketch and -V2"),
-    }
+    },
+    parts=("pmr", "am", "bc"),
+    swept={"delta": ("delta",), "negatives": ("negatives", "positives")},
+    switches=(  # shares of the gain, measured on drawings and photographs: docs/cost.md
+        Switch({}, 1.0),
+        Switch({"emit": "before"}, 0.92),
+        Switch({"share": 0.5}, 0.80),
+        Switch({"share": 0.25}, 0.65),
+        Switch({"share": 0.25, "emit": "before"}, 0.61),
+        Switch({"pmr": False}, 0.49),
+    ),
+)
 
-    lr: float = 1e-3
-    delta: float = 0.03  # width of the protected set, in cosine units
-    negatives: int = 5  # hardest classes outside it
-    tau: float = 0.3  # confidence below which a sample is left out of the loss
-    gamma0: float = 4.0  # target margin of a class with its fair share
-    beta: float = 1.0  # how fast the target falls with a class's share
-    eta: float = 0.05  # gain of the bias correction
-    mu: float = 0.8  # memory of its running prediction
-    clip: float = 2.0  # largest bias
-    eps: float = 1e-6
-    pmr: bool = True
-    am: bool = True
-    bc: bool = True
-    positives: Literal["gap", "top1"] = "gap"
-    emit: Literal["after", "before"] = "after"
-    pace: Literal["batch", "image"] = "batch"  # what lr, eta and mu are counted by; "image": they hold for 64 images
-    share: float = 1.0  # of each stream's images in a batch that teach, evenly spaced
-    blocks: int | None = None  # how many of the last blocks adapt; None: the whole tower
 
-    @classmethod
-    def choose_values(cls, classes: int) -> dict[str, Any]:
-        """The published values for ten classes where there are few; docs/tune.md shows what the limit rests on."""
-        return dict(cls.presets["cifar10-c"].values) if classes < FEW_CLASSES else {}
+@register("lmr", _CARD)
+class LMR(NormMethod):
+    """Local Margin Restoration: protected margins, adaptive targets, bias correction.
+
+    With ``share`` below 1, only that share of each stream's samples enters margin, mass, loss and step; all images are
+    answered, and all answers enter the bias correction. With ``pace="image"``, lr, eta and mu hold for 64 images.
+    """
+
+    needs_images = False
+
+    lr: float = 1e-3  # learning rate of Adam
+    delta: float = 0.03  # width of the candidate set, in cosines (eq. 5)
+    negatives: int = 5  # K, the number of hardest classes outside the candidate set (eq. 8)
+    tau: float = 0.3  # confidence below which a sample does not enter the loss (eq. 10)
+    gamma0: float = 4.0  # target margin of a class with its fair share of the mass (eq. 14)
+    beta: float = 1.0  # how fast the target falls with a class's share of the mass (eq. 14)
+    eta: float = 0.05  # step size of the bias correction (eq. 17)
+    mu: float = 0.8  # memory of the running prediction (eq. 16)
+    clip: float = 2.0  # largest absolute bias
+    eps: float = 1e-6  # epsilon of all equations
+    pmr: bool = True  # protected margin restoration: the step on the norms
+    am: bool = True  # adaptive margin: the target depends on the class's share of the mass
+    bc: bool = True  # bias correction of the answers
+    positives: Literal["gap", "top1"] = "gap"  # candidate set by the gap delta, or the top class alone
+    emit: Literal["after", "before"] = "after"  # answer with the norms after or before the step
+    pace: Literal["batch", "image"] = "batch"  # lr, eta and mu hold for a batch, or for 64 images
+    share: float = 1.0  # share of each stream's samples in a batch that enter the loss, evenly spaced
 
     def prepare(self) -> None:
         self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")
-        for key in ("tau", "mu"):
-            if not 0 <= getattr(self, key) < 1:
-                raise LmrError(f"Expected {key!r} of lmr from 0 to below 1, got {getattr(self, key)}.")
-        smallest = torch.finfo(self.classifier.prototypes.dtype).tiny
-        if self.negatives < 1 or self.eps < smallest:
-            raise LmrError(f"Expected at least one negative and an eps of at least {smallest:.0e} for lmr.")
-        if not 0 < self.share <= 1:
-            raise LmrError(f"Expected 'share' of lmr above 0 and at most 1, got {self.share}.")
-        if self.blocks is not None and self.blocks < 1:
-            raise LmrError(f"Expected at least one block in 'blocks' of lmr, got {self.blocks}.")
-        self.optim = Optimizer("adam", self.lr, unit=1 if self.pace == "batch" else UNIT)
+        self._require_between(0, 1 - 1e-9, "tau", "mu")
+        self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "eps", "share")
+        self._require_count("negatives", most=10**9)
+        self.optim = Optimizer("adam", self.lr, unit=1 if self.pace == "batch" else USUAL_BATCH)
         if self.pmr:
             super().prepare()
+
+    def begin(self) -> Mapping[str, Tensor | int]:
+        zeros = self.classifier.prototypes.new_zeros(self.classifier.classes)
+        norms = super().begin() if self.pmr else {}
+        return {**norms, "mass": zeros, "bias": zeros, "running": zeros, "images": 0, "waiting": 0}
+
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        own: Ranges = {"mass": (0, None), "bias": (-self.clip, self.clip), "running": SHARES}
+        return super().ranges(state) | own | {"images": COUNTS, "waiting": COUNTS}
+
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        new: State = {"images": state["images"] + streams.sizes}
+        if self.pmr:
+            restored, logits, stale, info = self._restore_margins(images, state, streams)  # eqs. 5-14
+            new |= restored
+            norms = new.get("norms", state["norms"]) if self.emit == "after" else state["norms"]
+            logits = self.tower.recompute_logits(logits, stale, images, norms, streams)  # eq. 2, second forward
+        else:
+            logits, info = self.classifier(images), {}
+        logits = logits + streams.spread(state["bias"])  # eq. 15
+        if self.bc:
+            eta, mu = self.eta, self.mu
+            if self.pace == "image":
+                eta, mu = pace_bias(state["images"], streams, eta, mu)
+            mean, first = streams.mean(logits.softmax(1)), (state["images"] == 0).unsqueeze(1)
+            new["running"] = mean.where(first, mu * state["running"] + (1 - mu) * mean)  # eq. 16
+            bias = state["bias"] - eta * (new["running"] + self.eps).log()  # eq. 17
+            new["bias"] = (bias - bias.mean(1, keepdim=True)).clamp(-self.clip, self.clip)  # P of eq. 17
+        return Step(logits, new, info)
+
+    def _restore_margins(
+        self, images: Tensor, state: State, streams: Streams
+    ) -> tuple[State, Tensor, Tensor, dict[str, Tensor]]:
+        """Take the step on the norms.
+
+        Returns the new state, the logits [B, C] before the step, which of them [B] must be recomputed, and facts [A].
+        """
+        selected = select_samples(streams, self.share)
+        chosen, some = (images, streams) if self.share == 1 else (images[selected], streams.take(selected))
+        measured = self.tower.measure(chosen, state["norms"], some, self._measure)  # eqs. 2, 5-8, 10; first forward
+        margin, reliable, before, weight, top, size = measured.values
+        mass = state["mass"] + some.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))  # eq. 12
+        target = self._adapt_margin(mass, weight, top, some) if self.am else torch.full_like(margin, self.gamma0)
+        total = some.sum(weight) + self.eps
+        loss = some.sum(-weight * F.logsigmoid(margin - target)) / total  # eqs. 9, 11; softplus(target - margin)
+        gradient = -weight * (target - margin).sigmoid() / some.spread(total)  # of the loss along the margins
+        stepped, taken = some.sum(weight) > 0, count_waiting(state["waiting"], streams)
+        new = {"mass": mass, "waiting": taken.masked_fill(stepped, 0)}
+        if bool(stepped.any()):
+            taken = taken if self.pace == "image" else torch.ones_like(taken)
+            new |= self.optim.descend(state, measured.pull_back(gradient), stepped, taken)
+        logits = before.new_zeros(len(images), before.shape[1])
+        logits[selected] = before
+        stale = ~selected | streams.spread(stepped) if self.emit == "after" else ~selected
+        info = {"gate_share": some.mean(reliable), "protected_size": some.mean(size), "loss": loss, "stepped": stepped}
+        return new, logits, stale, info
+
+    def _measure(self, cosines: Tensor) -> tuple[Tensor, ...]:
+        """Return each sample's margin, whether it enters the loss, logits, weight, top class and size of its set."""
+        logits, fixed = self.classifier.logits(cosines), cosines.detach()
+        candidates = find_candidates(fixed, self.delta, self.positives)  # eq. 5
+        margin, found = measure_margin(logits, fixed, candidates, self.negatives, self.eps)  # eqs. 6-8
+        confidence = logits.detach().softmax(1).amax(1)
+        weight = ((confidence - self.tau) / (1 - self.tau)).clamp(min=0) * found  # eq. 10
+        return margin, weight > 0, logits, weight, fixed.argmax(1), candidates.sum(1)
+
+    def _adapt_margin(self, mass: Tensor, weight: Tensor, top: Tensor, streams: Streams) -> Tensor:
+        """Return the target margin [B] of each sample by its class's share of the mass [A, C], less its own weight.
+
+        A class with exactly its fair share 1/C gets ``gamma0``; a class with more mass gets a smaller target.
+        """
+        own = (mass[streams.index, top] - weight).clamp(min=0)
+        rest = (streams.spread(mass.sum(1)) - weight).clamp(min=0)
+        share = own / (rest + self.eps)  # eq. 13
+        return self.gamma0 - self.beta * math.log(mass.shape[1]) - self.beta * (share + self.eps).log()  # eq. 14
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        logits = self.tower.logits(images, state["norms"], streams) if self.pmr else self.classifier(images)
+        return logits + streams.spread(state["bias"])  # eq. 15
+
+    def _export(self, state: State) -> AdaptedParameters:
+        return dataclasses.replace(super()._export(state), offset=state["bias"][0].clone())
+
+    @classmethod
+    def choose_values(cls, classes: int) -> dict[str, Any]:
+        return dict(_CIFAR10) if classes < FEW_CLASSES else {}
 
     @property
     def trainable(self) -> int:
         return super().trainable if self.pmr else 0
 
     @property
-    def last_blocks(self) -> int | None:
-        return self.blocks
-
-    @property
     def margin_width(self) -> float:
         return self.delta
-
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        if not self.pmr:
-            return Passes(forwards=1)
-        learning = min(learning, self.share)
-        again = self.share if learning > 0 and self.emit == "after" else 0.0  # teachers come twice
-        return Passes(forwards=1 + again, backwards=learning, blocks=self.blocks, share=self.share)
 
     def logit_offset(self) -> Tensor:
         return self.state["bias"]
 
-    def begin(self, streams: int) -> dict[str, Tensor]:
-        prototypes = self.classifier.prototypes
-        per_class = prototypes.new_zeros(streams, self.classifier.classes)
-        counts = torch.zeros(streams, dtype=torch.int64, device=prototypes.device)
-        state = {"batches": counts, "bias": per_class, "running": per_class.clone()}
-        if self.pace == "image":
-            state |= {"images": counts.clone()} | ({"waiting": counts.clone()} if self.pmr else {})
-        return state | super().begin(streams) | {"mass": per_class.clone()} if self.pmr else state
 
-    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        own: Ranges = {
-            "batches": COUNTS,
-            "images": COUNTS,
-            "waiting": COUNTS,
-            "bias": (-self.clip, self.clip),
-            "running": SHARES,
-            "mass": (0, None),
-        }
-        return super().ranges(state) | own
+def measure_margin(
+    logits: Tensor, cosines: Tensor, candidates: Tensor, negatives: int, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return the margin s+ - s- [B] of every sample, and whether it has a negative at all: bool [B].
 
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        old = self.take(mix)
-        if self.pmr:
-            logits, new, report, sound = self._restore_margins(images, mix, old)
-        else:
-            with torch.no_grad():
-                logits = self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
-            new, report, sound = {}, {}, torch.ones_like(mix.active, dtype=torch.bool)
-        emitted = logits + old["bias"][mix.index]
-        sound &= mix.all(emitted.isfinite().all(1))
-        if self.bc:
-            mean, started = mix.mean(emitted.softmax(1)), old["batches"] > 0
-            eta, mu = self._pace_bias(old, mix)
-            new["bias"], new["running"] = correct_bias(
-                old["bias"], old["running"], started, mean, eta, mu, self.clip, self.eps
-            )
-        new["batches"] = old["batches"] + 1
-        if self.pace == "image":
-            new["images"] = old["images"] + mix.sizes
-        counted = ("batches", "images", "waiting", "bias", "running", "mass")
-        sound &= self.find_sound({key: new[key] for key in counted if key in new})
-        # A stream that is not sound keeps its whole state; the others continue.
-        self.put({key: choose_rows(sound, value, old[key]) for key, value in new.items()}, mix)
-        if self.pmr:
-            report |= {"stepped": report["stepped"] & sound, "drift": self.drift(mix)}
-        return Prediction(emitted, self.summarise(report | {"finite": sound}, mix))
+    A sample without a negative (every class is a candidate) has margin 0 and no gradient.
+    """
+    log_q = logits.detach().log_softmax(1)
+    total = (log_q.exp() * candidates).sum(1, keepdim=True)
+    positive = _masked_logsumexp(logits + log_q - (total + eps).log(), candidates)  # eqs. 6, 7
+    hardest, where = cosines.masked_fill(candidates, -torch.inf).topk(min(negatives, cosines.shape[1]), dim=1)
+    real = hardest > -torch.inf
+    count = real.sum(1)
+    negative = _masked_logsumexp(logits.gather(1, where), real) - count.clamp(min=1).to(logits.dtype).log()  # eq. 8
+    return torch.where(count > 0, positive - negative, 0.0), count > 0
 
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        rows = self.take(mix)
-        if self.pmr:
-            cosines = self.image_cosines(self.approach(images), rows["norms"], mix.index)
-        else:
-            cosines = self.classifier.cosines(self.classifier.features(images))
-        return self.classifier.logits(cosines) + rows["bias"][mix.index]
 
-    def _pace_bias(self, old: dict[str, Tensor], mix: Mix) -> tuple[float | Tensor, float | Tensor]:
-        """The gain and the memory of the bias correction for this batch."""
-        if self.pace == "batch":
-            return self.eta, self.mu
-        return pace_bias(old["images"], mix.sizes, self.eta, self.mu, UNIT)
-
-    def _restore_margins(
-        self, images: Tensor, mix: Mix, old: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """One step on the norms: logits to emit without bias, the new state, a report, which streams are sound [A]."""
-        images = self.approach(images)
-        teach = choose_teachers(mix.index, mix.count, self.share)
-        lesson, lent = (images, mix) if self.share == 1 else (images[teach], Mix(mix.active, mix.index[teach]))
-        traced = self.trace(lesson, lent, old["norms"], self._look)
-        look = MarginLook(*traced.values)
-        mass, loss, slope = weigh_margins(look, lent.index, old["mass"], self.gamma0, self.beta, self.eps, self.am)
-        new, sound = {"mass": mass}, loss.isfinite()
-        wanted = sound & (lent.sum(look.weight) > 0)
-        stepped = torch.zeros_like(wanted)
-        taken = 1 if self.pace == "batch" else count_waiting(old["waiting"], mix.sizes, UNIT)
-        if bool(look.passes.any()):
-            moved, stepped = self.propose(old, traced.pull_back(slope), wanted, taken)
-            new |= moved
-            sound &= stepped | ~wanted
-        if isinstance(taken, Tensor):
-            new["waiting"] = taken.masked_fill(stepped, 0)
-        del traced, lesson  # the memory of the first forward serves the second
-        logits = look.logits.new_empty(len(images), self.classifier.classes)
-        logits[teach] = look.logits
-        if self.emit == "before":
-            logits = self.ask_again(images, ~teach, old["norms"], logits, mix)
-        else:
-            known, now = logits, new.get("norms", old["norms"])
-            logits = self.ask_again(images, ~teach | stepped[mix.index], now, known, mix)
-            lost = stepped & ~mix.all(logits.isfinite().all(1))  # these are answered as they were before the step
-            if bool(lost.any()):
-                known = self.ask_again(images, ~teach & lost[mix.index], old["norms"], known, mix)
-                logits = torch.where(lost[mix.index].unsqueeze(1), known, logits)
-                sound &= ~lost
-        report = {
-            "gate_share": lent.mean(look.passes),
-            "protected_size": lent.mean(look.protected),
-            "loss": loss,
-            "stepped": stepped,
-        }
-        return logits, new, report, sound
-
-    def _look(self, cosines: Tensor) -> MarginLook:
-        logits = self.classifier.logits(cosines)
-        return look_at_margins(logits, cosines, self.delta, self.negatives, self.tau, self.eps, self.positives)
+def _masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the logsumexp [B] over the classes in ``mask``; finite with zero gradient where there are none."""
+    return values.masked_fill(~mask, torch.finfo(values.dtype).min / 4).logsumexp(-1)

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from lmr.core.bases.norms import NormMethod
+from lmr.core.bases.views import EpisodicMethod
+from lmr.core.card import Card, Preset
 from lmr.core.functional.views import marginal_entropy
-from lmr.core.gradient import NormMethod
 from lmr.core.locks import hold
-from lmr.core.method import Mix, Preset
 from lmr.core.optim import Optimizer, OptimizerName
 from lmr.core.placement import widen
+from lmr.core.prediction import State
 from lmr.core.registry import register
-from lmr.core.traits import Passes
-from lmr.core.views.view_method import EpisodicMethod
+from lmr.core.streams import Streams
 
 _SOURCE = "the authors' released code"
 
 
-@register("memo")
+_CARD = Card(
+    source="Zhang et al. 2022",
+    year=2022,
+    presets={
+        "default": Preset({}, _SOURCE + ": transformers on ImageNet", batch_size=1),
+        "imagenet": Preset({}, _SOURCE + ": transformers on ImageNet", batch_size=1),
+        "resnet50": Preset(
+            {"optimizer": "sgd", "lr": 2.5e-4, "weight_decay": 0.0}, _SOURCE + ": ResNet-50", batch_size=1
+        ),
+        "resnet26": Preset(
+            {"optimizer": "sgd", "lr": 5e-3, "weight_decay": 0.0, "views": 32},
+            _SOURCE + ": ResNet-26 on CIFAR-10",
+            batch_size=1,
+        ),
+    },
+)
+
+
+@register("memo", _CARD)
 class MEMO(EpisodicMethod, NormMethod):
     """One step for each image, from the original weights, on the marginal entropy over ``views`` AugMix views.
 
@@ -34,28 +53,14 @@ class MEMO(EpisodicMethod, NormMethod):
     its parameters, as in the paper; the optimiser is that of the paper's transformers.
     """
 
-    source = "Zhang et al. 2022"
-    year = 2022
     mixes = True
     fill = (128.0, 0.0, 0.0)  # the released code names the colour 128, which Pillow takes for this red
-    not_frozen_because = "it adapts to every image anew and keeps nothing"
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ": transformers on ImageNet", batch_size=1),
-        "imagenet": Preset({}, _SOURCE + ": transformers on ImageNet", batch_size=1),
-        "resnet50": Preset(
-            {"optimizer": "sgd", "lr": 2.5e-4, "weight_decay": 0.0}, _SOURCE + ": ResNet-50", batch_size=1
-        ),
-        "resnet26": Preset(
-            {"optimizer": "sgd", "lr": 5e-3, "weight_decay": 0.0, "views": 32},
-            _SOURCE + ": ResNet-26 on CIFAR-10",
-            batch_size=1,
-        ),
-    }
+    export_reason = "it adapts to every image anew and keeps nothing"
 
-    lr: float = 1e-5
-    optimizer: OptimizerName = "adamw"
-    weight_decay: float = 0.01
-    weights: Literal["norms", "all"] = "norms"
+    lr: float = 1e-5  # learning rate
+    optimizer: OptimizerName = "adamw"  # adam, adamw, or sgd without momentum
+    weight_decay: float = 0.01  # weight decay of the optimiser
+    weights: Literal["norms", "all"] = "norms"  # parameters of the image tower that adapt
 
     def prepare(self) -> None:
         self._require_not_negative("lr", "weight_decay")
@@ -66,31 +71,23 @@ class MEMO(EpisodicMethod, NormMethod):
     def trainable(self) -> int:
         return len(self._find_start())
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        return Passes(forwards=self.views + 1, backwards=self.views)
+    def solve(self, images: Tensor, state: State, streams: Streams) -> tuple[Tensor, dict[str, Tensor]]:
+        solved = [self._solve_image(views) for views in self._iterate_views(images, state, streams)]
+        logits, losses = (torch.cat(part) for part in zip(*solved, strict=True))
+        return logits, {"loss": losses, "stepped": logits.isfinite().all(1)}
 
-    def solve(self, images: Tensor, mix: Mix) -> tuple[Tensor, dict[str, Tensor]]:
-        solved = [self._solve_image(views) for views in self.iterate_views(images, mix)]
-        logits, losses, stepped = (torch.cat(part) for part in zip(*solved, strict=True))
-        return logits, {"loss": losses, "stepped": stepped}
-
-    def count_made(self) -> int:
+    def _count_made(self) -> int:
         return self.views
 
-    def _solve_image(self, views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The image's logits [1, C] after the step, the loss [1], and whether there was a step: bool [1].
-
-        A step to parameters without a finite answer is not taken.
-        """
-        start, image = self._find_start(), views[:1]
+    def _solve_image(self, views: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the image's logits [1, C] after the step, and the loss [1]."""
+        start = self._find_start()
         with torch.enable_grad():
             row = start.clone().requires_grad_()
             loss = marginal_entropy(self._compare(views[1:] if len(views) > 1 else views, row))
             (gradient,) = torch.autograd.grad(loss, row)
         with torch.no_grad():
-            logits = self._compare(image, self._move(start, gradient))
-            stepped = logits.isfinite().all(1)
-            return logits if bool(stepped) else self._compare(image, start), loss.detach().view(1), stepped
+            return self._compare(views[:1], self._move(start, gradient)), loss.detach().view(1)
 
     def _move(self, start: Tensor, gradient: Tensor) -> Tensor:
         if self.optimizer == "sgd":  # without momentum
@@ -99,17 +96,17 @@ class MEMO(EpisodicMethod, NormMethod):
         return self.optim.step(rows, gradient.unsqueeze(0), self.optim.begin(rows))[0][0]
 
     def _find_start(self) -> Tensor:
-        """The original parameters [P] that adapt."""
+        """Return the original parameters [P] that adapt."""
         if self.weights == "norms":
             return self.bank.start
         values = [value.detach().flatten() for value in self.classifier.encoder.parameters()]
         return torch.cat([value.to(widen(value.dtype)) for value in values])  # a step of 1e-5 is lost in half precision
 
     def _compare(self, images: Tensor, row: Tensor) -> Tensor:
-        """Logits [n, C] with the parameters of the image tower in a row [P]."""
+        """Return logits [n, C] with the parameters of the image tower in a row [P]."""
         if self.weights == "norms":
             index = torch.zeros(len(images), dtype=torch.int64, device=images.device)
-            return self.classifier.logits(self.image_cosines(images, row.unsqueeze(0), index))
+            return self.tower.logits(images, row.unsqueeze(0), Streams(index[:1], index))
         own = dict(self.classifier.encoder.named_parameters())
         pieces = torch.split(row, [value.numel() for value in own.values()])
         given = {key: piece.view_as(own[key]).to(own[key].dtype) for key, piece in zip(own, pieces, strict=True)}

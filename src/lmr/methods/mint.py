@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.batch import FrozenAnswer
+from lmr.core.bases.norms import NormMethod
+from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
-from lmr.core.functional.by_stream import choose_rows
-from lmr.core.gradient import NormMethod
-from lmr.core.method import COUNTS, UNIT, Mix, Prediction, Preset, Ranges
+from lmr.core.method import COUNTS, UNIT, Ranges
+from lmr.core.prediction import AdaptedParameters, State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes
+from lmr.core.streams import Streams
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
 
-@register("mint")
+_CARD = Card(
+    source="Bao et al. 2025",
+    year=2025,
+    in_paper=True,
+    presets={
+        "default": Preset({}, _SOURCE + ": all benchmarks"),
+        "cifar10-c": Preset({"lr": 7e-3, "prior": 10000.0}, _SOURCE),
+        "cifar100-c": Preset({"lr": 7e-3, "prior": 10000.0}, _SOURCE),
+        "imagenet": Preset({"lr": 7e-3, "prior": 10000.0}, _SOURCE),
+    },
+)
+
+
+@register("mint", _CARD)
 class MINT(NormMethod):
     """Larger variance between pseudo-classes: one step from the original norms per batch, prototypes mixed with means.
 
@@ -37,21 +49,11 @@ class MINT(NormMethod):
     the text mixed with the present post means; before the first step that is the zero-shot classifier.
     """
 
-    source = "Bao et al. 2025"
-    year = 2025
-    in_paper = True
     needs_images = False
     emission = "after"
-    many_streams = True
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ": all benchmarks"),
-        "cifar10-c": Preset({"lr": 7e-3, "prior": 10000.0}, _SOURCE),
-        "cifar100-c": Preset({"lr": 7e-3, "prior": 10000.0}, _SOURCE),
-        "imagenet": Preset({"lr": 7e-3, "prior": 10000.0}, _SOURCE),
-    }
 
-    lr: float = 7e-3
-    prior: float = 10000.0  # how many images the text is worth
+    lr: float = 7e-3  # size of the one step from the original norms
+    prior: float = 10000.0  # number of images that the text counts for
 
     def prepare(self) -> None:
         self._require_not_negative("lr")
@@ -60,16 +62,12 @@ class MINT(NormMethod):
             raise LmrError(f"Expected 'prior' of mint to be finite and above 0, got {self.prior}.")
         super().prepare()
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        return Passes(forwards=2, backwards=1)
-
-    def begin(self, streams: int) -> dict[str, Tensor]:
+    def begin(self) -> Mapping[str, Tensor | int]:
         prototypes = self.classifier.prototypes
-        counts = torch.zeros(streams, len(prototypes), dtype=torch.int64, device=prototypes.device)
-        means = prototypes.new_zeros(streams, *prototypes.shape)
-        gradient = torch.zeros_like(self.bank.start).repeat(streams, 1)
-        state = {"batches": counts[:, 0].clone(), "gradient": gradient, "pre_means": means, "pre_counts": counts}
-        return state | {"post_means": means.clone(), "post_counts": counts.clone()}
+        counts = torch.zeros(len(prototypes), dtype=torch.int64, device=prototypes.device)
+        means = torch.zeros_like(prototypes)
+        state = {"batches": 0, "gradient": torch.zeros_like(self.bank.start), "pre_means": means, "pre_counts": counts}
+        return {**state, "post_means": means, "post_counts": counts}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         own: Ranges = {
@@ -81,84 +79,81 @@ class MINT(NormMethod):
         }
         return super().ranges(state) | own
 
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        old, norms = self.take(mix), self.bank.start.repeat(mix.count, 1).requires_grad_()
-        with torch.enable_grad():
-            features = self.image_features(images, norms, mix.index)
-            labels = self._label(features.detach())
-            means, counts = _join(old["pre_means"], old["pre_counts"], features.detach(), labels, mix)
-            loss = -_spread(features, labels, means, counts, mix)
-            (gradient,) = torch.autograd.grad(loss.sum(), norms)
-        loss = loss.detach()
-        del features  # the memory of the first forward serves the second
-        batches = old["batches"] + 1
-        gradient = old["gradient"].lerp(gradient, 1 / batches.unsqueeze(1).to(gradient.dtype))
-        new = {"pre_means": means, "pre_counts": counts, "batches": batches, "gradient": gradient}
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        loss, gradient, labels, new = self._differentiate(images, state, streams)
+        batches = state["batches"] + 1
+        gradient = state["gradient"].lerp(gradient, 1 / batches.unsqueeze(1).to(gradient.dtype))
         with torch.no_grad():
-            moved = self._move(gradient)
-            features = self.image_features(images, moved, mix.index)
-            seen = _join(old["post_means"], old["post_counts"], features, self._label(features), mix)
-            new["post_means"], new["post_counts"] = seen
-            logits = self._score(features, *seen, mix)
-            stepped = self.find_sound(new | {"norms": moved}) & mix.all(logits.isfinite().all(1))
-            if not bool(stepped.all()):
-                logits = torch.where(stepped[mix.index].unsqueeze(1), logits, self.answer(images, mix))
-        self.put({key: choose_rows(stepped, value, old[key]) for key, value in new.items()}, mix)
-        count = self.take(mix, "post_counts")["post_counts"].sum(1).cpu().double()
-        classes = torch.tensor([len(set(labels[mix.index == k].tolist())) for k in range(mix.count)])
-        report = {"loss": loss, "classes": classes, "rho": count / (self.prior + count), "stepped": stepped}
-        return Prediction(logits, self.summarise(report, mix))
+            features = self.tower.features(images, self._move(gradient), streams)
+            means, counts = _join(state["post_means"], state["post_counts"], features, self._label(features), streams)
+            logits = self._score(features, means, counts, streams)
+        new |= {"batches": batches, "gradient": gradient, "post_means": means, "post_counts": counts}
+        count = counts.sum(1).cpu().double()
+        classes = torch.tensor([len(set(streams.pick(labels, k).tolist())) for k in range(streams.count)])
+        info = {"loss": loss, "classes": classes, "rho": count / (self.prior + count), "stepped": streams.sizes > 0}
+        return Step(logits, new, info)
 
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        rows = self.take(mix)
-        features = self.image_features(images, self._move(rows["gradient"]), mix.index)
-        return self._score(features, rows["post_means"], rows["post_counts"], mix)
+    def _differentiate(
+        self, images: Tensor, state: State, streams: Streams
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """Return loss [A] and gradient [A, P] at the original norms, the pseudo-labels [B], and the new pre means."""
+        norms = self.bank.start.repeat(streams.count, 1).requires_grad_()
+        with torch.enable_grad():
+            features = self.tower.features(images, norms, streams)
+            labels = self._label(features.detach())
+            means, counts = _join(state["pre_means"], state["pre_counts"], features.detach(), labels, streams)
+            loss = -_spread(features, labels, means, counts, streams)
+            (gradient,) = torch.autograd.grad(loss.sum(), norms)
+        return loss.detach(), gradient, labels, {"pre_means": means, "pre_counts": counts}
 
-    def settle(self, stream: int) -> FrozenAnswer:
-        norms = self.name_norms(self._move(self.state["gradient"][stream]))
-        mixed = self._mix(self.state["post_means"][stream], self.state["post_counts"][stream].sum())
-        return FrozenAnswer(mixed, None, norms, from_prompts=False)
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        features = self.tower.features(images, self._move(state["gradient"]), streams)
+        return self._score(features, state["post_means"], state["post_counts"], streams)
+
+    def _export(self, state: State) -> AdaptedParameters:
+        norms = self._name_norms(self._move(state["gradient"][0]))
+        mixed = self._mix(state["post_means"][0], state["post_counts"][0].sum())
+        return AdaptedParameters(mixed, norms=norms, from_prompts=False)
 
     def _label(self, features: Tensor) -> Tensor:
         return self.classifier.cosines(features).argmax(1)
 
     def _move(self, gradient: Tensor) -> Tensor:
-        """The original norms after the first step of Adam along the gradient: [A, P]."""
+        """Return the original norms after the first step of Adam along the gradient: [A, P]."""
         return self.bank.start - self.lr * gradient / (gradient.abs() + 1e-8)
 
-    def _score(self, features: Tensor, means: Tensor, counts: Tensor, mix: Mix) -> Tensor:
-        """Logits by the mixed prototypes."""
+    def _score(self, features: Tensor, means: Tensor, counts: Tensor, streams: Streams) -> Tensor:
+        """Return logits by the mixed prototypes."""
         mixed = self._mix(means, counts.sum(1).view(-1, 1, 1))
-        if mix.count == 1:
+        if streams.count == 1:
             return self.classifier.logits(features @ mixed[0].T)
         cosines = features.new_empty(len(features), len(self.classifier.prototypes))
-        for k in range(mix.count):
-            own = mix.index == k
-            cosines[own] = features[own] @ mixed[k].T
+        for k, own in enumerate(mixed):
+            cosines[streams.index == k] = streams.pick(features, k) @ own.T
         return self.classifier.logits(cosines)
 
     def _mix(self, means: Tensor, count: Tensor) -> Tensor:
-        """Text and means [..., C, D] mixed; as only the direction counts, both parts are divided by 1 - rho."""
+        """Return text and means [..., C, D] mixed. Both parts are divided by 1 - rho, as only the direction counts."""
         return F.normalize(self.classifier.prototypes + count.to(means.dtype) / self.prior * means, dim=-1)
 
 
-def _join(means: Tensor, counts: Tensor, features: Tensor, labels: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
-    """Class means [A, C, D] and counts [A, C] after adding a batch [B, D] of labelled features."""
-    place = mix.index * counts.shape[1] + labels
+def _join(means: Tensor, counts: Tensor, features: Tensor, labels: Tensor, streams: Streams) -> tuple[Tensor, Tensor]:
+    """Return class means [A, C, D] and counts [A, C] after adding a batch [B, D] of labelled features."""
+    place = streams.index * counts.shape[1] + labels
     fresh = torch.bincount(place, minlength=counts.numel()).view_as(counts)
     sums = torch.zeros_like(means).flatten(0, 1).index_add(0, place, features).view_as(means)
     counts = counts + fresh
     return means + (sums - fresh.unsqueeze(2) * means) / counts.clamp(min=1).unsqueeze(2), counts
 
 
-def _spread(features: Tensor, labels: Tensor, means: Tensor, counts: Tensor, mix: Mix) -> Tensor:
-    """Variance between classes, total less within: sum of w (|z - all|^2 - |z - own|^2) with constant means, [A].
+def _spread(features: Tensor, labels: Tensor, means: Tensor, counts: Tensor, streams: Streams) -> Tensor:
+    """Return the variance [A] between classes: sum of w (|z - all|^2 - |z - own|^2) with constant means.
 
     Written as w (2 z - own - all) (own - all). With a single class, own and all are equal to the bit, and
     the gradient is exactly 0: no noise for a step of signs. The weights w give each class of this batch the same total.
     """
-    present = torch.bincount(mix.index * counts.shape[1] + labels, minlength=counts.numel()).view_as(counts)
-    weight = 1 / (present.count_nonzero(1)[mix.index] * present[mix.index, labels]).to(features.dtype)
+    present = torch.bincount(streams.index * counts.shape[1] + labels, minlength=counts.numel()).view_as(counts)
+    weight = 1 / (present.count_nonzero(1)[streams.index] * present[streams.index, labels]).to(features.dtype)
     shares = counts.to(means.dtype) / counts.sum(1, keepdim=True)
-    own, everything = means[mix.index, labels], (shares.unsqueeze(1) @ means).squeeze(1)[mix.index]
-    return mix.sum(weight * ((2 * features - own - everything) * (own - everything)).sum(1))
+    own, everything = means[streams.index, labels], (shares.unsqueeze(1) @ means).squeeze(1)[streams.index]
+    return streams.sum(weight * ((2 * features - own - everything) * (own - everything)).sum(1))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lmr.core.functional.by_stream import choose_rows
-from lmr.core.functional.gradients import climb
+from lmr.core.bases.norms import NormMethod
+from lmr.core.card import Card, Preset
 from lmr.core.functional.losses import entropy
-from lmr.core.gradient import NormMethod
-from lmr.core.method import COUNTS, Mix, Prediction, Preset, Ranges
-from lmr.core.norms import list_numbered_modules
+from lmr.core.method import COUNTS, Ranges
+from lmr.core.norms import list_block_modules
 from lmr.core.optim import Optimizer
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes
+from lmr.core.streams import Streams, choose_rows
 
 _KEPT = 0.9  # weight of the old running loss
 _TOP = (9, 10, 11)  # blocks that do not adapt, whatever the depth of the tower
@@ -25,7 +24,20 @@ _SOURCE = "mr-eggplant/SAR: ViT, learning rate 0.001 for 64 images"
 _PORT = "mariodoebler/test-time-adaptation: ViT, learning rate 0.001 whatever the batch"
 
 
-@register("sar")
+_CARD = Card(
+    source="Niu et al. 2023",
+    year=2023,
+    presets={
+        "default": Preset({}, _SOURCE),
+        "cifar10-c": Preset({}, _PORT, batch_size=200),
+        "cifar100-c": Preset({}, _PORT, batch_size=200),
+        "imagenet": Preset({}, _SOURCE),
+    },
+    aliases={"reset": "recovery"},
+)
+
+
+@register("sar", _CARD)
 class SAR(NormMethod):
     """Entropy minimisation in flat places: the gradient is taken ``rho`` uphill, on samples that are certain there too.
 
@@ -40,19 +52,9 @@ class SAR(NormMethod):
     final norm of another name, as CLIP's, does.
     """
 
-    source = "Niu et al. 2023"
-    year = 2023
     needs_images = False
-    aliases: ClassVar[dict[str, str]] = {"reset": "recovery"}  # its published name, which here is a method's
-    many_streams = True
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE),
-        "cifar10-c": Preset({}, _PORT, batch_size=200),
-        "cifar100-c": Preset({}, _PORT, batch_size=200),
-        "imagenet": Preset({}, _SOURCE),
-    }
 
-    lr: float = 1e-3
+    lr: float = 1e-3  # learning rate of SGD
     rho: float = 0.05  # how far the norms climb
     recovery: float = 0.2  # running loss below which the norms are restored
     margin: float = 0.4  # E0 as a share of the largest entropy ln C
@@ -62,57 +64,51 @@ class SAR(NormMethod):
         super().prepare()
         self.optim = Optimizer("sgd", self.lr, nesterov=False)
 
-    def list_skipped(self) -> set[str]:
-        names = [name for name, _ in self.tower().named_modules()]
+    def _find_skipped(self) -> set[str]:
+        names = [name for name, _ in self.classifier.encoder.named_modules()]
         named = {name for name in names if name == "norm" or "norm." in name or "layer4" in name}
-        return named | list_numbered_modules(self.tower(), _TOP)
+        return named | list_block_modules(self.classifier.encoder, _TOP)
 
-    def begin(self, streams: int) -> dict[str, Tensor]:
-        """Also the running loss, and how many losses are in it."""
-        norms = super().begin(streams)
-        return norms | {"running": self.classifier.prototypes.new_zeros(streams), "losses": norms["steps"].clone()}
+    def begin(self) -> Mapping[str, Tensor | int]:
+        """Return also the running loss, and the number of losses in it."""
+        return {**super().begin(), "running": self.classifier.prototypes.new_zeros(()), "losses": 0}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"running": (0, None), "losses": COUNTS}
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        return Passes(forwards=1 + learning, backwards=2 * learning)
-
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        old = self.take(mix)
-        gradient, logits, _, certain = self.sum_gradients(images, mix, old["norms"], self._judge)
-        count = mix.sum(certain.long())
-        uphill = climb(old["norms"], gradient / count.clamp(min=1).unsqueeze(1), self.rho)
-        gradient, loss, still = self._look_again(images, mix, uphill, certain)
-        new, stepped = self.propose(old, gradient, mix.all(logits.isfinite().all(1)))
-        counted = stepped & (still > 0)
-        running = torch.where(old["losses"] > 0, _KEPT * old["running"] + (1 - _KEPT) * loss, loss)
-        running = torch.where(counted, running, old["running"])
-        losses = old["losses"] + counted
-        recovered = stepped & (losses > 0) & (running < self.recovery)
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        gradient, logits, _, certain = self.tower.sum_gradients(images, state["norms"], streams, self._loss)
+        count = streams.sum(certain.long())
+        gradient = gradient / count.clamp(min=1).unsqueeze(1)
+        uphill = (
+            state["norms"] + self.rho / (torch.linalg.vector_norm(gradient, dim=1, keepdim=True) + 1e-12) * gradient
+        )
+        gradient, loss, still = self._differentiate_again(images[certain], uphill, streams.take(certain))
+        new = self.optim.descend(state, gradient)
+        counted = still > 0
+        running = torch.where(state["losses"] > 0, _KEPT * state["running"] + (1 - _KEPT) * loss, loss)
+        running = torch.where(counted, running, state["running"])
+        losses = state["losses"] + counted
+        recovered = (losses > 0) & (running < self.recovery)
         new |= {"running": running.masked_fill(recovered, 0), "losses": losses.masked_fill(recovered, 0)}
-        if bool(recovered.any()):
-            new["norms"] = choose_rows(recovered, self.bank.start.expand_as(old["norms"]), new["norms"])
-        self.put(new, mix)
-        report = {"certain": count, "still_certain": still, "loss": loss, "recovered": recovered, "stepped": stepped}
-        return Prediction(logits, self.summarise(report | {"drift": self.drift(mix)}, mix))
+        new["norms"] = choose_rows(recovered, self.bank.start.expand_as(new["norms"]), new["norms"])
+        info = {"certain": count, "still_certain": still, "loss": loss, "recovered": recovered}
+        return Step(logits, new, info | {"stepped": streams.sizes > 0})
 
-    def _judge(self, logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The entropies of the certain samples, 0 for the others, and which are certain."""
+    def _loss(self, logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the entropies of the certain samples, 0 for the others, and which samples are certain."""
         uncertainty = entropy(logits)
         certain = uncertainty.detach() < self.margin * math.log(self.classifier.classes)
         return uncertainty.where(certain, 0), certain
 
-    def _look_again(self, images: Tensor, mix: Mix, norms: Tensor, certain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradient [A, P] and mean entropy [A] of the samples that ``norms`` leave certain, and their number [A].
+    def _differentiate_again(self, images: Tensor, norms: Tensor, streams: Streams) -> tuple[Tensor, Tensor, Tensor]:
+        """Return gradient [A, P] and mean entropy [A] of the samples that are certain with ``norms``, and their number.
 
-        Nothing couples two images, so that the others need not be encoded again.
+        Only samples that were certain before are given, as nothing couples two samples.
         """
-        if not bool(certain.any()):
-            nobody = torch.zeros_like(mix.active)
-            return torch.zeros_like(norms), norms.new_zeros(mix.count), nobody
-        some = Mix(mix.active, mix.index[certain])
-        gradient, _, losses, still = self.sum_gradients(images[certain], some, norms, self._judge)
-        count = some.sum(still.long())
+        if not len(images):
+            return torch.zeros_like(norms), norms.new_zeros(len(norms)), torch.zeros_like(streams.active)
+        gradient, _, losses, still = self.tower.sum_gradients(images, norms, streams, self._loss)
+        count = streams.sum(still.long())
         divisor = count.clamp(min=1)
-        return gradient / divisor.unsqueeze(1), some.sum(losses) / divisor, count
+        return gradient / divisor.unsqueeze(1), streams.sum(losses) / divisor, count

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.bases.transductive import TransductiveMethod
+from lmr.core.card import Card, Preset
 from lmr.core.functional.neighbours import link_nearest
-from lmr.core.method import Preset
 from lmr.core.registry import register
 
 _SOURCE = "MaxZanella/StatA: all datasets"
@@ -18,7 +18,15 @@ _SCALE = 1 / 50  # of the Gaussian log-likelihood, a constant of the authors' co
 _INNER = 5  # updates of the assignments in a round
 
 
-@register("stata")
+_CARD = Card(
+    label="StatA",
+    source="Zanella et al. 2025",
+    year=2025,
+    presets={name: Preset({}, _SOURCE) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")},
+)
+
+
+@register("stata", _CARD)
 class StatA(TransductiveMethod):
     """Soft assignments of a batch, and for every class a mean and a diagonal variance, in turns.
 
@@ -33,19 +41,12 @@ class StatA(TransductiveMethod):
     option of the authors' code, makes n the sum of the assignments to the class instead.
     """
 
-    source = "Zanella et al. 2025"
-    year = 2025
     needs_images = False
-    label = "StatA"
-    added = ("count",)
-    presets: ClassVar[dict[str, Preset]] = {
-        name: Preset({}, _SOURCE) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")
-    }
 
-    alpha: float = 1.0  # how many images the text is worth
+    alpha: float = 1.0  # number of images that the text counts for
     smooth: float = 1.0  # weight of linked images
-    neighbours: int = 3
-    rounds: int = 10
+    neighbours: int = 3  # nearest images that an image is linked to
+    rounds: int = 10  # rounds of assignments and statistics
     count: Literal["hard", "soft"] = "hard"  # how the images of a class are counted
 
     def prepare(self) -> None:
@@ -71,7 +72,7 @@ class StatA(TransductiveMethod):
         return assigned
 
     def _fit(self, features: Tensor, assigned: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and variances [C, D] of the classes from the assignments [N, C], mixed with those of the text."""
+        """Return means and variances [C, D] of the classes by the assignments [N, C], mixed with the text."""
         text, mass = self.classifier.prototypes, assigned.sum(0).unsqueeze(1)
         counts = mass
         if self.count == "hard":
@@ -88,7 +89,7 @@ class StatA(TransductiveMethod):
 
 
 def measure_likelihood(features: Tensor, means: Tensor, variances: Tensor) -> Tensor:
-    """Gaussian log-likelihood [N, C], without its constant, of features [N, D] for diagonal variances [C, D]."""
+    """Return the Gaussian log-likelihood [N, C], without its constant, of features [N, D]; variances are [C, D]."""
     inverse = 1 / variances
     squares = features.square() @ inverse.T - 2 * features @ (means * inverse).T + (means.square() * inverse).sum(1)
     return -0.5 * (squares + variances.log().sum(1))

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
-from lmr.core.method import UNIT, Method, Mix, Prediction, Preset, Ranges
+from lmr.core.method import UNIT, Method, Ranges
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes
+from lmr.core.streams import Streams
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details (TDA's official ImageNet values)"
 
 
-@register("tda")
+_CARD = Card(
+    source="Karmanov et al. 2024",
+    year=2024,
+    in_paper=True,
+    presets={
+        "default": Preset({}, _SOURCE, batch_size=1),
+        "cifar10-c": Preset({}, _SOURCE, batch_size=1),
+        "cifar100-c": Preset({}, _SOURCE, batch_size=1),
+        "imagenet": Preset({}, _SOURCE, batch_size=1),
+    },
+)
+
+
+@register("tda", _CARD)
 class TDA(Method):
     """Caches of certain and of uncertain features: the first pull an image to their class, the second push it away.
 
@@ -35,31 +49,18 @@ class TDA(Method):
     values for each negative one.
     """
 
-    source = "Karmanov et al. 2024"
-    year = 2024
-    in_paper = True
     needs_images = False
     emission = "after"
-    many_streams = True
-    not_frozen_because = "its answer depends on caches of image features, not on norms, prototypes and a bias alone"
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE, batch_size=1),
-        "cifar10-c": Preset({}, _SOURCE, batch_size=1),
-        "cifar100-c": Preset({}, _SOURCE, batch_size=1),
-        "imagenet": Preset({}, _SOURCE, batch_size=1),
-    }
+    export_reason = "its answer depends on caches of image features, not on norms, prototypes and a bias alone"
 
     pos_alpha: float = 2.0  # weight of the positive cache
     pos_beta: float = 5.0  # how fast it falls with the distance of a key
     pos_capacity: int = 3  # entries per class; 0 switches the cache off
-    neg_alpha: float = 0.117
-    neg_beta: float = 1.0
-    neg_capacity: int = 2
+    neg_alpha: float = 0.117  # weight of the negative cache
+    neg_beta: float = 1.0  # how fast it falls with the distance of a key
+    neg_capacity: int = 2  # entries per class; 0 switches the cache off
     entropy: tuple[float, float] = (0.2, 0.5)  # window of the negative cache, both ends excluded
-    mask: tuple[float, float] = (
-        0.03,
-        1.0,
-    )  # probabilities that a negative entry lowers, both ends excluded
+    mask: tuple[float, float] = (0.03, 1.0)  # probabilities that a negative entry lowers, both ends excluded
 
     def prepare(self) -> None:
         self._require_not_negative("pos_alpha", "pos_beta", "neg_alpha", "neg_beta", "pos_capacity", "neg_capacity")
@@ -68,62 +69,47 @@ class TDA(Method):
             if not low < high:
                 raise LmrError(f"Expected {key!r} of tda as (low, high) with low below high, got {(low, high)}.")
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        return Passes(forwards=1)
-
-    def begin(self, streams: int) -> dict[str, Tensor]:
+    def begin(self) -> Mapping[str, Tensor | int]:
         prototypes = self.classifier.prototypes
         classes, width = prototypes.shape
         state = {}
         for sign, capacity in (("pos", self.pos_capacity), ("neg", self.neg_capacity)):
-            state[f"{sign}_keys"] = prototypes.new_zeros(streams, classes, capacity, width)
-            state[f"{sign}_entropy"] = prototypes.new_full((streams, classes, capacity), self._free)
-        return state | {"neg_mask": prototypes.new_zeros(streams, classes, self.neg_capacity, classes)}
+            state[f"{sign}_keys"] = prototypes.new_zeros(classes, capacity, width)
+            state[f"{sign}_entropy"] = prototypes.new_full((classes, capacity), self._free)
+        return {**state, "neg_mask": prototypes.new_zeros(classes, self.neg_capacity, classes)}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         own: Ranges = {f"{sign}_keys": UNIT for sign in ("pos", "neg")}
         own |= {f"{sign}_entropy": (0, None) for sign in ("pos", "neg")}
         return super().ranges(state) | own | {"neg_mask": (0, 1)}
 
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
-        answers, sound = [], []
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        new, answers = {key: value.clone() for key, value in state.items()}, []
         with torch.no_grad():
-            for z, stream in self._pair(images, mix):
-                logits, label, places = self._serve(z, stream)
+            for feature, k in zip(self.classifier.features(images), streams.index.tolist(), strict=True):
+                logits, label, changed = self._serve(feature, {key: value[k] for key, value in new.items()})
                 answers.append(logits)
-                sound.append(bool(places))
-                for key, place in places.items():
-                    self.state[key][stream, label] = place
-        skipped = mix.sum((~torch.tensor(sound, device=images.device)).long())
-        report = {"stepped": skipped < mix.sizes, "skipped": skipped}
+                for key, entries in changed.items():
+                    new[key][k, label] = entries
+        info = {"stepped": streams.sizes > 0}
         for word, sign in (("positive", "pos"), ("negative", "neg")):
-            held = self.state[f"{sign}_entropy"][mix.active] < self._free
-            report[word] = held.flatten(1).sum(1)
-        return Prediction(torch.stack(answers), self.summarise(report, mix))
+            info[word] = (new[f"{sign}_entropy"] < self._free).flatten(1).sum(1)
+        return Step(torch.stack(answers), new, info)
 
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        """Logits as if each image arrived now, alone; the caches stay as they are."""
-        return torch.stack([self._serve(z, stream)[0] for z, stream in self._pair(images, mix)])
-
-    def _pair(self, images: Tensor, mix: Mix) -> Iterator[tuple[Tensor, int]]:
-        """Each image's unit feature [D] and its stream."""
-        return zip(self.classifier.features(images), mix.active[mix.index].tolist(), strict=True)
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return logits as if each image arrived now, alone."""
+        pairs = zip(self.classifier.features(images), streams.index.tolist(), strict=True)
+        return torch.stack([self._serve(z, {key: value[k] for key, value in state.items()})[0] for z, k in pairs])
 
     @property
     def _free(self) -> float:
-        """The entropy of a free place: above every real one, and finite."""
+        """The entropy of a free entry: above every real one, and finite."""
         return torch.finfo(self.classifier.prototypes.dtype).max
 
-    def _serve(self, z: Tensor, stream: int) -> tuple[Tensor, int, dict[str, Tensor]]:
-        """One unit feature [D]: its logits [C], its zero-shot class, and the places of that class that it changes.
-
-        Where the feature is not finite the logits are not either, and no place changes.
-        """
+    def _serve(self, z: Tensor, cache: State) -> tuple[Tensor, int, dict[str, Tensor]]:
+        """Return the logits [C] of a unit feature [D], its zero-shot class, and the changed entries of that class."""
         logits = self.classifier.logits(self.classifier.cosines(z.unsqueeze(0)))
         label, p, h = int(logits.argmax(1)), logits.softmax(1)[0], entropy(logits)
-        if not h.isfinite():
-            return logits[0] * math.nan, label, {}
-        cache = {key: value[stream] for key, value in self.state.items()}
         changed = _insert(cache, "pos", label, {"keys": z, "entropy": h[0]})
         if self.entropy[0] < h.item() / math.log2(self.classifier.classes) < self.entropy[1]:
             against = ((p > self.mask[0]) & (p < self.mask[1])).to(p.dtype)
@@ -144,7 +130,7 @@ class TDA(Method):
         label: int,
         changed: dict[str, Tensor],
     ) -> Tensor:
-        """Weight [C, capacity] of every entry for this feature, with the changed places of its class; 0 if free."""
+        """Return the weight [C, capacity] of every entry, with the changed entries of the class; 0 where free."""
         near = cache[f"{sign}_keys"] @ z
         held = cache[f"{sign}_entropy"] < self._free
         if f"{sign}_keys" in changed:
@@ -153,7 +139,7 @@ class TDA(Method):
 
 
 def _insert(cache: dict[str, Tensor], sign: str, label: int, entry: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The places [capacity, ...] of a class with one more entry, the most certain first, without the last.
+    """Return the entries [capacity, ...] of a class with one more, the most certain first, without the last.
 
     The sort is stable and the new entry comes last, so that it stays behind its equals.
     """

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
+from lmr.core.bases.prompts import PromptMethod
+from lmr.core.card import Card, Preset
 from lmr.core.functional.views import marginal_entropy
-from lmr.core.method import Preset
-from lmr.core.prompts.prompt_method import PromptMethod
 from lmr.core.registry import register
 
 _SOURCE = "the authors' released code"
 
 
-@register("tpt")
+_CARD = Card(
+    source="Shu et al. 2022",
+    year=2022,
+    presets={
+        "default": Preset({}, _SOURCE + ": the ImageNet family, views without AugMix", batch_size=1),
+        "imagenet": Preset({}, _SOURCE + ": the ImageNet family, views without AugMix", batch_size=1),
+        "fine-grained": Preset({"augmix": True}, _SOURCE + ": fine-grained sets, views with AugMix", batch_size=1),
+    },
+)
+
+
+@register("tpt", _CARD)
 class TPT(PromptMethod):
     """One step on the entropy of the mean prediction of an image's most confident views, along the context alone.
 
@@ -24,13 +33,5 @@ class TPT(PromptMethod):
     model sees, and can be given instead.
     """
 
-    source = "Shu et al. 2022"
-    year = 2022
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ": the ImageNet family, views without AugMix", batch_size=1),
-        "imagenet": Preset({}, _SOURCE + ": the ImageNet family, views without AugMix", batch_size=1),
-        "fine-grained": Preset({"augmix": True}, _SOURCE + ": fine-grained sets, views with AugMix", batch_size=1),
-    }
-
-    def judge(self, logits: Tensor, prototypes: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, prototypes: Tensor) -> Tensor:
         return marginal_entropy(logits)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.bases.restart import RestartMethod
+from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.transduction import follow_labels, match_captions
 from lmr.core.log import LOGGER
-from lmr.core.method import Mix, Preset
 from lmr.core.registry import register
-from lmr.core.traits import Passes
+from lmr.core.streams import Streams
 
 TEMPLATES = (
     "a photo of a {}",
@@ -29,7 +29,19 @@ TEMPLATES = (
 _SOURCE = "Mehrdad-Noori/WATT: WATT-S"
 
 
-@register("watt")
+_CARD = Card(
+    source="Osowiechi et al. 2024",
+    year=2024,
+    presets={
+        "default": Preset({}, _SOURCE + ", CIFAR", batch_size=128),
+        "cifar10-c": Preset({"lr": 1e-3}, _SOURCE + ", CIFAR", batch_size=128),
+        "cifar100-c": Preset({"lr": 1e-3}, _SOURCE + ", CIFAR", batch_size=128),
+        "imagenet": Preset({"lr": 1e-4}, _SOURCE + ", other datasets", batch_size=128),
+    },
+)
+
+
+@register("watt", _CARD)
 class WATT(RestartMethod):
     """Weight averaging over eight templates: each leads ``inner`` steps away, the mean of the ends is the next start.
 
@@ -45,20 +57,11 @@ class WATT(RestartMethod):
     its own prototypes as the only template. Neither is the published method.
     """
 
-    source = "Osowiechi et al. 2024"
-    year = 2024
     needs_images = False
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE + ", CIFAR", batch_size=128),
-        "cifar10-c": Preset({"lr": 1e-3}, _SOURCE + ", CIFAR", batch_size=128),
-        "cifar100-c": Preset({"lr": 1e-3}, _SOURCE + ", CIFAR", batch_size=128),
-        "imagenet": Preset({"lr": 1e-4}, _SOURCE + ", other datasets", batch_size=128),
-    }
 
-    lr: float = 1e-3
-    mode: Literal["s", "p"] = "s"
+    mode: Literal["s", "p"] = "s"  # templates one after the other, or each from the start of the round
     inner: int = 2  # steps of a template in a round
-    rounds: int = 5
+    rounds: int = 5  # rounds on a batch
 
     def prepare(self) -> None:
         self._require_count("inner", "rounds")
@@ -66,14 +69,10 @@ class WATT(RestartMethod):
         self.prompts = self._encode_templates()  # [templates, C, D]
         self.mean = F.normalize(self.prompts.mean(0), dim=-1)
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        steps = len(self.prompts) * self.inner * self.rounds
-        return Passes(forwards=steps + 1, backwards=steps)
-
     def score(self, features: Tensor) -> Tensor:
         return self.classifier.logits(features @ self.mean.T)
 
-    def learn(self, images: Tensor, mix: Mix, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def learn(self, images: Tensor, streams: Streams, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         moments, losses = self.optim.begin(norms), norms
         for number in range(self.rounds):
             rows, ends = (norms, moments), []
@@ -84,7 +83,7 @@ class WATT(RestartMethod):
                 def loss(features: Tensor, _: int, prompts: Tensor = prompts) -> Tensor:
                     return match_captions(features, follow_labels(features, prompts), self.classifier.logit_scale)
 
-                rows, losses = self.descend_often(images, mix, rows, loss, self.inner)
+                rows, losses = self._run_steps(images, streams, rows, loss, self.inner)
                 ends.append(rows[0])
             norms, moments = torch.stack(ends).mean(0), rows[1]
         return norms, {"loss": losses}
@@ -99,6 +98,6 @@ class WATT(RestartMethod):
             except LmrError as error:
                 unread[template] = error
         if unread:
-            words = ", ".join(map(repr, unread)) if found else "all templates and has the classifier's own prompts"
-            LOGGER.warning("watt leaves out %s: %s", words, next(iter(unread.values())))
+            message = ", ".join(map(repr, unread)) if found else "all templates and has the classifier's own prompts"
+            LOGGER.warning("watt leaves out %s: %s", message, next(iter(unread.values())))
         return torch.stack(found) if found else self.classifier.prototypes.unsqueeze(0)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
+from lmr.core.bases.views import EpisodicMethod
+from lmr.core.card import Card, Preset, Scores
 from lmr.core.errors import LmrError
-from lmr.core.functional.views import count_kept, count_votes
-from lmr.core.method import Mix, Preset
+from lmr.core.functional.views import count_kept, rank_confident
+from lmr.core.prediction import State
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Scores
-from lmr.core.views.view_method import EpisodicMethod
+from lmr.core.streams import Streams
 
 _SOURCE = "the authors' released code"
 
 
-@register("zero")
+_CARD = Card(
+    source="Farina et al. 2024",
+    year=2024,
+    presets={
+        "default": Preset({}, _SOURCE, batch_size=1),
+        "paper": Preset({"keep": 0.1}, "Farina et al. 2024, as first published", batch_size=1),
+    },
+)
+
+
+@register("zero", _CARD)
 class ZERO(EpisodicMethod):
     """Votes of the most confident views: a softmax at temperature zero, averaged. Nothing is trained.
 
@@ -26,28 +35,38 @@ class ZERO(EpisodicMethod):
     means the latter, but its last fallback inverts the bits of indices.
     """
 
-    source = "Farina et al. 2024"
-    year = 2024
     scores = Scores.VOTES
-    presets: ClassVar[dict[str, Preset]] = {
-        "default": Preset({}, _SOURCE, batch_size=1),
-        "paper": Preset({"keep": 0.1}, "Farina et al. 2024, as first published", batch_size=1),
-    }
 
-    keep: float = 0.3  # the share of the views that votes
+    keep: float = 0.3  # share of the views that vote
 
     def prepare(self) -> None:
         if not 0 < self.keep <= 1:
             raise LmrError(f"Expected 'keep' of {self.name} above 0 and at most 1, got {self.keep}.")
         super().prepare()
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        return Passes(forwards=self.views)
-
-    def solve(self, images: Tensor, mix: Mix) -> tuple[Tensor, dict[str, Tensor]]:
-        features = self.encode_views(images, mix)
+    def solve(self, images: Tensor, state: State, streams: Streams) -> tuple[Tensor, dict[str, Tensor]]:
+        features = self._encode_views(images, state, streams)
         logits = torch.stack([self.classifier.logits(self.classifier.cosines(own)) for own in features])
         kept = count_kept(logits.shape[1], self.keep)
-        sound = logits.isfinite().flatten(1).all(1)
-        votes = torch.stack([count_votes(own, kept) if ok else own[0] for own, ok in zip(logits, sound, strict=True)])
+        votes = torch.stack([count_votes(own, kept) for own in logits])
+        votes = votes + 0 * logits.sum((1, 2)).unsqueeze(1)  # views without finite logits have no valid votes
         return votes, {"agreement": votes.amax(1) / kept}
+
+
+def count_votes(logits: Tensor, kept: int) -> Tensor:
+    """Return the answer [C] to the logits [V, C] of one image: the votes of its ``kept`` most confident views.
+
+    Where classes tie for the most votes, the other views are asked in the order of rising entropy: the first that votes
+    for a tied class decides. If none does, it is the tied class with the largest logit in the first of them. Without
+    other views the tie stays.
+    """
+    order, classes = rank_confident(logits), logits.shape[-1]
+    chosen = logits.argmax(-1)[order]
+    votes = torch.bincount(chosen[:kept], minlength=classes).to(logits.dtype)
+    tied = votes == votes.amax()
+    if int(tied.sum()) > 1 and kept < len(order):
+        rest = chosen[kept:]
+        deciding = tied[rest].nonzero().flatten()
+        first = logits[order[kept]].masked_fill(~tied, -torch.inf)
+        votes[rest[deciding[0]] if len(deciding) else first.argmax()] += 1
+    return votes

@@ -5,33 +5,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmr.core.batch import FrozenAnswer
-from lmr.core.method import Method, Mix, Prediction
+from lmr.core.card import Card, Role
+from lmr.core.method import Method
+from lmr.core.prediction import AdaptedParameters, State, Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes, Role
+from lmr.core.streams import Streams
+
+_CARD = Card(
+    label="zero-shot",
+    source="Radford et al. 2021",
+    year=2021,
+    role=Role.BASELINE,
+    in_paper=True,
+)
 
 
-@register("zeroshot")
+@register("zeroshot", _CARD)
 class ZeroShotMethod(Method):
     """The frozen classifier; nothing adapts."""
 
-    label = "zero-shot"
-    source = "Radford et al. 2021"
-    year = 2021
-    in_paper = True
     needs_images = False
-    role = Role.BASELINE
-    many_streams = True
 
-    def count_passes(self, learning: float = 1.0) -> Passes:
-        return Passes(forwards=1)
-
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         with torch.no_grad():
-            return Prediction(self.answer(images, mix))
+            return Step(self.classifier(images))
 
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        return self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
-
-    def settle(self, stream: int) -> FrozenAnswer:
-        return FrozenAnswer(self.classifier.prototypes.clone())
+    def _export(self, state: State) -> AdaptedParameters:
+        return AdaptedParameters(self.classifier.prototypes.clone())

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lmr.core.functional.by_stream import choose_rows
-from lmr.core.gradient import NormMethod
-from lmr.core.method import Mix, Prediction
+from lmr.core.bases.norms import NormMethod
 from lmr.core.optim import Optimizer
+from lmr.core.prediction import State, Step
+from lmr.core.streams import Streams
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RestartMethod(NormMethod):
     """A NormMethod that starts from the tower's own norms with every batch, and answers after its last step.
 
-    Nothing stays for the next batch, so ``predict`` gives the answer that ``step`` would give. Images of several
-    streams are separate batches. A stream whose steps leave the usable range is answered by the frozen tower.
-    Subclasses write ``learn``.
+    Nothing is kept for the next batch, so ``predict`` gives the answer that ``step`` would give. Images of several
+    streams are separate batches. Subclasses define ``learn``.
     """
 
-    many_streams = True
-    restarts = True
+    memory_span = "batch"
     emission = "after"
-    not_frozen_because = "it starts from the original norms with every batch, so there is no adapted model to keep"
+    export_reason = "it starts from the original norms with every batch, so there is no adapted model to keep"
 
-    lr: float = 1e-3
+    lr: float = 1e-3  # learning rate of Adam
 
     def prepare(self) -> None:
         """Check the learning rate and find the norms."""
@@ -37,53 +35,45 @@ class RestartMethod(NormMethod):
         super().prepare()
         self.optim = Optimizer("adam", self.lr)
 
-    def begin(self, streams: int) -> dict[str, Tensor]:
-        """Nothing."""
+    def begin(self) -> Mapping[str, Tensor | int]:
+        """Return an empty state."""
         return {}
 
     @abstractmethod
-    def learn(self, images: Tensor, mix: Mix, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The norms [A, P] to answer with, from ``norms`` [A, P] to start from; and facts [A] for the report."""
+    def learn(self, images: Tensor, streams: Streams, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the norms [A, P] to answer with, from ``norms`` [A, P] to start from, and facts [A]."""
 
     def score(self, features: Tensor) -> Tensor:
-        """Logits [B, C] of unit features [B, D]."""
+        """Return logits [B, C] of unit features [B, D]."""
         return self.classifier.logits(self.classifier.cosines(features))
 
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         """Learn from this batch and answer it."""
-        logits, report = self._solve(images, mix)
-        return Prediction(logits, self.summarise(report, mix))
+        norms, info = self.learn(images, streams, self.bank.start.repeat(streams.count, 1))
+        with torch.no_grad():
+            logits = self.score(self.tower.features(images, norms, streams))
+        stepped = streams.all(logits.isfinite().all(1))
+        return Step(logits, {}, info | {"stepped": stepped, "drift": self.tower.drift(norms)})
 
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        """The same."""
-        return self._solve(images, mix)[0]
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return the logits that ``adapt`` gives."""
+        return self.adapt(images, state, streams).logits
 
-    def descend_often(
+    def _run_steps(
         self,
         images: Tensor,
-        mix: Mix,
-        rows: tuple[Tensor, dict[str, Tensor]],
+        streams: Streams,
+        start: tuple[Tensor, dict[str, Tensor]],
         loss: Callable[[Tensor, int], Tensor],
         steps: int,
     ) -> tuple[tuple[Tensor, dict[str, Tensor]], Tensor]:
-        """Norms and moments ``steps`` steps along a loss from those in ``rows``, and the last losses [A].
+        """Return norms and moments after a number of steps from ``start``, and the last losses [A].
 
-        ``loss`` is that of ``differentiate``.
+        ``loss`` is that of ``AdaptedTower.differentiate``.
         """
-        norms, moments = rows
-        losses = norms.new_zeros(mix.count)
+        norms, moments = start
+        losses = norms.new_zeros(streams.count)
         for _ in range(steps):
-            gradient, losses, _ = self.differentiate(images, mix, norms, loss)
+            gradient, losses, _ = self.tower.differentiate(images, norms, streams, loss)
             norms, moments = self.optim.step(norms, gradient, moments)
         return (norms, moments), losses
-
-    def _solve(self, images: Tensor, mix: Mix) -> tuple[Tensor, dict[str, Tensor]]:
-        start = self.bank.start.repeat(mix.count, 1)
-        norms, report = self.learn(images, mix, start)
-        with torch.no_grad():
-            logits = self.score(self.image_features(images, norms, mix.index))
-            sound = self.find_sound({"norms": norms}) & mix.all(logits.isfinite().all(1))
-            if not bool(sound.all()):
-                norms = choose_rows(sound, norms, start)
-                logits = self.score(self.image_features(images, norms, mix.index))
-        return logits, report | {"stepped": sound, "drift": self.measure_drift(norms)}

@@ -1,4 +1,4 @@
-"""Gradients: pulled back through a graph, and the first half of a sharpness-aware step (Foret et al. 2021)."""
+"""Gradients pulled back through a graph."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ import torch
 from torch import Tensor
 
 
-def pull_back(output: Tensor, source: Tensor, slope: Tensor, *, keep_graph: bool = False) -> Tensor:
-    """The gradient along ``source`` of ``(output * slope).sum()``, where ``slope`` is constant.
+def pull_back(output: Tensor, source: Tensor, gradient: Tensor, *, keep_graph: bool = False) -> Tensor:
+    """Return the gradient along ``source`` of ``(output * gradient).sum()``, where ``gradient`` is constant.
 
-    ``torch.autograd.grad(output, source, slope)`` gives the same bits, but its first call imports the symbolic shapes
-    of torch and with them sympy: about a second and 35 MB in every process that takes one step.
+    ``torch.autograd.grad(output, source, gradient)`` gives the same bits, but its first call imports the symbolic
+    shapes of torch and with them sympy: about a second and 35 MB in every process that takes one step.
     """
     with torch.enable_grad():
-        total = (output * slope).sum()
+        total = (output * gradient).sum()
     return torch.autograd.grad(total, source, retain_graph=keep_graph)[0]
-
-
-def climb(rows: Tensor, gradient: Tensor, rho: float) -> Tensor:
-    """Every row [A, P] moved by ``rho`` uphill along its own gradient [A, P]; a gradient of 0 moves nothing."""
-    length: Tensor = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-    return rows + rho / (length + 1e-12) * gradient

@@ -1,28 +1,61 @@
-"""Rates that hold for a number of images instead of a batch: pure functions. docs/life.md has the derivation."""
+"""Rates that hold for a number of images instead of a batch, and a share of a batch: pure functions.
+
+docs/life.md has the derivation of the rates.
+"""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
+from lmr.core.streams import Streams
 
-def pace_bias(before: Tensor, images: Tensor, eta: float, mu: float, unit: int) -> tuple[Tensor, Tensor]:
-    """The gain and the memory [A, 1] of a batch of ``images`` [A] images, in streams that had ``before`` [A].
+USUAL_BATCH = 64  # images in a step of the paper's experiments, for which lr, eta and mu were chosen
 
-    ``eta`` and ``mu`` hold for ``unit`` images. A batch of n has eta n / unit and mu^(n / unit): what one usual batch
-    changes is changed by any number of batches with as many images. The first ``unit`` images are averaged with equal
-    weights, as those of a usual first batch are; of a batch across that border each part counts as its side does.
+
+def pace_bias(before: Tensor, streams: Streams, eta: float, mu: float) -> tuple[Tensor, Tensor]:
+    """Return step size and memory [A, 1] of the bias correction, for streams that had ``before`` [A] images.
+
+    ``eta`` and ``mu`` hold for a usual batch. A batch of n images has eta n / 64 and mu^(n / 64), so that any number of
+    batches with as many images changes as much. The first 64 images are averaged with equal weights, as in a usual
+    first batch; in a batch across that limit each part is treated by its side.
     """
+    images = streams.sizes
     after = before + images
-    early, late = before.clamp(max=unit).double(), (after - before.clamp(min=unit)).clamp(min=0).double()
-    memory = early / after.clamp(max=unit) * mu ** (late / unit)
-    return (eta * images.double() / unit).unsqueeze(1), memory.unsqueeze(1)
+    early = before.clamp(max=USUAL_BATCH).double()
+    late = (after - before.clamp(min=USUAL_BATCH)).clamp(min=0).double()
+    memory = early / after.clamp(max=USUAL_BATCH) * mu ** (late / USUAL_BATCH)
+    return (eta * images.double() / USUAL_BATCH).unsqueeze(1), memory.unsqueeze(1)
 
 
-def count_waiting(waiting: Tensor, images: Tensor, unit: int) -> Tensor:
-    """The images [A] that a step now stands for: those since the last step, at most a usual batch or the present one.
+def count_waiting(waiting: Tensor, streams: Streams) -> Tensor:
+    """Return the images [A] that a step counts for: those since the last step, at most a usual batch or this one.
 
-    A usual batch whose samples are all too doubtful for a step is left out, and the step after it is not larger. So are
-    the images beyond ``unit`` here.
+    A usual batch without a confident sample takes no step, and the next step is not larger. The same holds for images
+    beyond a usual batch here.
     """
-    return torch.minimum(waiting + images, images.clamp(min=unit))
+    return torch.minimum(waiting + streams.sizes, streams.sizes.clamp(min=USUAL_BATCH))
+
+
+def count_selected(images: int, share: float) -> int:
+    """Return how many of a stream's images are selected: the share of them, rounded up, at least one.
+
+    A hundred-millionth is subtracted before rounding up: 0.07 of 100 is 7, although 0.07 * 100 is a little more.
+    """
+    return max(1, math.ceil(share * images - 1e-8))
+
+
+def select_samples(streams: Streams, share: float) -> Tensor:
+    """Select the samples that enter the loss, bool [B]: ceil(share n) of each stream's n, evenly spaced in their order.
+
+    With m of n selected, the sample of rank r (from 0) is selected if floor((r + 1) m / n) > floor(r m / n); so the
+    last one always is. Only the samples of a stream decide which of them are selected.
+    """
+    if share == 1:
+        return torch.ones_like(streams.index, dtype=torch.bool)  # the published method: nothing to sort in every step
+    sizes, rank = streams.sizes, streams.rank()
+    selected = torch.tensor([count_selected(size, share) for size in sizes.tolist()], device=rank.device)
+    count, size = streams.spread(selected), streams.spread(sizes)
+    return (rank + 1) * count // size > rank * count // size

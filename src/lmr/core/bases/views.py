@@ -1,4 +1,4 @@
-"""ViewMethod and EpisodicMethod: the bases of methods that look at several views of each image."""
+"""ViewMethod and EpisodicMethod: the bases of methods that use several views of each image."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmr.core.card import Emission
 from lmr.core.errors import LmrError
-from lmr.core.functional.by_stream import rank_by_stream
-from lmr.core.method import COUNTS, Method, Mix, Prediction, Ranges
-from lmr.core.traits import Emission
+from lmr.core.method import COUNTS, Method, Ranges
+from lmr.core.prediction import State, Step
+from lmr.core.streams import Streams
 from lmr.core.views.view_maker import ViewMaker
 
 MOST = 4096  # views of an image
@@ -41,17 +42,15 @@ class ViewMethod(Method):
     """
 
     takes_views = True
-    many_streams = True
     emission: ClassVar[Emission] = "after"
-    not_frozen_because = "its answer depends on several views of each image"
+    export_reason = "its answer depends on several views of each image"
+    mixes: ClassVar[bool] = False  # views are mixed by AugMix, for methods without an argument ``augmix``
+    fill: ClassVar[tuple[float, ...]] = (0.0, 0.0, 0.0)  # colour of pixels that AugMix uncovers
 
-    views: int = 64  # of each image, the image itself included; given views may be more or fewer
-    seed: int = 0
+    views: int = 64  # views of each image, the image itself included; given views may be more or fewer
+    seed: int = 0  # seed of the random views
 
-    settle = Method.settle  # refuses, also in a method that is a NormMethod as well
-
-    mixes: ClassVar[bool] = False  # whether views are mixed by AugMix, for methods without an argument ``augmix``
-    fill: ClassVar[tuple[float, ...]] = (0.0, 0.0, 0.0)  # the colour of places that AugMix uncovers
+    _export = Method._export  # refuses, also in a method that is a NormMethod as well
 
     def prepare(self) -> None:
         """Check the number of views."""
@@ -61,51 +60,49 @@ class ViewMethod(Method):
         mixed: bool = getattr(self, "augmix", self.mixes)
         self.maker = ViewMaker(self.seed, mixed, self.classifier.pixels, self.fill)
 
-    def begin(self, streams: int) -> dict[str, Tensor]:
-        """How many images each stream has seen."""
-        return {"seen": torch.zeros(streams, dtype=torch.int64, device=self.classifier.device)}
+    def begin(self) -> Mapping[str, Tensor | int]:
+        """Return the number of images that the stream has seen."""
+        return {"seen": 0}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        """Counts."""
+        """Return the range of counts."""
         return super().ranges(state) | {"seen": COUNTS}
 
-    def number_images(self, mix: Mix) -> Tensor:
-        """The number of each image in its stream, from 0: [B]."""
-        return self.take(mix, "seen")["seen"][mix.index] + rank_by_stream(mix.index, mix.count)
-
-    def count_made(self) -> int:
-        """How many views are made of an image, besides the image itself."""
+    def _count_made(self) -> int:
+        """Return the number of views that are made of an image, besides the image itself."""
         return self.views - 1
 
-    def iterate_views(self, images: Tensor, mix: Mix) -> Iterator[Tensor]:
-        """The views [V, ...] of each image, the image itself first; one image at a time, as views take memory."""
+    def _iterate_views(self, images: Tensor, state: State, streams: Streams) -> Iterator[Tensor]:
+        """Yield the views [V, ...] of each image, the image itself first; one image at a time, to save memory."""
         if self.classifier.holds_views(images):
             yield from images
             return
-        shape, made = self.classifier.input_shape, self.count_made()
+        shape, made = self.classifier.input_shape, self._count_made()
         if shape is not None and len(shape) != 3 and made:
             raise LmrError(
-                f"{self.name} cannot crop the inputs of this model, which have the shape {list(shape)} and are no "
-                "pictures [3, H, W]; give views of your own as [B, V, ...]."
+                f"{self.name} cannot crop the inputs of this model: their shape {list(shape)} is not that of an image "
+                "[3, H, W]; give views of your own as [B, V, ...]."
             )
-        for image, number in zip(images, self.number_images(mix).tolist(), strict=True):
+        numbers = streams.spread(state["seen"]) + streams.rank()
+        for image, number in zip(images, numbers.tolist(), strict=True):
             own = image.unsqueeze(0)
             yield torch.cat([own, self.maker.make(image, number, made)]) if made else own
 
-    def encode_views(self, images: Tensor, mix: Mix) -> Tensor:
-        """Unit features [B, V, D] of all views, without gradient."""
+    def _encode_views(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return unit features [B, V, D] of all views, without gradient."""
         with torch.no_grad():
             if self.views == 1 and not self.classifier.holds_views(images):
                 return self.classifier.features(images).unsqueeze(1)
-            return torch.stack([self.classifier.features(views) for views in self.iterate_views(images, mix)])
+            views = self._iterate_views(images, state, streams)
+            return torch.stack([self.classifier.features(own) for own in views])
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EpisodicMethod(ViewMethod):
-    """A ViewMethod that starts from nothing with every image. Subclasses write ``solve``.
+    """A ViewMethod that starts anew with every image. Subclasses define ``solve``.
 
-    As nothing of an image stays for the next, a batch is a group of images and no more: each gets the answer that it
-    gets alone. ``predict`` gives the answer that ``step`` would give now.
+    As nothing of an image is kept for the next, each image of a batch gets the answer that it gets alone. ``predict``
+    gives the answer that ``step`` would give now.
 
     Examples:
         >>> import lmr, torch
@@ -113,8 +110,8 @@ class EpisodicMethod(ViewMethod):
         ... class Averaged(lmr.EpisodicMethod):
         ...     'The mean of the logits of all views.'
         ...
-        ...     def solve(self, images, mix):
-        ...         features = self.encode_views(images, mix)
+        ...     def solve(self, images, state, streams):
+        ...         features = self._encode_views(images, state, streams)
         ...         return self.classifier.logits(self.classifier.cosines(features)).mean(1), {}
         >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
         >>> method = lmr.create("averaged(views=4)", clip, streams=2)
@@ -124,20 +121,21 @@ class EpisodicMethod(ViewMethod):
         True
     """
 
-    episodic = True
+    memory_span = "image"
 
     @abstractmethod
-    def solve(self, images: Tensor, mix: Mix) -> tuple[Tensor, dict[str, Tensor]]:
-        """Logits [B, C] of images, or of given views, and facts [B] for the report."""
+    def solve(self, images: Tensor, state: State, streams: Streams) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return logits [B, C] of images, or of given views, and facts [B]."""
 
-    def adapt(self, images: Tensor, mix: Mix) -> Prediction:
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         """Solve each image and count it."""
-        logits, facts = self.solve(images, mix)
-        seen = self.take(mix, "seen")["seen"] + mix.sizes
-        self.put({"seen": seen}, mix)
-        report = {key: mix.all(fact) if fact.dtype == torch.bool else mix.mean(fact) for key, fact in facts.items()}
-        return Prediction(logits, self.summarise(report | {"seen": seen}, mix))
+        logits, facts = self.solve(images, state, streams)
+        seen = state["seen"] + streams.sizes
+        info = {
+            key: streams.all(fact) if fact.dtype == torch.bool else streams.mean(fact) for key, fact in facts.items()
+        }
+        return Step(logits, {"seen": seen}, info | {"seen": seen})
 
-    def answer(self, images: Tensor, mix: Mix) -> Tensor:
-        """The same without counting."""
-        return self.solve(images, mix)[0]
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return the logits that ``adapt`` gives, without counting."""
+        return self.solve(images, state, streams)[0]

@@ -1,0 +1,114 @@
+"""BimodalMethod: the base of methods that adapt the norms of both towers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.bases.norms import GradientMethod
+from lmr.core.card import Tower
+from lmr.core.errors import LmrError
+from lmr.core.optim import OptimizerName
+from lmr.core.prediction import AdaptedParameters, State
+from lmr.core.streams import Streams
+from lmr.core.text import differentiate_towers
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class BimodalMethod(GradientMethod):
+    """A GradientMethod whose norms are those of the image tower and of the text tower.
+
+    All class prompts are encoded again at every batch. Subclasses write ``adapt`` with ``_differentiate``.
+
+    Examples:
+        >>> import lmr, torch
+        >>> @lmr.register("aligned")
+        ... class Aligned(lmr.BimodalMethod):
+        ...     'Pull images and the prototypes of their classes together.'
+        ...
+        ...     def adapt(self, images, state, streams):
+        ...         def objective(features, prototypes, logits):
+        ...             return -logits.amax(1).mean(), None
+        ...         loss, logits, _, gradient = self._differentiate(images, state["norms"], objective)
+        ...         return lmr.Step(logits, self.optim.descend(state, gradient), {"loss": loss.view(1)})
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> lmr.create("aligned", clip).step(torch.randn(4, 3, 32, 32)).info["finite"]
+        True
+    """
+
+    towers = (Tower.IMAGE, Tower.TEXT)
+    single_stream_reason = "every stream would need all class prompts encoded with its own text norms at every batch"
+
+    optimizer: OptimizerName = "adamw"  # adam, adamw, or sgd with momentum
+    weight_decay: float = 0.01  # weight decay of the optimiser
+    chunk: int = 128  # prompts encoded with gradient at once; bounds the memory, does not change results
+
+    def prepare(self) -> None:
+        """Check that there is a text tower for the classes, and find the norms of both towers."""
+        if self.classifier.text is None:
+            raise LmrError(
+                f"{self.name} also adapts the text tower and encodes one prompt per class, but this classifier has "
+                "only prototypes; create it with backbone.classifier(names, templates=[one template]), or give "
+                "ZeroShot a text=TextSide(...)."
+            )
+        if self.chunk < 1:
+            raise LmrError(f"Expected 'chunk' of {self.name} to be at least 1 prompt, got {self.chunk}.")
+        self.text = self.classifier.text
+        if self.text.classes != self.classifier.classes:
+            raise LmrError(
+                f"Expected a text side with one prompt for each of the {self.classifier.classes} classes, got "
+                f"{self.text.classes} prompts."
+            )
+        super().prepare()
+
+    def _find_module(self) -> nn.Module:
+        return nn.ModuleList([self.classifier.encoder, self.text.tower])
+
+    def _differentiate(
+        self, images: Tensor, norms: Tensor, objective: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, T]]
+    ) -> tuple[Tensor, Tensor, T, Tensor]:
+        """Return value, logits [B, C], by-product and gradient [1, P] of an objective at ``norms`` [1, P].
+
+        ``objective`` takes the image features [B, D] as the tower gives them, the unit prototypes [C, D] and the logits
+        [B, C], and returns its value and a by-product. The images are encoded once.
+        """
+        norms = norms.detach().requires_grad_()
+
+        def evaluate(raw: Tensor, prototypes: Tensor) -> tuple[Tensor, tuple[Tensor, T]]:
+            logits = self._compare(raw, prototypes)
+            value, rest = objective(raw, prototypes, logits)
+            return value, (logits.detach(), rest)
+
+        with torch.enable_grad(), self.bank.serve(norms):
+            value, (logits, rest), gradient = differentiate_towers(
+                evaluate, lambda: self.classifier.encode(images), norms, self.text, self.chunk
+            )
+        return value, logits, rest, gradient
+
+    def _compare(self, raw: Tensor, prototypes: Tensor) -> Tensor:
+        """Return logits [B, C] of image features [B, D] with unit prototypes [C, D]."""
+        return self.classifier.logits(F.normalize(raw, dim=-1) @ prototypes.to(raw.dtype).T)
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return logits with the adapted norms of both towers."""
+        with self.bank.serve(state["norms"]):
+            return self._compare(self.classifier.encode(images), self.text.all_prototypes(self.chunk))
+
+    def _export(self, state: State) -> AdaptedParameters:
+        with self.bank.serve(state["norms"]):
+            prototypes = self.text.all_prototypes(self.chunk)
+        return AdaptedParameters(prototypes, norms=self._name_norms(state["norms"][0]))
+
+    def _name_norms(self, row: Tensor) -> dict[Tower, dict[str, Tensor]]:
+        named = self.bank.name_parameters(row.clone())
+        return {
+            tower: {key.removeprefix(number): value for key, value in named.items() if key.startswith(number)}
+            for tower, number in ((Tower.IMAGE, "0."), (Tower.TEXT, "1."))
+        }

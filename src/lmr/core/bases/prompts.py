@@ -1,0 +1,179 @@
+"""ContextMethod and PromptMethod: the bases of methods that learn the context of the prompts from views of images."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmr.core.bases.views import EpisodicMethod, ViewMethod
+from lmr.core.card import Tower
+from lmr.core.errors import LmrError
+from lmr.core.functional.gradients import pull_back
+from lmr.core.functional.views import count_kept, rank_confident
+from lmr.core.locks import hold
+from lmr.core.optim import Optimizer
+from lmr.core.placement import widen
+from lmr.core.prediction import State
+from lmr.core.streams import Streams
+from lmr.core.text import ContextPrompts, TextSide
+
+
+class ContextTuner:
+    """A text tower and prompts whose context is given as a row [n * w].
+
+    Prompts are encoded ``chunk`` at a time, so that memory does not grow with the number of classes. A gradient keeps
+    the graph of one chunk only; the tower's own weights take no part in it.
+    """
+
+    def __init__(self, text: TextSide, prompts: ContextPrompts, chunk: int, dtype: torch.dtype) -> None:
+        self.tower, self.prompts, self.chunk, self.dtype = text.tower, prompts, chunk, dtype
+        with hold(self.tower), torch.no_grad():
+            words = prompts.start(self.tower)
+        self.shape = words.shape
+        self.start = words.detach().to(widen(words.dtype)).flatten()
+        self.start_prototypes = self.encode(self.start)
+
+    def encode(self, row: Tensor) -> Tensor:
+        """Return unit prototypes [C, D] of a context, without gradient."""
+        with hold(self.tower), torch.no_grad():
+            parts = [(part, self._encode(part, row)) for part in self._split()]
+        prototypes = parts[0][1].new_empty(len(self.prompts.order), parts[0][1].shape[1])
+        for part, found in parts:
+            prototypes[part] = found
+        return prototypes
+
+    def pull_back(self, row: Tensor, gradients: Tensor) -> Tensor:
+        """Return gradients [m, n * w] along a context of m losses, from their gradients [m, C, D] along its prototypes.
+
+        The prompts are encoded once for all of them.
+        """
+        total = row.new_zeros(len(gradients), len(row))
+        with hold(self.tower), torch.enable_grad():
+            for part in self._split():
+                own = row.detach().requires_grad_()
+                prototypes = self._encode(part, own)
+                for k, gradient in enumerate(gradients[:, part]):
+                    total[k] += pull_back(prototypes, own, gradient, keep_graph=k + 1 < len(gradients))
+        return total
+
+    def _split(self) -> Iterator[Tensor]:
+        order = self.prompts.order
+        return (order[first : first + self.chunk] for first in range(0, len(order), self.chunk))
+
+    def _encode(self, classes: Tensor, row: Tensor) -> Tensor:
+        raw = self.prompts.encode(self.tower, classes, row.view(self.shape))
+        return F.normalize(raw.to(self.dtype), dim=-1)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ContextMethod(ViewMethod):
+    """A ViewMethod whose prompts are "context name.", the words of the context given as vectors.
+
+    Views are encoded once and without gradient, as no parameter of the image tower changes.
+    """
+
+    towers = (Tower.TEXT,)
+    trained = "context words"
+
+    lr: float = 5e-3  # learning rate of AdamW
+    weight_decay: float = 0.01  # weight decay of AdamW
+    keep: float = 0.1  # share of the views, the most confident ones, that enters the loss
+    context: str = "a photo of a"  # words before the class name, which are learnt
+    augmix: bool = False  # AugMix of the crops, as published for fine-grained sets
+    chunk: int = 128  # prompts encoded with gradient at once; bounds the memory, does not change results
+
+    def prepare(self) -> None:
+        """Check the arguments, write the prompts and encode them with the context's own words."""
+        super().prepare()
+        self._require_not_negative("lr", "weight_decay")
+        if not 0 < self.keep <= 1:
+            raise LmrError(f"Expected 'keep' of {self.name} above 0 and at most 1, got {self.keep}.")
+        if self.chunk < 1:
+            raise LmrError(f"Expected 'chunk' of {self.name} to be at least 1 prompt, got {self.chunk}.")
+        text = self.classifier.text
+        if text is None or text.learn is None:
+            lack = "only prototypes" if text is None else "a text tower that takes no vectors in place of words"
+            raise LmrError(
+                f"{self.name} learns the context of the prompts through the text tower, but this classifier has "
+                f"{lack}; create it with backbone.classifier(names, templates=[one template]) of a CLIP model that lmr "
+                "loads itself, or give ZeroShot a text=TextSide(..., learn=...)."
+            )
+        prompts = text.learn(self.context, self.classifier.names)
+        if len(prompts.order) != self.classifier.classes:
+            raise LmrError(
+                f"Expected one prompt for each of the {self.classifier.classes} classes, got {len(prompts.order)}."
+            )
+        self.tuner = ContextTuner(text, prompts, self.chunk, self.classifier.prototypes.dtype)
+        self.optim = Optimizer("adamw", self.lr, self.weight_decay)
+
+    @property
+    def trainable(self) -> int:
+        """The numbers of a context."""
+        return len(self.tuner.start)
+
+    def _compare(self, features: Tensor, prototypes: Tensor) -> Tensor:
+        """Return logits [..., C] of unit features [..., D] with unit prototypes [C, D]."""
+        return self.classifier.logits(features @ prototypes.T)
+
+    def _count_confident(self, views: int) -> int:
+        """Return the number of views that enter the loss."""
+        return count_kept(views, self.keep)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PromptMethod(ContextMethod, EpisodicMethod):
+    """A ContextMethod that learns a context for each image from the original one, in one step, and forgets it.
+
+    Subclasses define ``loss``, the loss of an image; the answer is the image's with its own prompts. All images of a
+    batch share the first encoding of the prompts; each has its own gradient, its own step of AdamW and its own second
+    encoding.
+
+    Examples:
+        >>> import lmr, torch
+        >>> @lmr.register("sharp")
+        ... class Sharp(lmr.PromptMethod):
+        ...     'Raise the largest logit of every confident view.'
+        ...
+        ...     def loss(self, logits, prototypes):
+        ...         return -logits.amax(1).mean()
+        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> method = lmr.create("sharp(views=8)", clip)
+        >>> method.step(torch.randn(4, 3, 32, 32)).info["stepped"]
+        True
+    """
+
+    @abstractmethod
+    def loss(self, logits: Tensor, prototypes: Tensor) -> Tensor:
+        """Return the loss of one image: logits [k, C] of its confident views with prototypes [C, D]."""
+
+    def _answer_image(self, features: Tensor, prototypes: Tensor) -> Tensor:
+        """Return the answer [C] to the features [V, D] of an image's views, by its own prototypes [C, D]."""
+        return self._compare(features[0], prototypes)
+
+    def solve(self, images: Tensor, state: State, streams: Streams) -> tuple[Tensor, dict[str, Tensor]]:
+        """Learn a context for each image and answer with it."""
+        features, tuner = self._encode_views(images, state, streams), self.tuner
+        losses, gradients = zip(*(self._differentiate(own) for own in features), strict=True)
+        start = tuner.start.expand(len(features), -1)
+        learnt, _ = self.optim.step(
+            start, tuner.pull_back(tuner.start, torch.stack(gradients)), self.optim.begin(start)
+        )
+        with torch.no_grad():
+            answered = zip(features, map(tuner.encode, learnt), strict=True)
+            logits = torch.stack([self._answer_image(own, prototypes) for own, prototypes in answered])
+        return logits, {"loss": torch.stack(losses), "stepped": logits.isfinite().all(1)}
+
+    def _differentiate(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of an image and its gradient [C, D] along the prototypes of the original context."""
+        prototypes = self.tuner.start_prototypes
+        first = rank_confident(self._compare(features, prototypes))[: self._count_confident(len(features))]
+        with torch.enable_grad():
+            prototypes = prototypes.detach().requires_grad_()
+            loss = self.loss(self._compare(features[first], prototypes), prototypes)
+            (gradient,) = torch.autograd.grad(loss, prototypes)
+        return loss.detach(), gradient

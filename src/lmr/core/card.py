@@ -1,0 +1,100 @@
+"""Card: what tables, listings and docs say about a method, and the types it is written with."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Emission = Literal["before", "after"]
+
+
+class Role(enum.IntEnum):
+    """The role of a method in a comparison; tables list methods in this order.
+
+    Examples:
+        >>> import lmr
+        >>> lmr.find_method("zeroshot").card.role is lmr.Role.BASELINE
+        True
+    """
+
+    BASELINE = 0  # the frozen classifier, to which every method is compared
+    OTHER = 1
+    OURS = 2  # the method of this package
+
+
+class Tower(enum.Enum):
+    """A part of the model that a method adapts.
+
+    Examples:
+        >>> import lmr
+        >>> [tower.value for tower in lmr.find_method("bitta").towers]
+        ['image', 'text']
+    """
+
+    IMAGE = "image"
+    TEXT = "text"
+
+
+class Scores(enum.Enum):
+    """The meaning of a method's logits.
+
+    Examples:
+        >>> import lmr
+        >>> lmr.find_method("tent").scores.value
+        'cosines'
+    """
+
+    COSINES = "cosines"  # logit_scale * similarity + logit_bias, plus the method's ``logit_offset``
+    LABELS = "labels"  # the logarithm of a distribution over labels
+    VOTES = "votes"  # the number of views of the image that chose each class
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named configuration, the source of its values, and the batch size they were chosen for.
+
+    Examples:
+        >>> import lmr
+        >>> preset = lmr.find_method("tent").card.presets["imagenet"]
+        >>> preset.values, preset.batch_size
+        ({'optimizer': 'sgd', 'lr': 0.00025}, 64)
+    """
+
+    values: dict[str, Any]
+    source: str
+    batch_size: int = 64
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A cheaper configuration, and the measured share of the method's gain over zero-shot that it keeps."""
+
+    values: dict[str, Any]
+    kept: float
+
+
+@dataclass(frozen=True)
+class Card:
+    """What tables, listings and docs say about a method. The code of the method does not need it.
+
+    Examples:
+        >>> import lmr
+        >>> card = lmr.find_method("lmr").card
+        >>> card.label, card.source, sorted(card.presets)[:2]
+        ('LMR', 'Huang et al. 2026', ['cifar10-c', 'cifar100-c'])
+    """
+
+    label: str = ""  # name in tables; ``register`` fills in the method's name in capitals
+    source: str = ""  # authors and year of the publication
+    year: int = 9999  # of the publication; tables are ordered by it
+    role: Role = Role.OTHER
+    in_paper: bool = False  # compared in the paper of LMR; "paper" in plans names these methods
+    presets: Mapping[str, Preset] = field(default_factory=lambda: {"default": Preset({}, "the method's own defaults")})
+    parts: tuple[str, ...] = ()  # boolean arguments that switch parts of the method off, for ablations
+    swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name of a sweep -> arguments that vary in it
+    aliases: Mapping[str, str] = field(default_factory=dict)  # published name of an argument -> its name here
+    switches: tuple[Switch, ...] = ()  # cheaper configurations, from which a budget chooses
+    source_images: int = 0  # clean images for ``fit_source`` before the stream, where there are any
+    source_argument: str = ""  # argument of ``create`` that takes them

@@ -1,0 +1,98 @@
+"""The results of a method: a Prediction for users, a Step from ``adapt``, and parameters for export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from lmr.core.card import Tower
+
+State = dict[str, Tensor]  # tensors [A, ...], one row for each stream of a batch; of one new stream without that axis
+_SHOWN = 4  # images in the repr of a prediction
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction:
+    """The answer to a batch: logits [B, C], ``info`` about the step in plain Python values, and the class names.
+
+    Examples:
+        >>> import lmr, torch
+        >>> answer = lmr.Prediction(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), classes=("cat", "dog"))
+        >>> answer.labels
+        tensor([0, 1])
+        >>> answer.names
+        ['cat', 'dog']
+        >>> answer.probabilities[0]
+        tensor([0.8808, 0.1192])
+        >>> answer
+        Prediction of 2 images: cat 0.88, dog 0.73
+    """
+
+    logits: Tensor
+    info: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """Softmax of the logits: [B, C]."""
+        return self.logits.softmax(1)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """Index of the most probable class of each image: int64 [B]."""
+        return self.logits.argmax(1)
+
+    @property
+    def names(self) -> list[str]:
+        """Name of the most probable class of each image; its index as text where no names are known."""
+        return [self.classes[label] if self.classes else str(label) for label in self.labels.tolist()]
+
+    def __repr__(self) -> str:
+        confidence = self.probabilities[:_SHOWN].amax(1).tolist()
+        shown = [f"{name} {share:.2f}" for name, share in zip(self.names, confidence, strict=False)]
+        more = ", ..." if len(self.logits) > _SHOWN else ""
+        return f"Prediction of {len(self.logits)} image{'s' * (len(self.logits) != 1)}: {', '.join(shown)}{more}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """The result of ``Method.adapt``: logits [B, C], the new state, and facts about the step.
+
+    ``state`` holds the tensors [A, ...] that changed; the others stay as they are. ``info`` holds tensors [A], one
+    value for each stream of the batch.
+    """
+
+    logits: Tensor
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    info: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AdaptedParameters:
+    """The present model of one stream as constants: a classifier that no longer adapts.
+
+    Its logits are ``logit_scale * cosines + logit_bias + offset``, with the cosines between the unit features of the
+    image tower and ``prototypes`` [C, D]. ``norms`` holds, for each adapted tower, the parameters that replace the
+    tower's own, under their names in its ``state_dict()``. ``offset`` [C] is None where there is none.
+    ``from_prompts`` is true if the text tower with its ``norms`` gives these prototypes for the prompts of the classes.
+
+    Examples:
+        >>> import lmr, torch
+        >>> backbone = lmr.load("pocket")
+        >>> method = lmr.create("tent", backbone.classifier(["red ring", "blue star"]))
+        >>> _ = method.step(torch.randn(4, 3, 32, 32))
+        >>> parameters = method.export_parameters()
+        >>> sorted(parameters.norms[lmr.Tower.IMAGE])[:2]
+        ['blocks.0.ln_1.bias', 'blocks.0.ln_1.weight']
+        >>> parameters.prototypes.shape, parameters.offset, parameters.from_prompts
+        (torch.Size([2, 128]), None, True)
+    """
+
+    prototypes: Tensor
+    offset: Tensor | None = None
+    norms: Mapping[Tower, Mapping[str, Tensor]] = field(default_factory=dict)
+    from_prompts: bool = True

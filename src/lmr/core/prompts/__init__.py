@@ -1,1 +1,0 @@
-"""Prompt learning: the words before the class names become vectors that a method adapts."""
