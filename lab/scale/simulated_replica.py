@@ -17,7 +17,7 @@ from lmr.service.engine.records import StreamRecord
 from lmr.service.engine.scheduler import Job, Scheduler
 from lmr.service.engine.step_types import QueueFull
 from lmr.service.engine.working.residents import Resident, Residents, RowPlan
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from lmr.apps.serve_classifier import create_served
+from lmr.apps.serve import create_served
 from lmr.bench.cost.flops import count_passes_of_image
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError

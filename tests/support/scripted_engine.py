@@ -12,7 +12,7 @@ from lmr.core.method import Method
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.step_types import BatchReport, StepAnswer, StepRequest, UnknownStream
 from lmr.service.engine.stream_types import Changes, Overview, ServiceEvent, StreamAction, StreamDetail, StreamStatus
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 
 
 def make_status(stream: str, **values: Any) -> StreamStatus:

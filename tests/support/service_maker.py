@@ -15,7 +15,7 @@ import lmr
 from lmr.models import Backbone
 from lmr.service.app.app_factory import make_app
 from lmr.service.app.server import Server
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from scripted_engine import ScriptedEngine
 
 NAMES = ["red ring", "blue star", "green heart"]

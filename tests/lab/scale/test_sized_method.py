@@ -10,7 +10,7 @@ import torch
 import lmr
 from lab.scale import sized_method
 from lab.scale.sized_method import shrink_spec, size_method
-from lmr.apps.serve_classifier import create_served
+from lmr.apps.serve import create_served
 from lmr.bench.cost.flops import count_forwards
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError

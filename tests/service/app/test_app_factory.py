@@ -15,7 +15,7 @@ from lmr.service.app.app_factory import make_app
 from lmr.service.app.server import Server
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.working.packing import describe_identity
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import Store
 from service_maker import NAMES, TIMEOUT, load_pocket, make_file
 

@@ -46,7 +46,7 @@ from lmr.service.engine.step_types import (
     TooManyStreams,
     UnknownStream,
 )
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 
 STREAMS = [f"cam-{k}" for k in range(7)]
 

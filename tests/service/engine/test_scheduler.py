@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lmr.service.engine.scheduler import FIRST, Job, Scheduler
 from lmr.service.engine.step_types import QueueFull
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 
 
 def make(**values: object) -> Scheduler:

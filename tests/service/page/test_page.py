@@ -23,7 +23,7 @@ from lmr.service.engine.engine import Engine
 from lmr.service.engine.step_types import NotReady, StoreFailed
 from lmr.service.engine.stream_types import Overview, ServiceEvent, StreamDetail
 from lmr.service.page import ASSETS_FOLDER, PAGE_FOLDER
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from page_reader import Tab, open_tab
 from scripted_engine import make_status
 from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, serve_scripted

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI
 
-from lmr.apps.serve_classifier import ServingPlan
+from lmr.apps.serve import ServingPlan
 from lmr.cluster.nodes import describe_mismatch, digest_method, list_versions
 from lmr.cluster.serving.remote_store import RemoteStore
 from lmr.core.errors import LmrError

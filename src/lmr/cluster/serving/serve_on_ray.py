@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lmr.apps.serve_classifier import (
+from lmr.apps.serve import (
     NO_STATE,
     ServingPlan,
     check_packages,

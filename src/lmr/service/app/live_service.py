@@ -21,7 +21,7 @@ from lmr.service.app.service_metrics import ServiceMetrics
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.step_types import NotReady
 from lmr.service.engine.stream_types import Overview, ServiceEvent
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from lmr.watch.watched import Watched
 
 LOGGER = logging.getLogger("lmr.service.events")

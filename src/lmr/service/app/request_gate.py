@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lmr.service.app.http_errors import HttpProblem
 from lmr.service.app.intake.request_options import is_visible
-from lmr.service.loopback import is_loopback
+from lmr.service.network import is_loopback
 
 LOGGER = logging.getLogger("lmr.service.requests")
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")

@@ -27,7 +27,7 @@ from lmr.service.engine.step_types import Refused, StepAnswer, StepRequest, Stor
 from lmr.service.engine.stream_types import ServiceEvent
 from lmr.service.engine.telling import store_event
 from lmr.service.engine.working.served import Served
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import KeptAnswer, Transaction
 

@@ -43,7 +43,7 @@ from lmr.service.engine.stream_types import Changes, EngineState, Overview, Stre
 from lmr.service.engine.tasks import ActTask, LabelTask, ReadTask, Task, WriteTask
 from lmr.service.engine.working.served import Situation
 from lmr.service.engine.working.worker import Worker
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import Store
 from lmr.service.store.store_interface import StateStore
 

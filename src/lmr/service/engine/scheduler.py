@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmr.service.engine.step_types import QueueFull
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 
 FIRST = 8  # images in a batch while it is not known how long an image takes
 SHORTEST, LONGEST = 0.05, 60.0  # seconds that a refused client is told to wait

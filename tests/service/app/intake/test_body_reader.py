@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from plain_http import read_until_closed
 from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
 

@@ -18,7 +18,7 @@ from lmr.service.app.http_errors import HttpProblem
 from lmr.service.app.intake.image_bodies import Picture
 from lmr.service.app.intake.image_intake import ImageIntake, ReadyImages
 from lmr.service.engine.step_types import QueueFull
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from service_maker import load_pocket, make_file
 
 SETTINGS = ServiceSettings(max_pixels=10_000)

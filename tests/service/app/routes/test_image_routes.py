@@ -16,7 +16,7 @@ import torch
 from lmr.service.app.intake.image_bodies import Picture
 from lmr.service.app.intake.image_intake import ReadyImages, Show
 from lmr.service.engine.step_types import QueueFull, StepAnswer, StepRequest
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, make_file, serve_scripted
 
 

@@ -13,7 +13,7 @@ from lmr.service.app.app_factory import make_service_app
 from lmr.service.app.live_service import LiveService
 from lmr.service.app.server import Server
 from lmr.service.engine.stream_types import Overview
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from service_maker import NAMES, TIMEOUT, ScriptedService, make_file
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from lmr.service.app.frame_shelf import MOST_FRAMES
 from lmr.service.engine.stream_types import StreamStatus
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from scripted_engine import make_status
 from service_maker import ScriptedService, make_file, serve_scripted
 

@@ -21,7 +21,7 @@ from lmr.images.image_files import TooManyPixels, UnreadableImage, decode_image,
 from lmr.service.app.http_errors import HttpProblem
 from lmr.service.app.intake.image_bodies import Picture
 from lmr.service.engine.step_types import QueueFull
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 
 FORMATS = ("JPEG", "PNG", "WEBP")  # decoders of other formats have had more faults
 _THREADS = min(4, max(2, os.cpu_count() or 1))  # at least two, so that a large image does not hold up all others

@@ -24,7 +24,7 @@ from lmr.service.engine.working.operating import Operating, begin_record
 from lmr.service.engine.working.packing import Packer
 from lmr.service.engine.working.residents import Resident, Residents
 from lmr.service.engine.working.served import Served, Situation, name_failure
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import KeptAnswer, StreamChange, Transaction
 

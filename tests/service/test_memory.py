@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from lmr.service.freed_memory import keep_freed_memory
+from lmr.service.memory import keep_freed_memory
 
 CODE = """
 import resource, torch, lmr
-from lmr.service.freed_memory import keep_freed_memory
+from lmr.service.memory import keep_freed_memory
 keep_freed_memory()
 torch.set_num_threads(1)
 backbone = lmr.load("pocket")

@@ -29,12 +29,11 @@ from lmr.core.method import Method
 from lmr.core.registry import find_addressed
 from lmr.models import Backbone
 from lmr.models.known_models import DEFAULT_MODEL
-from lmr.service.client.token_file import read_token_file
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.working.packing import describe_identity
-from lmr.service.freed_memory import keep_freed_memory
-from lmr.service.loopback import is_loopback
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.memory import keep_freed_memory
+from lmr.service.network import is_loopback, read_token_file
+from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import Store
 from lmr.service.store.store_interface import StateStore
 from lmr.watch.watch_settings import WatchSettings, read_watch

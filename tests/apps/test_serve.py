@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmr.apps import serve_classifier as module
-from lmr.apps.serve_classifier import (
+from lmr.apps import serve as module
+from lmr.apps.serve import (
     check_packages,
     choose_threads,
     choose_token,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lmr.service.loopback import is_loopback
+from lmr.service.network import is_loopback
 
 
 def test_loopback() -> None:
