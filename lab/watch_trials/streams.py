@@ -1,11 +1,11 @@
-"""The streams of trials: which images a step shows, from a seed. Images repeat, so that streams can be long."""
+"""The streams of trials: the images of each step, drawn from a seed. Images repeat, so that streams can be long."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,23 +40,23 @@ class WatchBatch:
 
 
 def list_trials() -> list[WatchTrial]:
-    """The trials that come with the package."""
-    text = resources.files("lmr.bench").joinpath("guarding", "trials.toml").read_text("utf-8")
+    """Return the trials in trials.toml."""
+    text = Path(__file__).with_name("trials.toml").read_text("utf-8")
     return [WatchTrial(**table) for table in tomllib.loads(text)["trials"]]
 
 
 def find_onset(kind: str, steps: int) -> int:
-    """The step at which the trouble of a stream begins."""
+    """Return the step at which the trouble of a stream begins."""
     return {"steady": 0, "runs": 0, "noise": steps // 4, "one class": steps // 2, "change": steps // 2}[kind]
 
 
 def list_domains(kind: str) -> tuple[str, ...]:
-    """The corruptions that a stream shows."""
+    """Return the corruptions in a stream."""
     return DOMAINS if kind == "change" else DOMAINS[:1]
 
 
 def show(dataset: Dataset, kind: str, steps: int, batch_size: int, seed: int) -> Iterator[WatchBatch]:
-    """The batches of a stream. One class: a single class for half of the steps, then all classes."""
+    """Yield the batches of a stream. One class: a single class for half of the steps, then all classes."""
     if kind not in KINDS:
         raise LmrError(f"There is no kind of stream {kind!r}; choose one of: {', '.join(KINDS)}.")
     random, onset = np.random.default_rng(seed), find_onset(kind, steps)

@@ -1,7 +1,7 @@
-"""Run trials: each method plain, watched and reset every N steps, beside the frozen model, on the same images.
+"""Run trials: each method alone, watched, and reset every N steps, and the frozen model, on the same images.
 
-Every finished trial is a line of a JSON file; trials that have a line are not run again. With a folder for them, the
-signals of every step are a CSV file of each trial, for choosing thresholds.
+Every finished trial is a line of a JSON file; trials that have a line are not run again. The signals of every step can
+be written to a CSV file for each trial, for choosing thresholds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tqdm import tqdm
 
-from lab.watch_trials.scenarios import SEVERITY, WatchTrial, find_onset, list_domains, list_trials, show
+from lab.watch_trials.streams import SEVERITY, WatchBatch, WatchTrial, find_onset, list_domains, list_trials, show
 from lmr.bench.plans.prompt_sets import PromptSet
+from lmr.bench.progress import ProgressBar
 from lmr.bench.running.inputs import describe_backbone, find_dataset, load_backbone, load_classifier
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
@@ -38,12 +38,15 @@ from lmr.watch.watched import Watched
 
 WINDOW = 20  # steps of an accuracy that is compared with zero-shot's
 NEAR = 0.01  # a stream is back when it is within a point of zero-shot
-FORM = 3  # of a line; lines of an earlier form are not read
+HEAD = """\
+| stream | method | zero-shot | plain | watched | reset | noticed | acted \
+| below: plain | watched | reset | alarms | rollbacks |
+|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"""
 
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """What all trials of a table share."""
+    """The settings that all trials of a table share."""
 
     dataset: str = "pocket-c"
     model: str = "pocket"
@@ -56,7 +59,7 @@ class TrialSettings:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a watch did on a stream: accuracies in shares, times in steps; None where nothing of the kind happened."""
+    """The effect of a watch on a stream: accuracies from 0 to 1, times in steps, None if nothing occurred."""
 
     trial: WatchTrial
     run: str  # hash of all that determines it
@@ -76,7 +79,7 @@ class TrialResult:
 
     @property
     def healthy(self) -> bool:
-        """Whether it was meant to be healthy and was: without a watch not a point below zero-shot."""
+        """Return whether it was meant to be healthy and was: without a watch not a point below zero-shot."""
         return self.trial.healthy and self.plain >= self.zero_shot - NEAR
 
 
@@ -85,10 +88,10 @@ def run_trials(
     out: str | os.PathLike[str],
     names: Sequence[str] = (),
     root: str | None = None,
-    say: Callable[[str], object] = lambda words: None,
+    log: Callable[[str], object] = lambda message: None,
     traces: str | os.PathLike[str] | None = None,
 ) -> list[TrialResult]:
-    """Run the named trials, or all, that have no line in ``out`` yet; gives the results of all of them.
+    """Run the named trials, or all, that have no line in ``out`` yet, and return the results of all of them.
 
     ``traces``: a folder for the signals of every step, one CSV file for each trial.
     """
@@ -103,7 +106,7 @@ def run_trials(
         run = _hash(trial, settings, dataset)
         trace = None if traces is None else Path(traces) / f"{trial.name}, seed {settings.seed}, {run}.csv"
         if run not in kept or (trace is not None and not trace.exists()):
-            say(f"{trial.name}: {settings.steps} steps")
+            log(f"{trial.name}: {settings.steps} steps")
             result, steps = run_trial(trial, settings, root)
             kept[run] = dataclasses.asdict(result)
             if trace is not None:
@@ -117,40 +120,40 @@ def run_trials(
 def run_trial(
     trial: WatchTrial, settings: TrialSettings, root: str | None = None
 ) -> tuple[TrialResult, list[dict[str, Any]]]:
-    """One stream, answered by all contenders; the result, and what was measured at every step."""
+    """Run all methods on one stream; return the result and the measurements of every step."""
     dataset = find_dataset(settings.dataset, root)
     prompts = PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES)
     classifier = load_classifier(settings.model, "float32", "cpu", dataset.classes, prompts)
     backbone = load_backbone(settings.model, "float32", "cpu")
     watched = Watched(create(trial.method, classifier), settings.watch)
-    # Contenders that must give the same answers are run once: a watch that only reports is the plain method, and so is
+    # Methods that must give the same answers are run once: a watch that only reports is the plain method, and so is
     # one whose reset would come after the end.
     plain = watched if settings.watch.mode == "report" else create(trial.method, classifier)
-    forgetful = plain
+    resetting = plain
     if settings.reset_every < settings.steps:
         simplest = WatchSettings(signals=False, reset_every=settings.reset_every)
-        forgetful = Watched(create(trial.method, classifier), simplest)
-    contenders = (plain, watched, forgetful)
+        resetting = Watched(create(trial.method, classifier), simplest)
+    methods = (plain, watched, resetting)
     right: list[list[float]] = []
     steps: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []  # of all steps: the watch keeps only the last ones
     stream = show(dataset, trial.kind, settings.steps, settings.batch_size, settings.seed)
-    for batch in tqdm(stream, trial.name, settings.steps, unit=" steps", disable=None, delay=2, leave=False):
+    for batch in _show_progress(stream, trial.name, settings.steps):
         images = backbone.preprocess_pixels(torch.from_numpy(batch.images)).to(classifier.device)
         truth = torch.from_numpy(batch.labels)
         with torch.no_grad():
             frozen = classifier.cosines(classifier.features(images)).argmax(1)
-        answers = {method: method.step(images) for method in dict.fromkeys(contenders)}
+        answers = {method: method.step(images) for method in dict.fromkeys(methods)}
         events += answers[watched].info["events"]
         shown = bool((truth >= 0).all())
-        labels = [frozen, *(answers[method].labels for method in contenders)]
+        labels = [frozen, *(answers[method].labels for method in methods)]
         right.append([float((one.cpu() == truth).double().mean()) if shown else np.nan for one in labels])
         accuracies = dict(zip(("zero_shot", "plain", "watched", "reset"), right[-1], strict=True))
         health = {"step": len(right), "rung": str(watched.health[0])}
         steps.append(health | accuracies | dataclasses.asdict(watched.signals()))
     scores, onset = np.array(right), find_onset(trial.kind, settings.steps)
-    zero_shot, alone, guarded, reset = (float(value) for value in np.nanmean(scores, 0))
-    alone_below, guarded_below, reset_below = (count_below(scores[onset:, k] - scores[onset:, 0]) for k in (1, 2, 3))
+    zero_shot, alone, with_watch, reset = (float(value) for value in np.nanmean(scores, 0))
+    alone_below, with_watch_below, reset_below = (count_below(scores[onset:, k] - scores[onset:, 0]) for k in (1, 2, 3))
     # A watch that only reports would act where it puts a stream on the rung "alarm".
     acting = [
         event["step"]
@@ -166,11 +169,11 @@ def run_trial(
         steps=settings.steps,
         zero_shot=zero_shot,
         plain=alone,
-        watched=guarded,
+        watched=with_watch,
         reset=reset,
         detected=_find_first(noticing, onset),
         acted=_find_first(acting, onset),
-        below=guarded_below,
+        below=watched_below,
         plain_below=alone_below,
         reset_below=reset_below,
         suspicions=len(noticing),
@@ -180,13 +183,21 @@ def run_trial(
     return result, steps
 
 
+def _show_progress(stream: Iterator[WatchBatch], name: str, steps: int) -> Iterator[WatchBatch]:
+    with ProgressBar(steps, "steps") as bar:
+        bar.describe(name)
+        for batch in stream:
+            yield batch
+            bar.advance()
+
+
 def _find_first(steps: Sequence[int], onset: int) -> int | None:
-    """The first of the steps after the onset, counted from there."""
+    """Return the first of the steps after the onset, counted from there."""
     return next((step - onset for step in steps if step > onset), None)
 
 
 def count_below(gain: NDArray[np.float64]) -> int:
-    """The end of the last window of 20 steps whose mean gain over zero-shot is below one point; 0 if there is none."""
+    """Return the end of the last window of 20 steps with a mean gain over zero-shot below -1 point; 0 without one."""
     means = [float(np.nanmean(part)) for part in _windows(gain)]
     ends = [k + WINDOW for k, mean in enumerate(means) if mean < -NEAR]
     return ends[-1] if ends else 0
@@ -198,7 +209,7 @@ def _windows(values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
 
 
 def _find_extremes(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The largest value of each signal in all steps; of those whose fall is the trouble the smallest."""
+    """Return the largest value of each signal in all steps; the smallest of signals whose fall is the trouble."""
     extremes: dict[str, float] = {}
     for item in dataclasses.fields(Signals):
         choose = min if item.name in ("concentration", "entropy", "canaries", "agreement") else max
@@ -217,6 +228,29 @@ def _format_trace(steps: Sequence[dict[str, Any]]) -> str:
 
 def _hash(trial: WatchTrial, settings: TrialSettings, dataset: Dataset) -> str:
     data = dataset.digest_part(list_domains(trial.kind), SEVERITY)
-    content: list[Any] = [FORM, RESULTS_VERSION, data, dataclasses.asdict(trial), dataclasses.asdict(settings)]
+    content: list[Any] = [RESULTS_VERSION, data, dataclasses.asdict(trial), dataclasses.asdict(settings)]
     content.append({"weights": describe_backbone(settings.model, "float32", "cpu")})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def format_results(results: Sequence[TrialResult]) -> str:
+    """Return a Markdown table with accuracies in %, and below it the false alarms of all healthy streams."""
+    lines = [HEAD]
+    for one in results:
+        accuracies = [f"{100 * value:.1f}" for value in (one.zero_shot, one.plain, one.watched, one.reset)]
+        times = ["–" if value is None else str(value) for value in (one.detected, one.acted)]
+        counts = (one.plain_below, one.below, one.reset_below, one.suspicions, one.rollbacks)
+        name = one.trial.name + (" (healthy)" if one.healthy else "")
+        lines.append(_join([name, one.trial.method, *accuracies, *times, *(str(value) for value in counts)]))
+    healthy = [one for one in results if one.healthy]
+    if healthy:
+        steps, lost = sum(one.steps for one in healthy), max(one.plain - one.watched for one in healthy)
+        lines += ["", (
+            f"Healthy streams, {steps} steps: {sum(one.suspicions for one in healthy)} false alarms, "
+            f"{sum(one.rollbacks for one in healthy)} false rollbacks, at most {max(100 * lost, 0):.1f} points lost."
+        )]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _join(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

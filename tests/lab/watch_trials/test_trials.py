@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lab.watch_trials import trial_run
-from lab.watch_trials.scenarios import KINDS, list_trials, show
-from lab.watch_trials.trial_run import TrialResult, TrialSettings, count_below, run_trial, run_trials
-from lab.watch_trials.trial_table import format_results
+from lab.watch_trials import trials as module
+from lab.watch_trials.streams import KINDS, WatchTrial, list_trials, show
+from lab.watch_trials.trials import TrialResult, TrialSettings, count_below, format_results, run_trial, run_trials
 from lmr import LmrError, create, load
 from lmr.bench.running.inputs import find_dataset
 from lmr.data.sets.dataset import Dataset, ImageArray
@@ -92,7 +92,7 @@ def test_finished_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert first[0].steps == 3
     assert first[0].rollbacks == 0
     assert set(first[0].largest) >= {"compared", "drift"}
-    monkeypatch.setattr(trial_run, "run_trial", lambda *_: pytest.fail("it was run again"))
+    monkeypatch.setattr(module, "run_trial", lambda *_: pytest.fail("it was run again"))
     assert run_trials(settings, out, ["steady"]) == first
     assert "| steady (healthy) | lmr(preset='auto') |" in format_results(first)
     with pytest.raises(LmrError, match="no trial 'stormy'"):
@@ -106,7 +106,7 @@ def test_finished_trials_of_other_results_or_data_are_run_again(
     settings, out = TrialSettings(steps=2, batch_size=4), tmp_path / "trials.jsonl"
     (first,) = run_trials(settings, out, ["steady"])
     if what == "version":
-        monkeypatch.setattr(trial_run, "RESULTS_VERSION", "0.0.0")
+        monkeypatch.setattr(module, "RESULTS_VERSION", "0.0.0")
     else:
         monkeypatch.setattr(type(find_dataset("pocket-c", None)), "digest_part", lambda *_: "other images")
     (again,) = run_trials(settings, out, ["steady"])
@@ -138,11 +138,11 @@ def test_signals_of_every_step_are_written(tmp_path: Path, monkeypatch: pytest.M
     assert {step["rung"] for step in steps} == {"ok"}
     assert max(float(step["drift"]) for step in steps) == first[0].largest["drift"]
     assert float(np.mean([float(step["watched"]) for step in steps])) == pytest.approx(first[0].watched)
-    monkeypatch.setattr(trial_run, "run_trial", lambda *_: pytest.fail("it was run again"))
+    monkeypatch.setattr(module, "run_trial", lambda *_: pytest.fail("it was run again"))
     assert run_trials(settings, out, ["steady"], traces=tmp_path / "signals") == first
 
 
-def test_contenders_with_the_same_answers_are_run_once() -> None:
+def test_methods_with_the_same_answers_are_run_once() -> None:
     """A watch that only reports has the plain method's answers, and so has a reset that never comes."""
     trial = next(trial for trial in list_trials() if trial.name == "rate ten times too high")
     # alarmed by everything
@@ -158,3 +158,41 @@ def test_contenders_with_the_same_answers_are_run_once() -> None:
     assert (reporting.suspicions, reporting.rollbacks) == (1, 1)  # it would have acted once
     assert reporting.plain == reporting.watched == reporting.reset == acting.plain
     assert acting.largest["drift"] < reporting.largest["drift"]
+
+
+# The table.
+
+SICK = TrialResult(
+    WatchTrial("rain", "tent", "steady", healthy=False), "a", 100, zero_shot=0.5, plain=0.1, watched=0.48, reset=0.3,
+    detected=12, acted=None, below=31, plain_below=99, reset_below=77, suspicions=2, rollbacks=1, largest={},
+)  # fmt: skip
+
+
+def test_numbers_are_in_their_columns() -> None:
+    head, _, line = format_results([SICK]).splitlines()
+    cells = dict(zip(head.split("|")[3:-1], line.split("|")[3:-1], strict=True))
+    assert cells[" zero-shot "] == " 50.0 "
+    assert cells[" noticed "] == " 12 "
+    assert cells[" acted "] == " – "
+    assert line == "| rain | tent | 50.0 | 10.0 | 48.0 | 30.0 | 12 | – | 99 | 31 | 77 | 2 | 1 |"
+    assert head.endswith("| below: plain | watched | reset | alarms | rollbacks |")
+
+
+def test_false_alarms_are_those_of_healthy_streams() -> None:
+    healthy = replace(SICK.trial, healthy=True)
+    results = [
+        SICK,
+        replace(SICK, trial=healthy, plain=0.6, watched=0.596, suspicions=3, rollbacks=0),
+        replace(SICK, trial=healthy, plain=0.6, watched=0.7, suspicions=1, rollbacks=2),
+    ]
+    said = format_results(results).splitlines()[-1]
+    assert said == "Healthy streams, 200 steps: 4 false alarms, 2 false rollbacks, at most 0.4 points lost."
+
+
+def test_a_method_that_falls_by_itself_is_not_healthy() -> None:
+    meant = replace(SICK, trial=replace(SICK.trial, healthy=True))
+    assert not meant.healthy
+    assert replace(meant, plain=0.4901).healthy
+    assert not replace(meant, plain=0.4899).healthy
+    assert "(healthy)" not in format_results([meant])
+    assert "Healthy streams" not in format_results([meant])
