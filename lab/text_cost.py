@@ -26,10 +26,10 @@ from lab.command import build_parser, run_command
 from lmr.bench.columns import align
 from lmr.bench.cost.fresh_process import call_fresh
 from lmr.bench.cost.memory import estimate_prompt, measure_peak
-from lmr.bench.progress import ProgressBar
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss
 from lmr.core.norms import NormBank
+from lmr.core.progress import ProgressBar, show_progress
 from lmr.core.text import TextSide, differentiate_towers
 from lmr.models.clip.block import fold_activations
 from lmr.models.clip.text_tower import TextConfig, TextTower
@@ -203,7 +203,7 @@ def measure_text_gradient(sizes: TextSizes, rounds: int) -> str:
     """Measure everything and return the table as text. Memory comes first, while this process is still small."""
     if rounds < 1:
         raise LmrError(f"Expected at least one round, got {rounds}.")
-    with ProgressBar(len(VARIANTS) * (1 + rounds), "gradients") as bar:
+    with show_progress("", len(VARIANTS) * (1 + rounds), "gradients") as bar:
         memory = {}
         for variant in VARIANTS:
             bar.describe(f"memory: {variant}")

@@ -27,9 +27,9 @@ from torch.nn import functional as F
 from lab.train.muon import Muon
 from lab.train.photo_images import MEAN, STD, TrainingImages, augment, normalise_pixels, read_training_images
 from lab.train.photo_texts import CONTEXT, NAMES, TEMPLATES, WORDS, draw_prompts, tokenize_prompts
-from lmr.bench.progress import ProgressBar
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder, write_atomically
+from lmr.core.progress import show_progress
 from lmr.data.names import read_list
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN, find_root
@@ -214,8 +214,7 @@ def train(recipe: PhotoRecipe, out: Path, *, root: str | None = None, resume: bo
         print(f"There is no checkpoint {checkpoint}; the training starts from the beginning.")
     print(f"{len(training.images):,} photographs, {len(NAMES)} names, {len(TEMPLATES)} templates; "
           f"checkpoints every {_EVERY} steps in {checkpoint}.")  # fmt: skip
-    with ProgressBar(recipe.steps, "batches") as bar:
-        bar.advance(training.done)
+    with show_progress("", recipe.steps, "batches", done=training.done) as bar:
         mean = None
         while training.done < recipe.steps:
             loss = training.take_step()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.bench.progress import ProgressBar
+from lmr.core.progress import show_progress
 from lmr.data.sets.pocket_world import CLASSES, Scene, draw
 from lmr.models.pocket.towers import PocketConfig, PocketModel
 from lmr.models.pocket.words import WORDS, tokenize
@@ -100,7 +100,7 @@ def train(steps: int, batch: int, lr: float, out: Path, config: PocketConfig) ->
     groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98))
     started = time.perf_counter()
-    with ProgressBar(steps, "batches") as bar:
+    with show_progress("", steps, "batches") as bar:
         for step in range(steps):
             warm = min(1.0, (step + 1) / 500)
             for group in optimizer.param_groups:

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from lab.watch_trials.streams import SEVERITY, WatchBatch, WatchTrial, find_onset, list_domains, list_trials, show
 from lmr.bench.plans.prompt_sets import PromptSet
-from lmr.bench.progress import ProgressBar
 from lmr.bench.running.inputs import describe_backbone, find_dataset, load_backbone, load_classifier
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
+from lmr.core.progress import show_progress
 from lmr.core.registry import create
 from lmr.data.sets.dataset import Dataset
 from lmr.models.backbone import DEFAULT_TEMPLATES
@@ -153,7 +153,8 @@ def run_trial(
         steps.append(health | accuracies | dataclasses.asdict(watched.signals()))
     scores, onset = np.array(right), find_onset(trial.kind, settings.steps)
     zero_shot, alone, with_watch, reset = (float(value) for value in np.nanmean(scores, 0))
-    alone_below, with_watch_below, reset_below = (count_below(scores[onset:, k] - scores[onset:, 0]) for k in (1, 2, 3))
+    gains = scores[onset:] - scores[onset:, :1]
+    alone_below, watched_below, reset_below = (count_below(gains[:, k]) for k in (1, 2, 3))
     # A watch that only reports would act where it puts a stream on the rung "alarm".
     acting = [
         event["step"]
@@ -184,8 +185,7 @@ def run_trial(
 
 
 def _show_progress(stream: Iterator[WatchBatch], name: str, steps: int) -> Iterator[WatchBatch]:
-    with ProgressBar(steps, "steps") as bar:
-        bar.describe(name)
+    with show_progress(name, steps, "steps", delay=2.0) as bar:
         for batch in stream:
             yield batch
             bar.advance()
