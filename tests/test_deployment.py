@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from lmr.cli.parser import parse
-from lmr.service.app.request_gate import OPEN_PATHS
-from lmr.service.app.service_metrics import ServiceMetrics
+from lmr.service.app.gate import OPEN_PATHS
+from lmr.service.app.metrics import ServiceMetrics
 from lmr.service.engine.step_types import BatchReport
 from lmr.service.engine.stream_types import Overview, ServiceEvent
 from lmr.service.settings import ServiceSettings

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import lmr
 from lmr.apps.serve import create_served, watch_served
-from lmr.service.app.app_factory import make_app
+from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
 from lmr.service.engine.engine import Engine
 from lmr.service.settings import ServiceSettings

@@ -139,10 +139,10 @@ def serve_classifier(
     What does not fit together raises LmrError before the service answers anything.
     """
     check_packages()
-    from lmr.service.app.app_factory import make_service_app
-    from lmr.service.app.json_log import write_json_log
-    from lmr.service.app.live_service import LiveService
+    from lmr.service.app.app import make_service_app
+    from lmr.service.app.log import write_json_log
     from lmr.service.app.server import Server
+    from lmr.service.app.service import LiveService
 
     token = choose_token(host, token_file)
     service = LiveService(plan.settings)

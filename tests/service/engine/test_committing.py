@@ -55,7 +55,7 @@ def test_full_disk_undoes_a_batch_and_the_service_goes_on(tmp_path: Path) -> Non
         (1, False, "store"),
         (0, False, "store"),
     ]
-    action = engine.act("a", "freeze")
+    action = engine.act("a", "pause")
     run(engine)
     with pytest.raises(StoreFailed, match="nothing was changed"):
         action.result(0)

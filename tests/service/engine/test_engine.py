@@ -446,7 +446,7 @@ def test_fault_of_the_engine_fails_the_batch_and_not_the_service(
 
 def test_actions_take_their_turn_and_survive_a_restart(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s")
-    futures: list[Future[Any]] = [engine.submit(make_request("a", 0)), engine.act("a", "freeze")]
+    futures: list[Future[Any]] = [engine.submit(make_request("a", 0)), engine.act("a", "pause")]
     futures += [engine.submit(make_request("a", 1)), engine.act("a", "resume"), engine.submit(make_request("a", 2))]
     run(engine)
     first, frozen, rested, resumed, last = [future.result(0) for future in futures]
@@ -459,11 +459,11 @@ def test_actions_take_their_turn_and_survive_a_restart(tmp_path: Path) -> None:
     method.step(make_images("a", 1))
     method.resume()
     close_enough(read_logits(last), method.step(make_images("a", 2)).logits.log_softmax(1))
-    wait(engine, engine.act("a", "freeze"))
+    wait(engine, engine.act("a", "pause"))
     engine.close()
     again = make_engine(tmp_path / "s")
     assert wait(again, again.find("a")).status.health == "paused"
-    words = [event.words for event in wait(again, again.find("a")).events]
+    words = [event.message for event in wait(again, again.find("a")).events]
     assert len(words) == 3
     assert words[1] == "An operator let the stream adapt again, under observation."
     again.close()
@@ -490,7 +490,7 @@ def test_rollback_undo_reset_and_delete() -> None:
     assert wait(engine, engine.act("a", "undo")).seq == 5
     after = load_state(wait(engine, engine.read_state("a")))
     assert all(torch.equal(value, read_tensors(after)[key]) for key, value in read_tensors(before).items())
-    wait(engine, engine.act("a", "freeze"))
+    wait(engine, engine.act("a", "pause"))
     assert wait(engine, engine.act("a", "reset")).health == "paused"
     assert wait(engine, engine.act("a", "resume")).health == "watch"
     (answer,) = ask(engine, make_request("a", 0))
@@ -631,7 +631,7 @@ def test_changes_are_followed() -> None:
     engine = make_engine()
     start = engine.look().change
     ask(engine, make_request("a", 0), make_request("b", 0))
-    wait(engine, engine.act("a", "freeze"))
+    wait(engine, engine.act("a", "pause"))
     changes = engine.read_changes(start, 10)
     assert [(one.stream, one.health) for one in changes.streams] == [("b", "ok"), ("a", "paused")]
     assert [(one.stream, one.kind, one.before, one.after) for one in changes.events] == [
@@ -654,7 +654,7 @@ def test_change_of_health_is_an_event(tmp_path: Path) -> None:
         ask(engine, make_request("a", k))
     events = wait(engine, engine.find("a")).events
     assert [(event.before, event.after) for event in events][:2] == [("ok", "watch"), ("watch", "reset")]
-    assert "entropy" in events[0].words
+    assert "entropy" in events[0].message
     assert events[0].signals["compared"] > 0
     assert wait(engine, engine.find("a")).status.health == "reset"
     engine.close()

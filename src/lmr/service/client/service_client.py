@@ -151,12 +151,12 @@ class Client:
         """Return to the newest snapshot, as the watch would."""
         return self._act(stream, "rollback")
 
-    def freeze(self, stream: str) -> StreamStatus:
+    def pause(self, stream: str) -> StreamStatus:
         """Answer with the present state, without adapting, until ``resume``."""
-        return self._act(stream, "freeze")
+        return self._act(stream, "pause")
 
     def resume(self, stream: str) -> StreamStatus:
-        """Let a frozen or quarantined stream adapt again."""
+        """Let a paused or quarantined stream adapt again."""
         return self._act(stream, "resume")
 
     def undo(self, stream: str) -> StreamStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-StreamAction = Literal["reset", "rollback", "freeze", "resume", "undo", "delete"]
+StreamAction = Literal["reset", "rollback", "pause", "resume", "undo", "delete"]
 EventKind = Literal["health", "operator", "store", "service"]
 EngineState = Literal["loading", "ready", "degraded", "draining", "closed"]
 
@@ -41,7 +41,7 @@ class ServiceEvent:
     kind: EventKind
     before: str
     after: str
-    words: str
+    message: str
     signals: dict[str, Any] = field(default_factory=dict)
 
 

@@ -13,7 +13,7 @@ from lmr.service.store.stored_types import StoredEvent
 _ACTIONS: dict[StreamAction, str] = {
     "reset": "An operator returned the stream to its start.",
     "rollback": "An operator rolled the stream back to a snapshot.",
-    "freeze": "An operator stopped the adaptation of the stream; it is answered with its present state.",
+    "pause": "An operator stopped the adaptation of the stream; it is answered with its present state.",
     "resume": "An operator let the stream adapt again, under observation.",
     "undo": "An operator undid the last rollback, reset, quarantine or undo.",
     "delete": "An operator deleted the stream.",

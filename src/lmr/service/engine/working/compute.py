@@ -122,7 +122,7 @@ class Compute:
             raise CannotDo(f"There is no {action} without a watch; start the service with --watch on.")
         actions: dict[StreamAction, Callable[[int], None]] = {
             "rollback": self._watched.rollback,
-            "freeze": self._watched.pause,
+            "pause": self._watched.pause,
             "resume": self._watched.resume,
             "undo": self._watched.undo,
         }
