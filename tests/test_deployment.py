@@ -13,8 +13,8 @@ import yaml
 from lmr.cli.parser import parse
 from lmr.service.app.gate import OPEN_PATHS
 from lmr.service.app.metrics import ServiceMetrics
-from lmr.service.engine.step_types import BatchReport
-from lmr.service.engine.stream_types import Overview, ServiceEvent
+from lmr.service.engine.batch import BatchReport
+from lmr.service.engine.status import Overview, ServiceEvent
 from lmr.service.settings import ServiceSettings
 
 ROOT = Path(__file__).parent.parent

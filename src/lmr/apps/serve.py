@@ -30,7 +30,7 @@ from lmr.core.registry import find_addressed
 from lmr.models import Backbone
 from lmr.models.known_models import DEFAULT_MODEL
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.working.packing import describe_identity
+from lmr.service.engine.packing import describe_identity
 from lmr.service.memory import keep_freed_memory
 from lmr.service.network import is_loopback, read_token_file
 from lmr.service.settings import ServiceSettings

@@ -112,7 +112,7 @@ def test_operators_see_the_streams_of_all_replicas(service: RayService) -> None:
             client.step(name, draw_image(2, MODEL.side))
         assert set(names) <= {one.stream for one in client.streams()}
         assert client.stream(names[0]).status.seq == 1
-        assert client.freeze(names[0]).adapts is False
+        assert client.pause(names[0]).adapts is False
         assert client.step(names[0], draw_image(3, MODEL.side)).adaptation["stepped"] is False
         client.delete(names[1])
         assert names[1] not in {one.stream for one in client.streams()}

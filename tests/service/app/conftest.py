@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lmr.service.engine.stream_types import Overview
+from lmr.service.engine.status import Overview
 from service_maker import ScriptedService, serve_scripted
 
 

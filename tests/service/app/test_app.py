@@ -14,7 +14,7 @@ import lmr
 from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.working.packing import describe_identity
+from lmr.service.engine.packing import describe_identity
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import Store
 from lmr.watch.watch_method import watch

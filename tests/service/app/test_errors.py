@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from lmr.core.errors import LmrError
-from lmr.service.engine.step_types import (
+from lmr.service.engine.requests import (
     CannotDo,
     DeadlinePassed,
     KeyInFlight,

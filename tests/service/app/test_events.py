@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lmr.service.app import events
-from lmr.service.engine.stream_types import Changes, Overview, ServiceEvent
+from lmr.service.engine.status import Changes, Overview, ServiceEvent
 from scripted_engine import make_status
 from service_maker import ScriptedService
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from lmr.service.engine.step_types import QueueFull
+from lmr.service.engine.requests import QueueFull
 from lmr.service.settings import ServiceSettings
 from plain_http import read_answer, read_head, read_until_closed
 from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted

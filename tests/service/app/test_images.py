@@ -19,7 +19,7 @@ from lmr.images.image_files import UnreadableImage
 from lmr.service.app import images
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.images import ImageDecoder, ImageFile, ReadyImages, decode_base64, split_body
-from lmr.service.engine.step_types import QueueFull
+from lmr.service.engine.requests import QueueFull
 from lmr.service.settings import ServiceSettings
 from service_maker import load_pocket, make_file
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lmr.service.app.metrics import ServiceMetrics
-from lmr.service.engine.step_types import BatchReport
-from lmr.service.engine.stream_types import EventKind, Overview, ServiceEvent
+from lmr.service.engine.batch import BatchReport
+from lmr.service.engine.status import EventKind, Overview, ServiceEvent
 
 
 @pytest.fixture

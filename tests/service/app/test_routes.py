@@ -17,7 +17,7 @@ from lmr.service.app.app import make_service_app
 from lmr.service.app.images import MOST_FRAMES
 from lmr.service.app.server import Server
 from lmr.service.app.service import LiveService
-from lmr.service.engine.stream_types import Overview, StreamStatus
+from lmr.service.engine.status import Overview, StreamStatus
 from lmr.service.settings import ServiceSettings
 from scripted_engine import make_status
 from service_maker import NAMES, TIMEOUT, ScriptedService, make_file, serve_scripted

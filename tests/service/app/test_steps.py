@@ -16,7 +16,7 @@ import torch
 
 from lmr.service.app.images import ImageFile, ReadyImages
 from lmr.service.app.steps import Turns
-from lmr.service.engine.step_types import QueueFull, StepAnswer, StepRequest
+from lmr.service.engine.requests import QueueFull, StepAnswer, StepRequest
 from lmr.service.settings import ServiceSettings
 from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, make_file, serve_scripted
 

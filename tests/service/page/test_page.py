@@ -20,8 +20,8 @@ import lmr
 from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.step_types import NotReady, StoreFailed
-from lmr.service.engine.stream_types import Overview, ServiceEvent, StreamDetail
+from lmr.service.engine.requests import NotReady, StoreFailed
+from lmr.service.engine.status import Overview, ServiceEvent, StreamDetail
 from lmr.service.page import ASSETS_FOLDER, PAGE_FOLDER
 from lmr.service.settings import ServiceSettings
 from lmr.watch.watch_method import watch

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from lmr.core.errors import LmrError
-from lmr.service.engine.step_types import (
+from lmr.service.engine.requests import (
     CannotDo,
     ComputeFailed,
     DeadlinePassed,

@@ -20,7 +20,7 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 from lmr.service.app.errors import HttpProblem, document_errors
 from lmr.service.app.request import read_number
 from lmr.service.app.service import LiveService, find_service
-from lmr.service.engine.stream_types import ServiceEvent, StreamStatus
+from lmr.service.engine.status import ServiceEvent, StreamStatus
 
 router = APIRouter(tags=["service"])
 CLIENTS = 64  # that may listen at once

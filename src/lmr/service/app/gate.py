@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lmr.service.app.errors import HttpProblem, explain_refusal
 from lmr.service.app.request import IMAGES_PATH, is_visible
 from lmr.service.app.service import LiveService
-from lmr.service.engine.step_types import NotReady, QueueFull
+from lmr.service.engine.requests import NotReady, QueueFull
 from lmr.service.network import is_loopback
 
 LOGGER = logging.getLogger("lmr.service.requests")

@@ -28,7 +28,7 @@ from lmr.core.errors import LmrError
 from lmr.images.image_files import TooManyPixels, UnreadableImage, decode_image, muted_pillow
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.request import MOST_ITEMS, read_json_body
-from lmr.service.engine.step_types import QueueFull
+from lmr.service.engine.requests import QueueFull
 from lmr.service.settings import ServiceSettings
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp")

@@ -31,7 +31,7 @@ from lmr.service.app.request import (
 )
 from lmr.service.app.service import LiveService, find_service
 from lmr.service.app.steps import ImageStep, list_results
-from lmr.service.engine.step_types import RequestMode, StepAnswer
+from lmr.service.engine.requests import RequestMode, StepAnswer
 from lmr.version import __version__
 
 router = APIRouter(tags=["inference protocol v2"])

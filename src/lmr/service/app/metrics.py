@@ -11,8 +11,8 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from lmr.service.engine.step_types import BatchReport
-from lmr.service.engine.stream_types import Overview, ServiceEvent
+from lmr.service.engine.batch import BatchReport
+from lmr.service.engine.status import Overview, ServiceEvent
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

@@ -12,7 +12,7 @@ from fastapi import Header, Path, Request
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from lmr.service.app.errors import HttpProblem
-from lmr.service.engine.step_types import QueueFull
+from lmr.service.engine.requests import QueueFull
 
 IMAGES_PATH = "/v1/streams/{stream}/images"
 MOST_ITEMS = 100_000  # of a list in a JSON body, whatever the settings allow

@@ -18,8 +18,8 @@ from lmr.service.app.images import FORM, IMAGE_TYPES, JSON, PART, ImagesBody, sp
 from lmr.service.app.request import IMAGES_PATH, IdempotencyKey, StreamName, TimeoutMs, read_json_body
 from lmr.service.app.service import find_service
 from lmr.service.app.steps import ImageStep, list_results
-from lmr.service.engine.step_types import RequestMode
-from lmr.service.engine.stream_types import StreamAction, StreamDetail, StreamStatus
+from lmr.service.engine.requests import RequestMode, StreamAction
+from lmr.service.engine.status import StreamDetail, StreamStatus
 from lmr.service.page import PAGE_FOLDER
 from lmr.version import __version__
 

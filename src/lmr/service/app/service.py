@@ -15,8 +15,8 @@ from lmr.service.app.metrics import ServiceMetrics
 from lmr.service.app.request import BodyReader
 from lmr.service.app.steps import ImageSteps
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.step_types import NotReady
-from lmr.service.engine.stream_types import Overview, ServiceEvent
+from lmr.service.engine.requests import NotReady
+from lmr.service.engine.status import Overview, ServiceEvent
 from lmr.service.settings import ServiceSettings
 from lmr.watch.watched import Watched
 

@@ -15,7 +15,7 @@ from lmr.service.app.errors import ClientGone
 from lmr.service.app.images import Frame, ImageDecoder, ImageFile, ReadyImages, RecentFrames
 from lmr.service.app.request import BodyReader, choose_seconds
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.step_types import RequestMode, StepAnswer, StepRequest
+from lmr.service.engine.requests import RequestMode, StepAnswer, StepRequest
 
 NOT_FINITE = "The model gave no finite answer to this image."
 

@@ -15,7 +15,8 @@ from lmr.service.client.connection import Connection
 from lmr.service.client.image_content import pack_images, read_image
 from lmr.service.client.retry_rule import RetryRule
 from lmr.service.client.service_answer import ServiceAnswer, make_record, read_answer, read_detail
-from lmr.service.engine.stream_types import StreamAction, StreamDetail, StreamStatus
+from lmr.service.engine.requests import StreamAction
+from lmr.service.engine.status import StreamDetail, StreamStatus
 
 if TYPE_CHECKING:
     from lmr.service.client.image_content import AnyImage

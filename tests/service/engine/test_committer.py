@@ -21,9 +21,9 @@ from engine_maker import (
     wait,
     work_without_commit,
 )
-from lmr.service.engine.committing import RETRY
+from lmr.service.engine.committer import RETRY
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.step_types import StoreFailed
+from lmr.service.engine.requests import StoreFailed
 
 
 def break_store(engine: Engine, full: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Residents: which stream has which row of the method, and who makes room for another."""
+"""Residents: the streams whose states are in memory, each in a row of the method, and the choice of who makes room."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from lmr.service.engine.packing import WaitingImage, Written
 from lmr.service.engine.records import StepNote, StreamRecord
-from lmr.service.engine.working.packing import WaitingImage, Written
 
 
 @dataclass(eq=False)
 class Resident:
-    """A stream whose state is in the method."""
+    """A stream whose state is in a row of the method."""
 
     row: int
     record: StreamRecord
-    exists: bool  # whether the stream is there for others, too; one that was only asked leaves no trace
+    exists: bool  # False for a stream that was only queried: it leaves no trace
     waiting: list[WaitingImage] = field(default_factory=list)  # images that wait for a step of N
     written: Written = field(default_factory=dict)  # parts of its state that are in the store
-    notes: dict[int, StepNote] = field(default_factory=dict)  # of its requests since it is resident
+    notes: dict[int, StepNote] = field(default_factory=dict)  # of its requests since it became resident
     epoch: int = 0  # of its claim, where the store is shared
+    changed: bool = False  # since its state was packed for the store
 
 
 class Residents:
-    """Rows and streams, the least recently used first."""
+    """Rows and their streams, the least recently used first."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -37,29 +38,27 @@ class Residents:
     def __contains__(self, stream: object) -> bool:
         return stream in self._streams
 
-    def get(self, stream: str) -> Resident | None:
-        """A resident, as one that was used."""
-        found = self._streams.get(stream)
-        if found is not None:
+    def use(self, stream: str) -> Resident | None:
+        """Return a resident and mark it as the most recently used."""
+        if stream in self._streams:
             self._streams.move_to_end(stream)
-        return found
+        return self._streams.get(stream)
+
+    def get(self, stream: str) -> Resident | None:
+        """Return a resident; this does not count as use."""
+        return self._streams.get(stream)
 
     def add(self, stream: str, resident: Resident) -> None:
-        """Give a row that was taken to a stream."""
+        """Add a stream to which a free row was given."""
         self._streams[stream] = resident
 
     def take_row(self) -> int | None:
-        """A free row, if there is one."""
+        """Return a free row, if there is one."""
         return self._free.pop() if self._free else None
 
     def give_back(self, row: int) -> None:
-        """A row that was taken and is not used."""
+        """Return a row that was taken and not used."""
         self._free.append(row)
-
-    def find_epoch(self, stream: str) -> int | None:
-        """The epoch of a resident; None for another stream. It does not count as a use."""
-        found = self._streams.get(stream)
-        return None if found is None else found.epoch
 
     def forget(self, stream: str) -> None:
         """Free the row of a stream."""
@@ -68,15 +67,19 @@ class Residents:
             self._free.append(found.row)
 
     def list_existing(self) -> set[str]:
-        """The streams that are there for others, too."""
+        """Return the streams that exist, without those that were only queried."""
         return {stream for stream, one in self._streams.items() if one.exists}
 
+    def list_changed(self) -> list[tuple[str, Resident]]:
+        """Return the streams whose states were not packed since their last change, in the order of their names."""
+        return sorted((stream, one) for stream, one in self._streams.items() if one.changed)
+
     def plan(self, stay: Iterable[str]) -> RowPlan:
-        """Which streams may be in a batch together, if all but those that ``stay`` can leave their rows."""
+        """Return a plan of the rows of a batch, in which all streams but those that ``stay`` can be moved out."""
         return RowPlan(self, {stream for stream in stay if stream in self._streams}, len(self._free))
 
     def choose_leaver(self, stay: Collection[str], needed: Collection[str]) -> str | None:
-        """The least recently used that need not ``stay``; one that is ``needed`` soon only if there is no other."""
+        """Return the least recently used stream that need not ``stay``, if possible one that is not ``needed`` soon."""
         able = None
         for stream in self._streams:
             if stream not in stay:
@@ -87,14 +90,14 @@ class Residents:
 
 
 class RowPlan:
-    """Counts the rows that a batch needs while it is formed, so that each of its streams gets one."""
+    """A count of the rows that a batch needs while it is formed, so that each of its streams gets one."""
 
     def __init__(self, residents: Residents, stay: set[str], free: int) -> None:
         self._residents, self.stay = residents, stay
-        self._left = free + len(residents) - len(stay)  # rows that can be promised
+        self._left = free + len(residents) - len(stay)  # rows that can still be promised
 
     def admit(self, stream: str) -> bool:
-        """Whether there is a row for this stream too; if so, it is promised."""
+        """Promise a row to a stream; return False if none is left."""
         if stream in self.stay:
             return True
         if not self._left:

@@ -1,15 +1,15 @@
-"""The state of a stream as bytes and back: what changes at every step as one file, and what seldom changes in parts.
+"""Packing of the state of a stream as bytes: one file for what every step changes, and parts for the rest.
 
 The file holds the tensors of the method, as ``method.save`` writes them. Its header is the same for all streams, so it
-is made once. Parts are the images and snapshots that a watch keeps, and images that wait for a step; a part is written
-when it is new, which is known without reading it: watches are values that never change.
+is made once. Parts are the images and snapshots of a watch, and images that wait for a step. A part is written only if
+it is new, which is known without reading it, because watches are immutable values.
 """
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,13 +19,13 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.state import decode_state, encode_state, join_header, split_header
 from lmr.service.store.stored_types import StoredState
-from lmr.watch.stream_watch import PREFIX, HealthEvent, StreamWatch, pack_events, pack_watch
+from lmr.watch.stream_watch import PREFIX, StreamWatch, pack_events, pack_watch
 from lmr.watch.watched import Watched
 
 
 @dataclass(frozen=True, eq=False)
 class WaitingImage:
-    """An image that was answered and waits for a step: of request ``seq``, at ``place`` among its answers."""
+    """An answered image that waits for a step: the one at ``place`` of request ``seq``."""
 
     image: Tensor
     seq: int
@@ -33,13 +33,13 @@ class WaitingImage:
 
 
 def describe_identity(method: Method) -> dict[str, str]:
-    """What the states of a method belong to, for ``Store``."""
+    """Return the model, the classes and the method to which states belong, for ``Store``."""
     facts = method.classifier.fingerprint
     return {"model": facts["backbone"][:16], "classes or prompts": facts["classes"][:16], "method": method.spec}
 
 
 class Packer:
-    """Packs rows of a method, watched or not."""
+    """Packing of the rows of a method, watched or not."""
 
     def __init__(self, method: Method) -> None:
         self.method = method
@@ -54,7 +54,7 @@ class Packer:
     def pack(
         self, rows: Sequence[int], waiting: Sequence[Sequence[WaitingImage]], written: Sequence[Written]
     ) -> list[StoredState]:
-        """The states of ``rows`` with the images that wait for a step; ``written`` is brought up to date."""
+        """Return the states of ``rows`` with their waiting images; ``written`` is updated in place."""
         contents = self._copy_rows(rows)
         return [
             self._pack_one(row, content, images, parts)
@@ -62,7 +62,7 @@ class Packer:
         ]
 
     def unpack(self, row: int, stored: StoredState) -> tuple[list[WaitingImage], Written]:
-        """Load a state into a row; gives the images that wait for a step, and what is written. LmrError if damaged."""
+        """Load a state into a row; return its waiting images and its written parts. LmrError if it is damaged."""
         tensors, facts = decode_state(stored.content, "The stored state")
         parts = {name: content for name, content in stored.parts.items() if content is not None}
         if self._watched:
@@ -74,7 +74,7 @@ class Packer:
         return images, self._list_parts(row, images)
 
     def _copy_rows(self, rows: Sequence[int]) -> list[bytes]:
-        """The files of the method's tensors, one for each row."""
+        """Return the file of the method's tensors for each row."""
         state, index = self._inner.state, torch.tensor(rows, device=self._inner.classifier.device)
         columns = [state[name][index].cpu().reshape(len(rows), -1) for name in self._order if state[name].numel()]
         lines = torch.cat([column.view(torch.uint8) for column in columns], 1)
@@ -92,25 +92,26 @@ class Packer:
         return StoredState(content, watch, changed)
 
     def _list_parts(self, row: int, waiting: Sequence[WaitingImage]) -> Written:
-        parts: Written = {f"waiting/{k}": _Waiting(image) for k, image in enumerate(waiting)}
+        parts: Written = {f"waiting/{k}": _make_waiting(image) for k, image in enumerate(waiting)}
         return parts | (_split_watch(self._watched.watches[row]) if self._watched else {})
 
 
 def _split_watch(watch: StreamWatch) -> Written:
-    """The parts of a watch; the rest of it is the text of ``pack_watch``."""
-    parts: Written = {"tally": _Tensors({"classes": watch.tally.classes, "sums": watch.tally.sums})}
-    parts |= {f"snapshot/{one.step}": _Tensors(one.tensors) for one in watch.all_snapshots.values()}
+    """Return the parts of a watch; the rest of it is the text of ``pack_watch``."""
+    parts: Written = {"tally": _make_tensors({"classes": watch.tally.classes, "sums": watch.tally.sums})}
+    parts |= {f"snapshot/{one.step}": _make_tensors(one.tensors) for one in watch.all_snapshots.values()}
     if watch.undo is not None:
-        parts["undo"] = _Tensors(watch.undo.tensors)
+        parts["undo"] = _make_tensors(watch.undo.tensors)
     if watch.canaries.images is not None:
-        parts |= {f"canary/{k}": _Canary(watch.canaries.images, k) for k in range(len(watch.canaries.images))}
+        parts |= {f"canary/{k}": _make_canary(watch.canaries.images, k) for k in range(len(watch.canaries.images))}
     if watch.events:
-        parts["events"] = _Events(watch.events)
+        events = watch.events
+        parts["events"] = _Part((events,), lambda: json.dumps(pack_events(events, 0)).encode())
     return parts
 
 
 def _join_watch(text: str, parts: Mapping[str, bytes]) -> tuple[str, dict[str, Tensor]]:
-    """The watch as a state has it: a JSON text and named tensors. LmrError if something is missing or damaged."""
+    """Return a watch as in a state: a JSON text and named tensors. LmrError if something is missing or damaged."""
     try:
         values = json.loads(text)
         values["events"] = json.loads(parts.get("events", b"[]"))
@@ -121,7 +122,7 @@ def _join_watch(text: str, parts: Mapping[str, bytes]) -> tuple[str, dict[str, T
         kept = {f"snapshot/{k}": f"snapshot/{step}" for k, step in enumerate(values["snapshots"])}
         kept |= {"undo": "undo"} if values["undo"] is not None else {}
         own = set(values["snapshots"])
-        kept |= {f"undo_snapshot/{k}": f"snapshot/{k}" for k in values.get("undo_snapshots") or () if k not in own}
+        kept |= {f"undo_snapshot/{k}": f"snapshot/{k}" for k in values["undo_snapshots"] or () if k not in own}
         for place, name in kept.items():
             tensors |= {f"{place}/{key}": value for key, value in _decode(parts[name]).items()}
     except (KeyError, TypeError, ValueError) as error:
@@ -141,68 +142,44 @@ def _decode_waiting(part: bytes, device: torch.device) -> WaitingImage:
 _PART = "A part of the stored state"
 
 
-class _Part(ABC):
-    """What a part is made from."""
-
-    @abstractmethod
-    def encode(self) -> bytes:
-        """As it is stored."""
-
-    @abstractmethod
-    def is_same(self, other: _Part | None) -> bool:
-        """Whether the other one is stored as the same bytes; False if that is not known without reading much."""
-
-
 @dataclass(frozen=True, eq=False)
-class _Tensors(_Part):
-    tensors: Mapping[str, Tensor]
+class _Part:
+    """A part: the immutable values that it is made of, and how to encode it."""
 
-    def encode(self) -> bytes:
-        return encode_state(self.tensors, {})
+    values: tuple[object, ...]
+    encode: Callable[[], bytes]
 
     def is_same(self, other: _Part | None) -> bool:
-        if not isinstance(other, _Tensors) or self.tensors.keys() != other.tensors.keys():
+        """Return True if the other part has the same bytes; False if that is not known without reading much."""
+        if other is None or len(self.values) != len(other.values):
             return False
-        return all(value is other.tensors[key] for key, value in self.tensors.items())
-
-
-@dataclass(frozen=True, eq=False)
-class _Waiting(_Part):
-    waiting: WaitingImage
-
-    def encode(self) -> bytes:
-        facts = {"seq": str(self.waiting.seq), "place": str(self.waiting.place)}
-        return encode_state({"image": self.waiting.image}, facts)
-
-    def is_same(self, other: _Part | None) -> bool:
-        return isinstance(other, _Waiting) and self.waiting is other.waiting
+        return all(map(operator.is_, self.values, other.values))
 
 
 @dataclass(frozen=True, eq=False)
 class _Canary(_Part):
-    """One of the images [n, ...]. A new one makes a new tensor of all, in which the others are equal."""
+    """One of the images [n, ...] of a watch. A further one makes a new tensor of all, in which this one is equal."""
 
     images: Tensor
     place: int
 
-    def encode(self) -> bytes:
-        return encode_state({"image": self.images[self.place]}, {})
-
     def is_same(self, other: _Part | None) -> bool:
-        if not isinstance(other, _Canary):
-            return False
-        return self.images is other.images or torch.equal(self.images[self.place], other.images[other.place])
+        if super().is_same(other):
+            return True
+        return isinstance(other, _Canary) and torch.equal(self.images[self.place], other.images[other.place])
 
 
-@dataclass(frozen=True, eq=False)
-class _Events(_Part):
-    events: tuple[HealthEvent, ...]
+def _make_tensors(tensors: Mapping[str, Tensor]) -> _Part:
+    return _Part((*tensors.values(),), lambda: encode_state(tensors, {}))
 
-    def encode(self) -> bytes:
-        return json.dumps(pack_events(self.events, 0)).encode()
 
-    def is_same(self, other: _Part | None) -> bool:
-        return isinstance(other, _Events) and self.events is other.events
+def _make_canary(images: Tensor, place: int) -> _Part:
+    return _Canary((images,), lambda: encode_state({"image": images[place]}, {}), images, place)
+
+
+def _make_waiting(waiting: WaitingImage) -> _Part:
+    facts = {"seq": str(waiting.seq), "place": str(waiting.place)}
+    return _Part((waiting,), lambda: encode_state({"image": waiting.image}, facts))
 
 
 def _find_number(name: str) -> int:

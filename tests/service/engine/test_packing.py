@@ -11,7 +11,7 @@ from safetensors.torch import load
 import lmr
 from engine_maker import CALM, make_images, make_method
 from lmr.core.errors import LmrError
-from lmr.service.engine.working.packing import Packer, WaitingImage, Written, describe_identity
+from lmr.service.engine.packing import Packer, WaitingImage, Written, describe_identity
 from lmr.service.store.stored_types import StoredState
 
 

@@ -1,4 +1,4 @@
-"""Compute: all that the engine asks of its method. Rows are the method's streams; names are not known here."""
+"""Compute: the calls of the engine to its method. Rows are the streams of the method; names are not known here."""
 
 from __future__ import annotations
 
@@ -13,43 +13,49 @@ from torch import Tensor
 
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
-from lmr.service.engine.step_types import CannotDo
-from lmr.service.engine.stream_types import UNWATCHED, StreamAction
+from lmr.service.engine.requests import CannotDo, StreamAction
+from lmr.service.engine.status import UNWATCHED
 from lmr.watch.watched import Watched
 
 MOST_SHARES = 20  # predicted classes that are listed
-FACTS = ("gate_share", "loss", "drift")  # of a step, that answers tell
+FACTS = ("gate_share", "loss", "drift")  # values of a step that answers include
 
-Ask = tuple[int, Tensor]  # a row and its images
+Inputs = Sequence[tuple[int, Tensor]]  # rows and their images
+
+_REASONS: dict[StreamAction, str] = {  # why an action is not possible: the watch says it with the number of a row
+    "rollback": "The stream has no snapshot to roll back to; reset it instead.",
+    "resume": "The stream adapts already.",
+    "undo": "There is nothing to undo.",
+}
 
 
 @dataclass(frozen=True)
 class RowAnswer:
-    """What the method gave for the images of one row."""
+    """The answer of the method to the images of one row."""
 
     logits: Tensor
     stepped: bool = False
     facts: dict[str, float | None] = field(default_factory=dict)
-    frozen: dict[int, int] = field(default_factory=dict)  # image -> class, where the frozen model was asked
+    frozen: dict[int, int] = field(default_factory=dict)  # place of an image -> class of the frozen model
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def list_top(self, count: int) -> list[list[tuple[int, float]]]:
-        """The best classes of each image and their probabilities; none where the answer is not finite."""
+        """Return the best classes of each image with their probabilities; none if its logits are not finite."""
         best = self.logits.softmax(1).topk(min(max(1, count), self.logits.shape[1]), 1)
-        sound = self.logits.isfinite().all(1).tolist()
+        finite = self.logits.isfinite().all(1).tolist()
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return [list(zip(*pair, strict=True)) if good else [] for good, pair in zip(sound, pairs, strict=True)]
+        return [list(zip(*pair, strict=True)) if good else [] for good, pair in zip(finite, pairs, strict=True)]
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What a row is like now."""
+    """The health, the signals and the predicted classes of a row."""
 
     health: str
     adapts: bool
     signals: dict[str, Any]
     snapshots: tuple[int, ...]
-    predicted: tuple[tuple[int, int], ...]  # class and count, the most frequent first; the rest under -1
+    predicted: tuple[tuple[int, int], ...]  # class and count, most frequent first; the rest as class -1
 
 
 class Compute:
@@ -60,37 +66,37 @@ class Compute:
         self._watched = method if isinstance(method, Watched) else None
         self._inner = self._watched.method if self._watched else method
 
-    def answer(self, asked: Sequence[Ask]) -> list[RowAnswer]:
-        """Answer with the present states."""
-        if not asked:
+    def answer(self, inputs: Inputs) -> list[RowAnswer]:
+        """Return answers with the present states."""
+        if not inputs:
             return []
-        logits = self.method.predict(*_join(asked)).logits.cpu()
-        return [RowAnswer(own) for own in _split(logits, asked)]
+        logits = self.method.predict(*_join(inputs)).logits.cpu()
+        return [RowAnswer(own) for own in _split(logits, inputs)]
 
-    def step(self, asked: Sequence[Ask]) -> list[RowAnswer]:
-        """Adapt and answer; every row once."""
-        if not asked:
+    def step(self, inputs: Inputs) -> list[RowAnswer]:
+        """Adapt, and return answers; every row occurs once."""
+        if not inputs:
             return []
-        rests = {row for row, _ in asked if self._watched and not self._watched.watches[row].ladder.rung.adapts}
-        answer = self.method.step(*_join(asked))
-        info = answer.info
-        outcomes = []
-        for (row, _), logits in zip(asked, _split(answer.logits.cpu(), asked), strict=True):
+        resting = {row for row, _ in inputs if self._watched and not self._watched.watches[row].ladder.rung.adapts}
+        result = self.method.step(*_join(inputs))
+        info = result.info
+        answers = []
+        for (row, _), logits in zip(inputs, _split(result.logits.cpu(), inputs), strict=True):
             facts = info.get("streams", {}).get(row, {}) if self.method.streams > 1 else info
-            outcomes.append(
+            answers.append(
                 RowAnswer(
                     logits,
-                    row not in rests and bool(facts.get("stepped", True)),
+                    row not in resting and bool(facts.get("stepped", True)),
                     {key: _make_finite(facts[key]) for key in FACTS if key in facts},
                     dict(info.get("compared", {}).get(row, [])),
                     [event for event in info.get("events", []) if event["stream"] == row],
                 )
             )
-        return outcomes
+        return answers
 
     @contextmanager
     def keep(self, rows: Sequence[int]) -> Iterator[None]:
-        """Give these rows the states they have now if anything fails within this context."""
+        """Restore the states of these rows if anything fails within this context."""
         before = self._inner.state_dict(rows) if rows else {}
         watches = [self._watched.watches[row] for row in rows] if self._watched else []
         try:
@@ -104,22 +110,19 @@ class Compute:
             raise
 
     def clear(self, row: int) -> None:
-        """Make a row new, for another stream: nothing of the one before is left in it, not even an undo."""
+        """Clear a row for another stream; nothing of the former one is left, not even an undo."""
         if self._watched:
             self._watched.forget([row])
         else:
             self.method.reset([row])
 
     def act(self, row: int, action: StreamAction) -> None:
-        """Do what an operator asks for; CannotDo if it is not possible now."""
-        if action == "delete":
-            self.clear(row)
-            return
+        """Carry out an action of an operator other than "delete"; CannotDo if it is not possible now."""
         if action == "reset":
             self.method.reset([row])
             return
         if self._watched is None:
-            raise CannotDo(f"There is no {action} without a watch; start the service with --watch on.")
+            raise CannotDo(f"The action {action!r} needs a watch; start the service with --watch on.")
         actions: dict[StreamAction, Callable[[int], None]] = {
             "rollback": self._watched.rollback,
             "pause": self._watched.pause,
@@ -129,11 +132,10 @@ class Compute:
         try:
             actions[action](row)
         except LmrError as error:
-            words = str(error).replace(f" of stream {row}", "").replace(f" in stream {row}", "")
-            raise CannotDo(words.replace(f"Stream {row} ", "The stream ")) from error
+            raise CannotDo(_REASONS.get(action, str(error))) from error
 
     def describe(self, rows: Sequence[int]) -> list[Condition]:
-        """What these rows are like now."""
+        """Return the condition of each of these rows."""
         if not rows:
             return []
         counts = self._inner.state["predicted"][torch.tensor(rows, device=self._inner.classifier.device)].cpu()
@@ -154,15 +156,15 @@ class Compute:
         return Condition(str(rung), rung.adapts, dict(vars(self._watched.signals(row))), snapshots, predicted)
 
 
-def _join(asked: Sequence[Ask]) -> tuple[Tensor, list[int]]:
-    """The images of all rows as one batch, and the row of each."""
-    rows = [row for row, images in asked for _ in range(len(images))]
-    return torch.cat([images for _, images in asked]), rows
+def _join(inputs: Inputs) -> tuple[Tensor, list[int]]:
+    """Return the images of all rows as one batch, and the row of each image."""
+    rows = [row for row, images in inputs for _ in range(len(images))]
+    return torch.cat([images for _, images in inputs]), rows
 
 
-def _split(logits: Tensor, asked: Sequence[Ask]) -> list[Tensor]:
-    """The logits of each row's images."""
-    return list(torch.split(logits, [len(images) for _, images in asked]))
+def _split(logits: Tensor, inputs: Inputs) -> list[Tensor]:
+    """Return the logits of the images of each row."""
+    return list(torch.split(logits, [len(images) for _, images in inputs]))
 
 
 def _make_finite(value: float) -> float | None:

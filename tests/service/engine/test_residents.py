@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmr.service.engine.records import StreamRecord
-from lmr.service.engine.working.residents import Resident, Residents
+from lmr.service.engine.residents import Resident, Residents
 
 
 def fill(rows: int, streams: str) -> Residents:
@@ -21,8 +21,8 @@ def fill(rows: int, streams: str) -> Residents:
 def test_rows_are_given_once_and_come_back() -> None:
     residents = fill(2, "ab")
     assert residents.take_row() is None
-    assert len({residents.get("a").row, residents.get("b").row}) == 2  # type: ignore[union-attr]
-    freed = residents.get("a").row  # type: ignore[union-attr]
+    assert len({residents.use("a").row, residents.use("b").row}) == 2  # type: ignore[union-attr]
+    freed = residents.use("a").row  # type: ignore[union-attr]
     residents.forget("a")
     residents.forget("a")
     assert residents.take_row() == freed
@@ -34,7 +34,7 @@ def test_rows_are_given_once_and_come_back() -> None:
 
 def test_least_recently_used_leaves_first_and_those_in_need_last() -> None:
     residents = fill(4, "abcd")
-    residents.get("a")
+    residents.use("a")
     assert residents.choose_leaver("", "") == "b"
     assert residents.choose_leaver("b", "") == "c"
     assert residents.choose_leaver("", "bc") == "d"
@@ -53,7 +53,7 @@ def test_every_stream_of_a_batch_gets_a_row(rows: int, resident: int, busy: set[
     plan = residents.plan(busy)
     batch = [stream for stream in asked if plan.admit(stream)]
     for stream in batch:
-        if residents.get(stream) is None:
+        if residents.use(stream) is None:
             row = residents.take_row()
             if row is None:
                 leaver = residents.choose_leaver(plan.stay | set(batch), "")
