@@ -31,8 +31,8 @@ from lmr.core.functional.losses import bimodal_loss
 from lmr.core.norms import NormBank
 from lmr.core.progress import ProgressBar, show_progress
 from lmr.core.text import TextSide, differentiate_towers
-from lmr.models.clip.block import fold_activations
-from lmr.models.clip.text_tower import TextConfig, TextTower
+from lmr.models.towers.block import fold_activations
+from lmr.models.towers.text import TextConfig, TextTower
 
 DESCRIPTION = """\
 Measure the gradient of a loss on all class prompts to the norms of a text tower of ViT-B/16's size, with random

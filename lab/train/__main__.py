@@ -66,8 +66,8 @@ def run(options: argparse.Namespace) -> None:
         )
         return
     from lab.train.pocket import train
-    from lmr.models.pocket.towers import PocketConfig
-    from lmr.models.pocket.words import WORDS
+    from lmr.models.embedded import PocketConfig
+    from lmr.models.embedded import WORDS
 
     config = PocketConfig(patch=options.patch or 8, vocabulary=len(WORDS))
     train(values.get("steps", 7000), options.batch, values.get("lr", 1e-3), out, config)

@@ -33,9 +33,9 @@ from lmr.core.progress import show_progress
 from lmr.data.names import read_list
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN, find_root
-from lmr.models.photo import BETWEEN
-from lmr.models.photo.photo_towers import PhotoConfig, PhotoModel
-from lmr.models.photo.stem import fold_norms
+from lmr.models.embedded import BETWEEN
+from lmr.models.towers.stem import PhotoConfig, PhotoModel
+from lmr.models.towers.stem import fold_norms
 
 SCALE = 100.0
 _EVERY = 100  # steps between checkpoints

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lmr.data.names import read_list
-from lmr.models.word_tokenizer import END, PAD, START, WordTokenizer, split_words
+from lmr.models.tokenizers import END, PAD, START, WordTokenizer, split_words
 
 NAMES: tuple[str, ...] = (*read_list("cifar10"), *read_list("cifar100"))
 

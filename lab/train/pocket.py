@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 from lmr.core.progress import show_progress
 from lmr.data.sets.pocket_world import CLASSES, Scene, draw
-from lmr.models.pocket.towers import PocketConfig, PocketModel
-from lmr.models.pocket.words import WORDS, tokenize
+from lmr.models.embedded import PocketConfig, PocketModel
+from lmr.models.embedded import WORDS, tokenize
 
 TRAIN_SEED, TEST_SEED = 20260, 7  # two worlds: no test image is trained on
 MEAN, STD = 0.45, 0.25

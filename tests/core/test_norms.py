@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lmr
 from lmr.core.norms import NormBank
-from lmr.models.clip.image_tower import VisionTower
-from lmr.models.pocket.towers import PocketConfig
+from lmr.models.towers.image import VisionTower
+from lmr.models.embedded import PocketConfig
 
 BATCH, TOKENS, WIDTH = 5, 5, 8  # as many tokens as images: only the right axis gives the right answer
 INDEX = torch.tensor([0, 2, 2, 1, 0])

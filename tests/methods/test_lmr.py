@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import lmr
 import lmr_reference as book
-from lmr.models.clip.image_tower import VisionTower
-from lmr.models.pocket.towers import PocketConfig
+from lmr.models.towers.image import VisionTower
+from lmr.models.embedded import PocketConfig
 from lmr_problem import SEED, copy_state, make_images, make_problem
 
 KINDS = ("nan", "inf", "gradient", "one of several", "one, masked")

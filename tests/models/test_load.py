@@ -13,7 +13,7 @@ import torch
 import checkpoint_maker as maker
 import lmr
 from lmr.cli import main
-from lmr.models.clip.clip_model import Clip, random_clip
+from lmr.models.clip import Clip, random_clip
 
 
 @pytest.fixture(scope="module")

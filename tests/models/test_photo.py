@@ -19,10 +19,10 @@ import lmr
 from few_views import create
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
-from lmr.models.model_facts import ModelFormat
-from lmr.models.photo import WEIGHTS, Photo
-from lmr.models.photo.photo_towers import PhotoConfig, PhotoModel
-from lmr.models.photo.stem import ConvStem, fold_norms
+from lmr.models.facts import ModelFormat
+from lmr.models.embedded import WEIGHTS, Photo
+from lmr.models.towers.stem import PhotoConfig, PhotoModel
+from lmr.models.towers.stem import ConvStem, fold_norms
 from tower_reference import normalise, run_block
 
 CLASSES = read_list("cifar10")

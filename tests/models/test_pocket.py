@@ -17,12 +17,12 @@ from torch import Tensor
 
 import lmr
 from lmr.data.sets.pocket_world import CLASSES, COLOURS, SHAPES, draw
-from lmr.models.clip.text_tower import TextTower
-from lmr.models.model_facts import ModelFormat
-from lmr.models.pocket import WEIGHTS, Pocket
-from lmr.models.pocket.towers import PocketConfig
-from lmr.models.pocket.words import WORDS, tokenize
-from lmr.models.word_tokenizer import END, START, split_words
+from lmr.models.towers.text import TextTower
+from lmr.models.facts import ModelFormat
+from lmr.models.embedded import WEIGHTS, Pocket
+from lmr.models.embedded import PocketConfig
+from lmr.models.embedded import WORDS, tokenize
+from lmr.models.tokenizers import END, START, split_words
 from tower_reference import normalise, run_block
 
 NAMES = ["red star", "striped blue ring", "green heart"]

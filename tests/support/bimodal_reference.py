@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import lmr
 from lmr.core.text import TextSide
-from lmr.models.pocket.towers import PocketConfig, PocketModel
+from lmr.models.embedded import PocketConfig, PocketModel
 
 CONFIG = PocketConfig(
     resolution=8,

@@ -13,9 +13,9 @@ from torch import Tensor
 import lmr
 from bimodal_reference import CONFIG, SCALE, list_norms, make_problem, make_prompts
 from lmr.core.text import TextSide
-from lmr.models.clip.image_tower import VisionTower
-from lmr.models.context_prompts import ContextTokens
-from lmr.models.pocket.towers import PocketModel
+from lmr.models.towers.image import VisionTower
+from lmr.models.prompts import ContextTokens
+from lmr.models.embedded import PocketModel
 from tower_reference import normalise, run_block
 
 WORDS = 3  # of the context

@@ -28,7 +28,7 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.registry import find_addressed
 from lmr.models import Backbone
-from lmr.models.known_models import DEFAULT_MODEL
+from lmr.models.catalog import DEFAULT_MODEL
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
 from lmr.service.memory import keep_freed_memory

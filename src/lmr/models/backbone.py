@@ -17,10 +17,9 @@ from lmr.core.locks import hold
 from lmr.core.placement import Device, find_placement, place_tower, read_target
 from lmr.core.text import TextReader, TextSide
 from lmr.core.views.pixel_scale import PixelScale
-from lmr.models.formats.to_transformers import Norms
-from lmr.models.image_preprocess import ImagePreprocess, Images
-from lmr.models.model_facts import ModelFacts, describe_facts
-from lmr.models.preprocessing import Preprocessing
+from lmr.models.facts import ModelFacts, describe_facts
+from lmr.models.formats.export import Norms
+from lmr.models.preprocessing import ImagePreprocess, Images, Preprocessing
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
 from lmr.models.prototypes import (
     Cache,

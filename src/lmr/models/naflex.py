@@ -17,11 +17,12 @@ from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
-from lmr.models.formats.preprocessing_configs import HALF, check_object, check_steps, read_channels
+from lmr.models.formats.configs import HALF, check_object, check_steps, read_channels
 from lmr.models.preprocessing import Preprocessing, convert_to_rgb
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
 
 _COLUMNS = 2  # beside the pixels of a patch
 _STEP = 1e-5  # to which transformers finds the scale of an image

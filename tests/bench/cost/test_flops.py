@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import lmr
 from lmr.bench.cost.flops import count_comparison, count_forwards, count_image, count_passes_of_image, count_text
 from lmr.core.traits import Passes
-from lmr.models.clip.image_tower import VisionConfig, VisionTower
-from lmr.models.clip.text_tower import TextConfig
-from lmr.models.photo.photo_towers import PhotoConfig, PhotoTower
+from lmr.models.towers.image import VisionConfig, VisionTower
+from lmr.models.towers.text import TextConfig
+from lmr.models.towers.stem import PhotoConfig, PhotoTower
 
 IMAGE = VisionConfig(resolution=24, patch=8, width=16, depth=3, heads=2, features=12, hidden=40)
 TEXT = TextConfig(context=11, vocabulary=30, width=16, depth=2, heads=4, features=12, hidden=24)

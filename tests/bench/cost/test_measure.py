@@ -37,9 +37,9 @@ from lmr.cli import main
 from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.core.registry import list_methods
-from lmr.models.clip.clip_model import Clip
-from lmr.models.clip.image_tower import VisionConfig
-from lmr.models.formats.preprocessing_configs import openai_preprocessing
+from lmr.models.clip import Clip
+from lmr.models.towers.image import VisionConfig
+from lmr.models.formats.configs import openai_preprocessing
 
 SMALL = {"random": "small", "batch_size": 4, "classes": 16, "threads": 1}
 ALL = ["forward", "transformers forward", "zeroshot", "lmr, all past", "lmr, half past", "lmr, none past", "tent"]

@@ -17,7 +17,7 @@ from lab.train.photo_images import MEAN, STD, TrainingImages, augment, normalise
 from lab.train.photo_texts import CONTEXT, NAMES, TEMPLATES, WORDS, draw_prompts, tokenize_prompts
 from lmr.core.errors import LmrError
 from lmr.data.sets import cifar, cifar_training
-from lmr.models.photo import Photo
+from lmr.models.embedded import Photo
 from set_maker import make_cifar
 
 RECIPE = PhotoRecipe(steps=4, batch=8, warm=2)
