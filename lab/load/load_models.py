@@ -43,10 +43,9 @@ def find_pocket() -> LoadModel:
 def write_random_vit(folder: Path) -> LoadModel:
     """CLIP ViT-B/16 with random weights as a Hugging Face folder of 600 MB; made once in a folder."""
     from lmr.models.clip import random_clip
+    from lmr.models.formats.export import build_transformers_clip, write_model
     from lmr.models.towers.image import VisionTower
     from lmr.models.towers.text import TextTower
-    from lmr.models.formats.export import write_model
-    from lmr.models.formats.export import build_transformers_clip
 
     path = folder / "random-vit-b-16"
     if not (path / "config.json").exists():

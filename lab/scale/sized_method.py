@@ -22,9 +22,9 @@ from lmr.core.registry import find_method, split_address
 from lmr.core.spec import format_spec, parse_spec
 from lmr.core.traits import Passes, Tower
 from lmr.models import load
+from lmr.models.catalog import EMBEDDED_MODELS, OPENAI_SPELLINGS
 from lmr.models.towers.architectures import find_architecture
 from lmr.models.towers.image import VisionTower
-from lmr.models.catalog import EMBEDDED_MODELS, OPENAI_SPELLINGS
 from lmr.watch.watch_settings import WatchSettings
 
 SCALE_VALUES = 256  # numbers that share one float32 scale where they are kept in 8 bits

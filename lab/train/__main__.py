@@ -65,11 +65,10 @@ def run(options: argparse.Namespace) -> None:
             PhotoRecipe(**values, held_out=options.held_out or 0), out, root=options.root, resume=options.resume
         )
         return
-    from lab.train.pocket import train
-    from lmr.models.embedded import PocketConfig
-    from lmr.models.embedded import WORDS
+    from lab.train.pocket import WORDS, train
+    from lmr.models.embedded import EmbeddedConfig
 
-    config = PocketConfig(patch=options.patch or 8, vocabulary=len(WORDS))
+    config = EmbeddedConfig(patch=options.patch or 8, vocabulary=len(WORDS))
     train(values.get("steps", 7000), options.batch, values.get("lr", 1e-3), out, config)
 
 

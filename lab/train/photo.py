@@ -33,11 +33,11 @@ from lmr.core.progress import show_progress
 from lmr.data.names import read_list
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN, find_root
-from lmr.models.embedded import BETWEEN
-from lmr.models.towers.stem import PhotoConfig, PhotoModel
-from lmr.models.towers.stem import fold_norms
+from lmr.models.embedded import BETWEEN, EmbeddedConfig, EmbeddedTowers
+from lmr.models.towers.stem import ConvStem, StemTower, fold_norms
 
 SCALE = 100.0
+SIZES = EmbeddedConfig(width=192, depth=4, heads=6, vocabulary=len(WORDS), context=CONTEXT, stem=(32, 64, 128))
 _EVERY = 100  # steps between checkpoints
 _UNREADABLE = (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError)
 
@@ -87,7 +87,7 @@ class PhotoTraining:
         torch.manual_seed(recipe.seed)
         self.recipe = recipe
         self.images, self.aside = images.split(recipe.held_out, recipe.seed)
-        self.model = PhotoModel(PhotoConfig(vocabulary=len(WORDS), context=CONTEXT), trained=False)
+        self.model = EmbeddedTowers(SIZES, trained=False)
         self.optimizers = make_optimizers(self.model, recipe)
         self.prompts = tokenize_prompts()
         self.done = 0
@@ -157,13 +157,18 @@ class PhotoTraining:
         except _UNREADABLE as error:
             raise _describe_checkpoint(path, error) from error
 
-    def finish(self) -> PhotoModel:
+    def finish(self) -> EmbeddedTowers:
         """Return the model as it is written: batch norms folded, in half precision."""
         weights = {key: value for key, value in self.model.state_dict().items() if not key.startswith("image.patches.")}
-        weights |= {f"image.patches.{key}": value for key, value in fold_norms(self.model.image.stem).items()}
-        model = PhotoModel(self.model.config)
+        weights |= {f"image.patches.{key}": value for key, value in fold_norms(_find_stem(self.model)).items()}
+        model = EmbeddedTowers(self.model.config)
         model.load_state_dict({key: value.half() for key, value in weights.items()})
         return model.eval().requires_grad_(False)
+
+
+def _find_stem(model: EmbeddedTowers) -> ConvStem:
+    assert isinstance(model.image, StemTower)
+    return model.image.stem
 
 
 def _describe_checkpoint(path: Path, error: Exception) -> LmrError:
@@ -173,11 +178,12 @@ def _describe_checkpoint(path: Path, error: Exception) -> LmrError:
     )
 
 
-def make_optimizers(model: PhotoModel, recipe: PhotoRecipe) -> tuple[Muon, torch.optim.AdamW]:
+def make_optimizers(model: EmbeddedTowers, recipe: PhotoRecipe) -> tuple[Muon, torch.optim.AdamW]:
     """Return Muon for the hidden matrices and AdamW for everything at the ends and for vectors."""
-    first = model.image.stem[0].get_parameter("conv.weight")
+    stem = _find_stem(model)
+    first = stem[0].get_parameter("conv.weight")
     hidden = [p for block in (*model.image.blocks, *model.text.blocks) for p in block.parameters() if p.ndim == 2]
-    hidden += [p for p in model.image.stem.parameters() if p.ndim == 4 and p is not first]
+    hidden += [p for p in stem.parameters() if p.ndim == 4 and p is not first]
     taken = {id(p) for p in hidden}
     rest = [p for p in model.parameters() if id(p) not in taken]
     groups = [
@@ -188,7 +194,7 @@ def make_optimizers(model: PhotoModel, recipe: PhotoRecipe) -> tuple[Muon, torch
 
 
 @torch.no_grad()
-def measure(model: PhotoModel, pixels: Tensor, labels: Tensor, names: range) -> float:
+def measure(model: EmbeddedTowers, pixels: Tensor, labels: Tensor, names: range) -> float:
     """Return the zero-shot accuracy with "a photo of a {}." among some names; ``labels`` count from the first."""
     tokens, end = (part[0, names.start : names.stop] for part in tokenize_prompts())
     prototypes = F.normalize(model.text(tokens, end), dim=-1)
@@ -240,7 +246,7 @@ def _split_names() -> dict[str, range]:
     return {"CIFAR-10": range(ten), "CIFAR-100": range(ten, hundred)}
 
 
-def _report_held_out(model: PhotoModel, aside: TrainingImages) -> None:
+def _report_held_out(model: EmbeddedTowers, aside: TrainingImages) -> None:
     for name, names in _split_names().items():
         own = aside.pick(((aside.labels >= names.start) & (aside.labels < names.stop)).nonzero().flatten())
         if len(own):
@@ -248,7 +254,7 @@ def _report_held_out(model: PhotoModel, aside: TrainingImages) -> None:
             print(f"{len(own):,} training images of {name} that were kept aside: {100 * right:.1f} %")
 
 
-def _measure_test_sets(model: PhotoModel, root: str | None) -> dict[str, float]:
+def _measure_test_sets(model: EmbeddedTowers, root: str | None) -> dict[str, float]:
     """Return the accuracy on the test sets."""
     measured = {}
     for name, names in _split_names().items():
@@ -259,7 +265,7 @@ def _measure_test_sets(model: PhotoModel, root: str | None) -> dict[str, float]:
     return measured
 
 
-def _write(model: PhotoModel, out: Path, facts: dict[str, str]) -> None:
+def _write(model: EmbeddedTowers, out: Path, facts: dict[str, str]) -> None:
     from safetensors.torch import save
 
     facts = {

@@ -22,11 +22,21 @@ from torch.nn import functional as F
 
 from lmr.core.progress import show_progress
 from lmr.data.sets.pocket_world import CLASSES, Scene, draw
-from lmr.models.embedded import PocketConfig, PocketModel
-from lmr.models.embedded import WORDS, tokenize
+from lmr.models.embedded import EmbeddedConfig, EmbeddedTowers
+from lmr.models.tokenizers import END, PAD, START, WordTokenizer
 
 TRAIN_SEED, TEST_SEED = 20260, 7  # two worlds: no test image is trained on
 MEAN, STD = 0.45, 0.25
+
+WORDS: tuple[str, ...] = tuple(
+    f"{PAD} {START} {END} a an the of in on at with and this that one is here there it see i my "
+    "photo picture image drawing snapshot sketch painting view rendering shot "
+    "red orange green blue purple striped plain "
+    "circle ring crescent square diamond cross triangle pentagon star heart shape "
+    "small large little big left right top bottom side corner centre middle "
+    "blurry bright dark noisy clean good bad close up background cluttered scene some coloured".split()
+)
+tokenize = WordTokenizer("pocket", WORDS)
 
 OPENINGS = (
     "a photo of a {}", "a picture of a {}", "an image of a {}", "a drawing of a {}", "a snapshot of a {}",
@@ -76,7 +86,7 @@ def to_tensor(pixels: NDArray[np.uint8]) -> Tensor:
 
 
 @torch.no_grad()
-def accuracy(model: PocketModel, count: int = 5000, seed: int = TEST_SEED) -> float:
+def accuracy(model: EmbeddedTowers, count: int = 5000, seed: int = TEST_SEED) -> float:
     """Return the clean zero-shot accuracy with the template "a photo of a {}." on a world that was not trained on."""
     tokens, end = tokenize([f"a photo of a {name}." for name in CLASSES], model.config.context)
     prototypes = F.normalize(model.text(tokens, end), dim=-1)
@@ -88,13 +98,13 @@ def accuracy(model: PocketModel, count: int = 5000, seed: int = TEST_SEED) -> fl
     return right / count
 
 
-def train(steps: int, batch: int, lr: float, out: Path, config: PocketConfig) -> None:
+def train(steps: int, batch: int, lr: float, out: Path, config: EmbeddedConfig) -> None:
     """Train for ``steps`` batches and write ``out`` (weights in safetensors with the configuration as metadata)."""
     from safetensors.torch import save_file
 
     torch.manual_seed(0)
     random = np.random.default_rng(0)
-    model = PocketModel(config)
+    model = EmbeddedTowers(config)
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]

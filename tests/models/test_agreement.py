@@ -14,9 +14,6 @@ import checkpoint_maker as maker
 import lmr
 import siglip_maker as siglip
 from lmr.cli import main
-from lmr.models.towers.image import VisionTower
-from lmr.models.formats.export import build_transformers_vision
-from lmr.models.facts import ModelFormat
 from lmr.models.agreement import (
     Agreement,
     NotCompared,
@@ -24,6 +21,9 @@ from lmr.models.agreement import (
     compare_with_transformers,
     find_folder,
 )
+from lmr.models.facts import ModelFormat
+from lmr.models.formats.export import build_transformers_vision
+from lmr.models.towers.image import VisionTower
 
 TEXTS = ["cat", "a photo of a dog.", "two small birds in a tree"]
 

@@ -81,18 +81,13 @@ def test_open_clip_folder(kind: str, prefix: str, model: Any, tmp_path: Path) ->
     assert backbone.facts["format"].startswith("open_clip")
 
 
-def test_openai_torchscript(halved: Any, tmp_path: Path) -> None:
-    maker.save_torchscript(maker.make_openai_state(halved), tmp_path / "own.pt")
-    backbone = lmr.load(tmp_path / "own.pt")
-    compare(backbone, halved)
-    assert backbone.facts["format"] == "OpenAI (TorchScript)"
-    assert backbone.facts["activation"] == "quick_gelu"
-    assert {tensor.dtype for tensor in backbone.encoder.state_dict().values()} == {torch.float32}
-
-
 def test_openai_state_dict(halved: Any, tmp_path: Path) -> None:
     torch.save(maker.make_openai_state(halved), tmp_path / "state.pt")
-    compare(lmr.load(tmp_path / "state.pt"), halved)
+    backbone = lmr.load(tmp_path / "state.pt")
+    compare(backbone, halved)
+    assert backbone.facts["format"] == "OpenAI (pickle)"
+    assert backbone.facts["activation"] == "quick_gelu"
+    assert {tensor.dtype for tensor in backbone.encoder.state_dict().values()} == {torch.float32}
     bare = {name: tensor.half() for name, tensor in maker.rename_to_openai(halved).items()}
     torch.save(bare, tmp_path / "ViT-B-32.pt")  # without the scalars, but half and under OpenAI's name
     compare(lmr.load(tmp_path / "ViT-B-32.pt"), halved)
@@ -145,9 +140,6 @@ def test_ambiguous_weights_ask_for_the_architecture(model: Any, tmp_path: Path, 
     torch.save({name: tensor.half() for name, tensor in state.items()}, tmp_path / "mine.pt")
     with pytest.raises(lmr.LmrError, match="Name the architecture"):
         lmr.load(tmp_path / "mine.pt")
-    maker.save_torchscript(state, tmp_path / "mine too.pt")  # somebody's own, not OpenAI's: no scalars
-    with pytest.raises(lmr.LmrError, match="Name the architecture"):
-        lmr.load(tmp_path / "mine too.pt")
     save_file(model.state_dict(), tmp_path / "hugging.safetensors")
     with pytest.raises(lmr.LmrError, match=r"Hugging Face's names.*put config\.json beside"):
         lmr.load(tmp_path / "hugging.safetensors")
@@ -162,7 +154,7 @@ def test_architecture_must_be_the_weights_own(halved: Any, tmp_path: Path, tiny:
     assert "[128, 3, 8, 8] instead of [384, 3, 32, 32]" in str(caught.value)
     with pytest.raises(lmr.LmrError, match=r"There is no architecture 'ViT-B32'\. Did you mean 'ViT-B-32'"):
         lmr.load(tmp_path / "mine.pt", architecture="ViT-B32")
-    maker.save_torchscript(maker.make_openai_state(halved), tmp_path / "own.pt")
+    torch.save(maker.make_openai_state(halved), tmp_path / "own.pt")
     compare(lmr.load(tmp_path / "own.pt", architecture=tiny), halved)
     with pytest.raises(lmr.LmrError, match="disagree: resolution of the image tower is 32 in the first and 224"):
         lmr.load(tmp_path / "own.pt", architecture="ViT-B-32")

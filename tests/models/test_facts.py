@@ -10,12 +10,12 @@ import torch
 import checkpoint_maker as maker
 import lmr
 import siglip_maker as siglip
-from lmr.models.towers.architectures import ARCHITECTURES
 from lmr.models.clip import random_clip
-from lmr.models.towers.image import VisionConfig
-from lmr.models.towers.text import TextConfig
 from lmr.models.facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind, describe_facts
 from lmr.models.preprocessing import Preprocessing
+from lmr.models.towers.architectures import ARCHITECTURES
+from lmr.models.towers.image import VisionConfig
+from lmr.models.towers.text import TextConfig
 
 
 def test_every_format_is_named(tmp_path: Path) -> None:

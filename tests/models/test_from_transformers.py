@@ -18,10 +18,10 @@ import checkpoint_maker as clips
 import lmr
 import processor_maker as maker
 import siglip_maker as siglips
-from lmr.models.adapters import wrap_transformers
 from lmr.models.clip import Clip
-from lmr.models.tokenizers import SPECIAL, list_words, read_merges
 from lmr.models.facts import TokenizerKind
+from lmr.models.from_transformers import wrap_transformers
+from lmr.models.tokenizers import SPECIAL, list_words, read_merges
 
 NAMES = ["cat", "red_bird", "small ship"]
 TEMPLATES = ["a photo of the {}"]

@@ -1,33 +1,24 @@
-"""Preprocessing against filters written by hand and transformers' processors; images in every form against each other."""
+"""Preprocessing against filters written by hand and transformers' processors, for images in every form."""
 
 from __future__ import annotations
 
+import io
 import math
+import pickle
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-import lmr
-from lmr.images.image_files import open_image
-from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, Preprocessing
-import io
-import pickle
-from pathlib import Path
-from typing import Any
-import numpy as np
-import pytest
-import torch
-from PIL import Image
 from torch.utils.data import DataLoader, Dataset
+
 import lmr
 from lmr.images.image_files import UnreadableImage, open_image
-from lmr.models.preprocessing import ImagePreprocess
-from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, Preprocessing
-
+from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, ImagePreprocess, Preprocessing
 
 CLIP = Preprocessing(24, OPENAI_MEAN, OPENAI_STD)
 SIGLIP = Preprocessing(24, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), resize="squash")
@@ -364,7 +355,7 @@ def test_content_is_opened_as_files_are(tmp_path: Path) -> None:
         (tmp_path / "a.png").write_bytes(content)
         assert torch.equal(PREPROCESS(content), PREPROCESS(open_image(tmp_path / "a.png")))
         assert torch.equal(PREPROCESS(content), PREPROCESS(tmp_path / "a.png"))
-    assert not torch.equal(PREPROCESS(encode(clear)), PREPROCESS(Image.fromarray(clear)))  # whose transparency is dropped
+    assert not torch.equal(PREPROCESS(encode(clear)), PREPROCESS(Image.fromarray(clear)))  # transparency is dropped
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import re
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-import pytest
-import lmr
-from lmr.models.prompts import write_prompts
-import copy
-import pickle
+
 import pytest
 import torch
-import lmr
-from lmr.models.tokenizers import ClipTokenizer
-from lmr.models.prompts import ContextTokenizer
-from lmr.models.embedded import tokenize
 
+import lmr
+from lmr.models.prompts import ContextTokenizer, write_prompts
+from lmr.models.tokenizers import ClipTokenizer
 
 NAMES = ["great_white_shark", "Tabby Cat", "dog"]
 SENTENCES: dict[str, Any] = {
@@ -174,7 +172,9 @@ def test_own_words_give_the_features_of_the_plain_prompts(model: str) -> None:
 
 
 def test_classes_of_equal_length_are_encoded_together() -> None:
-    prompts = ContextTokenizer(lambda texts: tokenize(texts, 20))("a photo of a", LEARNT_NAMES["pocket"])
+    prompts = ContextTokenizer(partial(lmr.load("pocket").tokenizer, context=20))(
+        "a photo of a", LEARNT_NAMES["pocket"]
+    )
     assert prompts.order.tolist() == [1, 2, 0]
     assert prompts.words == 4
 

@@ -6,49 +6,45 @@ import gzip
 import html
 import json
 import random
+import shutil
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
 import ftfy
 import pytest
 import regex
 import torch
-import lmr
-from lmr.models.clip import tokenizer as module
-from lmr.models.tokenizers import MERGES, ClipTokenizer
-import json
-import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-import pytest
-import torch
-import checkpoint_maker as maker
-import lmr
-from lmr.models.tokenizers import SPECIAL, list_words, read_merges
-from lmr.models.tokenizers import find_foreign_tokenizer
-from lmr.models.facts import TokenizerKind
-import json
-from pathlib import Path
-from typing import Any
-import pytest
-import torch
 from torch.nn import functional as F
 from transformers import AutoTokenizer, CLIPModel
+
 import checkpoint_maker as maker
 import lmr
 import processor_maker as processors
+from lmr.core.errors import LmrError
+from lmr.models import tokenizers as module
+from lmr.models.agreement import compare_with_transformers
 from lmr.models.clip import Clip
 from lmr.models.facts import TokenizerKind
-from lmr.models.tokenizers import TransformersTokenizer, digest_tokenizer, read_tokenizer
-from lmr.models.agreement import compare_with_transformers
-import pytest
-from lmr.core.errors import LmrError
-from lmr.models.tokenizers import END, PAD, START, WordTokenizer
+from lmr.models.tokenizers import (
+    END,
+    MERGES,
+    PAD,
+    SPECIAL,
+    START,
+    ClipTokenizer,
+    TransformersTokenizer,
+    WordTokenizer,
+    digest_tokenizer,
+    find_foreign_tokenizer,
+    list_words,
+    read_merges,
+    read_tokenizer,
+)
 
-
-START, END = 49406, 49407
+CLIP_START, CLIP_END = 49406, 49407
 
 PLAIN = [
     "a photo of a cat",
@@ -116,7 +112,7 @@ def encode_slowly(text: str, context: int = 77) -> list[int]:
     text = html.unescape(html.unescape(ftfy.fix_text(text))).strip()
     text = regex.sub(r"\s+", " ", text).strip().lower()
     pattern = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-    ids = [START]
+    ids = [CLIP_START]
     for piece in regex.findall(pattern, text, regex.IGNORECASE):
         if piece in ("<|startoftext|>", "<|endoftext|>"):
             ids.append(number_words()[piece])
@@ -130,13 +126,13 @@ def encode_slowly(text: str, context: int = 77) -> list[int]:
                 break
             symbols[best : best + 2] = [symbols[best] + symbols[best + 1]]
         ids += [number_words()[symbol] for symbol in symbols]
-    return [*ids[: context - 1], END]
+    return [*ids[: context - 1], CLIP_END]
 
 
 def list_ids(text: str, context: int = 77) -> list[int]:
     tokens, end = ClipTokenizer(context)([text])
     assert tokens.dtype == end.dtype == torch.int64
-    assert tokens[0, end[0]] == END
+    assert tokens[0, end[0]] == CLIP_END
     return tokens[0].tolist()
 
 
@@ -152,7 +148,7 @@ def list_ids(text: str, context: int = 77) -> list[int]:
 )
 def test_ids_are_clips(text: str, ids: list[int]) -> None:
     """Ids that CLIP's and transformers' documentation show."""
-    assert list_ids(text) == [START, *ids, END]
+    assert list_ids(text) == [CLIP_START, *ids, CLIP_END]
 
 
 @pytest.mark.parametrize("text", PLAIN + WEB, ids=ascii)
@@ -234,12 +230,12 @@ def test_long_text_keeps_its_end(context: int) -> None:
     text = "a very long text about many cats " * 30
     ids = list_ids(text, context)
     assert len(ids) == context
-    assert ids == [*list_ids(text, 200)[: context - 1], END]
+    assert ids == [*list_ids(text, 200)[: context - 1], CLIP_END]
 
 
 def test_feature_is_read_at_the_first_end() -> None:
     tokens, end = ClipTokenizer()(["a cat <|endoftext|> b"])
-    assert tokens[0].tolist() == [START, 320, 2368, END, 321, END]
+    assert tokens[0].tolist() == [CLIP_START, 320, 2368, CLIP_END, 321, CLIP_END]
     assert end.tolist() == [3]
 
 

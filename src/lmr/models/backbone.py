@@ -62,6 +62,16 @@ class Backbone(ABC):
     no_folder_because: str = "its class does not define 'write_huggingface'"
     _text: nn.Module  # the text tower
 
+    def __repr__(self) -> str:
+        config = getattr(self.encoder, "config", None)
+        width = getattr(config, "width", None) or getattr(config, "hidden_size", None)
+        features = getattr(config, "features", width)
+        shape = self.input_shape[1:] if len(self.input_shape) == 3 else self.input_shape
+        device, dtype = find_placement(self.encoder) or (torch.device("cpu"), torch.float32)
+        size = self.model_facts.architecture or (f"width {width}" if width else "")
+        parts = (repr(self.name), size, "x".join(map(str, shape)) + (f" -> {features} features" if features else ""))
+        return f"Backbone({', '.join(filter(None, parts))}, {device}, {str(dtype).removeprefix('torch.')})"
+
     @property
     def dtype(self) -> torch.dtype:
         """The type of the frozen weights, and of the images the encoder takes."""

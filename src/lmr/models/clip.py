@@ -29,7 +29,6 @@ from lmr.models.formats.checkpoints import (
     make_towers,
 )
 from lmr.models.formats.configs import (
-    END_TOKEN,
     HF_CONFIG,
     OPEN_CLIP_CONFIG,
     compare_sizes,
@@ -52,6 +51,7 @@ from lmr.models.formats.weights import Weights, read_weights
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import CausalPrompts, ContextTokenizer
 from lmr.models.tokenizers import (
+    CLIP_END,
     HIGHEST,
     ClipTokenizer,
     TransformersTokenizer,
@@ -93,7 +93,7 @@ class Clip(Backbone):
         fill_tower(self._text, weights.text)
         for tower in (self.encoder, self._text):
             fold_activations(tower)  # before the weights lose precision
-        self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
+        self.input_shape = preprocessing.input_shape
         self.logit_scale, self.logit_bias = weights.logit_scale, weights.logit_bias
         self._own_tokenizer = tokenizer
         kind = TokenizerKind.CLIP if sizes[1].vocabulary == VOCABULARY else TokenizerKind.NONE
@@ -249,7 +249,7 @@ def _find_tokenizer(form: ModelFormat, sizes: Sizes, folder: Path, name: str) ->
     if form is not ModelFormat.HUGGINGFACE:
         return None
     text, config = sizes[1], folder / HF_CONFIG
-    end = read_end_token(read_json(config), str(config)) if config.is_file() else END_TOKEN
+    end = read_end_token(read_json(config), str(config)) if config.is_file() else CLIP_END
     if find_foreign_tokenizer(folder) or (text.vocabulary != VOCABULARY and has_tokenizer(folder)):
         own = {"context": text.context, "vocabulary": text.vocabulary, "end": end}
         return TransformersTokenizer(read_tokenizer(folder), name, **own)
@@ -260,7 +260,7 @@ def _find_tokenizer(form: ModelFormat, sizes: Sizes, folder: Path, name: str) ->
 
 def check_clip_end(end: int, origin: str) -> None:
     """Refuse an end token that CLIP's own tokenizer does not give."""
-    if end not in (HIGHEST, END_TOKEN):
+    if end not in (HIGHEST, CLIP_END):
         raise LmrError(f"{origin} ends texts with the token {end}, which is not CLIP's tokenizer. {OTHER_MODELS}")
 
 

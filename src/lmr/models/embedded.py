@@ -23,6 +23,7 @@ from lmr.models.towers.stem import StemTower
 from lmr.models.towers.text import TextConfig, TextTower
 
 ASSETS = Path(__file__).with_name("assets")
+_NAMED = ("photo",)  # models that know class names only as a whole, listed in their files
 BETWEEN = "|"  # between the class names in a weights file
 _REMARKS = {"clean_accuracy": "clean accuracy", "training": "training"}  # metadata of a file, and its title in facts
 
@@ -100,7 +101,7 @@ class Embedded(Backbone):
                 raise ValueError(f"its format is {written['format']}")
             sizes = json.loads(written["config"])
             config = EmbeddedConfig(**sizes | {"stem": tuple(sizes.get("stem", ()))})
-            names = written["names"].split(BETWEEN) if "names" in written else ()
+            names = written["names"].split(BETWEEN) if name in _NAMED else ()
             self.tokenizer = WordTokenizer(name, written["words"].split(), names)
             towers = EmbeddedTowers(config)
             towers.load_state_dict(tensors)
@@ -108,6 +109,7 @@ class Embedded(Backbone):
             self.preprocessing = Preprocessing(
                 config.resolution, _read_channels(written["mean"]), _read_channels(written["std"])
             )
+            self.input_shape = self.preprocessing.input_shape
             self.logit_scale = float(written["logit_scale"])
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, LmrError) as error:
             raise LmrError(f"{str(path)!r} does not hold the {name} model; reinstall lmr. ({error})") from error
@@ -124,7 +126,6 @@ class Embedded(Backbone):
             remarks={title: written[key] for key, title in _REMARKS.items() if key in written}
             | {title: ", ".join(words) for title, words in known.items()},
         )
-        self.input_shape = (3, config.resolution, config.resolution)
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Return unit features [N, D]; an unknown word is an error that lists the known ones."""

@@ -44,8 +44,8 @@ class PatchPreprocessing(Preprocessing):
         return f"at most {self.patches} patches of {self.patch} pixels, {self.interpolation}"
 
     @property
-    def input_shape(self) -> tuple[int, int]:
-        """Of one prepared image: patches, and the pixels of a patch with two more columns."""
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one prepared image: patches, and the pixels of a patch with two more columns."""
         return self.patches, 3 * self.patch**2 + _COLUMNS
 
     def prepare_image(self, image: Image) -> Tensor:

@@ -73,6 +73,11 @@ class Preprocessing:
         if self.interpolation not in ("bicubic", "bilinear"):
             raise LmrError(f"Expected 'bicubic' or 'bilinear' interpolation, got {self.interpolation!r}.")
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one prepared image."""
+        return 3, self.resolution, self.resolution
+
     def prepare_image(self, image: Image) -> Tensor:
         """A PIL image of any size and mode: float32 [3, resolution, resolution]."""
         from PIL.Image import Image, Resampling

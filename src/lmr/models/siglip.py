@@ -83,10 +83,7 @@ class Siglip(Backbone):
         self._text = Pooled(model.text_model)
         packed = isinstance(preprocessing, PatchPreprocessing)
         self.encoder = PatchTower(model.vision_model) if packed else Pooled(model.vision_model)
-        side = preprocessing.resolution
-        self.input_shape = (
-            preprocessing.input_shape if isinstance(preprocessing, PatchPreprocessing) else (3, side, side)
-        )
+        self.input_shape = preprocessing.input_shape
         vision, text = source.config.vision_config, source.config.text_config
         self._tokenizer = PaddedTokenizer(source.tokenizer, name, text.max_position_embeddings, text.vocab_size)
         self._tokenizer_digest = source.tokenizer_digest

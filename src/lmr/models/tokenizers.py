@@ -27,7 +27,10 @@ from lmr.models.transformers_library import import_transformers, quiet_transform
 
 MERGES = Path(__file__).with_name("assets") / "clip_merges.txt.gz"  # source and licence: clip_merges.LICENSE.txt
 MERGE_COUNT = 48_894
-START, END = 49_406, 49_407  # the two ids after the bytes (256), the bytes that end a word (256) and the merges
+CLIP_START, CLIP_END = (
+    49_406,
+    49_407,
+)  # after 256 bytes, 256 bytes that end a word, and the merges
 SPECIAL = ("<|startoftext|>", "<|endoftext|>")
 
 # CLIP splits a cleaned text into contractions, words, single digits and runs of anything else (Radford et al. 2021,
@@ -55,11 +58,11 @@ class ClipTokenizer:
         """
         texts = check_texts(texts)
         encoder = build_encoder()  # text by text: batches start threads, and a later fork would warn about them
-        rows = [[START, *encoder.encode(clean(text)).ids[: self.context - 2], END] for text in texts]
+        rows = [[CLIP_START, *encoder.encode(clean(text)).ids[: self.context - 2], CLIP_END] for text in texts]
         longest = max(map(len, rows))
         tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
         # CLIP takes the feature of the first end token, also where a text contains "<|endoftext|>" itself.
-        return tokens, torch.tensor([row.index(END) for row in rows])
+        return tokens, torch.tensor([row.index(CLIP_END) for row in rows])
 
 
 def check_texts(texts: Sequence[str]) -> list[str]:
@@ -178,7 +181,7 @@ def _is_same_vocabulary(vocabulary: Any) -> bool:
     """Whether these ids are CLIP's, the two special tokens aside."""
     if not isinstance(vocabulary, dict) or not all(isinstance(number, int) for number in vocabulary.values()):
         return False
-    own = {word: number for word, number in vocabulary.items() if number < START}
+    own = {word: number for word, number in vocabulary.items() if number < CLIP_START}
     return own == {word: number for number, word in enumerate(list_words())}
 
 

@@ -17,7 +17,7 @@ from lab.train.photo_images import MEAN, STD, TrainingImages, augment, normalise
 from lab.train.photo_texts import CONTEXT, NAMES, TEMPLATES, WORDS, draw_prompts, tokenize_prompts
 from lmr.core.errors import LmrError
 from lmr.data.sets import cifar, cifar_training
-from lmr.models.embedded import Photo
+from lmr.models.embedded import Embedded
 from set_maker import make_cifar
 
 RECIPE = PhotoRecipe(steps=4, batch=8, warm=2)
@@ -150,7 +150,7 @@ def test_training_writes_a_model_that_loads(root: Path, capsys: pytest.CaptureFi
     assert "98 photographs, 110 names" in printed
     assert "Zero-shot accuracy on the test images: CIFAR-10 " in printed
     assert "kept aside" not in printed
-    model = Photo(out)
+    model = Embedded("photo", out)
     assert model.facts["training"].startswith("4 batches of 8")
     assert model.classifier(["cat", "dog"]).classes == 2
     assert not out.with_name("photo.safetensors.checkpoint").exists()
@@ -162,7 +162,7 @@ def test_trial_is_not_measured_on_test_images(root: Path, capsys: pytest.Capture
     assert "78 photographs" in printed
     assert "training images of CIFAR-10 that were kept aside" in printed
     assert "test images" not in printed
-    assert "clean accuracy" not in Photo(root / "trial.safetensors").facts
+    assert "clean accuracy" not in Embedded("photo", root / "trial.safetensors").facts
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_killed_training_resumes_by_command(
     train(RECIPE, out, root=str(root), resume=True)
     assert "Resumed after 2 of 4 steps." in capsys.readouterr().out
     train(RECIPE, straight, root=str(root))
-    own, other = Photo(out).encoder.state_dict(), Photo(straight).encoder.state_dict()
+    own, other = Embedded("photo", out).encoder.state_dict(), Embedded("photo", straight).encoder.state_dict()
     assert all(torch.equal(own[key], other[key]) for key in own)
 
 

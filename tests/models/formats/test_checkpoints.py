@@ -14,10 +14,9 @@ from torch import Tensor
 
 import checkpoint_maker as maker
 import lmr
+from lmr.models.formats.checkpoints import detect_naming, infer_sizes
 from lmr.models.towers.image import VisionConfig
 from lmr.models.towers.text import TextConfig
-from lmr.models.formats.checkpoints import infer_sizes
-from lmr.models.formats.checkpoints import detect_naming
 
 State = dict[str, Tensor]
 
@@ -32,7 +31,7 @@ def write_changed(model: Any, family: str, folder: Path, change: Callable[[State
     if family == "openai":
         state = maker.make_openai_state(model)
         change(state)
-        maker.save_torchscript(state, folder / "model.pt")
+        torch.save(state, folder / "model.pt")
         return folder / "model.pt"
     write, name = {
         "huggingface": (maker.write_huggingface, "model.safetensors"),

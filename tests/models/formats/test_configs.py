@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-import pytest
-import checkpoint_maker as maker
-import lmr
-from lmr.models.towers.image import VisionConfig
-from lmr.models.towers.text import TextConfig
-from lmr.models.formats.configs import read_end_token, read_hf_sizes, read_json, read_open_clip_sizes
 import json
 import math
 from pathlib import Path
 from typing import Any
+
 import pytest
 import torch
 from PIL import Image
+
 import checkpoint_maker as maker
 import lmr
-from lmr.models.formats.configs import read_preprocessing
 from lmr.models.facts import ModelFormat
+from lmr.models.formats.configs import (
+    read_end_token,
+    read_hf_sizes,
+    read_json,
+    read_open_clip_sizes,
+    read_preprocessing,
+)
 from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, Preprocessing
+from lmr.models.towers.image import VisionConfig
+from lmr.models.towers.text import TextConfig
 
 
 @pytest.fixture

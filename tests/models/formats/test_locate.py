@@ -356,17 +356,6 @@ def test_short_name_is_the_hub_id(name: str, hub: Hub) -> None:
     assert hub.asked == []
 
 
-def test_short_name_finds_the_file_of_openais_package(hub: Hub, tmp_path: Path) -> None:
-    own = tmp_path / "home" / ".cache" / "clip"
-    own.mkdir(parents=True)
-    maker.save_torchscript(maker.make_openai_state(maker.make_model(half=True)), own / "ViT-L-14-336px.pt")
-    for name in ("ViT-L-14-336", "ViT-L/14@336px"):
-        assert find_model(name) == ModelFiles(own / "ViT-L-14-336px.pt")
-    assert hub.asked == []
-    hub.keep("openai/clip-vit-large-patch14-336", "config.json", "model.safetensors", "preprocessor_config.json")
-    assert find_model("ViT-L-14-336") != ModelFiles(own / "ViT-L-14-336px.pt")
-
-
 def test_short_name_out_of_reach(hub: Hub) -> None:
     hub.error = OSError("no route to host")
     with pytest.raises(lmr.LmrError, match=r"'openai/clip-vit-large-patch14' is not on this machine"):
@@ -376,15 +365,6 @@ def test_short_name_out_of_reach(hub: Hub) -> None:
 def test_names_that_are_nothing(hub: Hub) -> None:
     assert find_model("nothing") is None
     assert hub.asked == []
-
-
-def test_without_the_hub_package_paths_still_load(
-    folders: dict[str, Path], hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # type: ignore[arg-type]
-    assert find_model(folders["bin"]) == ModelFiles(folders["bin"] / "pytorch_model.bin")
-    with pytest.raises(lmr.LmrError, match="needs the package huggingface_hub"):
-        find_model(ID)
 
 
 def test_no_network_is_left_in_these_tests(hub: Hub) -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import lmr
+from lmr.models.formats.checkpoints import make_towers
 from lmr.models.towers.architectures import ARCHITECTURES, find_architecture, name_architecture
 from lmr.models.towers.image import VisionConfig
 from lmr.models.towers.text import TextConfig
-from lmr.models.formats.checkpoints import make_towers
 
 # Millions of parameters of image and text tower, from open_clip's docs/model_profile.csv.
 MILLIONS = {

@@ -18,9 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import lmr
 import lmr_reference as book
 from lmr.core.norms import NormBank, RowNorm
-from lmr.models.clip import block_functions as steps
-from lmr.models.clip import buffers
-from lmr.models.clip import image_tower as vit
+from lmr.models.towers import block as steps
+from lmr.models.towers import buffers
+from lmr.models.towers import image as vit
 from lmr.models.towers.block import fold_activations
 from lmr.models.towers.buffers import Arena
 from lmr.models.towers.image import VisionTower

@@ -15,7 +15,7 @@ import lmr_reference as book
 from lmr.bench.cost.flops import count_image
 from lmr.core.norms import NormBank
 from lmr.core.spec import parse_spec
-from lmr.models.clip import image_tower as vit
+from lmr.models.towers import image as vit
 from lmr.models.towers.block import fold_activations
 from lmr.models.towers.image import VisionTower
 from vision_reference import list_norms, make_images, make_tower, write_out

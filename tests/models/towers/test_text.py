@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmr.models.towers.text import encode_after
-from lmr.models.towers.text import TextConfig, TextTower
+from lmr.models.towers.text import TextConfig, TextTower, encode_after
 
 CONFIG = TextConfig(context=14, vocabulary=40, width=16, depth=3, heads=2, features=10, hidden=32)
 

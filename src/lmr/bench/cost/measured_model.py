@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from lmr.core.errors import LmrError
 from lmr.core.text import TextReader, TextSide
 from lmr.models import Backbone, load
+from lmr.models.formats.export import build_transformers_vision
+from lmr.models.prompts import ContextTokens
 from lmr.models.towers.block import fold_activations
 from lmr.models.towers.image import VisionConfig, VisionTower
 from lmr.models.towers.text import TextConfig, TextTower
-from lmr.models.prompts import ContextTokens
-from lmr.models.formats.export import build_transformers_vision
 
 SMALL = "small"  # a tower that takes seconds, not minutes, to see the table and to test it
 _SMALL_IMAGE = VisionConfig(resolution=32, patch=8, width=64, depth=3, heads=4, features=48, hidden=128)

@@ -20,12 +20,12 @@ from lmr.models.preprocessing import (
     Interpolation,
     Preprocessing,
 )
+from lmr.models.tokenizers import CLIP_END
 from lmr.models.towers.architectures import Sizes
 from lmr.models.towers.block import Activation
 from lmr.models.towers.image import VisionConfig
 from lmr.models.towers.text import TextConfig
 
-END_TOKEN = 49407  # the end of a text in CLIP's vocabulary
 HF_CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
 
 # Hugging Face's names of activations.
@@ -109,7 +109,7 @@ def parse_hf_sizes(config: Mapping[str, Any], origin: str) -> Sizes:
 
 def read_end_token(config: Mapping[str, Any], origin: str) -> int:
     """The id of the token that ends a text, in the content of a config.json."""
-    end = _merge(config, "text_config", origin).get("eos_token_id", END_TOKEN)
+    end = _merge(config, "text_config", origin).get("eos_token_id", CLIP_END)
     if not isinstance(end, int) or isinstance(end, bool) or end < 0:
         raise LmrError(f"Expected the id of a token as eos_token_id in text_config of {origin!r}, got {end!r}.")
     return end
@@ -162,7 +162,7 @@ def read_open_clip_sizes(path: Path) -> Sizes:
     image.accept("pool_type", "tok")
     words.accept("pool_type", "argmax")
     words.accept("proj_type", "linear")
-    words.accept("eos_id", 2, END_TOKEN)
+    words.accept("eos_id", 2, CLIP_END)
     for part in (whole, image, words):
         part.refuse_unknown()
     return vision, text

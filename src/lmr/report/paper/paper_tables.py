@@ -196,7 +196,7 @@ def _compare_arguments(spec: str, published: str, dataset: str) -> list[str]:
 def name_backbone(name: str) -> str:
     """One name for each of OpenAI's models; others keep theirs."""
     short = name.replace("/", "-") if name.startswith("ViT") else name
-    return OPENAI_MODELS[short] if short in OPENAI_MODELS else name
+    return OPENAI_MODELS.get(short, name)
 
 
 def name_prompts(name: str) -> str:
