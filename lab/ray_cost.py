@@ -1,10 +1,12 @@
-"""``lmr cost-ray``: what a bench on Ray nodes costs against worker processes of this machine, by turns in one run."""
+"""``python -m lab.ray_cost``: the speed of a bench on Ray nodes and with worker processes, alternating in one run."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from lab.command import build_parser, run_command
 from lmr.bench.columns import align
-from lmr.bench.plans.plan import Plan
+from lmr.bench.plans.plan import Plan, choose_plans
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import Hire, run_bench
 from lmr.bench.running.crew import Crew, Event, TaskCrew
@@ -27,6 +30,16 @@ from lmr.core.errors import LmrError
 NODES = 2  # with one core each; as many workers on this machine
 AIM = 0.9  # of the images per second of the workers
 
+DESCRIPTION = """\
+Run a plan in turns with two worker processes of this machine and on a Ray cluster of two nodes with one core each,
+which is started for this measurement. Images per second are counted while all workers are busy; the time until then
+is reported separately. The rows of both must be the same. Run nothing else meanwhile. Needs pip install 'lmr[ray]'."""
+
+EXAMPLES = """\
+examples:
+  python -m lab.ray_cost --images 256 --turns 1                       a short form
+  python -m lab.ray_cost photo --root ~/data --images 500 --seeds 1   a part of the plan photo"""
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -38,13 +51,13 @@ class Turn:
 
     @property
     def rate(self) -> float:
-        """Images per second."""
+        """Return the images per second."""
         return self.images / self.seconds
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """What was measured: benches on this machine and on Ray in pairs, and the seconds that the nodes took to start."""
+    """Benches on this machine and on Ray in pairs, and the seconds that the nodes took to start."""
 
     workers: list[Turn]
     nodes: list[Turn]
@@ -53,11 +66,11 @@ class Overhead:
 
     @property
     def shares(self) -> list[float]:
-        """Images per second on Ray, as a share of those of the workers, turn by turn."""
+        """Return the images per second on Ray divided by those of the workers, turn by turn."""
         return [there.rate / here.rate for here, there in zip(self.workers, self.nodes, strict=True)]
 
     def describe(self) -> str:
-        """The table and the verdict."""
+        """Return the table and the verdict as text."""
         lines = [["", "images/s", "in the turns", "start-up s"]]
         kinds = {f"{NODES} workers": self.workers, f"{NODES} nodes on Ray": self.nodes}
         for name, turns in kinds.items():
@@ -78,15 +91,15 @@ class Overhead:
         )
 
 
-class TimedCrew:
-    """A crew whose work is timed from the moment when all its workers have begun until the first finds nothing left."""
+class TimedWorkers:
+    """Workers whose time is measured from when all have begun until the first has no task left."""
 
     def __init__(self, crew: TaskCrew) -> None:
         self.crew, self.count = crew, crew.count
         self.turn: Turn | None = None
         self._hired = time.monotonic()
 
-    def __enter__(self) -> TimedCrew:
+    def __enter__(self) -> TimedWorkers:
         self.crew.__enter__()
         return self
 
@@ -94,11 +107,11 @@ class TimedCrew:
         self.crew.__exit__(*problem)
 
     def describe(self, worker: int) -> str:
-        """Where a worker is."""
+        """Return where a worker is."""
         return self.crew.describe(worker)
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
-        """The events of the crew."""
+        """Yield the events of the workers."""
         done, reached, begun = set[str](), dict[str, int](), dict[int, float]()
         images_before = 0
         for event in self.crew.run(tasks):
@@ -116,11 +129,11 @@ class TimedCrew:
             yield event
 
 
-def measure_overhead(plans: Sequence[Plan], turns: int, root: str | None, say: Callable[[str], None]) -> Overhead:
+def measure_overhead(plans: Sequence[Plan], turns: int, root: str | None, log: Callable[[str], None]) -> Overhead:
     """Run the plans ``turns`` times with workers of this machine and as often on the nodes of a cluster."""
     if turns < 1:
         raise LmrError(f"Expected at least one turn, got {turns}.")
-    if len(list_tasks(list(plans), root, say)) <= NODES:
+    if len(list_tasks(list(plans), root, log)) <= NODES:
         raise LmrError(f"Expected a plan with more than {NODES} runs, so that all workers are busy for a time.")
     began = time.monotonic()
     with _start_nodes() as ray:
@@ -145,15 +158,15 @@ def measure_overhead(plans: Sequence[Plan], turns: int, root: str | None, say: C
                     raise LmrError("The rows of the workers and of the nodes differ; please report this.")
                 kept = own
             here, there = (side[-1].rate for side in found.values())
-            say(f"turn {number + 1} of {turns}: {here:.1f} images/s with workers, {there:.1f} on Ray.")
+            log(f"turn {number + 1} of {turns}: {here:.1f} images/s with workers, {there:.1f} on Ray.")
     return Overhead(found[hire_here], found[hire_there], cluster_seconds, len(kept))
 
 
 def _run(plans: Sequence[Plan], root: str | None, hire: Hire) -> tuple[Turn, list[Row]]:
-    crews: list[TimedCrew] = []
+    crews: list[TimedWorkers] = []
 
-    def hire_timed(tasks: Sequence[Task], folder: Path, seconds: float) -> TimedCrew:
-        crews.append(TimedCrew(hire(tasks, folder, seconds)))
+    def hire_timed(tasks: Sequence[Task], folder: Path, seconds: float) -> TimedWorkers:
+        crews.append(TimedWorkers(hire(tasks, folder, seconds)))
         return crews[0]
 
     with TemporaryDirectory(prefix="lmr-cost-ray-") as folder:
@@ -168,7 +181,7 @@ def _run(plans: Sequence[Plan], root: str | None, hire: Hire) -> tuple[Turn, lis
 
 @contextlib.contextmanager
 def _start_nodes() -> Iterator[Any]:
-    """Ray, connected to a cluster of nodes with one core each on this machine."""
+    """Start nodes with one core each on this machine and connect Ray to them."""
     ray = import_ray()
     from ray.cluster_utils import Cluster
 
@@ -181,3 +194,27 @@ def _start_nodes() -> Iterator[Any]:
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print the table; return the exit code."""
+    parser = build_parser("ray_cost", DESCRIPTION, EXAMPLES)
+    add = parser.add_argument
+    add("plan", nargs="?", default="photo-quick", metavar="PLAN", help="as for lmr bench (default: %(default)s)")
+    add("--turns", type=int, default=3, metavar="N", help="benches of each kind (default: %(default)s)")
+    add("--images", type=int, metavar="N", help="use the first N images of each stream (default: all)")
+    add("--methods", nargs="+", metavar="SPEC", help="in place of the plan's methods")
+    add("--seeds", nargs="+", type=int, metavar="N", help="in place of the plan's seeds")
+    add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
+    return run_command(parser, run, argv)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure the plan and print the table."""
+    given = {key: getattr(options, key) for key in ("images", "methods", "seeds")}
+    plans = choose_plans([options.plan], {key: value for key, value in given.items() if value is not None})
+    print(measure_overhead(plans, options.turns, options.root, lambda text: print(text, file=sys.stderr)).describe())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""``lmr cost-text``: what two exact savings gain for methods that encode all prompts at every batch.
+"""``python -m lab.text_cost``: time and memory saved by two exact savings of methods that encode all prompts.
 
 The gradient of a bimodal loss with respect to the norms of a causal text tower of ViT-B/16's size (with random
 weights: the cost does not depend on their values) is computed in four ways: with prompts of the full context in one
@@ -9,30 +9,59 @@ process rises above the loaded model.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import statistics
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Never
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
+from lab.command import build_parser, run_command
 from lmr.bench.columns import align
 from lmr.bench.cost.fresh_process import call_fresh
 from lmr.bench.cost.memory import estimate_prompt, measure_peak
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss
 from lmr.core.norms import NormBank
+from lmr.core.progress import ProgressBar, show_progress
 from lmr.core.text import TextSide, differentiate_towers
-from lmr.models.clip.block import fold_activations
-from lmr.models.clip.text_tower import TextConfig, TextTower
+from lmr.models.towers.block import fold_activations
+from lmr.models.towers.text import TextConfig, TextTower
+
+DESCRIPTION = """\
+Measure the gradient of a loss on all class prompts to the norms of a text tower of ViT-B/16's size, with random
+weights: with prompts of the full context in one graph (plain), with prompts cut to the longest (cut), with the full
+context in chunks (chunked), and with both. Seconds are medians of alternating rounds in one process. Memory is how far
+the peak of a separate process rises above the loaded model."""
+
+EXAMPLES = """\
+examples:
+  python -m lab.text_cost --small                                             seconds, to see the table
+  python -m lab.text_cost --classes 128 --chunk 32 --rounds 3 --threads 2"""
+
+SIZES = {
+    "classes": (int, "classes, each with one prompt (default: 1000; small: 100)"),
+    "batch_size": (int, "images per batch (default: 64; small: 16)"),
+    "chunk": (int, "prompts per chunk (default: 128; small: 10)"),
+    "context": (int, "tokens of a full prompt (default: 77)"),
+    "longest": (int, "tokens of the longest prompt (default: 16)"),
+    "width": (int, "width of the tower (default: 512; small: 64)"),
+    "depth": (int, "blocks of the tower (default: 12; small: 2)"),
+    "heads": (int, "attention heads (default: 8; small: 2)"),
+    "features": (int, "features of a prompt (default: 512; small: 32)"),
+    "limit_gb": (float, "memory that one graph may take, in GB; fewer classes are measured above it (default: 16)"),
+    "threads": (int, "threads of torch (default: 1)"),
+}
 
 
 class Variant(NamedTuple):
-    """Which of the two savings are used."""
+    """The two savings, each on or off."""
 
     cut: bool  # prompts cut to the longest of the set, not padded to the full context
     chunked: bool  # encoded in chunks, not in one graph
@@ -48,7 +77,7 @@ VARIANTS = {
 
 @dataclass(frozen=True)
 class TextSizes:
-    """What is measured: the defaults are ViT-B/16's text tower and ImageNet's classes."""
+    """The sizes that are measured; the defaults are ViT-B/16's text tower and ImageNet's classes."""
 
     classes: int = 1000
     batch_size: int = 64
@@ -71,7 +100,7 @@ class TextSizes:
             raise LmrError(f"Expected a width that {self.heads} heads divide, got {self.width}.")
 
     def count_classes(self, variant: str) -> int:
-        """How many classes a variant can take without exceeding the memory limit in one graph."""
+        """Return the number of classes that a variant can encode in one graph within the memory limit."""
         cut, chunked = VARIANTS[variant]
         if chunked:
             return self.classes
@@ -109,7 +138,7 @@ class TextGradient:
         self.tokens *= torch.arange(sizes.longest) <= self.end.unsqueeze(1)
 
     def differentiate(self, variant: str, classes: int) -> Tensor:
-        """The gradient of BATCLIP's objective for the first ``classes`` prompts, as the variant computes it."""
+        """Return the gradient of BATCLIP's objective for the first ``classes`` prompts, computed by the variant."""
         cut, chunked = VARIANTS[variant]
         tokens = self.tokens if cut else F.pad(self.tokens, (0, self.sizes.context - self.sizes.longest))
         text = TextSide(self.tower, lambda tower, part: tower(tokens[part], self.end[part]), classes)
@@ -126,19 +155,19 @@ class TextGradient:
         return bimodal_loss(self.images, prototypes, logits)
 
     def warm_up(self) -> None:
-        """Two short prompts: libraries load and threads start."""
+        """Encode two short prompts, so that libraries load and threads start."""
         for variant in ("cut", "both"):
             self.differentiate(variant, 2)
 
 
 def measure_memory(sizes: TextSizes, variant: str) -> int | None:
-    """Bytes by which one gradient raises the peak of a fresh process; None if the system killed it."""
+    """Return the bytes by which one gradient raises the peak of a fresh process; None if the system killed it."""
     what = f"the memory of the {variant} gradient"
     return call_fresh(measure_memory_here, what, sizes=dataclasses.asdict(sizes), variant=variant)
 
 
 def measure_memory_here(sizes: dict[str, Any], variant: str) -> int:
-    """The same in this process, which should be fresh."""
+    """Measure the same in this process, which should be fresh."""
     given = TextSizes(**sizes)
     gradient = TextGradient(given)
     gradient.warm_up()
@@ -146,9 +175,9 @@ def measure_memory_here(sizes: dict[str, Any], variant: str) -> int:
 
 
 def measure_seconds(
-    sizes: TextSizes, rounds: int, bar: tqdm[Never]
+    sizes: TextSizes, rounds: int, bar: ProgressBar
 ) -> tuple[dict[str, float], dict[str, float | None]]:
-    """Median seconds per gradient, and its relative difference from that of the first variant with all classes."""
+    """Return the median seconds per gradient, and its relative difference from the first variant with all classes."""
     text = TextGradient(sizes)
     text.warm_up()
     seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
@@ -156,7 +185,7 @@ def measure_seconds(
     for turn in range(rounds):
         exact: Tensor | None = None
         for variant in VARIANTS:
-            bar.set_description(f"round {turn + 1}: {variant}".ljust(20))
+            bar.describe(f"round {turn + 1}: {variant}")
             classes = sizes.count_classes(variant)
             started = time.perf_counter()
             gradient = text.differentiate(variant, classes)
@@ -166,7 +195,7 @@ def measure_seconds(
             else:
                 exact = gradient if exact is None else exact
                 apart[variant] = float((gradient - exact).abs().max() / exact.abs().max())
-            bar.update()
+            bar.advance()
     return {variant: statistics.median(times) for variant, times in seconds.items()}, apart
 
 
@@ -174,12 +203,12 @@ def measure_text_gradient(sizes: TextSizes, rounds: int) -> str:
     """Measure everything and return the table as text. Memory comes first, while this process is still small."""
     if rounds < 1:
         raise LmrError(f"Expected at least one round, got {rounds}.")
-    with tqdm(total=len(VARIANTS) * (1 + rounds), unit="gradient") as bar:
+    with show_progress("", len(VARIANTS) * (1 + rounds), "gradients") as bar:
         memory = {}
         for variant in VARIANTS:
-            bar.set_description(f"memory: {variant}".ljust(20))
+            bar.describe(f"memory: {variant}")
             memory[variant] = measure_memory(sizes, variant)
-            bar.update()
+            bar.advance()
         seconds, apart = measure_seconds(sizes, rounds, bar)
     return format_table(sizes, seconds, apart, memory)
 
@@ -187,7 +216,7 @@ def measure_text_gradient(sizes: TextSizes, rounds: int) -> str:
 def format_table(
     sizes: TextSizes, seconds: dict[str, float], apart: dict[str, float | None], memory: dict[str, int | None]
 ) -> str:
-    """Aligned text, and a note for every variant that could not take all classes."""
+    """Return the table as aligned text, with a note for every variant that could not take all classes."""
     lines = [["", "tokens", "at once", "classes", "seconds", "ms/class", "peak MB", "differs"]]
     notes = []
     for variant, (cut, chunked) in VARIANTS.items():
@@ -212,3 +241,25 @@ def format_table(
         "at once: prompts in one graph; differs: largest difference of the gradient, relative to its largest element",
     ]
     return "\n".join([*head, align(lines), *tail, *notes])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print the table; return the exit code."""
+    parser = build_parser("text_cost", DESCRIPTION, EXAMPLES)
+    add = parser.add_argument
+    add("--small", action="store_true", help="a small tower and few classes: seconds, not minutes")
+    add("--rounds", type=int, default=5, metavar="N", help="gradients per variant (default: %(default)s)")
+    for name, (kind, text) in SIZES.items():
+        add(f"--{name.replace('_', '-')}", type=kind, metavar="N" if kind is int else "X", help=text)
+    return run_command(parser, run, argv)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure with the sizes that were given and print the table."""
+    given = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
+    sizes = dataclasses.replace(SMALL if options.small else TextSizes(), **given)
+    print(measure_text_gradient(sizes, options.rounds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from lmr.cli.parser import parse
-from lmr.service.app.request_gate import OPEN_PATHS
-from lmr.service.app.service_metrics import ServiceMetrics
-from lmr.service.engine.step_types import BatchReport
-from lmr.service.engine.stream_types import Overview, ServiceEvent
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.app.gate import OPEN_PATHS
+from lmr.service.app.metrics import ServiceMetrics
+from lmr.service.engine.batch import BatchReport
+from lmr.service.engine.status import Overview, ServiceEvent
+from lmr.service.settings import ServiceSettings
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")

@@ -15,9 +15,9 @@ from PIL import Image
 
 from live_server import run_live_server
 from lmr.cli.parser import build_command
-from lmr.service.app.app_factory import make_service_app
-from lmr.service.app.live_service import LiveService
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.app.app import make_service_app
+from lmr.service.app.service import LiveService
+from lmr.service.settings import ServiceSettings
 
 PAGE = (Path(__file__).parent.parent / "docs" / "service.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8080"

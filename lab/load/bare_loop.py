@@ -12,7 +12,7 @@ import torch
 from lab.load.load_images import draw_pixels
 from lab.load.load_models import LoadModel, make_method
 from lmr.models import Backbone
-from lmr.service.freed_memory import keep_freed_memory
+from lmr.service.memory import keep_freed_memory
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import httpx
 
 from lmr.core.errors import LmrError
 from lmr.service.client.service_client import Client
-from lmr.service.loopback import find_free_port
+from lmr.service.network import find_free_port
 
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0

@@ -42,11 +42,10 @@ def find_pocket() -> LoadModel:
 
 def write_random_vit(folder: Path) -> LoadModel:
     """CLIP ViT-B/16 with random weights as a Hugging Face folder of 600 MB; made once in a folder."""
-    from lmr.models.clip.clip_model import random_clip
-    from lmr.models.clip.image_tower import VisionTower
-    from lmr.models.clip.text_tower import TextTower
-    from lmr.models.formats.huggingface_folder import write_model
-    from lmr.models.formats.to_transformers import build_transformers_clip
+    from lmr.models.clip import random_clip
+    from lmr.models.formats.export import build_transformers_clip, write_model
+    from lmr.models.towers.image import VisionTower
+    from lmr.models.towers.text import TextTower
 
     path = folder / "random-vit-b-16"
     if not (path / "config.json").exists():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from lmr.core.errors import LmrError
-from lmr.service.service_settings import Durability, ServiceSettings
+from lmr.service.settings import Durability, ServiceSettings
 
 MOST_STREAMS = 10**10
 

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lmr.service.engine.committing import MOST_COMMITS
+from lmr.service.engine.batch import Job
+from lmr.service.engine.committer import MOST_COMMITS
 from lmr.service.engine.records import StreamRecord
-from lmr.service.engine.scheduler import Job, Scheduler
-from lmr.service.engine.step_types import QueueFull
-from lmr.service.engine.working.residents import Resident, Residents, RowPlan
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.engine.requests import QueueFull
+from lmr.service.engine.residents import Resident, Residents, RowPlan
+from lmr.service.engine.scheduler import Scheduler
+from lmr.service.settings import ServiceSettings
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from lmr.apps.serve_classifier import create_served
+from lmr.apps.serve import create_served
 from lmr.bench.cost.flops import count_passes_of_image
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
@@ -22,9 +22,9 @@ from lmr.core.registry import find_method, split_address
 from lmr.core.spec import format_spec, parse_spec
 from lmr.core.traits import Passes, Tower
 from lmr.models import load
-from lmr.models.clip.architectures import find_architecture
-from lmr.models.clip.image_tower import VisionTower
-from lmr.models.known_models import EMBEDDED_MODELS, OPENAI_SPELLINGS
+from lmr.models.catalog import EMBEDDED_MODELS, OPENAI_SPELLINGS
+from lmr.models.towers.architectures import find_architecture
+from lmr.models.towers.image import VisionTower
 from lmr.watch.watch_settings import WatchSettings
 
 SCALE_VALUES = 256  # numbers that share one float32 scale where they are kept in 8 bits

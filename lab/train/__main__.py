@@ -1,9 +1,14 @@
-"""``lmr train``: train an embedded model again."""
+"""``python -m lab.train``: train an embedded model again."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from lab.command import build_parser, run_command
+from lmr.core.errors import LmrError
 
 DESCRIPTION = """\
 Train a model that comes with lmr from random weights and write it to a file. No corrupted image is shown and no
@@ -16,35 +21,36 @@ pocket  drawings that code makes; about 45 minutes on two cores."""
 
 EXAMPLES = """\
 examples:
-  lmr train photo --out photo.safetensors
-  lmr train photo --out photo.safetensors --resume
-  lmr train photo --steps 200 --held-out 4000 --out trial.safetensors   compare settings on training images kept aside
-  lmr train pocket --out pocket.safetensors
-  lmr train pocket --steps 100 --out trial.safetensors                  a minute, to see that it works"""
+  python -m lab.train photo --out photo.safetensors
+  python -m lab.train photo --out photo.safetensors --resume
+  python -m lab.train photo --steps 200 --held-out 4000 --out trial.safetensors   compare settings on held-out images
+  python -m lab.train pocket --out pocket.safetensors
+  python -m lab.train pocket --steps 100 --out trial.safetensors                  a minute, to see that it works"""
 
 
-_OPTIONS = {"photo": ("resume", "held_out", "root"), "pocket": ("patch",)}  # that only one model has
+# Options that only one model has.
+_OPTIONS = {"photo": ("resume", "held_out", "root"), "pocket": ("patch",)}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr train``."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train a model and write its file; return the exit code."""
+    parser = build_parser("train", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
-    add("model", choices=("photo", "pocket"), metavar="MODEL", help="which model: photo or pocket")
+    add("model", choices=("photo", "pocket"), metavar="MODEL", help="the model: photo or pocket")
     add("--steps", type=int, metavar="N", help="batches to train for (default: 3500 for photo, 7000 for pocket)")
     add("--batch", type=int, default=256, metavar="N", help="images per batch (default: %(default)s)")
     add("--lr", type=float, metavar="X", help="peak learning rate (default: 1.5e-3 for photo, 1e-3 for pocket)")
     add("--out", type=Path, metavar="FILE", help="the weights file to write (default: MODEL.safetensors)")
-    add("--resume", action="store_true", help="photo: go on from the last checkpoint beside --out")
+    add("--resume", action="store_true", help="photo: continue from the last checkpoint beside --out")
     add("--held-out", type=int, metavar="N", help="photo: keep N training images aside and measure on them, not on the "
         "test sets")  # fmt: skip
     add("--root", metavar="DIR", help="photo: where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     add("--patch", type=int, metavar="N", help="pocket: patch size in pixels (default: 8)")
+    return run_command(parser, run, argv)
 
 
 def run(options: argparse.Namespace) -> None:
     """Train and write the file."""
-    from lmr.core.errors import LmrError
-
     for model, keys in _OPTIONS.items():
         given = [f"--{key.replace('_', '-')}" for key in keys if getattr(options, key)]
         if given and options.model != model:
@@ -59,9 +65,12 @@ def run(options: argparse.Namespace) -> None:
             PhotoRecipe(**values, held_out=options.held_out or 0), out, root=options.root, resume=options.resume
         )
         return
-    from lab.train.pocket import train
-    from lmr.models.pocket.towers import PocketConfig
-    from lmr.models.pocket.words import WORDS
+    from lab.train.pocket import WORDS, train
+    from lmr.models.embedded import EmbeddedConfig
 
-    config = PocketConfig(patch=options.patch or 8, vocabulary=len(WORDS))
+    config = EmbeddedConfig(patch=options.patch or 8, vocabulary=len(WORDS))
     train(values.get("steps", 7000), options.batch, values.get("lr", 1e-3), out, config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

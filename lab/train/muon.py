@@ -1,7 +1,7 @@
 """Muon: momentum whose update of a matrix is made orthogonal (Jordan et al. 2024, an optimiser for hidden layers).
 
 torch.optim.Muon computes in bfloat16 and takes matrices only. On a CPU without bfloat16 instructions that takes twenty
-times as long as float32, and a convolution is not a matrix there, so these lines stand here.
+times as long as float32, and a convolution is not a matrix there, so this file has its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315  # of Newton and Schulz's iteration, tuned 
 
 
 class Muon(torch.optim.Optimizer):
-    """Weights [out, ...], each read as a matrix [out, all the rest]."""
+    """The Muon optimiser for weights [out, ...], each read as a matrix [out, all the rest]."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
@@ -40,7 +40,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
-    """About U V' of a matrix U S V': its singular values all become about 1."""
+    """Return about U V' of a matrix U S V': all its singular values become about 1."""
     tall = matrix.shape[0] > matrix.shape[1]
     x: Tensor = matrix.T if tall else matrix
     x = x / (x.norm() + 1e-7)

@@ -1,4 +1,4 @@
-"""Train the photo model from random weights and write it to a file: ``lmr train photo``.
+"""Train the photo model from random weights and write it to a file: ``python -m lab.train photo``.
 
 Contrastive training on photographs with their class names in varied templates: every image is compared with the texts
 of all 110 names, one random template each. The logit scale rises on a fixed schedule to exactly 100, the scale the
@@ -23,28 +23,28 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from lab.train.muon import Muon
 from lab.train.photo_images import MEAN, STD, TrainingImages, augment, normalise_pixels, read_training_images
 from lab.train.photo_texts import CONTEXT, NAMES, TEMPLATES, WORDS, draw_prompts, tokenize_prompts
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder, write_atomically
+from lmr.core.progress import show_progress
 from lmr.data.names import read_list
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN, find_root
-from lmr.models.photo import BETWEEN
-from lmr.models.photo.photo_towers import PhotoConfig, PhotoModel
-from lmr.models.photo.stem import fold_norms
+from lmr.models.embedded import BETWEEN, EmbeddedConfig, EmbeddedTowers
+from lmr.models.towers.stem import ConvStem, StemTower, fold_norms
 
 SCALE = 100.0
+SIZES = EmbeddedConfig(width=192, depth=4, heads=6, vocabulary=len(WORDS), context=CONTEXT, stem=(32, 64, 128))
 _EVERY = 100  # steps between checkpoints
 _UNREADABLE = (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError)
 
 
 @dataclass(frozen=True)
 class PhotoRecipe:
-    """How to train; a checkpoint resumes only with the recipe that wrote it."""
+    """The settings of a training; a checkpoint resumes only with the recipe that wrote it."""
 
     steps: int = 3500
     batch: int = 256
@@ -66,11 +66,11 @@ class PhotoRecipe:
                 raise LmrError(f"Expected a positive {key} for the training, got {getattr(self, key)}.")
 
     def lr_share(self, step: int) -> float:
-        """The learning rate of a step as a share of its peak."""
+        """Return the learning rate of a step divided by its peak."""
         return min(1.0, (step + 1) / self.warm) * (1 - step / self.steps)
 
     def scale(self, step: int) -> float:
-        """The logit scale of a step."""
+        """Return the logit scale of a step."""
         done = min(1.0, step / (0.7 * self.steps))
         return math.exp(math.log(self.first_scale) + (math.log(SCALE) - math.log(self.first_scale)) * done)
 
@@ -87,14 +87,14 @@ class PhotoTraining:
         torch.manual_seed(recipe.seed)
         self.recipe = recipe
         self.images, self.aside = images.split(recipe.held_out, recipe.seed)
-        self.model = PhotoModel(PhotoConfig(vocabulary=len(WORDS), context=CONTEXT), trained=False)
+        self.model = EmbeddedTowers(SIZES, trained=False)
         self.optimizers = make_optimizers(self.model, recipe)
         self.prompts = tokenize_prompts()
         self.done = 0
         self.seconds = 0.0  # of training, over all sessions
 
     def take_step(self) -> float:
-        """One step of the optimisers; its loss."""
+        """Take one step of the optimisers and return its loss."""
         started, recipe, step = time.perf_counter(), self.recipe, self.done
         random = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step + 1)
         rows = self._choose_rows(step)
@@ -117,7 +117,7 @@ class PhotoTraining:
         return loss.item()
 
     def _choose_rows(self, step: int) -> Tensor:
-        """The images of a step: a new random order in every epoch."""
+        """Return the images of a step; every epoch has a new random order."""
         per_epoch = max(1, len(self.images) // self.recipe.batch)
         epoch, place = divmod(step, per_epoch)
         random = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 - epoch - 1)
@@ -125,7 +125,7 @@ class PhotoTraining:
         return order[place * self.recipe.batch : (place + 1) * self.recipe.batch]
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint; a kill leaves the last one."""
+        """Write a checkpoint atomically."""
         kept = {
             "recipe": dataclasses.asdict(self.recipe),
             "done": self.done,
@@ -138,7 +138,7 @@ class PhotoTraining:
         write_atomically(path, content.getvalue())
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint of the same recipe."""
+        """Continue from a checkpoint of the same recipe."""
         try:
             kept: dict[str, Any] = torch.load(path, weights_only=True)
             recipe = PhotoRecipe(**kept["recipe"])
@@ -157,13 +157,18 @@ class PhotoTraining:
         except _UNREADABLE as error:
             raise _describe_checkpoint(path, error) from error
 
-    def finish(self) -> PhotoModel:
-        """The trained model as it is written: batch norms folded, in half precision, which halves the file."""
+    def finish(self) -> EmbeddedTowers:
+        """Return the model as it is written: batch norms folded, in half precision."""
         weights = {key: value for key, value in self.model.state_dict().items() if not key.startswith("image.patches.")}
-        weights |= {f"image.patches.{key}": value for key, value in fold_norms(self.model.image.stem).items()}
-        model = PhotoModel(self.model.config)
+        weights |= {f"image.patches.{key}": value for key, value in fold_norms(_find_stem(self.model)).items()}
+        model = EmbeddedTowers(self.model.config)
         model.load_state_dict({key: value.half() for key, value in weights.items()})
         return model.eval().requires_grad_(False)
+
+
+def _find_stem(model: EmbeddedTowers) -> ConvStem:
+    assert isinstance(model.image, StemTower)
+    return model.image.stem
 
 
 def _describe_checkpoint(path: Path, error: Exception) -> LmrError:
@@ -173,11 +178,12 @@ def _describe_checkpoint(path: Path, error: Exception) -> LmrError:
     )
 
 
-def make_optimizers(model: PhotoModel, recipe: PhotoRecipe) -> tuple[Muon, torch.optim.AdamW]:
-    """Muon for matrices between hidden layers, AdamW for everything at the ends and for vectors."""
-    first = model.image.stem[0].get_parameter("conv.weight")
+def make_optimizers(model: EmbeddedTowers, recipe: PhotoRecipe) -> tuple[Muon, torch.optim.AdamW]:
+    """Return Muon for the hidden matrices and AdamW for everything at the ends and for vectors."""
+    stem = _find_stem(model)
+    first = stem[0].get_parameter("conv.weight")
     hidden = [p for block in (*model.image.blocks, *model.text.blocks) for p in block.parameters() if p.ndim == 2]
-    hidden += [p for p in model.image.stem.parameters() if p.ndim == 4 and p is not first]
+    hidden += [p for p in stem.parameters() if p.ndim == 4 and p is not first]
     taken = {id(p) for p in hidden}
     rest = [p for p in model.parameters() if id(p) not in taken]
     groups = [
@@ -188,8 +194,8 @@ def make_optimizers(model: PhotoModel, recipe: PhotoRecipe) -> tuple[Muon, torch
 
 
 @torch.no_grad()
-def measure(model: PhotoModel, pixels: Tensor, labels: Tensor, names: range) -> float:
-    """Zero-shot accuracy with "a photo of a {}." among some of the names; ``labels`` count from the first of these."""
+def measure(model: EmbeddedTowers, pixels: Tensor, labels: Tensor, names: range) -> float:
+    """Return the zero-shot accuracy with "a photo of a {}." among some names; ``labels`` count from the first."""
     tokens, end = (part[0, names.start : names.stop] for part in tokenize_prompts())
     prototypes = F.normalize(model.text(tokens, end), dim=-1)
     right = 0
@@ -214,13 +220,13 @@ def train(recipe: PhotoRecipe, out: Path, *, root: str | None = None, resume: bo
         print(f"There is no checkpoint {checkpoint}; the training starts from the beginning.")
     print(f"{len(training.images):,} photographs, {len(NAMES)} names, {len(TEMPLATES)} templates; "
           f"checkpoints every {_EVERY} steps in {checkpoint}.")  # fmt: skip
-    with tqdm(total=recipe.steps, initial=training.done, unit="batch", mininterval=5) as bar:
+    with show_progress("", recipe.steps, "batches", done=training.done) as bar:
         mean = None
         while training.done < recipe.steps:
             loss = training.take_step()
             mean = loss if mean is None else 0.98 * mean + 0.02 * loss
-            bar.set_postfix(loss=f"{mean:.3f}", refresh=False)
-            bar.update()
+            bar.describe(f"loss {mean:.3f}")
+            bar.advance()
             if training.done % _EVERY == 0 or training.done == recipe.steps:
                 training.save(checkpoint)
     model = training.finish()
@@ -240,7 +246,7 @@ def _split_names() -> dict[str, range]:
     return {"CIFAR-10": range(ten), "CIFAR-100": range(ten, hundred)}
 
 
-def _report_held_out(model: PhotoModel, aside: TrainingImages) -> None:
+def _report_held_out(model: EmbeddedTowers, aside: TrainingImages) -> None:
     for name, names in _split_names().items():
         own = aside.pick(((aside.labels >= names.start) & (aside.labels < names.stop)).nonzero().flatten())
         if len(own):
@@ -248,8 +254,8 @@ def _report_held_out(model: PhotoModel, aside: TrainingImages) -> None:
             print(f"{len(own):,} training images of {name} that were kept aside: {100 * right:.1f} %")
 
 
-def _measure_test_sets(model: PhotoModel, root: str | None) -> dict[str, float]:
-    """Accuracy on the test sets, the last thing that is done."""
+def _measure_test_sets(model: EmbeddedTowers, root: str | None) -> dict[str, float]:
+    """Return the accuracy on the test sets."""
     measured = {}
     for name, names in _split_names().items():
         dataset = open_dataset(name.lower().replace("-", ""), root)
@@ -259,7 +265,7 @@ def _measure_test_sets(model: PhotoModel, root: str | None) -> dict[str, float]:
     return measured
 
 
-def _write(model: PhotoModel, out: Path, facts: dict[str, str]) -> None:
+def _write(model: EmbeddedTowers, out: Path, facts: dict[str, str]) -> None:
     from safetensors.torch import save
 
     facts = {

@@ -1,4 +1,4 @@
-"""What the photo model sees while it is trained: the training photographs, cropped and flipped at random."""
+"""The images that the photo model is trained on: photographs, cropped and flipped at random."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class TrainingImages:
         return len(self.labels)
 
     def split(self, held_out: int, seed: int) -> tuple[TrainingImages, TrainingImages]:
-        """All but some random images, and these."""
+        """Return all but ``held_out`` random images, and these."""
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         return self.pick(order[held_out:]), self.pick(order[:held_out])
 
     def pick(self, rows: Tensor) -> TrainingImages:
-        """Some of the images."""
+        """Return the images in these rows."""
         return TrainingImages(self.pixels[rows], self.labels[rows])
 
 
 def read_training_images(root: Path) -> TrainingImages:
-    """The training images of CIFAR-10, then those of CIFAR-100, whose labels follow those of CIFAR-10.
+    """Read the training images of CIFAR-10, then those of CIFAR-100, whose labels follow those of CIFAR-10.
 
     A few training images equal a test image of one of the sets, pixel by pixel; they are left out.
     """
@@ -58,13 +58,13 @@ def read_training_images(root: Path) -> TrainingImages:
 
 
 def normalise_pixels(pixels: Tensor) -> Tensor:
-    """uint8 [N, 3, H, W] to inputs of the model, channels last."""
+    """Convert uint8 [N, 3, H, W] to inputs of the model, channels last."""
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) * 255 for values in (MEAN, STD))
     return ((pixels.float() - mean) / std).contiguous(memory_format=torch.channels_last)
 
 
 def augment(pixels: Tensor, random: torch.Generator) -> Tensor:
-    """Reflected borders, a random crop of the old size, half of the images mirrored; normalised."""
+    """Pad by reflection, crop randomly to the old size, mirror half of the images, and normalise."""
     count, _, height, width = pixels.shape
     x = F.pad(normalise_pixels(pixels), (_PAD,) * 4, mode="reflect")
     down, right = torch.randint(2 * _PAD + 1, (2, count, 1), generator=random)

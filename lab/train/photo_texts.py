@@ -1,4 +1,4 @@
-"""What the photo model reads while it is trained: 110 class names in templates, and the words of both."""
+"""The texts that the photo model is trained on: 110 class names in templates, and their vocabulary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lmr.data.names import read_list
-from lmr.models.word_tokenizer import END, PAD, START, WordTokenizer, split_words
+from lmr.models.tokenizers import END, PAD, START, WordTokenizer, split_words
 
 NAMES: tuple[str, ...] = (*read_list("cifar10"), *read_list("cifar100"))
 
@@ -34,7 +34,7 @@ CONTEXT = 16
 
 
 def tokenize_prompts() -> tuple[Tensor, Tensor]:
-    """Every name in every template: ids [templates, names, longest] and ends [templates, names]."""
+    """Return every name in every template: ids [templates, names, longest] and ends [templates, names]."""
     texts = [template.format(name) for template in TEMPLATES for name in NAMES]
     tokens, end = WordTokenizer("photo", WORDS, NAMES)(texts, CONTEXT)
     shape = (len(TEMPLATES), len(NAMES))
@@ -42,7 +42,7 @@ def tokenize_prompts() -> tuple[Tensor, Tensor]:
 
 
 def draw_prompts(tokens: Tensor, end: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One random template for every name, cut to the longest prompt: ids [names, L] and ends [names]."""
+    """Draw a random template for every name, cut to the longest prompt: ids [names, L] and ends [names]."""
     names = torch.arange(tokens.shape[1])
     chosen = torch.randint(len(tokens), (len(names),), generator=random)
     ends = end[chosen, names]

@@ -1,4 +1,4 @@
-"""Train the pocket model from random weights and write it to a file: ``lmr train pocket``.
+"""Train the pocket model from random weights and write it to a file: ``python -m lab.train pocket``.
 
 Contrastive training on images of the pocket world with varied captions. A caption is a positive for every image of the
 batch that it is true of (two images of a red star share their captions), so the targets of a row are spread evenly over
@@ -19,14 +19,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
+from lmr.core.progress import show_progress
 from lmr.data.sets.pocket_world import CLASSES, Scene, draw
-from lmr.models.pocket.towers import PocketConfig, PocketModel
-from lmr.models.pocket.words import WORDS, tokenize
+from lmr.models.embedded import EmbeddedConfig, EmbeddedTowers
+from lmr.models.tokenizers import END, PAD, START, WordTokenizer
 
 TRAIN_SEED, TEST_SEED = 20260, 7  # two worlds: no test image is trained on
 MEAN, STD = 0.45, 0.25
+
+WORDS: tuple[str, ...] = tuple(
+    f"{PAD} {START} {END} a an the of in on at with and this that one is here there it see i my "
+    "photo picture image drawing snapshot sketch painting view rendering shot "
+    "red orange green blue purple striped plain "
+    "circle ring crescent square diamond cross triangle pentagon star heart shape "
+    "small large little big left right top bottom side corner centre middle "
+    "blurry bright dark noisy clean good bad close up background cluttered scene some coloured".split()
+)
+tokenize = WordTokenizer("pocket", WORDS)
 
 OPENINGS = (
     "a photo of a {}", "a picture of a {}", "an image of a {}", "a drawing of a {}", "a snapshot of a {}",
@@ -42,7 +52,7 @@ PLACE_PHRASES = ("on the left", "on the right", "at the top", "at the bottom")
 
 
 def caption(scene: Scene, random: np.random.Generator) -> tuple[list[str], NDArray[np.bool_]]:
-    """One caption for every image, and which images it is true of: bool [N images, N captions]."""
+    """Write one caption for every image, and say which images each is true of: bool [N images, N captions]."""
     count = len(scene.label)
     says_size = (random.random(count) < 0.3) & (scene.size >= 0)
     says_place = (random.random(count) < 0.3) & (scene.place >= 0)
@@ -63,7 +73,7 @@ def caption(scene: Scene, random: np.random.Generator) -> tuple[list[str], NDArr
 
 
 def contrast(images: Tensor, texts: Tensor, true: Tensor, scale: float) -> Tensor:
-    """Cross-entropy in both directions against targets spread over all true pairs."""
+    """Return the cross-entropy in both directions against targets spread over all true pairs."""
     logits = scale * F.normalize(images, dim=-1) @ F.normalize(texts, dim=-1).T
     rows = -(true / true.sum(1, keepdim=True) * logits.log_softmax(1)).sum(1).mean()
     columns = -(true / true.sum(0, keepdim=True) * logits.log_softmax(0)).sum(0).mean()
@@ -71,13 +81,13 @@ def contrast(images: Tensor, texts: Tensor, true: Tensor, scale: float) -> Tenso
 
 
 def to_tensor(pixels: NDArray[np.uint8]) -> Tensor:
-    """uint8 [N, H, W, 3] to normalised float [N, 3, H, W]."""
+    """Convert uint8 [N, H, W, 3] to normalised float [N, 3, H, W]."""
     return (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255 - MEAN) / STD
 
 
 @torch.no_grad()
-def accuracy(model: PocketModel, count: int = 5000, seed: int = TEST_SEED) -> float:
-    """Clean zero-shot accuracy with the template "a photo of a {}." on a world that was not trained on."""
+def accuracy(model: EmbeddedTowers, count: int = 5000, seed: int = TEST_SEED) -> float:
+    """Return the clean zero-shot accuracy with the template "a photo of a {}." on a world that was not trained on."""
     tokens, end = tokenize([f"a photo of a {name}." for name in CLASSES], model.config.context)
     prototypes = F.normalize(model.text(tokens, end), dim=-1)
     right = 0
@@ -88,36 +98,37 @@ def accuracy(model: PocketModel, count: int = 5000, seed: int = TEST_SEED) -> fl
     return right / count
 
 
-def train(steps: int, batch: int, lr: float, out: Path, config: PocketConfig) -> None:
+def train(steps: int, batch: int, lr: float, out: Path, config: EmbeddedConfig) -> None:
     """Train for ``steps`` batches and write ``out`` (weights in safetensors with the configuration as metadata)."""
     from safetensors.torch import save_file
 
     torch.manual_seed(0)
     random = np.random.default_rng(0)
-    model = PocketModel(config)
+    model = EmbeddedTowers(config)
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98))
     started = time.perf_counter()
-    bar = tqdm(range(steps), unit="batch", mininterval=5)
-    for step in bar:
-        warm = min(1.0, (step + 1) / 500)
-        for group in optimizer.param_groups:
-            group["lr"] = lr * warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * step / steps)))
-        scale = math.exp(math.log(1 / 0.07) + (math.log(100) - math.log(1 / 0.07)) * min(1.0, step / (0.7 * steps)))
-        pixels, scene = draw(range(step * batch, (step + 1) * batch), TRAIN_SEED)
-        texts, true = caption(scene, random)
-        tokens, end = tokenize(texts, config.context)
-        features = model.image(to_tensor(pixels))
-        loss = contrast(features, model.text(tokens, end), torch.from_numpy(true).float(), scale)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
-        if (step + 1) % 1000 == 0:
-            tqdm.write(f"step {step + 1}: loss {loss.item():.3f}, clean accuracy {accuracy(model, 1000):.1%}")
+    with show_progress("", steps, "batches") as bar:
+        for step in range(steps):
+            warm = min(1.0, (step + 1) / 500)
+            for group in optimizer.param_groups:
+                group["lr"] = lr * warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * step / steps)))
+            scale = math.exp(math.log(1 / 0.07) + (math.log(100) - math.log(1 / 0.07)) * min(1.0, step / (0.7 * steps)))
+            pixels, scene = draw(range(step * batch, (step + 1) * batch), TRAIN_SEED)
+            texts, true = caption(scene, random)
+            tokens, end = tokenize(texts, config.context)
+            features = model.image(to_tensor(pixels))
+            loss = contrast(features, model.text(tokens, end), torch.from_numpy(true).float(), scale)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            bar.describe(f"loss {loss.item():.3f}")
+            bar.advance()
+            if (step + 1) % 1000 == 0:
+                print(f"step {step + 1}: loss {loss.item():.3f}, clean accuracy {accuracy(model, 1000):.1%}")
     # Half precision halves the file; what is reported is measured on what is written.
     weights = {key: value.detach().half().contiguous() for key, value in model.state_dict().items()}
     model.load_state_dict(weights)

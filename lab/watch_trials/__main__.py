@@ -1,9 +1,12 @@
-"""``lmr watch-trials``: what a watch notices, how soon, and what it costs."""
+"""``python -m lab.watch_trials``: measure what a watch notices, how soon, and what it costs."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+
+from lab.command import build_parser, run_command
 
 DESCRIPTION = """\
 Try the watch of lmr.watch on streams that make a method collapse (a rate ten times too high, one class for a long time,
@@ -16,15 +19,16 @@ sums those up. Give the same command again to resume it."""
 
 EXAMPLES = """\
 examples:
-  lmr watch-trials --steps 200                              a short form, on drawings
-  lmr watch-trials --steps 10000                            the long one: false alarms in 10,000 healthy steps
-  lmr watch-trials --data photo-c --model photo --seed 2    confirm thresholds on photographs
-  lmr watch-trials --watch "watch(drift=0.1)"               other thresholds
-  lmr watch-trials --watch report --traces signals          the signals of every step where nothing intervenes"""
+  python -m lab.watch_trials --steps 200                              a short form, on drawings
+  python -m lab.watch_trials --steps 10000                            the long one: false alarms in 10,000 healthy steps
+  python -m lab.watch_trials --data photo-c --model photo --seed 2    confirm thresholds on photographs
+  python -m lab.watch_trials --watch "watch(drift=0.1)"               other thresholds
+  python -m lab.watch_trials --watch report --traces signals          the signals of every step, without acting"""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr watch-trials``."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the trials and print the table; return the exit code."""
+    parser = build_parser("watch_trials", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
     add("trials", nargs="*", metavar="NAME", help="trials to run (default: all)")
     add("--data", default="pocket-c", metavar="NAME", help="a corrupted dataset (default: %(default)s)")
@@ -37,12 +41,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--out", default="watch-trials.jsonl", metavar="FILE", help="the results so far (default: %(default)s)")
     add("--traces", metavar="DIR", help="where the signals of every step go, a CSV file for each trial")
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
+    return run_command(parser, run, argv)
 
 
 def run(options: argparse.Namespace) -> str | None:
     """Run the trials and print the table."""
-    from lab.watch_trials.trial_run import TrialSettings, run_trials
-    from lab.watch_trials.trial_table import format_results
+    from lab.watch_trials.trials import TrialSettings, format_results, run_trials
     from lmr.watch.watch_settings import read_watch
 
     settings = read_watch(options.watch)
@@ -51,10 +55,17 @@ def run(options: argparse.Namespace) -> str | None:
     shared = TrialSettings(
         options.data, options.model, options.steps, options.batch_size, options.seed, options.reset_every, settings
     )
-
-    def say(words: str) -> None:
-        print(f"lmr: {words}", file=sys.stderr)
-
-    results = run_trials(shared, options.out, options.trials, options.root, say, options.traces)
+    results = run_trials(
+        shared,
+        options.out,
+        options.trials,
+        options.root,
+        lambda message: print(message, file=sys.stderr),
+        options.traces,
+    )
     print(format_results(results))
     return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from lmr.data.sets.dataset import Dataset, MissingData
     from lmr.images.image_files import UnreadableImage, list_images, open_image
     from lmr.models import Backbone, list_models, load
-    from lmr.models.adapters import from_open_clip, from_transformers, wrap_transformers
+    from lmr.models.from_open_clip import from_open_clip
+    from lmr.models.from_transformers import from_transformers, wrap_transformers
     from lmr.models.preprocessing import Preprocessing
     from lmr.service.client.client_errors import ServiceError
     from lmr.service.client.service_client import Client
@@ -79,8 +80,8 @@ _PLACES = {
     "create": "lmr.core.registry",
     "export": "lmr.apps.export_folder",
     "find_method": "lmr.core.registry",
-    "from_open_clip": "lmr.models.adapters",
-    "from_transformers": "lmr.models.adapters",
+    "from_open_clip": "lmr.models.from_open_clip",
+    "from_transformers": "lmr.models.from_transformers",
     "list_images": "lmr.images.image_files",
     "list_methods": "lmr.core.registry",
     "list_models": "lmr.models",
@@ -88,7 +89,7 @@ _PLACES = {
     "open_image": "lmr.images.image_files",
     "register": "lmr.core.registry",
     "watch": "lmr.watch.watch_method",
-    "wrap_transformers": "lmr.models.adapters",
+    "wrap_transformers": "lmr.models.from_transformers",
 }
 
 __all__ = [

@@ -10,7 +10,7 @@ from lmr.apps.listing import WIDTH, describe_everything, describe_method, descri
 from lmr.core import registry
 from lmr.core.method import list_arguments
 from lmr.core.registry import sort_methods
-from lmr.models.known_models import DEFAULT_MODEL
+from lmr.models.catalog import DEFAULT_MODEL
 
 MINE = '''
 import lmr

@@ -10,7 +10,7 @@ import pytest
 
 from lmr.bench.cost.settings import METHODS
 from lmr.cli.parser import COMMANDS, build_command, build_parser, parse
-from lmr.models.known_models import DEFAULT_MODEL, EMBEDDED_MODELS
+from lmr.models.catalog import DEFAULT_MODEL, EMBEDDED_MODELS
 from lmr.report.paper.paper_file import list_table_names
 
 HEAVY = {"torch", "numpy", "PIL", "scipy", "cv2", "matplotlib", "tqdm", "safetensors", "transformers"}

@@ -15,7 +15,7 @@ import pytest
 
 from lmr.cli import main
 from lmr.cli.parser import build_command, parse
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from service_maker import TIMEOUT, make_file
 
 NAMES = "red ring,blue star,green heart"

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lmr
 from lmr.core.norms import NormBank
-from lmr.models.clip.image_tower import VisionTower
-from lmr.models.pocket.towers import PocketConfig
+from lmr.models.embedded import EmbeddedConfig
+from lmr.models.towers.image import VisionTower
 
 BATCH, TOKENS, WIDTH = 5, 5, 8  # as many tokens as images: only the right axis gives the right answer
 INDEX = torch.tensor([0, 2, 2, 1, 0])
@@ -93,7 +93,7 @@ class Folded(nn.Module):
 
 
 TOWERS: dict[str, Callable[[], nn.Module]] = {
-    "pocket": lambda: VisionTower(PocketConfig(resolution=16, width=WIDTH, depth=2, heads=2, features=6).image),
+    "pocket": lambda: VisionTower(EmbeddedConfig(resolution=16, width=WIDTH, depth=2, heads=2, features=6).image),
     "post-norm": lambda: Encoder(batch_first=True, norm_first=False),
     "pre-norm": lambda: Encoder(batch_first=True, norm_first=True),
     "post-norm, tokens first": lambda: Encoder(batch_first=False, norm_first=False),

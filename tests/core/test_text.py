@@ -15,13 +15,21 @@ from torch.nn import functional as F
 import lmr
 from lmr.core.norms import NormBank
 from lmr.core.text import TextSide, differentiate_towers
-from lmr.models.clip.image_tower import VisionTower
-from lmr.models.clip.text_tower import TextTower
-from lmr.models.pocket.towers import PocketConfig
-from lmr.models.pocket.words import WORDS, tokenize
+from lmr.models.embedded import Embedded, EmbeddedConfig
+from lmr.models.towers.image import VisionTower
+from lmr.models.towers.text import TextTower
 
-CONFIG = PocketConfig(
-    resolution=8, patch=4, width=12, depth=2, heads=2, text_width=16, text_heads=2, vocabulary=len(WORDS), features=10
+tokenize = Embedded("pocket").tokenizer
+CONFIG = EmbeddedConfig(
+    resolution=8,
+    patch=4,
+    width=12,
+    depth=2,
+    heads=2,
+    text_width=16,
+    text_heads=2,
+    vocabulary=len(tokenize.words),
+    features=10,
 )
 NAMES = ["red circle", "blue ring", "small green star", "heart", "striped purple diamond", "plain cross", "big square"]
 PROMPTS = [f"a photo of a {name}." for name in NAMES]

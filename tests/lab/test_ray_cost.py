@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.ray_cost import Overhead, TimedCrew, Turn
+from lab import ray_cost
+from lab.ray_cost import Overhead, TimedWorkers, Turn, main
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.crew import Event
-from lmr.cli import main
-from lmr.cluster import bench_overhead
 
 PLAN = {
     "methods": ["zeroshot"],
@@ -54,7 +53,7 @@ class ScriptedCrew:
 
 def test_time_counts_while_all_workers_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(bench_overhead.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(ray_cost.time, "monotonic", lambda: clock[0])
     tasks = list_tasks([parse_plan("test", "", Path(), PLAN)], None, lambda words: None)
     a, b, c, d = tasks
     moments = [
@@ -68,7 +67,7 @@ def test_time_counts_while_all_workers_are_busy(monkeypatch: pytest.MonkeyPatch)
         (14.0, Event("done", 0, c)),  # one task left for two workers: it closes with 330
         (20.0, Event("done", 1, d)),
     ]
-    crew = TimedCrew(ScriptedCrew(moments, clock))
+    crew = TimedWorkers(ScriptedCrew(moments, clock))
     with crew:
         assert list(crew.run(tasks)) == [event for _, event in moments]
     assert crew.turn == Turn(6.0, 280, 8.0)
@@ -87,7 +86,7 @@ def test_shares_are_those_of_the_turns() -> None:
 def test_command_measures_both(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
     plan = write_plan(tmp_path, ["fog", "snow", "frost", "contrast", "pixelate", "elastic_transform"])
-    assert main(["cost-ray", str(plan), "--methods", "lmr", "--images", "512", "--turns", "1"]) == 0
+    assert main([str(plan), "--methods", "lmr", "--images", "512", "--turns", "1"]) == 0
     printed = capsys.readouterr()
     assert "2 nodes on Ray" in printed.out
     assert "All 6 rows are the same on both sides" in printed.out
@@ -96,5 +95,5 @@ def test_command_measures_both(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 def test_a_plan_that_keeps_nobody_busy_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan = write_plan(tmp_path, ["fog", "snow"])
-    assert main(["cost-ray", str(plan), "--turns", "1"]) == 2
+    assert main([str(plan), "--turns", "1"]) == 2
     assert "more than 2 runs" in capsys.readouterr().err

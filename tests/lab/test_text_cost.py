@@ -8,9 +8,8 @@ import re
 import pytest
 import torch
 
-from lab.text_cost import SMALL, VARIANTS, TextGradient, TextSizes
-from lmr.bench.cost import text_gradient
-from lmr.cli import main
+from lab import text_cost
+from lab.text_cost import SMALL, VARIANTS, TextGradient, TextSizes, main
 
 TINY = dataclasses.replace(SMALL, classes=12, batch_size=6, chunk=5, context=20, longest=7, width=16, features=8)
 
@@ -53,11 +52,11 @@ def test_one_graph_stays_below_the_limit() -> None:
 def test_table_has_a_row_for_each_and_says_who_took_fewer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(text_gradient, "measure_memory", lambda sizes, variant: 3_000_000)
+    monkeypatch.setattr(text_cost, "measure_memory", lambda sizes, variant: 3_000_000)
     given = {key: value for key, value in dataclasses.asdict(TINY).items() if key != "limit_gb"}
     words = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
-    assert main(["cost-text", "--small", "--rounds=2", "--limit-gb=0.0002", *words]) == 0
-    shown, progress = capsys.readouterr()
+    assert main(["--small", "--rounds=2", "--limit-gb=0.0002", *words]) == 0
+    shown = capsys.readouterr().out
     rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines()[4:8]}
     assert list(rows) == list(VARIANTS)
     fewer = dataclasses.replace(TINY, limit_gb=0.0002).count_classes("plain")
@@ -70,26 +69,25 @@ def test_table_has_a_row_for_each_and_says_who_took_fewer(
     assert all(float(rows[name][-1]) < 1e-4 for name in ("cut", "chunked", "both"))
     assert all(float(row[3]) >= 0 and row[5] == "3" for row in rows.values())
     assert f"plain took {fewer} of 12 classes" in shown
-    assert "round 2" in progress
     assert len({len(line) for line in shown.splitlines()[2:8]}) == 1  # aligned
 
 
 def test_memory_of_a_fresh_process_is_a_number_and_chunks_need_less() -> None:
     sizes = dataclasses.replace(SMALL, classes=200, chunk=5)
-    plain, both = (text_gradient.measure_memory(sizes, variant) for variant in ("plain", "both"))
+    plain, both = (text_cost.measure_memory(sizes, variant) for variant in ("plain", "both"))
     assert 0 <= both < plain
     assert plain > 40_000_000  # 200 x 77 tokens x 2 blocks x 64 wide x 4 bytes x about 10
 
 
 @pytest.mark.parametrize("bad", [["--rounds=0"], ["--classes=1"], ["--longest=99"], ["--heads=3"], ["--chunk=-1"]])
 def test_bad_sizes_are_refused(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cost-text", "--small", *bad]) == 2
-    assert "lmr: Expected" in capsys.readouterr().err
+    assert main(["--small", *bad]) == 2
+    assert "python -m lab.text_cost: Expected" in capsys.readouterr().err
 
 
 def test_help_names_the_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["cost-text", "--help"])
+        main(["--help"])
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("--rounds", "--small"))
     for field in dataclasses.fields(TextSizes):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import lmr
 import lmr_reference as book
-from lmr.models.clip.image_tower import VisionTower
-from lmr.models.pocket.towers import PocketConfig
+from lmr.models.embedded import EmbeddedConfig
+from lmr.models.towers.image import VisionTower
 from lmr_problem import SEED, copy_state, make_images, make_problem
 
 KINDS = ("nan", "inf", "gradient", "one of several", "one, masked")
@@ -371,7 +371,7 @@ def test_streams_together_are_the_reference(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_pocket_tower_serves_streams_together(dtype: torch.dtype) -> None:
     torch.manual_seed(5)
-    tower = VisionTower(PocketConfig(depth=2).image).to(dtype)
+    tower = VisionTower(EmbeddedConfig(depth=2).image).to(dtype)
     anchors = torch.randn(3, 3, 32, 32).repeat_interleave(4, 0) + 0.2 * torch.randn(12, 3, 32, 32)
     images = anchors[torch.randint(12, (96,))] + 0.5 * torch.randn(96, 3, 32, 32)
     with torch.no_grad():

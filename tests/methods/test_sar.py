@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lmr
 import norm_reference as plain
-from lmr.models.clip.image_tower import VisionConfig, VisionTower
+from lmr.models.towers.image import VisionConfig, VisionTower
 
 
 class Reference(plain.NormReference):

@@ -13,7 +13,7 @@ import torch
 import checkpoint_maker as maker
 import lmr
 from lmr.cli import main
-from lmr.models.clip.clip_model import Clip, random_clip
+from lmr.models.clip import Clip, random_clip
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +152,15 @@ def test_siglip_goes_to_its_own_reader(folder: Path, tmp_path: Path, monkeypatch
     assert seen == [((tmp_path / "model.safetensors", str(tmp_path)), {"device": "cpu", "dtype": torch.float16})]
     with pytest.raises(lmr.LmrError, match="is a SigLIP model, whose config names its architecture"):
         lmr.load(tmp_path, architecture="ViT-B-16")
+
+
+def test_repr_says_what_the_model_is(folder: Path) -> None:
+    assert repr(lmr.load("pocket")) == "Backbone('pocket', width 160, 32x32 -> 128 features, cpu, float32)"
+    half = lmr.load(folder, dtype=torch.bfloat16)
+    width, side = maker.WIDTH, maker.SIDE
+    assert repr(half) == (
+        f"Backbone({str(folder)!r}, width {width}, {side}x{side} -> {maker.FEATURES} features, cpu, bfloat16)"
+    )
+    assert repr(random_clip("ViT-S-32")) == (
+        "Backbone('random ViT-S-32', ViT-S-32, 224x224 -> 384 features, cpu, float32)"
+    )

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ def test_bar_shows_for_long_work_on_a_terminal(
     screen = kind()
     clock = count(0.0, 5.0 if slow else 0.0)  # every look at it is so many seconds later
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr("tqdm.std.time", lambda: next(clock))
+    monkeypatch.setattr("lmr.core.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
     average_prompts(Toy().encode_text, [[f"{c} {number}" for number in range(20)] for c in range(100)])
     assert ("Encoding prompts" in screen.getvalue()) == shown
 

@@ -457,7 +457,7 @@ def test_what_is_not_texts_gets_a_sentence(texts: Any, siglip: Case) -> None:
         siglip.load().encode_text(texts)
 
 
-def test_missing_package_gets_a_sentence(siglip: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_the_extra(siglip: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    with pytest.raises(lmr.LmrError, match="pip install transformers"):
+    with pytest.raises(lmr.LmrError, match=r"needs transformers; install it with: pip install 'lmr\[siglip\]'"):
         siglip.load()

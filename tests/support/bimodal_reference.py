@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import lmr
 from lmr.core.text import TextSide
-from lmr.models.pocket.towers import PocketConfig, PocketModel
+from lmr.models.embedded import EmbeddedConfig, EmbeddedTowers
 
-CONFIG = PocketConfig(
+CONFIG = EmbeddedConfig(
     resolution=8,
     patch=4,
     width=12,
@@ -39,7 +39,7 @@ SEED = 10  # a pair of towers that predicts every class and is certain of some i
 class Problem:
     """Two towers, one prompt per class (ids [C, L], ends [C]) and the classifier made of them."""
 
-    model: PocketModel
+    model: EmbeddedTowers
     tokens: Tensor
     end: Tensor
     scale: float = SCALE
@@ -61,7 +61,7 @@ def make_problem(
 ) -> Problem:
     """Towers whose texts and images point in different directions and whose norms are not the identity."""
     torch.manual_seed(seed)
-    model = PocketModel(CONFIG).double()
+    model = EmbeddedTowers(CONFIG).double()
     with torch.no_grad():
         model.text.words.weight.mul_(50)
         for block in model.image.blocks:

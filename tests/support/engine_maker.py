@@ -15,9 +15,9 @@ import lmr
 import small_world
 from few_views import create
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.step_types import StepAnswer, StepRequest
-from lmr.service.engine.working.packing import describe_identity
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.engine.packing import describe_identity
+from lmr.service.engine.requests import StepAnswer, StepRequest
+from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import Refusals, Store
 from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import Transaction

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import lmr
-from lmr.apps.serve_classifier import create_served, watch_served
-from lmr.service.app.app_factory import make_app
+from lmr.apps.serve import create_served, watch_served
+from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
 from lmr.service.engine.engine import Engine
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from lmr.watch.watch_settings import WatchSettings
 
 

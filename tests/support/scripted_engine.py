@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from lmr.core.method import Method
+from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.step_types import BatchReport, StepAnswer, StepRequest, UnknownStream
-from lmr.service.engine.stream_types import Changes, Overview, ServiceEvent, StreamAction, StreamDetail, StreamStatus
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.engine.requests import StepAnswer, StepRequest, StreamAction, UnknownStream
+from lmr.service.engine.status import Changes, Overview, ServiceEvent, StreamDetail, StreamStatus
+from lmr.service.settings import ServiceSettings
 
 
 def make_status(stream: str, **values: Any) -> StreamStatus:

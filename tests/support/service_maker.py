@@ -13,9 +13,9 @@ from PIL import Image
 
 import lmr
 from lmr.models import Backbone
-from lmr.service.app.app_factory import make_app
+from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from scripted_engine import ScriptedEngine
 
 NAMES = ["red ring", "blue star", "green heart"]

@@ -13,9 +13,9 @@ from torch import Tensor
 import lmr
 from bimodal_reference import CONFIG, SCALE, list_norms, make_problem, make_prompts
 from lmr.core.text import TextSide
-from lmr.models.clip.image_tower import VisionTower
-from lmr.models.context_prompts import ContextTokens
-from lmr.models.pocket.towers import PocketModel
+from lmr.models.embedded import EmbeddedTowers
+from lmr.models.prompts import ContextTokens
+from lmr.models.towers.image import VisionTower
 from tower_reference import normalise, run_block
 
 WORDS = 3  # of the context
@@ -26,7 +26,7 @@ SIDE = CONFIG.resolution
 class ViewProblem:
     """Towers, one prompt per class (ids [C, L], ends [C]), all with the same first words."""
 
-    model: PocketModel
+    model: EmbeddedTowers
     tokens: Tensor
     end: Tensor
     scale: float = SCALE

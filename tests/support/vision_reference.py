@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import lmr_reference as book
-from lmr.models.clip.image_tower import VisionConfig, VisionTower
+from lmr.models.towers.image import VisionConfig, VisionTower
 
 CONFIG = VisionConfig(resolution=32, patch=8, width=48, depth=3, heads=4, features=24, hidden=96, eps=1e-5)
 Norms = list[tuple[Tensor, Tensor]]

@@ -28,8 +28,8 @@ from lmr.core.registry import create, find_method, split_address
 from lmr.core.spec import parse_spec
 from lmr.core.state import read_state
 from lmr.models import Backbone
-from lmr.models.known_models import DEFAULT_MODEL
-from lmr.models.quiet_transformers import quiet_transformers
+from lmr.models.catalog import DEFAULT_MODEL
+from lmr.models.transformers_library import quiet_transformers
 from lmr.version import __version__
 from lmr.watch.ladder import Rung
 from lmr.watch.stream_watch import drop_watch

@@ -13,7 +13,7 @@ from lmr.core.method import Method, list_arguments
 from lmr.core.registry import AUTO, find_method, list_methods, sort_methods
 from lmr.core.spec import format_spec
 from lmr.models import list_models
-from lmr.models.known_models import DEFAULT_MODEL
+from lmr.models.catalog import DEFAULT_MODEL
 
 WIDTH = 100  # columns
 FEW = 2  # the smallest number of classes

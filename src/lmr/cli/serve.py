@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
 from lmr.core.errors import LmrError
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
-    from lmr.apps.serve_classifier import ServingPlan
+    from lmr.apps.serve import ServingPlan
 
 DESCRIPTION = """\
 Serve a classifier over HTTP to many streams of images, such as cameras. Each stream has an adaptive state of its own:
@@ -281,7 +281,7 @@ def _add_schedule(group: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
-    from lmr.apps.serve_classifier import plan_service, serve_classifier
+    from lmr.apps.serve import plan_service, serve_classifier
 
     if options.demo:
         from lmr.apps.serve_demo.demo_run import serve_demo

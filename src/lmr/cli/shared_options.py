@@ -7,7 +7,7 @@ from typing import Any
 
 from lmr.bench.plans.choices import DTYPES
 
-DEFAULT_MODEL = "photo"  # of lmr.models.known_models, whose package is slow to import
+DEFAULT_MODEL = "photo"  # of lmr.models.catalog, whose package is slow to import
 MODEL_HELP = (
     "the model: a name from 'lmr list', a Hugging Face hub name such as openai/clip-vit-base-patch16, a folder of "
     "weights, or a weights file (.pt, .bin, .safetensors) (default: %(default)s, which comes with lmr)"

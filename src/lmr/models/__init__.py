@@ -12,14 +12,14 @@ from lmr.core.log import LOGGER
 from lmr.core.placement import check_device, choose_dtype
 from lmr.core.spec import suggest
 from lmr.models.backbone import Backbone
-from lmr.models.clip.image_tower import Memory, check_memory
-from lmr.models.known_models import DEFAULT_MODEL, EMBEDDED_MODELS, KNOWN_MODELS
+from lmr.models.catalog import DEFAULT_MODEL, EMBEDDED_MODELS, KNOWN_MODELS
+from lmr.models.towers.image import Memory, check_memory
 
 __all__ = ["Backbone", "list_models", "load"]
 
 
 def list_models() -> dict[str, str]:
-    """Names that ``load`` knows, each with a line of description.
+    """Return the names that ``load`` knows, each with a line of description.
 
     Examples:
         >>> import lmr
@@ -41,8 +41,8 @@ def load(
     """Load a vision-language model with the activation, preprocessing and tokenizer that belong to it.
 
     ``name_or_path`` is "photo" or "pocket", which come with lmr, a folder or weights file (Hugging Face, open_clip or
-    OpenAI), a short name of OpenAI's models ("ViT-B-16") or a hub id ("openai/clip-vit-base-patch16"). Files that are
-    on this machine are never fetched.
+    a state dict of OpenAI's), a short name of OpenAI's models ("ViT-B-16") or a hub id
+    ("openai/clip-vit-base-patch16"). Files that are on this machine are never fetched.
     ``architecture``, one of open_clip's names ("ViT-B-32-quickgelu"), is needed only where the weights do not tell it.
     ``dtype`` is that of the frozen weights; norms are never below float32. ``memory`` and ``compile`` choose how a step
     is computed, see ``VisionTower.set_mode``; only CLIP's towers use them. A path object is never read as a short name.
@@ -51,6 +51,8 @@ def load(
     Examples:
         >>> import lmr
         >>> backbone = lmr.load("photo")  # "openai/clip-vit-base-patch16" for CLIP
+        >>> backbone
+        Backbone('photo', width 192, 32x32 -> 128 features, cpu, float32)
         >>> backbone.classifier(["cat", "dog", "ship"]).names
         ('cat', 'dog', 'ship')
     """
@@ -58,16 +60,20 @@ def load(
         raise LmrError(f"Expected the name or the path of a model, got {name_or_path!r}.")
     check_memory(memory)  # before anything large is read
     choose_dtype(dtype)
-    from lmr.models.formats.model_files import SIGLIP, find_model, refuse_twin
+    from lmr.models.formats.locate import SIGLIP, find_model, refuse_twin
 
     name = os.fspath(name_or_path)
     with leave_inference_mode():
         if name_or_path in EMBEDDED_MODELS:
+            from lmr.models.embedded import Embedded
+
             refuse_twin(name)
             if architecture is not None:
                 raise LmrError(f"The model {name!r} has its own architecture; omit architecture.")
             check_device(device)
-            return load_embedded(name, memory, compile).to(device, dtype)
+            embedded = Embedded(name)
+            embedded.encoder.set_mode(memory, compile)
+            return embedded.to(device, dtype)
         check_device(device)
         files = find_model(name_or_path)
         if files is None:
@@ -82,25 +88,8 @@ def load(
             if architecture is not None:
                 raise LmrError(f"{name!r} is a SigLIP model, whose config names its architecture; omit architecture.")
             return load_siglip(files.weights, name, device=device, dtype=dtype)
-        from lmr.models.clip.clip_model import load_clip
+        from lmr.models.clip import load_clip
 
-        return load_clip(
-            files.weights,
-            name,
-            architecture=architecture,
-            device=device,
-            dtype=dtype,
-            memory=memory,
-            compile=compile,
-        )
-
-
-def load_embedded(name: str, memory: Memory = "fast", compile: bool = False) -> Backbone:
-    """A model that comes with the package; the options are those of ``VisionTower.set_mode``."""
-    if name == "photo":
-        from lmr.models.photo import Photo
-
-        return Photo.load(memory, compile)
-    from lmr.models.pocket import Pocket
-
-    return Pocket.load(memory, compile)
+        clip = load_clip(files.weights, name, architecture=architecture, device=device, dtype=dtype)
+        clip.encoder.set_mode(memory, compile)
+        return clip

@@ -17,10 +17,9 @@ from lmr.core.locks import hold
 from lmr.core.placement import Device, find_placement, place_tower, read_target
 from lmr.core.text import TextReader, TextSide
 from lmr.core.views.pixel_scale import PixelScale
-from lmr.models.formats.to_transformers import Norms
-from lmr.models.image_preprocess import ImagePreprocess, Images
-from lmr.models.model_facts import ModelFacts, describe_facts
-from lmr.models.preprocessing import Preprocessing
+from lmr.models.facts import ModelFacts, describe_facts
+from lmr.models.formats.export import Norms
+from lmr.models.preprocessing import ImagePreprocess, Images, Preprocessing
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
 from lmr.models.prototypes import (
     Cache,
@@ -62,6 +61,16 @@ class Backbone(ABC):
     keeps_prototypes: bool = True  # False where computing prototypes is cheaper than looking them up
     no_folder_because: str = "its class does not define 'write_huggingface'"
     _text: nn.Module  # the text tower
+
+    def __repr__(self) -> str:
+        config = getattr(self.encoder, "config", None)
+        width = getattr(config, "width", None) or getattr(config, "hidden_size", None)
+        features = getattr(config, "features", width)
+        shape = self.input_shape[1:] if len(self.input_shape) == 3 else self.input_shape
+        device, dtype = find_placement(self.encoder) or (torch.device("cpu"), torch.float32)
+        size = self.model_facts.architecture or (f"width {width}" if width else "")
+        parts = (repr(self.name), size, "x".join(map(str, shape)) + (f" -> {features} features" if features else ""))
+        return f"Backbone({', '.join(filter(None, parts))}, {device}, {str(dtype).removeprefix('torch.')})"
 
     @property
     def dtype(self) -> torch.dtype:

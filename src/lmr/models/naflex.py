@@ -17,11 +17,12 @@ from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
-from lmr.models.formats.preprocessing_configs import HALF, check_object, check_steps, read_channels
+from lmr.models.formats.configs import HALF, check_object, check_steps, read_channels
 from lmr.models.preprocessing import Preprocessing, convert_to_rgb
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
 
 _COLUMNS = 2  # beside the pixels of a patch
 _STEP = 1e-5  # to which transformers finds the scale of an image
@@ -43,8 +44,8 @@ class PatchPreprocessing(Preprocessing):
         return f"at most {self.patches} patches of {self.patch} pixels, {self.interpolation}"
 
     @property
-    def input_shape(self) -> tuple[int, int]:
-        """Of one prepared image: patches, and the pixels of a patch with two more columns."""
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one prepared image: patches, and the pixels of a patch with two more columns."""
         return self.patches, 3 * self.patch**2 + _COLUMNS
 
     def prepare_image(self, image: Image) -> Tensor:

@@ -16,6 +16,13 @@ from lmr.core.errors import LmrError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image
+
+from lmr.images.image_files import decode_image, open_image
 
 # Mean and standard deviation of CLIP's training images (Radford et al. 2021, clip.py).
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -65,6 +72,11 @@ class Preprocessing:
             raise LmrError(f"Expected 'short' or 'squash' for the kind of resizing, got {self.resize!r}.")
         if self.interpolation not in ("bicubic", "bilinear"):
             raise LmrError(f"Expected 'bicubic' or 'bilinear' interpolation, got {self.interpolation!r}.")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one prepared image."""
+        return 3, self.resolution, self.resolution
 
     def prepare_image(self, image: Image) -> Tensor:
         """A PIL image of any size and mode: float32 [3, resolution, resolution]."""
@@ -180,3 +192,69 @@ def _list_passes(before: tuple[int, int], after: tuple[int, int]) -> list[tuple[
     """
     between = (before[0], after[1]) if before[1] > _STRIP * before[0] else (after[0], before[1])
     return [size for size, earlier in ((between, before), (after, between)) if size != earlier]
+
+
+OneImage = Image.Image | str | os.PathLike[str] | bytes | NDArray[np.uint8] | Tensor
+Images = OneImage | Sequence[OneImage]
+
+
+@dataclass(frozen=True)
+class ImagePreprocess:
+    """One image to [3, H, W]; a list or a tuple of images, of any sizes, to [N, 3, H, W].
+
+    An image is a PIL image, the path of a file, the content of a file (bytes), or a uint8 array of NumPy or torch:
+    [h, w, 3] in RGB, or [h, w] in grey. An array [N, h, w, 3] counts as a list. The same pixels give the same bits in
+    every form. Files are opened as ``lmr predict`` does: upright, transparency on white, 16 bits scaled to 8. Of a PIL
+    image transparency is dropped, and an EXIF rotation is not applied.
+    """
+
+    preprocessing: Preprocessing
+    dtype: torch.dtype = torch.float32
+
+    def __call__(self, images: Images) -> Tensor:
+        """Inputs of the model, on the CPU."""
+        if isinstance(images, (np.ndarray, Tensor)) and images.ndim == 4:
+            images = list(images)
+        if not isinstance(images, (list, tuple)):
+            return self._prepare(images)
+        if not images:
+            raise LmrError("Expected at least one image, got an empty list.")
+        inputs = []
+        for number, image in enumerate(images):
+            try:
+                inputs.append(self._prepare(image))
+            except LmrError as error:
+                raise type(error)(f"Image {number} of the list (the first is 0): {error}") from error
+        return torch.stack(inputs)
+
+    def _prepare(self, image: object) -> Tensor:
+        return self.preprocessing.prepare_image(_open_any(image)).to(self.dtype)
+
+
+def _open_any(image: object) -> Image.Image:
+    if isinstance(image, Image.Image):
+        return image
+    if isinstance(image, (str, os.PathLike)):
+        return open_image(image)
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        return decode_image(bytes(image))
+    if isinstance(image, (np.ndarray, Tensor)):
+        return _open_array(image)
+    raise LmrError(
+        "Expected a PIL image, the path of an image file, the content of one as bytes, a uint8 array [h, w, 3], or a "
+        f"list of these; got {type(image).__name__}."
+    )
+
+
+def _open_array(array: NDArray[Any] | Tensor) -> Image.Image:
+    if str(array.dtype).removeprefix("torch.") != "uint8":
+        raise LmrError(f"Expected an array of uint8 values from 0 to 255, got one of {array.dtype}; convert it first.")
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] != 3):
+        raise LmrError(
+            f"Expected an array ['h', 'w', 3] in RGB or ['h', 'w'] in grey, got {list(array.shape)}; move the channels "
+            "to the end, and drop an alpha channel."
+        )
+    if 0 in array.shape:
+        raise LmrError(f"Expected an image with pixels, got an array {list(array.shape)}.")
+    pixels = array.cpu().numpy() if isinstance(array, Tensor) else array
+    return Image.fromarray(np.ascontiguousarray(pixels))

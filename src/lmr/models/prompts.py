@@ -1,16 +1,26 @@
-"""Class names and templates, or a set of sentences per class, to the prompts of each class."""
+"""Prompts: the texts of each class from templates, and their tokens, encoded by the text tower they are given to.
+
+Tokenised prompts are objects and not closures, so that they can be copied and pickled. They go to the device of the
+tower, so that a tower that was moved can still read them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
 from lmr.core.errors import LmrError
+from lmr.core.placement import find_placement, widen
 from lmr.core.spec import suggest
+from lmr.models.towers.text import TextTower, encode_after
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
 
@@ -118,3 +128,111 @@ def _fill(template: str, name: str) -> str:
 def _simplify(name: str) -> str:
     """One form for all spellings of a class name: without case, words separated by single spaces."""
     return " ".join(name.replace("_", " ").casefold().split())
+
+
+class TokenPrompts:
+    """Token ids [N, L] of N prompts, for a tower that takes nothing else."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        self.tokens = tokens
+
+    def __call__(self, tower: nn.Module, part: slice) -> Tensor:
+        """Features [n, D] of some prompts, as the tower gives them."""
+        features: Tensor = tower(bring(self.tokens[part], tower))
+        return features
+
+    def encode(self, tower: nn.Module) -> Tensor:
+        """Unit features [N, D] of all prompts, without gradient and never below float32."""
+        with torch.no_grad():
+            raw = self(tower, slice(0, len(self.tokens)))
+            return F.normalize(raw.to(widen(raw.dtype)), dim=-1)
+
+
+class CausalPrompts(TokenPrompts):
+    """Token ids [N, L] and where each prompt ends [N], for a causal tower.
+
+    Every part is cut to its own longest prompt, as tokens after the end cannot change a feature.
+    """
+
+    def __init__(self, tokens: Tensor, end: Tensor) -> None:
+        super().__init__(tokens)
+        self.end = end
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return int(self.end.max()) + 1
+
+    def __call__(self, tower: nn.Module, part: slice) -> Tensor:
+        """Features [n, D] of some prompts, as the tower gives them."""
+        end = self.end[part]
+        features: Tensor = tower(*(bring(x, tower) for x in (self.tokens[part, : int(end.max()) + 1], end)))
+        return features
+
+
+def bring(tokens: Tensor, tower: nn.Module) -> Tensor:
+    """The same on the device of the tower. Ids are kept on the host, so that cutting them waits for no device."""
+    placement = find_placement(tower)
+    return tokens if placement is None else tokens.to(placement[0])
+
+
+Tokenize = Callable[[Sequence[str]], tuple[Tensor, Tensor]]  # texts to ids [N, L] and where each text ends [N]
+
+
+class ContextTokens:
+    """Token ids [C, L] of prompts that begin alike, with a start token and ``words`` context words; their ends [C].
+
+    What comes before the class name is the same for all classes. The tower is causal, so it is computed once for all
+    of them. Classes with names of equal length are encoded together, as the longest decides the cost.
+    """
+
+    def __init__(self, tokens: Tensor, end: Tensor, words: int) -> None:
+        self.tokens, self.end, self.words = tokens, end, words
+        self.order = end.sort(stable=True).indices
+
+    def start(self, tower: nn.Module) -> Tensor:
+        """The vectors [n, w] of the context's words."""
+        assert isinstance(tower, TextTower)
+        words: Tensor = tower.words(self.tokens[0, 1 : 1 + self.words].to(tower.positions.device))
+        return words
+
+    def encode(self, tower: nn.Module, classes: Tensor, context: Tensor) -> Tensor:
+        """Raw features [k, D] of some classes with a context [n, w]."""
+        assert isinstance(tower, TextTower)
+        device, end = tower.positions.device, self.end[classes]
+        first = tower.words(self.tokens[:1, 0].to(device))
+        rest = self.tokens[classes, 1 + self.words : int(end.max()) + 1]
+        prefix = torch.cat([first, context.to(first.dtype)])
+        return encode_after(tower, prefix, rest.to(device), end.to(device) - len(prefix))
+
+
+class ContextTokenizer:
+    """Writes "context name." for every class and tokenises it: what a TextSide calls to ``learn`` a context."""
+
+    def __init__(self, tokenize: Tokenize) -> None:
+        self.tokenize = tokenize
+
+    def __call__(self, context: str, names: Sequence[str]) -> ContextTokens:
+        """The prompts; the context's tokens are those that the names alone do not have."""
+        if not context.strip() or "{}" in context:
+            raise LmrError(f"Expected words such as 'a photo of a' as the context of the prompts, got {context!r}.")
+        tokens, end = self._read(f"{context.strip()} {{}}.", names)
+        bare, bare_end = self._read("{}.", names)
+        words = int(end[0] - bare_end[0])
+        rows = zip(tokens, end.tolist(), bare, strict=True)
+        if words < 1 or not all(_joins(row[: last + 1], tokens[0, 1 : 1 + words], own) for row, last, own in rows):
+            raise LmrError(
+                f"The prompts '{context} NAME.' do not have the tokens of {context!r} followed by those of the class "
+                "name, for every class. Choose another context, or shorter class names."
+            )
+        return ContextTokens(tokens, end, words)
+
+    def _read(self, template: str, names: Sequence[str]) -> tuple[Tensor, Tensor]:
+        return self.tokenize([own[0] for own in write_prompts(names, [template])])
+
+
+def _joins(prompt: Tensor, context: Tensor, name: Tensor) -> bool:
+    """Whether a prompt is a start token, the context's tokens, and the name's without its start token and padding."""
+    begun = 1 + len(context)
+    rest = prompt[begun:]
+    return torch.equal(prompt[1:begun], context) and torch.equal(rest, name[1 : 1 + len(rest)])

@@ -16,6 +16,7 @@ from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 from lmr.core.log import LOGGER
+from lmr.core.progress import show_progress
 
 VERSION = "1"  # of how prompts become prototypes; a change of the computation or of the cleaning of texts changes it
 CHUNK = 256
@@ -29,19 +30,17 @@ def average_prompts(encode: Callable[[Sequence[str]], Tensor], prompts: Sequence
     Texts of similar length are encoded together, as the cost of a chunk is that of its longest text. On a terminal a
     progress bar appears when this takes long.
     """
-    from tqdm import tqdm
-
     texts = [(text, number) for number, own in enumerate(prompts) for text in own]
     texts.sort(key=lambda pair: len(pair[0]))
     total = torch.empty(0)
-    with tqdm(total=len(texts), desc="Encoding prompts", unit=" prompts", disable=None, delay=2, leave=False) as bar:
+    with show_progress("Encoding prompts", len(texts), "prompts", delay=2) as bar:
         for first in range(0, len(texts), CHUNK):
             chunk = texts[first : first + CHUNK]
             features = encode([text for text, _ in chunk])
             if first == 0:
                 total = features.new_zeros(len(prompts), features.shape[1])
             total.index_add_(0, torch.tensor([number for _, number in chunk], device=features.device), features)
-            bar.update(len(chunk))
+            bar.advance(len(chunk))
     count = torch.tensor([len(own) for own in prompts], device=total.device)
     return F.normalize(total / count.unsqueeze(1), dim=-1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,20 @@ from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.norms import RowNorm
-from lmr.core.placement import Device, check_device, choose_dtype, place_tower
+from lmr.core.placement import Device, check_device, choose_dtype
 from lmr.core.text import TextSide
 from lmr.core.traits import Tower
 from lmr.models.backbone import Backbone
-from lmr.models.clip.tokenizer import check_texts
-from lmr.models.formats.huggingface_folder import write_model, write_preprocessing, write_tokenizer
-from lmr.models.formats.preprocessing_configs import find_settings, read_preprocessing
-from lmr.models.formats.to_transformers import Norms
-from lmr.models.formats.tower_configs import HF_CONFIG
-from lmr.models.formats.tower_weights import check_depth
-from lmr.models.formats.weights_files import read_weights
-from lmr.models.model_facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
+from lmr.models.facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
+from lmr.models.formats.checkpoints import check_depth
+from lmr.models.formats.configs import HF_CONFIG, find_settings, read_preprocessing
+from lmr.models.formats.export import Norms, write_model, write_preprocessing, write_tokenizer
+from lmr.models.formats.weights import read_weights
 from lmr.models.naflex import PatchPreprocessing, PatchTower, parse_patch_preprocessing
 from lmr.models.preprocessing import Preprocessing
-from lmr.models.quiet_transformers import quiet_transformers
-from lmr.models.token_prompts import TokenPrompts
-from lmr.models.transformers_tokenizer import read_tokenizer
+from lmr.models.prompts import TokenPrompts
+from lmr.models.tokenizers import PaddedTokenizer, read_tokenizer
+from lmr.models.transformers_library import import_transformers, quiet_transformers
 
 _TOKENIZER_FILES = ("spiece.model", "tokenizer.model", "tokenizer.json", "tokenizer_config.json")
 
@@ -51,51 +48,64 @@ class Pooled(nn.Module):
         return features
 
 
-class Siglip(Backbone):
-    """A SigLIP model. Its text tower sees the whole context, padding included, so prompts are never cut.
+@dataclass(frozen=True)
+class SiglipSource:
+    """All that describes a SigLIP model, read from files or taken from a model in memory."""
 
-    Frozen weights are in ``dtype`` (float32 if none is named), the norms never below float32.
+    config: Any  # of transformers
+    tensors: Mapping[str, Tensor]
+    tokenizer: Any  # of transformers
+    tokenizer_digest: str
+    preprocessing: Preprocessing
+    facts: ModelFacts  # completed by what the other fields tell
+    origin: str  # for error messages
+
+
+class Siglip(Backbone):
+    """A SigLIP model with a copy of its weights; ``to`` moves and converts it.
+
+    Its text tower sees the whole context, padding included, so prompts are never cut.
     """
 
     encoder: Pooled | PatchTower
     _text: Pooled
     no_folder_because = "its preprocessing, which keeps the shape of an image, is not written yet"
 
-    def __init__(
-        self,
-        name: str,
-        model: Any,
-        tokenizer: Any,
-        preprocessing: Preprocessing,
-        logit_scale: float,
-        logit_bias: float,
-        model_facts: ModelFacts,
-        tokenizer_digest: str,
-        *,
-        device: Device = "cpu",
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        self.name, self._text = name, Pooled(model.text_model)
-        self.preprocessing = preprocessing
-        if isinstance(preprocessing, PatchPreprocessing):
-            self.encoder = PatchTower(model.vision_model)
-            self.input_shape = preprocessing.input_shape
-        else:
-            self.encoder = Pooled(model.vision_model)
-            self.input_shape = (3, preprocessing.resolution, preprocessing.resolution)
-        for tower in (self.encoder, self._text):
-            place_tower(tower, check_device(device), choose_dtype(dtype))
-        self.logit_scale, self.logit_bias = logit_scale, logit_bias
-        self.model_facts = model_facts
-        self._tokenizer, self._tokenizer_digest = tokenizer, tokenizer_digest
+    def __init__(self, name: str, source: SiglipSource) -> None:
+        preprocessing, origin = source.preprocessing, source.origin
+        with quiet_transformers():
+            model = _build_model(source.config, source.tensors, origin)
+        scale, bias = (float(source.tensors[key].double()) for key in ("logit_scale", "logit_bias"))
+        if not all(map(math.isfinite, (scale, bias))) or abs(scale) > 20:
+            raise LmrError(f"{origin!r} has the logit scale exp({scale}) and the logit bias {bias}; it is damaged.")
+        self.name, self.preprocessing = name, preprocessing
+        self.logit_scale, self.logit_bias = math.exp(scale), bias
+        self._text = Pooled(model.text_model)
+        packed = isinstance(preprocessing, PatchPreprocessing)
+        self.encoder = PatchTower(model.vision_model) if packed else Pooled(model.vision_model)
+        self.input_shape = preprocessing.input_shape
+        vision, text = source.config.vision_config, source.config.text_config
+        self._tokenizer = PaddedTokenizer(source.tokenizer, name, text.max_position_embeddings, text.vocab_size)
+        self._tokenizer_digest = source.tokenizer_digest
+        self.model_facts = replace(
+            source.facts,
+            sizes=f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
+            f"{vision.patch_size} pixels; text {text.num_hidden_layers} blocks of width {text.hidden_size}",
+            activations=(vision.hidden_act, text.hidden_act),
+            preprocessing=None if packed else preprocessing,
+            remarks={"preprocessing": str(preprocessing)} if packed else {},
+            tokenizer=TokenizerKind.TRANSFORMERS,
+            tokenizer_name=f"{type(source.tokenizer).__name__}, {text.vocab_size} tokens",
+            context=text.max_position_embeddings,
+        )
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Unit features [N, D] of N texts, without gradient and never below float32."""
-        return TokenPrompts(self._tokenize(texts)).encode(self._text)
+        return TokenPrompts(self._tokenizer(texts)).encode(self._text)
 
     def text_side(self, texts: Sequence[str]) -> TextSide:
         """The text tower with these prompts."""
-        return TextSide(self._text, TokenPrompts(self._tokenize(texts)), len(texts))
+        return TextSide(self._text, TokenPrompts(self._tokenizer(texts)), len(texts))
 
     def text_digest(self) -> str:
         """The tower's digest together with that of the tokenizer's files."""
@@ -115,40 +125,17 @@ class Siglip(Backbone):
             weights |= {begin + key.removeprefix("model."): value.float().cpu() for key, value in own.items()}
         write_model(_fill_model(self.encoder.config, self._text.config, weights), folder)
         write_preprocessing(self.preprocessing, "Siglip", folder)
-        write_tokenizer(self._tokenizer, folder)
+        write_tokenizer(self._tokenizer.tokenizer, folder)
         return None
-
-    def _tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Token ids [N, context], padded to the full context: SigLIP reads its feature from the last position."""
-        texts = check_texts(texts)
-        config: Any = self._text.config
-        if type(self._tokenizer).__name__ != "SiglipTokenizer":  # which lower-cases where its model needs it
-            texts = [
-                text.lower() for text in texts
-            ]  # SigLIP 2 was trained on lower case; Gemma's tokenizer knows both cases
-        given = self._tokenizer(
-            texts,
-            padding="max_length",
-            truncation=True,
-            max_length=config.max_position_embeddings,
-            return_tensors="pt",
-        )
-        tokens: Tensor = given["input_ids"]  # without a mask: padding was attended to in training
-        if int(tokens.max()) >= config.vocab_size:
-            raise LmrError(
-                f"The tokenizer of {self.name!r} gives the token {int(tokens.max())}, but the model knows only "
-                f"{config.vocab_size} tokens; the tokenizer belongs to another model."
-            )
-        return tokens
 
 
 def load_siglip(path: Path, name: str, *, device: Device = "cpu", dtype: torch.dtype | None = None) -> Siglip:
-    """SigLIP or SigLIP 2 from its weights file and the config and tokenizer beside it."""
+    """Load SigLIP or SigLIP 2 from its weights file and the config and tokenizer beside it.
+
+    Frozen weights are in ``dtype`` (float32 if none is named), the norms never below float32.
+    """
     folder = path.parent
-    try:
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise LmrError("SigLIP models need the package transformers (pip install transformers).") from error
+    import_transformers(f"The SigLIP model {name!r}")
     with quiet_transformers():
         config = _read_config(folder)
     tokenizer = _read_tokenizer(folder)
@@ -166,63 +153,10 @@ def load_siglip(path: Path, name: str, *, device: Device = "cpu", dtype: torch.d
         config=HF_CONFIG,
         preprocessing_file=preprocessing_file,
     )
-    return build_siglip(
-        name,
-        config,
-        weights.tensors,
-        tokenizer,
-        digest_tensors(files),
-        preprocessing,
-        facts,
-        origin=str(path),
-        device=device,
-        dtype=dtype,
+    source = SiglipSource(
+        config, weights.tensors, tokenizer, digest_tensors(files), preprocessing, facts, origin=str(path)
     )
-
-
-def build_siglip(
-    name: str,
-    config: Any,
-    tensors: Mapping[str, Tensor],
-    tokenizer: Any,
-    tokenizer_digest: str,
-    preprocessing: Preprocessing,
-    facts: ModelFacts,
-    *,
-    origin: str,
-    device: Device = "cpu",
-    dtype: torch.dtype | None = None,
-) -> Siglip:
-    """A backbone of its own from the configuration and the weights of a SigLIP model, which are copied."""
-    with quiet_transformers():
-        model = _build_model(config, tensors, origin)
-    scale, bias = (float(tensors[key].double()) for key in ("logit_scale", "logit_bias"))
-    if not all(map(math.isfinite, (scale, bias))) or abs(scale) > 20:
-        raise LmrError(f"{origin!r} has the logit scale exp({scale}) and the logit bias {bias}; it is damaged.")
-    vision, text = config.vision_config, config.text_config
-    facts = replace(
-        facts,
-        sizes=f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
-        f"{vision.patch_size} pixels; text {text.num_hidden_layers} blocks of width {text.hidden_size}",
-        activations=(vision.hidden_act, text.hidden_act),
-        preprocessing=None if isinstance(preprocessing, PatchPreprocessing) else preprocessing,
-        remarks={"preprocessing": str(preprocessing)} if isinstance(preprocessing, PatchPreprocessing) else {},
-        tokenizer=TokenizerKind.TRANSFORMERS,
-        tokenizer_name=f"{type(tokenizer).__name__}, {text.vocab_size} tokens",
-        context=text.max_position_embeddings,
-    )
-    return Siglip(
-        name,
-        model,
-        tokenizer,
-        preprocessing,
-        math.exp(scale),
-        bias,
-        facts,
-        tokenizer_digest,
-        device=device,
-        dtype=dtype,
-    )
+    return Siglip(name, source).to(check_device(device), choose_dtype(dtype))
 
 
 def is_naflex(config: Any) -> bool:
@@ -285,7 +219,7 @@ def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any
     faults = {
         "missing": [key for key in expected if key not in given],
         "unexpected": [key for key in given if key not in expected],
-        "without finite floating-point values": [key for key, value in given.items() if not _is_sound(value)],
+        "without finite floating-point values": [key for key, value in given.items() if not _is_valid(value)],
         "of another shape": [key for key in expected if key in given and expected[key].shape != given[key].shape],
     }
     found = [f"{len(keys)} {what} ({', '.join(keys[:3])})" for what, keys in faults.items() if keys]
@@ -319,7 +253,7 @@ def _replace_norms(model: nn.Module) -> None:
                 setattr(parent, name, RowNorm(norm.normalized_shape, eps=norm.eps))
 
 
-def _is_sound(weights: Tensor) -> bool:
+def _is_valid(weights: Tensor) -> bool:
     """Finite floating-point numbers, not below half precision."""
     if not weights.is_floating_point() or weights.dtype.itemsize < 2:
         return False

@@ -26,11 +26,11 @@ from lmr.core.classifier import digest_tensors
 from lmr.data.photographs import Photographs
 from lmr.data.sets.labelled import choose_places
 from lmr.data.sets.pocket_world import CLASSES, draw
-from lmr.models.clip.architectures import ARCHITECTURES
-from lmr.models.model_facts import ModelFacts
-from lmr.models.photo import Photo
-from lmr.models.verify.agreement import NotCompared
-from lmr.models.verify.published_accuracies import PublishedAccuracy
+from lmr.models.agreement import NotCompared
+from lmr.models.catalog import PublishedAccuracy
+from lmr.models.embedded import Embedded
+from lmr.models.facts import ModelFacts
+from lmr.models.towers.architectures import ARCHITECTURES
 
 CIFAR = Path(__file__).parents[4] / "shared" / "data" / "cifar10_test.npz"
 NAMES = ["red star", "blue ring", "green circle"]
@@ -288,7 +288,7 @@ def test_screen_of_the_default_model(capsys: pytest.CaptureFixture[str], monkeyp
     assert said.err == ""
     assert "FAILED" not in said.out
     backbone = lmr.load()
-    assert isinstance(backbone, Photo)
+    assert isinstance(backbone, Embedded)
     sizes = backbone.encoder.config
     side = sizes.resolution // sizes.patch
     towers = f"{sizes.resolution} pixels, by convolutions to {side} x {side} tokens, {sizes.depth} blocks, "

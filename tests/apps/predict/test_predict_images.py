@@ -178,7 +178,7 @@ def test_a_picture_the_model_cannot_take_and_an_answer_that_is_no_number_are_lin
 
     monkeypatch.setattr(lmr.Method, "step", spoil)
     monkeypatch.setattr(places_file, "open_image", lambda path: None if "img2" in str(path) else open_image(path))
-    monkeypatch.setattr("lmr.models.pocket.Pocket.preprocess", refuse_nothing(lmr.load("pocket").preprocess))
+    monkeypatch.setattr("lmr.models.embedded.Embedded.preprocess", refuse_nothing(lmr.load("pocket").preprocess))
     summary = predict_images("a", LABELS, out="o.jsonl")
     lines = read_lines(here / "o.jsonl")
     assert ["error" in line for line in lines] == [False, True, True, False]

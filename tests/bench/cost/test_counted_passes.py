@@ -19,7 +19,7 @@ from lmr.bench.cost.timing import warm_up
 from lmr.core.method import list_arguments
 from lmr.core.spec import format_spec
 from lmr.core.traits import Passes, Tower
-from lmr.models.clip.text_tower import TextTower
+from lmr.models.towers.text import TextTower
 
 BATCH, CLASSES = 8, 16
 SELECTIVE = ("bitta", "dynaprompt", "sar")  # what they learn from depends on the images

@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import lmr
 from lmr.bench.cost.flops import count_comparison, count_forwards, count_image, count_passes_of_image, count_text
 from lmr.core.traits import Passes
-from lmr.models.clip.image_tower import VisionConfig, VisionTower
-from lmr.models.clip.text_tower import TextConfig
-from lmr.models.photo.photo_towers import PhotoConfig, PhotoTower
+from lmr.models.towers.image import VisionConfig, VisionTower
+from lmr.models.towers.stem import StemTower
+from lmr.models.towers.text import TextConfig
 
 IMAGE = VisionConfig(resolution=24, patch=8, width=16, depth=3, heads=2, features=12, hidden=40)
 TEXT = TextConfig(context=11, vocabulary=30, width=16, depth=2, heads=4, features=12, hidden=24)
@@ -111,7 +111,8 @@ def test_comparison_is_one_product() -> None:
 
 
 def test_stem_is_counted_as_torch_counts_it() -> None:
-    tower = PhotoTower(PhotoConfig()).eval()
+    config = VisionConfig(resolution=32, patch=8, width=192, depth=4, heads=6, features=128, hidden=768)
+    tower = StemTower(config, (32, 64, 128)).eval()
     images = torch.randn(2, 3, 32, 32)
     assert count(lambda: tower.stem(images)) == 2 * 2 * tower.count_embedding()
     patched = build(tower.config)
@@ -125,7 +126,7 @@ def test_an_expensive_embedding_is_counted_once_as_torch_counts_it(spec: str) ->
     """The convolutions of a real step are those of one embedding."""
     backbone = lmr.load("photo")
     tower, clip = backbone.encoder, backbone.classifier(["cat", "dog", "ship"])
-    assert isinstance(tower, PhotoTower)
+    assert isinstance(tower, StemTower)
     method = lmr.create(spec, clip)
     with FlopCounterMode(display=False) as counter:
         method.step(torch.randn(2, 3, 32, 32))

@@ -9,7 +9,7 @@ from torch import nn
 import lmr
 from lmr.bench.cost.flops import count_comparison, count_forwards, count_image, count_text
 from lmr.core.classifier import ZeroShot
-from lmr.models.clip.image_tower import VisionTower
+from lmr.models.towers.image import VisionTower
 
 
 @pytest.fixture(scope="module")

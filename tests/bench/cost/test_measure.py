@@ -37,9 +37,11 @@ from lmr.cli import main
 from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.core.registry import list_methods
-from lmr.models.clip.clip_model import Clip
-from lmr.models.clip.image_tower import VisionConfig
-from lmr.models.formats.preprocessing_configs import openai_preprocessing
+from lmr.models.clip import Clip
+from lmr.models.facts import ModelFacts
+from lmr.models.formats.checkpoints import TowerWeights
+from lmr.models.formats.configs import openai_preprocessing
+from lmr.models.towers.image import VisionConfig
 
 SMALL = {"random": "small", "batch_size": 4, "classes": 16, "threads": 1}
 ALL = ["forward", "transformers forward", "zeroshot", "lmr, all past", "lmr, half past", "lmr, none past", "tent"]
@@ -564,7 +566,9 @@ def test_model_without_a_tokenizer_is_measured_without_its_text_side(monkeypatch
     small = find_measured_model(ModelSource(random="small"))
     assert small.tower is not None
     assert small.text is not None
-    own = Clip("own", small.tower, small.text, openai_preprocessing(32), 100.0)
+    sizes = (small.tower.config, small.text.config)
+    weights = TowerWeights(small.tower.state_dict(), small.text.state_dict(), logit_scale=100.0, logit_bias=0.0)
+    own = Clip("own", sizes, weights, openai_preprocessing(32), ModelFacts())
     monkeypatch.setattr("lmr.bench.cost.measured_model.load", lambda model: own)
     subject = find_measured_model(ModelSource(model="own"))
     assert subject.encoder is own.encoder

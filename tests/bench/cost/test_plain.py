@@ -13,9 +13,9 @@ import lmr
 from lmr.bench.cost.plain.loop import find_plain_loop, list_plain_loops
 from lmr.bench.cost.plain.plain_lmr import PlainLMR
 from lmr.bench.cost.plain.plain_tent import PlainTENT
-from lmr.models.clip.block import fold_activations
-from lmr.models.clip.image_tower import VisionConfig, VisionTower
-from lmr.models.formats.to_transformers import build_transformers_vision
+from lmr.models.formats.export import build_transformers_vision
+from lmr.models.towers.block import fold_activations
+from lmr.models.towers.image import VisionConfig, VisionTower
 
 TINY = VisionConfig(resolution=16, patch=4, width=32, depth=3, heads=4, features=24, hidden=64)
 

@@ -11,7 +11,7 @@ import lmr
 from lmr.bench.plans.plan import Contender, Part, Plan, choose_plans, list_plans, name_contender, parse_plan, read_plan
 from lmr.bench.plans.prompt_sets import PromptSet
 from lmr.core.spec import parse_spec
-from lmr.models.known_models import DEFAULT_MODEL, EMBEDDED_MODELS
+from lmr.models.catalog import DEFAULT_MODEL, EMBEDDED_MODELS
 
 PAPER_SPECS = {  # what the appendix of the paper says of each method on each benchmark, and the batch sizes it states
     "tda": {"pos_alpha": 2.0, "pos_beta": 5.0, "neg_alpha": 0.117, "neg_beta": 1.0, "pos_capacity": 3, "batch": 1},

@@ -23,7 +23,7 @@ from lmr.bench.running.crew import Crew
 from lmr.bench.running.row import Row, read_rows, read_samples
 from lmr.cli.parser import parse
 from lmr.core.files import hold_lock
-from lmr.models.known_models import EMBEDDED_MODELS
+from lmr.models.catalog import EMBEDDED_MODELS
 
 TABLE = {"methods": ["lmr", "ecalp"], "datasets": "pocket-c", "backbones": "pocket",
          "corruptions": ["fog", "frost"], "images": 96,

@@ -14,8 +14,8 @@ from lmr.bench.plans.plan import parse_plan, read_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running import estimate as module
 from lmr.bench.running.estimate import PassSeconds, estimate_time, measure_passes
-from lmr.models.clip.architectures import find_architecture
-from lmr.models.clip.image_tower import VisionTower
+from lmr.models.towers.architectures import find_architecture
+from lmr.models.towers.image import VisionTower
 
 SECONDS = PassSeconds(prepare=0.5, forward=1.0, backward=2.0, prompt=0.25)
 

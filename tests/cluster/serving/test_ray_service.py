@@ -17,12 +17,12 @@ from lab.load.load_models import find_pocket
 from lab.load.ray_replicas import REPLICA, STORE, find_processes, kill_replica
 from lab.load.steady_cameras import SteadyCameras
 from lmr import LmrError
-from lmr.apps.serve_classifier import describe_states, plan_service
+from lmr.apps.serve import describe_states, plan_service
 from lmr.cluster.nodes import list_versions
 from lmr.cluster.serving.ray_service import VARIABLES, RayService, ReplicaCount, import_serve
 from lmr.cluster.serving.replica import ReplicaPlan
 from lmr.service.client.service_client import STREAM_HEADER
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from ray_maker import make_cluster
 
 pytestmark = pytest.mark.ray
@@ -112,7 +112,7 @@ def test_operators_see_the_streams_of_all_replicas(service: RayService) -> None:
             client.step(name, draw_image(2, MODEL.side))
         assert set(names) <= {one.stream for one in client.streams()}
         assert client.stream(names[0]).status.seq == 1
-        assert client.freeze(names[0]).adapts is False
+        assert client.pause(names[0]).adapts is False
         assert client.step(names[0], draw_image(3, MODEL.side)).adaptation["stepped"] is False
         client.delete(names[1])
         assert names[1] not in {one.stream for one in client.streams()}

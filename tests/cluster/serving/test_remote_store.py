@@ -14,8 +14,8 @@ from engine_maker import ask, make_engine, make_method, make_request, read_logit
 from lmr.cluster.serving.remote_store import RemoteStore
 from lmr.cluster.serving.store_actor import StoreActor, name_files
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.step_types import StoreFailed, StreamMoved
-from lmr.service.engine.working.packing import describe_identity
+from lmr.service.engine.packing import describe_identity
+from lmr.service.engine.requests import StoreFailed, StreamMoved
 from lmr.service.store.stored_types import StoredEvent, Transaction
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")

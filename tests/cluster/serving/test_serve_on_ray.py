@@ -16,12 +16,12 @@ import torch
 
 from fake_ray import FakeFuture, FakeRay
 from lmr import LmrError
-from lmr.apps.serve_classifier import plan_service
+from lmr.apps.serve import plan_service
 from lmr.cluster.nodes import Node, list_versions
 from lmr.cluster.serving import ray_service
 from lmr.cluster.serving import serve_on_ray as module
 from lmr.cluster.serving.ray_service import RayService, ReplicaCount, import_serve
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 from predict_runs import posix
 from ray_maker import taking_interrupts
 

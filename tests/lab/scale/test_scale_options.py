@@ -8,7 +8,7 @@ import pytest
 
 from lab.scale.scale_options import ScaleOptions
 from lmr.core.errors import LmrError
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 
 GOOD: dict[str, Any] = {"streams": 1000, "fps": 0.2, "model": "ViT-B-16", "gpu_tflops": 400.0}
 

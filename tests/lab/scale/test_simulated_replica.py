@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from lab.scale.simulated_replica import ReplicaLog, ReplicaTimes, SimulatedReplica
 from lab.scale.simulation import SimulationPlan, draw_arrivals
-from lmr.service.engine.scheduler import Job
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.engine.batch import Job
+from lmr.service.settings import ServiceSettings
 
 
 def serve(

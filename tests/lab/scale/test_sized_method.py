@@ -10,12 +10,12 @@ import torch
 import lmr
 from lab.scale import sized_method
 from lab.scale.sized_method import shrink_spec, size_method
-from lmr.apps.serve_classifier import create_served
+from lmr.apps.serve import create_served
 from lmr.bench.cost.flops import count_forwards
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.models.clip.architectures import ARCHITECTURES
-from lmr.models.clip.image_tower import VisionConfig, VisionTower
+from lmr.models.towers.architectures import ARCHITECTURES
+from lmr.models.towers.image import VisionConfig, VisionTower
 
 CLASSES = 12
 TINY = VisionConfig(resolution=16, patch=8, width=16, depth=3, heads=2, features=8, hidden=32)

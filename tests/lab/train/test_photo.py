@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from lab.train import photo
+from lab.train.__main__ import main
 from lab.train.photo import PhotoRecipe, PhotoTraining, measure, train
 from lab.train.photo_images import MEAN, STD, TrainingImages, augment, normalise_pixels, read_training_images
 from lab.train.photo_texts import CONTEXT, NAMES, TEMPLATES, WORDS, draw_prompts, tokenize_prompts
-from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.data.sets import cifar, cifar_training
-from lmr.models.photo import Photo
+from lmr.models.embedded import Embedded
 from set_maker import make_cifar
 
 RECIPE = PhotoRecipe(steps=4, batch=8, warm=2)
@@ -150,7 +150,7 @@ def test_training_writes_a_model_that_loads(root: Path, capsys: pytest.CaptureFi
     assert "98 photographs, 110 names" in printed
     assert "Zero-shot accuracy on the test images: CIFAR-10 " in printed
     assert "kept aside" not in printed
-    model = Photo(out)
+    model = Embedded("photo", out)
     assert model.facts["training"].startswith("4 batches of 8")
     assert model.classifier(["cat", "dog"]).classes == 2
     assert not out.with_name("photo.safetensors.checkpoint").exists()
@@ -162,7 +162,7 @@ def test_trial_is_not_measured_on_test_images(root: Path, capsys: pytest.Capture
     assert "78 photographs" in printed
     assert "training images of CIFAR-10 that were kept aside" in printed
     assert "test images" not in printed
-    assert "clean accuracy" not in Photo(root / "trial.safetensors").facts
+    assert "clean accuracy" not in Embedded("photo", root / "trial.safetensors").facts
 
 
 @pytest.mark.parametrize(
@@ -199,24 +199,21 @@ def test_loss_that_is_not_finite_stops_the_training(images: TrainingImages) -> N
 def test_command_passes_its_options(words: list[str], expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[Any] = []
     monkeypatch.setattr(photo, "train", lambda recipe, out, *, root, resume: called.append((recipe, out, root, resume)))
-    options = parse(["train", *words])
-    options.run(options)
+    assert main(words) == 0
     assert called == [expected]
 
 
 def test_command_trains_pocket_as_its_weights_were(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[Any] = []
     monkeypatch.setattr("lab.train.pocket.train", lambda *values: called.append(values[:4]))
-    options = parse(["train", "pocket"])
-    options.run(options)
+    assert main(["pocket"]) == 0
     assert called == [(7000, 256, 1e-3, Path("pocket.safetensors"))]
 
 
 @pytest.mark.parametrize("words", [["photo", "--patch", "4"], ["pocket", "--resume"], ["pocket", "--held-out", "5"]])
-def test_options_of_the_other_model_are_refused(words: list[str]) -> None:
-    options = parse(["train", *words])
-    with pytest.raises(LmrError, match=f"{words[1]} is an option of"):
-        options.run(options)
+def test_options_of_the_other_model_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert f"{words[1]} is an option of" in capsys.readouterr().err
 
 
 def test_repeated_images_are_learnt(images: TrainingImages) -> None:
@@ -268,7 +265,7 @@ def test_killed_training_resumes_by_command(
     train(RECIPE, out, root=str(root), resume=True)
     assert "Resumed after 2 of 4 steps." in capsys.readouterr().out
     train(RECIPE, straight, root=str(root))
-    own, other = Photo(out).encoder.state_dict(), Photo(straight).encoder.state_dict()
+    own, other = Embedded("photo", out).encoder.state_dict(), Embedded("photo", straight).encoder.state_dict()
     assert all(torch.equal(own[key], other[key]) for key in own)
 
 

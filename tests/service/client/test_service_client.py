@@ -157,11 +157,11 @@ def test_the_token_is_sent(service: ScriptedService) -> None:
 def test_operators_actions_are_sent_once(service: ScriptedService, client: lmr.Client) -> None:
     """A second rollback would go further back, so a broken connection is an error here."""
     service.reply = STATUS
-    for action in (client.reset, client.rollback, client.freeze, client.resume, client.undo):
+    for action in (client.reset, client.rollback, client.pause, client.resume, client.undo):
         status = action("a")
         assert (status.seq, status.health) == (3, "ok")
     paths = [one.path.rpartition(":")[2] for one in service.seen]
-    assert paths == ["reset", "rollback", "freeze", "resume", "undo"]
+    assert paths == ["reset", "rollback", "pause", "resume", "undo"]
     service.script = [BREAK_AFTER]
     with pytest.raises(ServiceUnreachable):
         client.rollback("a")
@@ -218,7 +218,15 @@ def test_streams_are_listed_page_by_page(
 
 
 def test_a_stream_in_detail(service: ScriptedService, client: lmr.Client) -> None:
-    event = {"number": 1, "time": 2.0, "stream": "a", "kind": "health", "before": "ok", "after": "watch", "words": "w"}
+    event = {
+        "number": 1,
+        "time": 2.0,
+        "stream": "a",
+        "kind": "health",
+        "before": "ok",
+        "after": "watch",
+        "message": "w",
+    }
     parts: dict[str, Any] = {"signals": {}, "history": [], "snapshots": [64], "answers": []}
     service.reply = {"status": STATUS, "shares": [["dog", 0.5]], "events": [event], **parts}
     found = client.stream("a")

@@ -7,11 +7,11 @@ import pytest
 from lmr.service.engine import changes
 from lmr.service.engine.changes import ChangeLog
 from lmr.service.engine.records import DELETED, StreamRecord
-from lmr.service.engine.stream_types import ServiceEvent
+from lmr.service.engine.status import ServiceEvent
 
 
 def make_event(number: int) -> ServiceEvent:
-    return ServiceEvent(number, 0.0, "a", "health", "ok", "watch", "words")
+    return ServiceEvent(number, 0.0, "a", "health", "ok", "watch", "A message.")
 
 
 def publish(log: ChangeLog, stream: str, health: str = "ok", before: str = "") -> int:

@@ -31,10 +31,10 @@ from engine_maker import (
     wait,
 )
 from lmr.core.errors import LmrError
+from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.step_types import (
+from lmr.service.engine.requests import (
     BadInput,
-    BatchReport,
     CannotDo,
     ComputeFailed,
     DeadlinePassed,
@@ -46,7 +46,7 @@ from lmr.service.engine.step_types import (
     TooManyStreams,
     UnknownStream,
 )
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 
 STREAMS = [f"cam-{k}" for k in range(7)]
 
@@ -146,7 +146,9 @@ def test_method_that_grows_is_refused() -> None:
 def test_without_a_store_rows_are_all_there_is() -> None:
     engine = make_engine(resident=2)
     assert [answer.saved for answer in ask(engine, make_request("a", 0), make_request("b", 0))] == [False, False]
-    refuse(engine, engine.submit(make_request("c", 0)), TooManyStreams, "keeps 2 streams, as it has no store")
+    refuse(
+        engine, engine.submit(make_request("c", 0)), TooManyStreams, "All 2 rows are in use, and this .* has no store"
+    )
     assert ask(engine, make_request("a", 1))[0].seq == 2
     wait(engine, engine.act("b", "delete"))
     assert ask(engine, make_request("c", 0))[0].seq == 1
@@ -332,8 +334,8 @@ def test_late_dropped_and_cancelled_requests_adapt_nothing() -> None:
     assert dropped.cancelled()
     cancelled.cancel()
     clock.now += 2
-    refuse(engine, late, DeadlinePassed, "waited longer than it may; nothing was adapted")
-    refuse(engine, usual, DeadlinePassed, "longer")
+    refuse(engine, late, DeadlinePassed, "deadline passed in the queue; nothing was adapted")
+    refuse(engine, usual, DeadlinePassed, "deadline passed")
     assert engine.look().streams == 0
     answered = engine.submit(make_request("c", 0, key="k"))
     assert wait(engine, answered).seq == 1
@@ -429,8 +431,8 @@ def test_fault_of_the_engine_fails_the_batch_and_not_the_service(
 ) -> None:
     engine = make_engine(tmp_path / "s" if durable else None, threads=True)
     assert engine.submit(make_request("a", 0)).result(30).seq == 1
-    monkeypatch.setattr("lmr.service.engine.working.worker.describe_health", lambda event: 1 / 0)
-    monkeypatch.setattr("lmr.service.engine.working.worker.StepNote", lambda *given: 1 / 0)
+    monkeypatch.setattr("lmr.service.engine.worker.describe_health", lambda event: 1 / 0)
+    monkeypatch.setattr("lmr.service.engine.worker.StepNote", lambda *given: 1 / 0)
     with pytest.raises(ComputeFailed, match="ZeroDivisionError"):
         engine.submit(make_request("a", 1)).result(30)
     monkeypatch.undo()
@@ -446,7 +448,7 @@ def test_fault_of_the_engine_fails_the_batch_and_not_the_service(
 
 def test_actions_take_their_turn_and_survive_a_restart(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s")
-    futures: list[Future[Any]] = [engine.submit(make_request("a", 0)), engine.act("a", "freeze")]
+    futures: list[Future[Any]] = [engine.submit(make_request("a", 0)), engine.act("a", "pause")]
     futures += [engine.submit(make_request("a", 1)), engine.act("a", "resume"), engine.submit(make_request("a", 2))]
     run(engine)
     first, frozen, rested, resumed, last = [future.result(0) for future in futures]
@@ -459,13 +461,13 @@ def test_actions_take_their_turn_and_survive_a_restart(tmp_path: Path) -> None:
     method.step(make_images("a", 1))
     method.resume()
     close_enough(read_logits(last), method.step(make_images("a", 2)).logits.log_softmax(1))
-    wait(engine, engine.act("a", "freeze"))
+    wait(engine, engine.act("a", "pause"))
     engine.close()
     again = make_engine(tmp_path / "s")
     assert wait(again, again.find("a")).status.health == "paused"
-    words = [event.words for event in wait(again, again.find("a")).events]
-    assert len(words) == 3
-    assert words[1] == "An operator let the stream adapt again, under observation."
+    messages = [event.message for event in wait(again, again.find("a")).events]
+    assert len(messages) == 3
+    assert messages[1] == "An operator resumed adaptation, under observation."
     again.close()
 
 
@@ -473,7 +475,7 @@ def test_rollback_undo_reset_and_delete() -> None:
     engine = make_engine()
     refuse(engine, engine.act("a", "reset"), UnknownStream, "no stream 'a'")
     ask(engine, make_request("a", 0))
-    refuse(engine, engine.act("a", "rollback"), CannotDo, "There is no snapshot; reset it instead")
+    refuse(engine, engine.act("a", "rollback"), CannotDo, "no snapshot to roll back to; reset it instead")
     refuse(engine, engine.act("a", "undo"), CannotDo, "There is nothing to undo")
     refuse(engine, engine.act("a", "resume"), CannotDo, "The stream adapts already")
     for k in range(1, 5):
@@ -490,7 +492,7 @@ def test_rollback_undo_reset_and_delete() -> None:
     assert wait(engine, engine.act("a", "undo")).seq == 5
     after = load_state(wait(engine, engine.read_state("a")))
     assert all(torch.equal(value, read_tensors(after)[key]) for key, value in read_tensors(before).items())
-    wait(engine, engine.act("a", "freeze"))
+    wait(engine, engine.act("a", "pause"))
     assert wait(engine, engine.act("a", "reset")).health == "paused"
     assert wait(engine, engine.act("a", "resume")).health == "watch"
     (answer,) = ask(engine, make_request("a", 0))
@@ -520,7 +522,7 @@ def test_deleted_stream_is_gone_from_the_store(tmp_path: Path) -> None:
 def test_unwatched_method_can_be_reset_alone() -> None:
     engine = make_engine(watch=None)
     ask(engine, make_request("a", 0))
-    refuse(engine, engine.act("a", "rollback"), CannotDo, "no rollback without a watch; start the service with --watch")
+    refuse(engine, engine.act("a", "rollback"), CannotDo, "needs a watch; start the service with --watch")
     status = wait(engine, engine.act("a", "reset"))
     assert (status.health, status.adapts) == ("unwatched", True)
 
@@ -631,7 +633,7 @@ def test_changes_are_followed() -> None:
     engine = make_engine()
     start = engine.look().change
     ask(engine, make_request("a", 0), make_request("b", 0))
-    wait(engine, engine.act("a", "freeze"))
+    wait(engine, engine.act("a", "pause"))
     changes = engine.read_changes(start, 10)
     assert [(one.stream, one.health) for one in changes.streams] == [("b", "ok"), ("a", "paused")]
     assert [(one.stream, one.kind, one.before, one.after) for one in changes.events] == [
@@ -654,7 +656,7 @@ def test_change_of_health_is_an_event(tmp_path: Path) -> None:
         ask(engine, make_request("a", k))
     events = wait(engine, engine.find("a")).events
     assert [(event.before, event.after) for event in events][:2] == [("ok", "watch"), ("watch", "reset")]
-    assert "entropy" in events[0].words
+    assert "entropy" in events[0].message
     assert events[0].signals["compared"] > 0
     assert wait(engine, engine.find("a")).status.health == "reset"
     engine.close()

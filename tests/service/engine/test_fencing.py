@@ -25,8 +25,8 @@ from engine_maker import (
 )
 from lmr import LmrError
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.step_types import BadInput, KeyReused, StepAnswer, StreamMoved
-from lmr.service.engine.working.packing import describe_identity
+from lmr.service.engine.packing import describe_identity
+from lmr.service.engine.requests import BadInput, KeyReused, StepAnswer, StreamMoved
 from lmr.service.store.fenced_store import FencedStore
 
 

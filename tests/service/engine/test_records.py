@@ -26,12 +26,12 @@ def test_shares_are_of_all_images() -> None:
 
 
 def test_labels_are_counted_once_and_the_frozen_model_where_it_was_asked() -> None:
-    record, note = add_labels(StreamRecord("a"), NOTE, {0: 2, 1: 1}, 7.0)
-    assert (record.labelled, record.updated) == (2, 7.0)
+    record, note = add_labels(StreamRecord("a"), NOTE, {0: 2, 1: 1})
+    assert record.labelled == 2
     assert record.right.value == pytest.approx(0.5, abs=0.01)
     assert (record.compared_right.value, record.frozen_right.value) == (1.0, 1.0)
     assert note.labels == (2, 1, None)
-    again, note = add_labels(record, note, {0: 0, 1: 0, 2: 1}, 8.0)
+    again, note = add_labels(record, note, {0: 0, 1: 0, 2: 1})
     assert again.labelled == 3
     assert again.right.value == pytest.approx(2 / 3, abs=0.01)
     assert again.compared_right.value == 1.0  # of the two images that the frozen model answered too

@@ -7,9 +7,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lmr.service.engine.scheduler import FIRST, Job, Scheduler
-from lmr.service.engine.step_types import QueueFull
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.engine.batch import Job
+from lmr.service.engine.requests import QueueFull
+from lmr.service.engine.scheduler import FIRST, Scheduler
+from lmr.service.settings import ServiceSettings
 
 
 def make(**values: object) -> Scheduler:
@@ -103,7 +104,7 @@ def test_queue_is_bounded_and_says_when_to_return() -> None:
     scheduler.note_batch(10, 5.0)
     add(scheduler, "a", 1)
     add(scheduler, "a", 1)
-    with pytest.raises(QueueFull, match="Stream 'a' has as many requests") as one:
+    with pytest.raises(QueueFull, match="queue of stream 'a' is full") as one:
         add(scheduler, "a", 1)
     add(scheduler, "b", 6)
     with pytest.raises(QueueFull, match=r"try again in 4\.0 seconds") as all_full:

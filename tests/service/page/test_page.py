@@ -17,13 +17,14 @@ import pytest
 from PIL import Image
 
 import lmr
-from lmr.service.app.app_factory import make_app
+from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.step_types import NotReady, StoreFailed
-from lmr.service.engine.stream_types import Overview, ServiceEvent, StreamDetail
+from lmr.service.engine.requests import NotReady, StoreFailed
+from lmr.service.engine.status import Overview, ServiceEvent, StreamDetail
 from lmr.service.page import ASSETS_FOLDER, PAGE_FOLDER
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
+from lmr.watch.watch_method import watch
 from page_reader import Tab, open_tab
 from scripted_engine import make_status
 from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, serve_scripted
@@ -89,7 +90,7 @@ def test_stream_is_opened_and_acted_on(browser: Any, service: ScriptedService) -
         tab.wait_text("#snapshots", "Taken at step 64, 128.")
         tab.wait_text(".chart", "adapted 1.08")
         assert tab.page.locator(".chart:visible").count() == 2  # those with values
-        assert tab.page.locator("#history .words").inner_text().startswith(f"Suspected. {EVIL}")
+        assert tab.page.locator("#history .message").inner_text().startswith(f"Suspected. {EVIL}")
         tab.page.get_by_role("button", name="Roll back").click()
         tab.wait_text("#toast", "cam-00000 was rolled back.")
         assert service.engine.acts == [("cam-00000", "rollback")]
@@ -240,7 +241,7 @@ def make_engine() -> Engine:
     """TENT with a rate at which it collapses, and a watch that is quick to see it."""
     method = lmr.create("tent(lr=0.05)", load_pocket().classifier(NAMES), streams=4)
     rules = lmr.Thresholds(memory=16, least=8, confirm=8, quiet=8, rest=4)
-    watched = lmr.watch(method, every=1, canaries=0, thresholds=rules)
+    watched = watch(method, every=1, canaries=0, thresholds=rules)
     engine = Engine(watched, NAMES, ServiceSettings(resident=4))
     engine.start()
     return engine

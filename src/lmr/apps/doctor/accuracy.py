@@ -17,7 +17,7 @@ from lmr.core.classifier import ZeroShot
 from lmr.data.sets.dataset import CLEAN, Dataset, ImageArray
 from lmr.data.sets.labelled import Labelled, choose_places
 from lmr.images.image_files import UnreadableImage, open_image
-from lmr.models.verify.published_accuracies import PublishedAccuracy
+from lmr.models.catalog import PublishedAccuracy
 
 if TYPE_CHECKING:
     from PIL.Image import Image

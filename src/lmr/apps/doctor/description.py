@@ -14,9 +14,9 @@ from lmr.core.errors import LmrError
 from lmr.core.norms import NormBank
 from lmr.core.traits import Tower
 from lmr.models import Backbone
-from lmr.models.clip.image_tower import VisionConfig, VisionTower
-from lmr.models.clip.text_tower import TextConfig, TextTower
-from lmr.models.model_facts import ModelFacts
+from lmr.models.facts import ModelFacts
+from lmr.models.towers.image import VisionConfig, VisionTower
+from lmr.models.towers.text import TextConfig, TextTower
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from lmr.data.photographs import Photographs
 from lmr.data.sets.dataset import Dataset
 from lmr.data.sets.labelled import AnyPath, Labelled, list_labelled
 from lmr.models import Backbone
-from lmr.models.known_models import DEFAULT_MODEL
-from lmr.models.model_facts import ModelFormat
-from lmr.models.verify.published_accuracies import find_published_accuracy
+from lmr.models.catalog import DEFAULT_MODEL, find_published_accuracy
+from lmr.models.facts import ModelFormat
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from lmr.apps.doctor.description import ModelDescription, TowerDescription
 from lmr.apps.doctor.self_check import Check, CheckKind, CheckOutcome, SkipReason
 from lmr.apps.model_options import Prompts
 from lmr.core.traits import Tower
-from lmr.models.clip.image_tower import VisionConfig
-from lmr.models.model_facts import describe_facts
-from lmr.models.verify.agreement import NotCompared
+from lmr.models.agreement import NotCompared
+from lmr.models.facts import describe_facts
+from lmr.models.towers.image import VisionConfig
 
 _WIDTH = 110  # columns, or what a narrower terminal has
 _NARROW = 60

@@ -17,8 +17,8 @@ from lmr.core.classifier import ZeroShot, digest_tensors, leave_autocast, leave_
 from lmr.core.errors import LmrError
 from lmr.core.norms import NormBank
 from lmr.models import Backbone
+from lmr.models.agreement import NotCompared, WeightsReader, compare_with_transformers
 from lmr.models.backbone import DEFAULT_TEMPLATES
-from lmr.models.verify.agreement import NotCompared, WeightsReader, compare_with_transformers
 
 if TYPE_CHECKING:
     from PIL.Image import Image

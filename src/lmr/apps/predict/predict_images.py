@@ -26,7 +26,7 @@ from lmr.apps.predict.state_lock import hold_state
 from lmr.core.errors import LmrError
 from lmr.images.image_places import ImagePlace, PlaceKey, has_frames, iterate_images, list_sources
 from lmr.images.path_lists import ListedImage, is_list
-from lmr.models.known_models import DEFAULT_MODEL
+from lmr.models.catalog import DEFAULT_MODEL
 from lmr.watch.watch_settings import read_watch
 
 AnyPath = str | os.PathLike[str]

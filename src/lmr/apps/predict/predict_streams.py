@@ -32,7 +32,7 @@ from lmr.apps.predict.stream_parts import StreamParts
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder, write_atomically
 from lmr.images.image_places import ImagePlace, PlaceKey, has_frames, iterate_images
-from lmr.models.known_models import DEFAULT_MODEL
+from lmr.models.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from lmr.apps.predict.folder_run import FolderRun

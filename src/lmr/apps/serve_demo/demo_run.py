@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable
 
 from lmr.apps.model_options import AnyPath
-from lmr.apps.serve_classifier import choose_token, plan_service, serve_classifier
+from lmr.apps.serve import choose_token, plan_service, serve_classifier
 from lmr.apps.serve_demo.demo_cameras import DemoCameras, format_reports
 from lmr.core.errors import LmrError
 from lmr.data.names import read_list
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.settings import ServiceSettings
 
 WATCH = "watch(every=2)"  # compares one image in two instead of one in 16, to notice sooner; thresholds as usual
 CLASSES = "cifar10"

@@ -31,7 +31,7 @@ from lmr.core.registry import load_method_file, split_address
 from lmr.data.sets.labelled import list_labelled
 from lmr.data.streams import shuffle_places
 from lmr.images.image_files import UnreadableImage, list_images, open_image
-from lmr.models.known_models import DEFAULT_MODEL
+from lmr.models.catalog import DEFAULT_MODEL
 from lmr.version import RESULTS_VERSION
 
 BATCH_SIZE, FOLDER_IMAGES = 64, 2000  # by default

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from lmr.core.method import Method
 from lmr.core.norms import find_blocks
 from lmr.core.traits import Passes
-from lmr.models.clip.image_tower import VisionConfig, VisionTower
-from lmr.models.clip.text_tower import TextConfig, TextTower
+from lmr.models.towers.image import VisionConfig, VisionTower
+from lmr.models.towers.text import TextConfig, TextTower
 
 
 @dataclass(frozen=True)

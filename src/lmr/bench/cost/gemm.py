@@ -8,7 +8,7 @@ import time
 import torch
 from torch import Tensor
 
-from lmr.models.clip.image_tower import VisionConfig
+from lmr.models.towers.image import VisionConfig
 
 _PART = 4  # images in a part that stays in the processor's cache; a whole batch may not
 _LEAST_SECONDS = 0.02  # of products of one size in a round

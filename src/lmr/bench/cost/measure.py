@@ -28,7 +28,7 @@ from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder
 from lmr.core.registry import expand_methods
-from lmr.models.clip.image_tower import VisionConfig
+from lmr.models.towers.image import VisionConfig
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from lmr.core.errors import LmrError
 from lmr.core.text import TextReader, TextSide
 from lmr.models import Backbone, load
-from lmr.models.clip.block import fold_activations
-from lmr.models.clip.image_tower import VisionConfig, VisionTower
-from lmr.models.clip.text_tower import TextConfig, TextTower
-from lmr.models.context_prompts import ContextTokens
-from lmr.models.formats.to_transformers import build_transformers_vision
+from lmr.models.formats.export import build_transformers_vision
+from lmr.models.prompts import ContextTokens
+from lmr.models.towers.block import fold_activations
+from lmr.models.towers.image import VisionConfig, VisionTower
+from lmr.models.towers.text import TextConfig, TextTower
 
 SMALL = "small"  # a tower that takes seconds, not minutes, to see the table and to test it
 _SMALL_IMAGE = VisionConfig(resolution=32, patch=8, width=64, depth=3, heads=4, features=48, hidden=128)
@@ -180,6 +180,6 @@ def build_random(image: VisionConfig, text: TextConfig, name: str) -> MeasuredMo
 
 
 def _fill_randomly(architecture: str) -> Backbone:
-    from lmr.models.clip.clip_model import random_clip
+    from lmr.models.clip import random_clip
 
     return random_clip(architecture)

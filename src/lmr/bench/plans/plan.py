@@ -40,7 +40,7 @@ from lmr.data.orders import ORDERS
 from lmr.data.sets.dataset import CLEAN
 from lmr.models import load
 from lmr.models.backbone import DEFAULT_TEMPLATES
-from lmr.models.known_models import DEFAULT_MODEL
+from lmr.models.catalog import DEFAULT_MODEL
 from lmr.watch.watch_settings import read_watch
 
 DOMAINS = (*CORRUPTIONS, *EXTRA, CLEAN)

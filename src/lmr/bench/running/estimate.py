@@ -30,7 +30,7 @@ from lmr.bench.running.run import create_method
 from lmr.bench.running.tokens import TIMED
 from lmr.core.classifier import ZeroShot
 from lmr.core.traits import Passes
-from lmr.models.clip.image_tower import VisionTower
+from lmr.models.towers.image import VisionTower
 
 MOST_MEASURED = 16  # images or prompts in a measured pass: larger batches hardly cost less per image
 ROUNDS = 3  # after a warm-up; the median counts

@@ -18,7 +18,7 @@ from lmr.cluster.serving.replica import ReplicaPlan, StreamReplica
 from lmr.cluster.serving.store_actor import StoreActor, name_files
 from lmr.core.errors import LmrError
 from lmr.service.client.service_client import STREAM_HEADER
-from lmr.service.loopback import find_free_port, is_loopback
+from lmr.service.network import find_free_port, is_loopback
 
 APP = "lmr-serve"
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"

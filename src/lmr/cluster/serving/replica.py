@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI
 
-from lmr.apps.serve_classifier import ServingPlan
+from lmr.apps.serve import ServingPlan
 from lmr.cluster.nodes import describe_mismatch, digest_method, list_versions
 from lmr.cluster.serving.remote_store import RemoteStore
 from lmr.core.errors import LmrError
-from lmr.service.app.app_factory import make_service_app
-from lmr.service.app.json_log import write_json_log
-from lmr.service.app.live_service import LiveService
+from lmr.service.app.app import make_service_app
+from lmr.service.app.log import write_json_log
+from lmr.service.app.service import LiveService
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lmr.apps.serve_classifier import (
+from lmr.apps.serve import (
     NO_STATE,
     ServingPlan,
     check_packages,
@@ -25,7 +25,7 @@ from lmr.cluster.serving.ray_service import VARIABLES, RayService, ReplicaCount,
 from lmr.cluster.serving.replica import ReplicaPlan
 from lmr.core.errors import LmrError
 from lmr.core.registry import split_address
-from lmr.models.known_models import KNOWN_MODELS, OPENAI_SPELLINGS
+from lmr.models.catalog import KNOWN_MODELS, OPENAI_SPELLINGS
 
 LOOK_SECONDS = 0.2  # between looks at what signals ask for
 # As in other servers: one replica more, one less.

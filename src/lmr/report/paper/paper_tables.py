@@ -17,7 +17,7 @@ from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
 from lmr.data.provenance import Provenance, read_origin
-from lmr.models.known_models import OPENAI_MODELS
+from lmr.models.catalog import OPENAI_MODELS
 from lmr.report.paper.paper_file import read_paper_file
 from lmr.report.row_traits import expand_spec, list_parts_off, read_spec
 
@@ -196,7 +196,7 @@ def _compare_arguments(spec: str, published: str, dataset: str) -> list[str]:
 def name_backbone(name: str) -> str:
     """One name for each of OpenAI's models; others keep theirs."""
     short = name.replace("/", "-") if name.startswith("ViT") else name
-    return OPENAI_MODELS[short][0] if short in OPENAI_MODELS else name
+    return OPENAI_MODELS.get(short, name)
 
 
 def name_prompts(name: str) -> str:

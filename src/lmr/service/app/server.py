@@ -1,4 +1,4 @@
-"""Server: the app on a socket, with uvicorn; and how it ends."""
+"""Server: the app on a socket, with uvicorn, bounded connections, and an end that drains the queue."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lmr.core.errors import LmrError
-from lmr.service.app.bounded_http import BoundedHttp
-from lmr.service.app.live_service import LiveService
+from lmr.service.app.service import LiveService
 
 LOGGER = logging.getLogger("lmr.service.server")
 _BACKLOG = 2048
@@ -27,6 +27,8 @@ _HEAD_SECONDS = 10  # for the head of a request to arrive
 _STUCK_SECONDS = 60  # for a client to take some more of its answer
 _ECHO_SECONDS = 1
 _LAST_PORT = 65535
+MOST_BYTES = 65_536  # of a head, or of what follows a body
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -99,7 +101,7 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, drain: Callable[[], None]) -> None:
         super().__init__(config)
         self._drain = drain
-        self._asked: float | None = None  # when a signal asked to stop
+        self._signalled: float | None = None  # when the first signal came
         self._running = threading.Event()
         # Connections where nothing happens: their last request, bytes that were not taken, and since when.
         self._silent: dict[Any, tuple[Any, int, float]] = {}
@@ -153,12 +155,58 @@ class _Uvicorn(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self._asked is not None:  # one that follows at once is an echo: shells send a signal to a whole group
-            if sig == signal.SIGINT and now - self._asked > _ECHO_SECONDS:
+        if self._signalled is not None:  # one that follows at once is an echo: shells send a signal to a whole group
+            if sig == signal.SIGINT and now - self._signalled > _ECHO_SECONDS:
                 self.should_exit = self.force_exit = True
             return
-        self._asked = now
+        self._signalled = now
         threading.Thread(target=self._drain, name="lmr-drain", daemon=True).start()
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """HTTP/1.1 of uvicorn on httptools, which is faster than the one on h11 but has no limits, with limits.
+
+    Bodies are bounded where they are read. The rest of a request (its head, and the trailers of a chunked body) is
+    counted here. A request that is sent before the answer to the previous one ends the connection: any number of
+    them would be queued, and nobody would notice that the client of the first has gone.
+    """
+
+    _outside = 0  # bytes since the last part of a body, of a message that is not complete
+    _ended = False  # nothing more is taken from this connection
+
+    def data_received(self, data: bytes) -> None:
+        """Parse the data; close the connection of an endless head."""
+        if self._ended:
+            return
+        self._outside += len(data)
+        super().data_received(data)
+        if self._outside > MOST_BYTES and not self._ended:
+            self.transport.write(_TOO_LARGE)
+            self._end()
+
+    def on_headers_complete(self) -> None:
+        """Begin a request, whose head is complete."""
+        self._outside = 0
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._end()
+        if not self._ended:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        self._outside = 0
+        if not self._ended:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._outside = 0
+        if not self._ended:
+            super().on_message_complete()
+
+    def _end(self) -> None:
+        self._ended = True
+        self.transport.close()
 
 
 def _name_url(host: str, port: int) -> str:
@@ -166,7 +214,7 @@ def _name_url(host: str, port: int) -> str:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A listening socket, or a sentence that says why there is none."""
+    """Return a listening socket, or raise an LmrError that says why there is none."""
     if not 0 <= port <= _LAST_PORT:
         raise LmrError(f"Cannot listen on {host} port {port}: expected a port from 0 to {_LAST_PORT}.")
     try:

@@ -15,7 +15,7 @@ from lmr.service.client.client_errors import (
     TokenRefused,
 )
 from lmr.service.client.retry_rule import PASSING, RetryRule, read_retry_after
-from lmr.service.loopback import is_loopback
+from lmr.service.network import is_loopback
 from lmr.version import __version__
 
 try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lmr.service.engine.stream_types import ServiceEvent, StreamDetail, StreamStatus
+from lmr.service.engine.status import ServiceEvent, StreamDetail, StreamStatus
 
 Record = TypeVar("Record")
 

@@ -15,7 +15,8 @@ from lmr.service.client.connection import Connection
 from lmr.service.client.image_content import pack_images, read_image
 from lmr.service.client.retry_rule import RetryRule
 from lmr.service.client.service_answer import ServiceAnswer, make_record, read_answer, read_detail
-from lmr.service.engine.stream_types import StreamAction, StreamDetail, StreamStatus
+from lmr.service.engine.requests import StreamAction
+from lmr.service.engine.status import StreamDetail, StreamStatus
 
 if TYPE_CHECKING:
     from lmr.service.client.image_content import AnyImage
@@ -151,12 +152,12 @@ class Client:
         """Return to the newest snapshot, as the watch would."""
         return self._act(stream, "rollback")
 
-    def freeze(self, stream: str) -> StreamStatus:
+    def pause(self, stream: str) -> StreamStatus:
         """Answer with the present state, without adapting, until ``resume``."""
-        return self._act(stream, "freeze")
+        return self._act(stream, "pause")
 
     def resume(self, stream: str) -> StreamStatus:
-        """Let a frozen or quarantined stream adapt again."""
+        """Let a paused or quarantined stream adapt again."""
         return self._act(stream, "resume")
 
     def undo(self, stream: str) -> StreamStatus:

@@ -1,4 +1,4 @@
-"""ChangeLog: what changed lately, under numbers that only grow, for those who follow; bounded."""
+"""ChangeLog: recent changes under increasing numbers, for clients that follow them. Its size is bounded."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lmr.service.engine.records import DELETED, StreamRecord
-from lmr.service.engine.stream_types import ServiceEvent
+from lmr.service.engine.status import ServiceEvent
 
 MOST_STREAMS, MOST_EVENTS = 20_000, 1_000
 
 
 class ChangeLog:
-    """The last events, and the last record of each stream that changed lately. Its owner keeps threads apart."""
+    """The last events, and the last record of each recently changed stream. Its owner guards it."""
 
     def __init__(self, last: int, by_health: Mapping[str, int]) -> None:
-        self.last = last  # the newest number that was published
+        self.last = last  # the last published number
         self.by_health = Counter(by_health)
         self.records: OrderedDict[str, StreamRecord] = OrderedDict()  # by number
         self._events: deque[tuple[int, ServiceEvent]] = deque()  # by number
         self._numbers = itertools.count(last + 1)
-        self._lost = last  # up to here, changes are no longer known
+        self._lost = last  # changes up to this number are no longer known
 
     def take_number(self) -> int:
-        """A number for an event or a change, larger than all before."""
+        """Return a number for an event or a change, larger than all before."""
         return next(self._numbers)
 
     def publish(self, events: Iterable[ServiceEvent], records: Iterable[tuple[str, StreamRecord]]) -> None:
-        """Add events, and records of streams with the health each had before: empty for a new stream."""
+        """Add events, and records of streams with the health before, which is "" for a new stream."""
         for event in events:
-            self._events.append((self._move_on(event.number), event))
+            self._events.append((self._advance(event.number), event))
         for before, record in records:
-            self.records[record.stream] = replace(record, change=self._move_on(record.change))
+            self.records[record.stream] = replace(record, change=self._advance(record.change))
             self.records.move_to_end(record.stream)
             if before:
                 self.by_health[before] -= 1
@@ -45,11 +45,11 @@ class ChangeLog:
             self._lost = max(self._lost, self.records.popitem(last=False)[1].change)
 
     def recount(self, by_health: Mapping[str, int]) -> None:
-        """Set how many streams there are of each health, where others change them too."""
+        """Set the number of streams by health, for a store that other engines change too."""
         self.by_health = Counter(by_health)
 
     def read(self, after: int, limit: int) -> tuple[int, list[ServiceEvent], list[StreamRecord], bool]:
-        """Up to which number this goes, the events and records after ``after``, and whether some are lost."""
+        """Return the last number that is covered, the events and records above ``after``, and True if some are lost."""
         if after < self._lost or after > self.last:
             return self.last, [], [], True
         records: list[StreamRecord] = []
@@ -70,7 +70,7 @@ class ChangeLog:
             False,
         )
 
-    def _move_on(self, number: int) -> int:
-        """The number under which something is published: its own, unless a larger one was published before."""
+    def _advance(self, number: int) -> int:
+        """Return the number to publish under: the given one, unless a larger one was published before."""
         self.last = number if number > self.last else self.take_number()
         return self.last

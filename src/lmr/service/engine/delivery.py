@@ -1,24 +1,118 @@
-"""Delivery: gives answers, refusals and reports to those who wait for them."""
+"""Delivery: sets answers and errors on the futures of requests, and knows the keys in use and the recent rates."""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from lmr.core.log import LOGGER
-from lmr.service.engine.key_table import KeyTable
-from lmr.service.engine.rates import Rates
+from lmr.service.engine.batch import BatchReport, Job
 from lmr.service.engine.records import StreamRecord
-from lmr.service.engine.scheduler import Job
-from lmr.service.engine.step_types import BatchReport, StepRequest
-from lmr.service.engine.stream_types import StreamStatus
-from lmr.service.engine.working.served import Served
+from lmr.service.engine.requests import KeyInFlight, KeyReused, StepAnswer, StepRequest
+from lmr.service.engine.status import StreamStatus
+from lmr.service.store.stored_types import KeptAnswer
+
+WINDOW = 10.0  # seconds over which rates are averaged
+MOST_BATCHES, MOST_LATENCIES = 4096, 1024
+
+
+class KeyTable:
+    """The idempotency keys of requests that are being served, or whose answers are not committed yet.
+
+    The store knows the others. The owner of the table guards it against concurrent use.
+    """
+
+    def __init__(self) -> None:
+        self._taken: dict[tuple[str, str], tuple[str, StepAnswer | None]] = {}
+
+    def take(self, request: StepRequest) -> StepAnswer | None:
+        """Reserve the key of a request, or return its answer that is not committed yet; KeyInFlight or KeyReused."""
+        if request.key is None:
+            return None
+        place = request.stream, request.key
+        if place not in self._taken:
+            self._taken[place] = request.digest, None
+            return None
+        digest, answer = self._taken[place]
+        _check_digest(request, digest)
+        if answer is None:
+            raise KeyInFlight(f"A request with the key {request.key!r} is being served; wait for its answer.")
+        return replace(answer, replayed=True)
+
+    def __contains__(self, place: tuple[str, str]) -> bool:
+        """Return True for the stream and the key of such a request."""
+        return place in self._taken
+
+    def note_answer(self, request: StepRequest, answer: StepAnswer) -> None:
+        """Remember an answer that is sent before it is committed."""
+        if request.key is not None:
+            self._taken[request.stream, request.key] = request.digest, answer
+
+    def release(self, stream: str, key: str | None) -> None:
+        """Forget a key: its answer is in the store, or there is none."""
+        if key is not None:
+            self._taken.pop((stream, key), None)
+
+
+def replay(request: StepRequest, kept: KeptAnswer) -> StepAnswer:
+    """Return the stored answer to a request; KeyReused if it belongs to another body."""
+    _check_digest(request, kept.digest)
+    return StepAnswer.from_json(kept.content)
+
+
+def _check_digest(request: StepRequest, digest: str) -> None:
+    if request.digest != digest:
+        raise KeyReused(f"The key {request.key!r} belongs to a request with another body; use a new key.")
+
+
+class Rates:
+    """The last batches and latencies. Its owner guards it against concurrent use."""
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[float, BatchReport]] = deque(maxlen=MOST_BATCHES)
+        self._latencies: deque[float] = deque(maxlen=MOST_LATENCIES)
+
+    def add_batch(self, now: float, report: BatchReport) -> None:
+        """Add a finished batch."""
+        self._batches.append((now, report))
+
+    def add_latency(self, seconds: float) -> None:
+        """Add the time from the arrival of a request to its answer."""
+        self._latencies.append(seconds)
+
+    def describe(self, now: float) -> dict[str, float | None]:
+        """Return the fields of ``Overview`` that are rates, means and percentiles."""
+        recent = [report for time, report in self._batches if time > now - WINDOW]
+        batches = [report for report in recent if report.images]  # others are labels, actions or commits alone
+        commits = [report.commit_seconds for report in recent if report.commit_seconds is not None]
+        latencies = sorted(self._latencies)
+        return {
+            "images_per_second": sum(report.images for report in recent) / WINDOW,
+            "steps_per_second": sum(report.steps for report in recent) / WINDOW,
+            "batch_images": _average([report.images for report in batches]),
+            "batch_streams": _average([report.streams for report in batches]),
+            "step_ms": _average([1000 * report.seconds for report in batches]),
+            "commit_ms": _average([1000 * seconds for seconds in commits]),
+            "latency_p50_ms": _find_percentile(latencies, 0.5),
+            "latency_p99_ms": _find_percentile(latencies, 0.99),
+        }
+
+
+def _average(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _find_percentile(ordered: Sequence[float], share: float) -> float | None:
+    """Return a percentile in milliseconds of sorted seconds."""
+    return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
 
 class Delivery:
-    """Knows the jobs that wait, the keys that are taken and the rates; ``changed`` guards them."""
+    """The queued jobs by their futures, the keys in use and the rates; the lock ``changed`` guards them."""
 
     def __init__(
         self,
@@ -28,27 +122,18 @@ class Delivery:
     ) -> None:
         self.waiting: dict[Future[Any], Job] = {}
         self.keys, self.rates = KeyTable(), Rates()
+        self.listeners: list[Callable[[BatchReport], None]] = []
         self._changed, self._clock, self._describe = changed, clock, describe
-        self._listeners: list[Callable[[BatchReport], None]] = []
-
-    def listen(self, callback: Callable[[BatchReport], None]) -> None:
-        """Call ``callback`` with every report."""
-        self._listeners.append(callback)
 
     def forget(self, job: Job) -> None:
-        """A job does not wait any longer, and its key is free."""
+        """Remove a job that is no longer queued, and release its key."""
         with self._changed:
             self.waiting.pop(job.future, None)
             if isinstance(job.task, StepRequest):
                 self.keys.release(job.stream, job.task.key)
 
-    def release(self, request: StepRequest) -> None:
-        """The key of a request is free."""
-        with self._changed:
-            self.keys.release(request.stream, request.key)
-
     def begin(self, jobs: Sequence[Job]) -> list[Job]:
-        """Those of the jobs of a new batch that were not cancelled; from now on they cannot be."""
+        """Return the jobs of a new batch that were not cancelled; from now on they cannot be."""
         running = []
         for job in jobs:
             if job.future.set_running_or_notify_cancel():
@@ -59,20 +144,21 @@ class Delivery:
         return running
 
     def refuse(self, jobs: Sequence[Job], error: Exception) -> None:
-        """Refuse jobs that waited."""
-        self.fail([job for job in jobs if job.future.set_running_or_notify_cancel()], error)
+        """Fail jobs that were queued and not begun."""
+        running = [job for job in jobs if job.future.set_running_or_notify_cancel()]
+        self.fail(running, error)
         for job in jobs:
             self.forget(job)
 
     def fail(self, jobs: Sequence[Job], error: Exception) -> None:
-        """Jobs that were begun have failed."""
+        """Fail jobs that were begun, unless they have a result."""
         for job in jobs:
             self.forget(job)
             if not job.future.done():
                 job.future.set_exception(error)
 
     def give(self, results: Sequence[tuple[Job, Any]], *, keep_keys: bool = False) -> None:
-        """Answer; the keys stay taken where the answers are not committed yet."""
+        """Send results; ``keep_keys`` where the answers are not committed yet."""
         now = self._clock()
         for job, value in results:
             with self._changed:
@@ -82,12 +168,11 @@ class Delivery:
                     self.forget(job)
             job.future.set_result(self._describe(value) if isinstance(value, StreamRecord) else value)
 
-    def report(self, served: Served, commit_seconds: float | None) -> None:
-        """Tell of a batch."""
-        report = BatchReport(served.images, len(served.jobs), served.steps, served.seconds, commit_seconds)
+    def report(self, report: BatchReport) -> None:
+        """Count a finished batch and notify the listeners."""
         with self._changed:
             self.rates.add_batch(self._clock(), report)
-        for callback in self._listeners:
+        for callback in self.listeners:
             try:
                 callback(report)
             except Exception:

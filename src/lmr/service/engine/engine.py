@@ -1,9 +1,9 @@
-"""Engine: takes requests of streams, answers them in batches, and keeps the states; it knows nothing of HTTP.
+"""Engine: queues requests of streams, answers them in batches, and keeps the states. It knows nothing of HTTP.
 
-Requests wait in the scheduler. The compute thread forms a batch, the worker serves it, and the store thread commits
-what changed and then gives the answers, while the next batch is computed. If a commit fails, all that was computed on
-top of it is undone: its streams are read back from the store, and the service answers without adapting until the store
-can be written again.
+The way of a request: ``submit`` queues a job in the scheduler; the compute thread forms a batch, whose jobs the worker
+computes; the store thread commits the changes of the batch and then sends its answers, while the next batch is
+computed. If a commit fails, everything computed on top of it is undone: its streams are read back from the store, and
+the service answers without adapting until the store can be written again.
 """
 
 from __future__ import annotations
@@ -14,59 +14,52 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
 
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
 from lmr.core.method import Method
-from lmr.service.engine.browsing import Browser
+from lmr.service.engine.batch import Batch, BatchContext, BatchReport, Job
 from lmr.service.engine.changes import ChangeLog
-from lmr.service.engine.committing import Committer
-from lmr.service.engine.delivery import Delivery
-from lmr.service.engine.key_table import replay
-from lmr.service.engine.records import StreamRecord
-from lmr.service.engine.scheduler import Job, Scheduler
-from lmr.service.engine.step_types import (
+from lmr.service.engine.committer import Committer
+from lmr.service.engine.delivery import Delivery, replay
+from lmr.service.engine.records import DELETED, StepNote, StreamRecord
+from lmr.service.engine.requests import (
+    ActTask,
     BadInput,
-    BatchReport,
     ComputeFailed,
     DeadlinePassed,
+    LabelTask,
     NotReady,
     QueueFull,
+    ReadTask,
     Refused,
     StepAnswer,
     StepRequest,
     StoreFailed,
+    StreamAction,
+    Task,
+    UnknownStream,
+    WriteTask,
 )
-from lmr.service.engine.stream_types import Changes, EngineState, Overview, StreamAction, StreamDetail, StreamStatus
-from lmr.service.engine.tasks import ActTask, LabelTask, ReadTask, Task, WriteTask
-from lmr.service.engine.working.served import Situation
-from lmr.service.engine.working.worker import Worker
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.engine.scheduler import Scheduler
+from lmr.service.engine.status import Changes, EngineState, Overview, ServiceEvent, StreamDetail, StreamStatus
+from lmr.service.engine.worker import Worker
+from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import Store
 from lmr.service.store.store_interface import StateStore
 
-BLOCKED = 0.05  # seconds after which a batch that found no room is formed again
+BLOCKED = 0.05  # seconds after which a batch that found no row is formed again
+LAST_ANSWERS = 20  # images in the detail of a stream
 
 T = TypeVar("T")
 
 
-@dataclass
-class _Batch:
-    """What the compute thread does next."""
-
-    jobs: list[Job]
-    late: list[Job]  # whose deadline has passed
-    situation: Situation
-    epoch: int
-    flush: bool  # whether to commit what waits for that
-
-
 class Engine:
-    """The engine of the service. Every call is safe from any thread; refusals are set on the futures.
+    """The engine of the service. Every call is thread-safe; errors are set on the futures.
 
-    Without a store the states are kept in the rows of the method alone: a new stream that finds none free is refused.
+    Without a store the states are kept in the rows of the method alone, and a new stream that finds no free row is
+    refused.
     """
 
     def __init__(
@@ -88,17 +81,16 @@ class Engine:
             )
         self._durable = store is not None
         self._store: StateStore = Store(None, {}) if store is None else store
-        self._changed = threading.Condition()  # guards all that threads share
-        last = max(self._store.find_last_change(), int(1000 * time.time()))  # above the numbers of any run before
+        self._changed = threading.Condition()  # guards everything that threads share
+        last = max(self._store.find_last_change(), int(1000 * time.time()))  # above the numbers of any earlier run
         self._log = ChangeLog(last, self._store.count_health())
         self._scheduler = Scheduler(settings)
         self._delivery = Delivery(self._changed, clock, self._describe)
         self._committer = Committer(self._store, settings, clock, self._changed, self._log, self._delivery)
-        self._worker = Worker(method, names, settings, self._store, clock, self._log.take_number)
-        self._browser = Browser(self._store, self.names, self._changed, self._log, self._describe)
+        self._worker = Worker(method, names, settings, self._store, clock)
         self._computing: list[Job] = []
         self._phase: EngineState = "loading"
-        self._blocked = False  # whether a batch is due that finds no row
+        self._blocked = False  # True if a batch is due that finds no row
         self._use_threads = threads
         self._compute_thread = threading.Thread(target=self._run_compute, name="lmr-compute", daemon=True)
         self._store_thread = threading.Thread(target=self._committer.run, name="lmr-store", daemon=True)
@@ -117,26 +109,17 @@ class Engine:
             self._store_thread.start()
 
     def submit(self, request: StepRequest) -> Future[StepAnswer]:
-        """Queue a request."""
+        """Queue a request; a request with a known key gets its answer at once."""
         future: Future[StepAnswer] = Future()
         try:
             self._check_request(request)
             with self._changed:
                 self._check_ready()
-                kept = self._delivery.keys.take(request)
-            try:
-                if kept is None and request.key is not None and not self._store.shared:
-                    found = self._store.read_answer(request.stream, request.key)
-                    kept = None if found is None else replay(request, found)
-                    if found is not None:
-                        self._delivery.release(request)
-                if kept is not None:
-                    future.set_result(kept)
-                else:
-                    self._add(request.stream, request, future, len(request.images), request.deadline)
-            except BaseException:
-                self._delivery.release(request)
-                raise
+                answer = self._delivery.keys.take(request)
+            if answer is None:
+                answer = self._find_answer_or_queue(request, future)
+            if answer is not None:
+                future.set_result(answer)
         except sqlite3.Error as error:
             future.set_exception(StoreFailed(f"The store cannot be read: {error}."))
         except Refused as error:
@@ -144,26 +127,26 @@ class Engine:
         return future
 
     def check_room(self, stream: str, key: str | None) -> None:
-        """QueueFull or NotReady if a request of this stream would be refused whatever it holds, before it is decoded.
+        """Raise QueueFull or NotReady if any request of this stream would be refused, before it is decoded.
 
-        One whose key is known has its answer already, or gets it from a request that was taken.
+        A request with a known key is not refused: its answer is stored, or is being computed.
         """
         with self._changed:
             self._check_ready()
-            if key is not None and self._delivery.keys.knows(stream, key):
+            if key is not None and (stream, key) in self._delivery.keys:
                 return
             try:
                 self._scheduler.check_room(stream, 1)
                 return
             except QueueFull as error:
                 refusal = error
-        with contextlib.suppress(sqlite3.Error):  # without a store that can be read, the queue is full all the same
+        with contextlib.suppress(sqlite3.Error):  # the queue is full, whether the store can be read or not
             if key is not None and not self._store.shared and self._store.read_answer(stream, key) is not None:
                 return
         raise refusal
 
     def drop(self, future: Future[StepAnswer]) -> bool:
-        """The client has gone: True if its request still waited and was dropped, so that nothing adapts."""
+        """Drop the request of a client that disconnected; return False if its batch was formed already."""
         with self._changed:
             job = self._delivery.waiting.get(future)
             if job is None or not self._scheduler.drop(job):
@@ -175,38 +158,38 @@ class Engine:
     # Operators.
 
     def act(self, stream: str, action: StreamAction) -> Future[StreamStatus]:
-        """What an operator asks for, after the requests of the stream that arrived before.
+        """Carry out an action of an operator, after the requests of the stream that arrived before.
 
-        The status of a stream that was deleted has the health "deleted".
+        The status of a deleted stream has the health "deleted".
         """
         if action not in get_args(StreamAction):
             raise LmrError(f"Expected an action of {', '.join(get_args(StreamAction))}, got {action!r}.")
-        return self._ask(stream, ActTask(action))
+        return self._submit_task(stream, ActTask(action))
 
     def read_state(self, stream: str) -> Future[bytes]:
-        """The file that ``method.save`` writes for the stream."""
-        return self._ask(stream, ReadTask())
+        """Return the state of the stream as the file that ``method.save`` writes."""
+        return self._submit_task(stream, ReadTask())
 
     def write_state(self, stream: str, content: bytes) -> Future[StreamStatus]:
-        """Give a stream the state in such a file."""
-        return self._ask(stream, WriteTask(content))
+        """Replace the state of a stream with that of such a file."""
+        return self._submit_task(stream, WriteTask(content))
 
     def add_labels(self, stream: str, seq: int, labels: Sequence[str | None]) -> Future[StreamStatus]:
-        """True labels of the images of request ``seq``, for the running accuracy alone; None where it is not known."""
-        return self._ask(stream, LabelTask(seq, tuple(labels)))
+        """Add true labels of the images of request ``seq`` for the running accuracy; None where unknown."""
+        return self._submit_task(stream, LabelTask(seq, tuple(labels)))
 
     # Reading.
 
     def find(self, stream: str) -> Future[StreamDetail]:
-        """One stream, looked at closely."""
-        return self._read(lambda: self._browser.find(stream))
+        """Return one stream in detail."""
+        return self._read(lambda: self._find(stream))
 
     def list_streams(self, after: str = "", limit: int = 100) -> Future[list[StreamStatus]]:
-        """Streams in the order of their names, those after the name ``after``."""
-        return self._read(lambda: self._browser.list_streams(after, limit))
+        """Return the streams with names after ``after``, in the order of their names."""
+        return self._read(lambda: self._list_streams(after, limit))
 
     def look(self) -> Overview:
-        """The engine at a glance; never waits."""
+        """Return the engine at a glance, without waiting."""
         with self._changed:
             by_health = {health: count for health, count in self._log.by_health.items() if count}
             rates: dict[str, Any] = self._delivery.rates.describe(self.clock())
@@ -228,25 +211,25 @@ class Engine:
             )
 
     def recount(self) -> None:
-        """Count the streams in the store anew, as other engines that share it begin and change streams too."""
+        """Count the streams in the store again, because other engines that share it change them too."""
         by_health = self._store.count_health()
         with self._changed:
             self._log.recount(by_health)
 
     def read_changes(self, after: int, limit: int) -> Changes:
-        """Events and streams that changed after change number ``after``, at most ``limit`` of each."""
+        """Return events and streams that changed after change number ``after``, at most ``limit`` of each."""
         with self._changed:
             upto, events, records, lost = self._log.read(after, limit)
             return Changes(after, upto, events, [self._describe(record) for record in records], lost)
 
     def listen(self, callback: Callable[[BatchReport], None]) -> None:
         """Call ``callback`` after every batch, from a thread of the engine."""
-        self._delivery.listen(callback)
+        self._delivery.listeners.append(callback)
 
     # The end.
 
     def drain(self, seconds: float) -> bool:
-        """Take no more requests, and finish those that wait; False if they took longer and were refused."""
+        """Accept no more requests and finish the queued ones; return False if some took too long and were refused."""
         with self._changed:
             if self._phase != "closed":
                 self._phase = "draining"
@@ -263,7 +246,7 @@ class Engine:
         return done
 
     def close(self) -> None:
-        """Refuse what waits, finish and commit what does not, end the threads and close the store."""
+        """Refuse queued requests, finish and commit the others, end the threads and close the store."""
         with self._changed:
             if self._phase == "closed":
                 return
@@ -282,7 +265,7 @@ class Engine:
         self._store.close()
 
     def run_once(self) -> bool:
-        """Without threads: form, compute and commit one batch; False if there was nothing to do."""
+        """Without threads: form, compute and commit one batch; return False if there was nothing to do."""
         with self._changed:
             batch = self._form()
         if batch is not None:
@@ -304,11 +287,27 @@ class Engine:
         if places and (len(places) != count or max(places) >= (sent or count)):
             raise BadInput(f"Expected {count} places below {sent or count} for {count} images, got {list(places)}.")
 
+    def _find_answer_or_queue(self, request: StepRequest, future: Future[StepAnswer]) -> StepAnswer | None:
+        """Return the committed answer to a request whose key was reserved, or queue it."""
+        queued = False
+        try:
+            if request.key is not None and not self._store.shared:  # a shared store is asked at the commit
+                found = self._store.read_answer(request.stream, request.key)
+                if found is not None:
+                    return replay(request, found)
+            self._add(request.stream, request, future, len(request.images), request.deadline)
+            queued = True
+            return None
+        finally:
+            if not queued:
+                with self._changed:
+                    self._delivery.keys.release(request.stream, request.key)
+
     def _check_ready(self) -> None:
         if self._phase != "ready":
             raise NotReady(f"The service is {self._phase}; try again later.")
 
-    def _ask(self, stream: str, task: Task) -> Future[Any]:
+    def _submit_task(self, stream: str, task: Task) -> Future[Any]:
         future: Future[Any] = Future()
         try:
             self._add(stream, task, future)
@@ -341,8 +340,8 @@ class Engine:
                 return
             self._work(batch)
 
-    def _form(self) -> _Batch | None:
-        """What to do now; None if nothing, or not yet."""
+    def _form(self) -> Batch | None:
+        """Return the next batch; None if there is nothing to do yet."""
         now, hurry, committer = self.clock(), self._phase != "ready", self._committer
         self._worker.forget(committer.stale)
         committer.stale.clear()
@@ -359,32 +358,34 @@ class Engine:
         if not (running or late or flush):
             return None
         self._computing = running
-        situation = Situation(
+        context = BatchContext(
             adapt=not committer.failure,
             stay=plan.stay | {job.stream for job in running},
             needed=self._scheduler.streams,
             unsaved=unsaved,
-            wall=time.time(),
+            time=time.time(),
+            epoch=committer.epoch,
+            take_number=self._log.take_number,
         )
-        return _Batch(running, late, situation, committer.epoch, flush)
+        return Batch(running, context, late, flush)
 
     def _find_pause(self) -> float | None:
-        """Seconds until there may be something to do although nothing happens; None if there is nothing to wait for."""
+        """Return the seconds until a batch or a commit is due; None if none is."""
         if self._blocked:
             return BLOCKED
         known = [one for one in (self._scheduler.find_next_time(), self._committer.flush_time) if one is not None]
         return max(0.0, min(known) - self.clock()) if known else None
 
-    def _work(self, batch: _Batch) -> None:
-        """Serve a batch and pass on what came of it."""
-        self._delivery.refuse(batch.late, DeadlinePassed("The request waited longer than it may; nothing was adapted."))
+    def _work(self, batch: Batch) -> None:
+        """Compute a batch and pass its results on."""
+        self._delivery.refuse(batch.late, DeadlinePassed("The deadline passed in the queue; nothing was adapted."))
         try:
             if batch.jobs:
-                served = self._worker.serve(batch.jobs, batch.situation)
+                self._worker.serve(batch)
                 with self._changed:
-                    self._scheduler.note_batch(served.images, served.seconds)
+                    self._scheduler.note_batch(batch.images, batch.seconds)
                     self._computing = []
-                self._committer.take(served, batch.epoch)
+                self._committer.take(batch)
             if batch.flush:
                 self._committer.flush(self._worker.pack)
         except Exception as error:
@@ -397,7 +398,50 @@ class Engine:
                 self._computing = []
                 self._changed.notify_all()
 
-    # Reading.
+    # Reading, which moves no stream.
+
+    def _find(self, stream: str) -> StreamDetail:
+        with self._changed:
+            record = None if self._store.shared else self._log.records.get(stream)
+        if record is None:
+            text = self._store.read_record(stream)
+            record = None if text is None else StreamRecord.read(text)
+        if record is None or record.health == DELETED:
+            raise UnknownStream(f"There is no stream {stream!r}.")
+        notes = [StepNote.read(text) for text in self._store.read_steps(stream)]
+        answers = [
+            {"seq": note.seq, "label": None if kind is None else self.names[kind], "probability": share}
+            for note in notes
+            for kind, share in note.answers
+        ]
+        return StreamDetail(
+            status=self._describe(record),
+            signals=record.signals,
+            history=[note.point for note in notes],
+            shares=record.list_shares(self.names),
+            snapshots=list(record.snapshots),
+            answers=answers[-LAST_ANSWERS:],
+            events=[ServiceEvent.read(text) for text in self._store.read_events(stream)],
+        )
+
+    def _list_streams(self, after: str, limit: int) -> list[StreamStatus]:
+        """Return a page of streams, including those that are answered but not committed yet."""
+        found: list[StreamRecord] = []
+        while True:
+            stored = [StreamRecord.read(text) for text in self._store.list_records(after, limit)]
+            end = stored[-1].stream if len(stored) == limit else None  # beyond it, the store may have more
+            with self._changed:
+                recent = {} if self._store.shared else self._log.records  # other engines change a shared store, too
+                newer = {
+                    stream: record
+                    for stream, record in recent.items()
+                    if stream > after and (end is None or stream <= end)
+                }
+            merged = {record.stream: record for record in stored} | newer
+            found += [merged[stream] for stream in sorted(merged) if merged[stream].health != DELETED]
+            if end is None or len(found) >= limit:  # a page that is not full is the last one
+                return [self._describe(record) for record in found[:limit]]
+            after = end
 
     def _read(self, function: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()

@@ -1,4 +1,4 @@
-"""What is known of a stream beside its state: counts, health, the last requests and how right their answers were."""
+"""Records of streams beside their states: counts, health, the last requests and the accuracy of their answers."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from lmr.service.engine.stream_types import UNWATCHED, StreamStatus
+from lmr.service.engine.status import UNWATCHED, StreamStatus
 from lmr.service.store.stored_types import StoredRecord
 
-MEMORY = 256  # labelled images over which the running accuracy forgets
-DELETED = "deleted"  # the health of a stream that is gone, in the list of changes
+MEMORY = 256  # labelled images over which the running accuracy is averaged
+DELETED = "deleted"  # the health of a deleted stream in the list of changes
 
 
 @dataclass(frozen=True)
 class RunningShare:
-    """A share of images, the older an image the smaller its weight."""
+    """An exponentially weighted share of images."""
 
     weight: float = 0.0
     hits: float = 0.0
 
     def add(self, hit: bool) -> RunningShare:
-        """With one more image."""
+        """Return the share with one more image."""
         keep = 1 - 1 / MEMORY
         return RunningShare(keep * self.weight + 1, keep * self.hits + hit)
 
     @property
     def value(self) -> float | None:
-        """The share; None before the first image."""
+        """Return the share, or None before the first image."""
         return self.hits / self.weight if self.weight else None
 
 
@@ -37,7 +37,7 @@ SHARES = ("right", "compared_right", "frozen_right")  # of a record
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """One stream. ``seq`` counts the requests that may adapt, ``images`` the images in them."""
+    """One stream. ``seq`` counts its adapting requests, ``images`` the images in them."""
 
     stream: str
     seq: int = 0
@@ -45,23 +45,23 @@ class StreamRecord:
     health: str = UNWATCHED
     adapts: bool = True
     signals: dict[str, Any] = field(default_factory=dict)
-    predicted: tuple[tuple[int, int], ...] = ()  # the classes predicted most, and how often
+    predicted: tuple[tuple[int, int], ...] = ()  # the classes predicted most often, with their counts
     snapshots: tuple[int, ...] = ()
     labelled: int = 0
     right: RunningShare = field(default_factory=RunningShare)
-    compared_right: RunningShare = field(default_factory=RunningShare)  # of images that the frozen model answered too
-    frozen_right: RunningShare = field(default_factory=RunningShare)  # its answers
+    compared_right: RunningShare = field(default_factory=RunningShare)  # on images that the frozen model classified
+    frozen_right: RunningShare = field(default_factory=RunningShare)  # of the frozen model, on the same images
     updated: float = 0.0
     change: int = 0
 
     def store(self) -> StoredRecord:
-        """As it is stored."""
+        """Return the record in its stored form."""
         values = vars(self) | {name: vars(getattr(self, name)) for name in SHARES}  # asdict is slow
         return StoredRecord(self.health, self.change, json.dumps(values))
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """What ``store`` gave."""
+        """Return the record from the text of its stored form."""
         values = json.loads(text)
         read = {
             "predicted": tuple((kind, count) for kind, count in values["predicted"]),
@@ -71,7 +71,7 @@ class StreamRecord:
         return cls(**{**values, **read})
 
     def describe(self, resident: bool, waiting: int) -> StreamStatus:
-        """For a list."""
+        """Return the status of the stream."""
         return StreamStatus(
             stream=self.stream,
             seq=self.seq,
@@ -87,7 +87,7 @@ class StreamRecord:
         )
 
     def measure_accuracy(self) -> dict[str, float | None]:
-        """The running accuracies under the names that clients know."""
+        """Return the running accuracies under their names in ``StreamStatus``."""
         return {
             "accuracy": self.right.value,
             "compared_accuracy": self.compared_right.value,
@@ -95,30 +95,30 @@ class StreamRecord:
         }
 
     def list_shares(self, names: Sequence[str]) -> list[tuple[str, float]]:
-        """The classes predicted most and their shares of all images."""
+        """Return the classes predicted most often with their shares of all images."""
         total = max(1, sum(count for _, count in self.predicted))
         return [(names[kind], count / total) for kind, count in self.predicted if count and kind >= 0]
 
 
 @dataclass(frozen=True)
 class StepNote:
-    """What is kept of one request: its answers, those of the frozen model where it was asked, and the signals."""
+    """The stored summary of one request: its answers, those of the frozen model where known, and the signals."""
 
     seq: int
     count: int  # images that the client sent
-    places: tuple[int, ...]  # of the answers among them
-    answers: tuple[tuple[int | None, float], ...]  # class and probability; no class where the answer was not finite
-    frozen: dict[int, int]  # answer -> class, where the frozen model was asked
-    point: dict[str, Any]  # of the signals
-    labels: tuple[int | None, ...] = ()  # true classes of the answers, as far as they are known
+    places: tuple[int, ...]  # positions of the answered images among them
+    answers: tuple[tuple[int | None, float], ...]  # class and probability; None where the logits are not finite
+    frozen: dict[int, int]  # position of the answer -> class of the frozen model, where known
+    point: dict[str, Any]  # the signals after the request
+    labels: tuple[int | None, ...] = ()  # true classes of the answers, None where unknown
 
     def store(self) -> str:
-        """As it is stored."""
+        """Return the note in its stored form."""
         return json.dumps(vars(self))
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """What ``store`` gave."""
+        """Return the note from its stored form."""
         values = json.loads(text)
         read = {
             "places": tuple(values["places"]),
@@ -129,10 +129,8 @@ class StepNote:
         return cls(**{**values, **read})
 
 
-def add_labels(
-    record: StreamRecord, note: StepNote, labels: Mapping[int, int], now: float
-) -> tuple[StreamRecord, StepNote]:
-    """The record and the note with the true classes of some of the answers; an answer counts once."""
+def add_labels(record: StreamRecord, note: StepNote, labels: Mapping[int, int]) -> tuple[StreamRecord, StepNote]:
+    """Return the record and the note with true classes of some answers; an answer that is labelled already is kept."""
     known = list(note.labels or [None] * len(note.answers))
     right, compared, frozen = record.right, record.compared_right, record.frozen_right
     labelled = record.labelled
@@ -145,5 +143,5 @@ def add_labels(
         right = right.add(hit)
         if place in note.frozen:
             compared, frozen = compared.add(hit), frozen.add(note.frozen[place] == truth)
-    after = replace(record, right=right, compared_right=compared, frozen_right=frozen, labelled=labelled, updated=now)
+    after = replace(record, right=right, compared_right=compared, frozen_right=frozen, labelled=labelled)
     return after, replace(note, labels=tuple(known), point=note.point | after.measure_accuracy())

@@ -1,7 +1,7 @@
-"""The scheduler: a queue by stream, and which requests make the next batch. It has no thread and no clock of its own.
+"""Scheduler: the queues of the streams, and the jobs of the next batch. It has no thread and no clock of its own.
 
-A batch takes at most one job of each stream, the one that arrived first, and begins with the job that has waited
-longest; so the jobs of a stream stay in order and nobody starves.
+A batch takes at most one job of each stream, the one that arrived first, and starts with the job that has waited
+longest. So the jobs of a stream stay in order and no stream starves.
 """
 
 from __future__ import annotations
@@ -9,41 +9,19 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any
 
-from lmr.service.engine.step_types import QueueFull
-from lmr.service.service_settings import ServiceSettings
+from lmr.service.engine.batch import Job
+from lmr.service.engine.requests import QueueFull
+from lmr.service.settings import ServiceSettings
 
-FIRST = 8  # images in a batch while it is not known how long an image takes
-SHORTEST, LONGEST = 0.05, 60.0  # seconds that a refused client is told to wait
+FIRST = 8  # images in a batch before the time per image is known
+SHORTEST, LONGEST = 0.05, 60.0  # bounds of the waiting time that a refused client is told, in seconds
 RECENT = 1.0  # seconds for which a stream that sent a request is expected to send another
 MEMORY = 0.8  # weight of the past in the time per image, after each batch
 
 
-@dataclass(eq=False)
-class Job:
-    """Something to do for one stream, in its turn. ``images`` is 0 for what is asked of a state alone."""
-
-    stream: str
-    task: Any
-    images: int
-    arrived: float
-    deadline: float | None = None
-    overloaded: bool = False  # taken although the queue was full, to be answered without adapting
-    future: Future[Any] = field(default_factory=Future)
-    number: int = 0  # in the order of arrival
-    started: float = 0.0  # when its batch was formed
-
-    @property
-    def weight(self) -> int:
-        """What it counts in the queue."""
-        return max(1, self.images)
-
-
 class Scheduler:
-    """The queue. ``images`` and ``requests`` count what waits."""
+    """The queue. ``images`` and ``requests`` count what is queued."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
@@ -55,23 +33,23 @@ class Scheduler:
 
     @property
     def streams(self) -> set[str]:
-        """The streams with waiting jobs."""
+        """Return the streams with queued jobs."""
         return set(self._queues)
 
     def count(self, stream: str) -> int:
-        """The waiting jobs of a stream."""
+        """Return the number of queued jobs of a stream."""
         return len(self._queues.get(stream, ()))
 
     @property
     def limit(self) -> int:
-        """The images of a full batch."""
+        """Return the number of images of a full batch."""
         if self.seconds_per_image is None:
             return min(self.settings.max_batch, FIRST)
         images = self.settings.max_step_ms / 1000 / max(self.seconds_per_image, 1e-9)
         return max(1, int(min(self.settings.max_batch, images)))
 
     def add(self, job: Job) -> None:
-        """Let a job wait; QueueFull if there is no room, or ``job.overloaded`` where that is how overload is met."""
+        """Queue a job, or raise QueueFull; with ``--overload answer`` it may be marked as overloaded instead."""
         job.overloaded = self.check_room(job.stream, job.images)
         job.number = next(self._numbers)
         self._queues.setdefault(job.stream, deque()).append(job)
@@ -80,19 +58,19 @@ class Scheduler:
         self._count(job, 1)
 
     def check_room(self, stream: str, images: int) -> bool:
-        """QueueFull if a job would find no room; True if it would be taken only because overload is met by answers."""
+        """Raise QueueFull if a job has no room; return True if it has room only as an overloaded job."""
         weight = max(1, images)
-        where, overloaded = self._find_full(stream, weight, 1), False
-        if where and self.settings.overload == "answer" and images:
-            where, overloaded = self._find_full(stream, weight, 2), True
-        if where:
-            seconds = self._estimate_wait(where == "stream")
-            what = f"Stream {stream!r} has" if where == "stream" else "The service has"
-            raise QueueFull(f"{what} as many requests waiting as it may; try again in {seconds:.1f} seconds.", seconds)
+        full, overloaded = self._find_full(stream, weight, 1), False
+        if full and self.settings.overload == "answer" and images:
+            full, overloaded = self._find_full(stream, weight, 2), True
+        if full:
+            seconds = self._estimate_wait(one_batch=full == "stream")
+            queue = f"queue of stream {stream!r}" if full == "stream" else "queue of the service"
+            raise QueueFull(f"The {queue} is full; try again in {seconds:.1f} seconds.", seconds)
         return overloaded
 
     def drop(self, job: Job) -> bool:
-        """Let a job wait no longer; False if it did not wait."""
+        """Remove a job from the queue; return False if it was not there."""
         queue = self._queues.get(job.stream, deque())
         if job not in queue:
             return False
@@ -103,14 +81,14 @@ class Scheduler:
         return True
 
     def expire(self, now: float) -> list[Job]:
-        """Drop the jobs whose deadline has passed."""
+        """Remove and return the jobs whose deadline has passed."""
         late = [job for job in self if job.deadline is not None and job.deadline <= now]
         for job in late:
             self.drop(job)
         return late
 
     def clear(self) -> list[Job]:
-        """Drop all."""
+        """Remove and return all jobs."""
         left = list(self)
         for job in left:
             self.drop(job)
@@ -120,16 +98,16 @@ class Scheduler:
         return itertools.chain.from_iterable([list(queue) for queue in self._queues.values()])
 
     def form(self, now: float, fits: Callable[[str], bool] = lambda stream: True, *, hurry: bool = False) -> list[Job]:
-        """The next batch, for a processor that is idle; empty if it is better to wait for more, or nothing waits.
+        """Remove and return the jobs of the next batch; empty if nothing is queued or it is better to wait for more.
 
-        It is due when it is full, when every stream that was active in the last second is waiting, or when its first
-        job has waited long enough. ``fits`` says, in turn, of each stream whether it may be in the batch. ``hurry``:
-        wait for nothing.
+        A batch is due when it is full, when every stream that was active in the last second is queued, or when its
+        first job has waited ``max_wait_ms``. ``fits`` is called for one stream after the other and says whether the
+        batch has a row for it. ``hurry`` waits for nothing.
         """
         heads = sorted((queue[0] for queue in self._queues.values()), key=lambda job: job.number)
         if not heads:
             return []
-        complete = self._are_all_here(now) or sum(job.images for job in heads) >= self.limit
+        complete = self._are_all_queued(now) or sum(job.images for job in heads) >= self.limit
         if not complete and not hurry and now < heads[0].arrived + self.settings.max_wait_ms / 1000:
             return []
         batch: list[Job] = []
@@ -145,31 +123,31 @@ class Scheduler:
         return batch
 
     def find_next_time(self) -> float | None:
-        """When to look again although nothing arrives: a batch is due, or a deadline passes. None if nothing waits."""
+        """Return the time at which a batch is due or a deadline passes; None if nothing is queued."""
         times = [job.deadline for job in self if job.deadline is not None]
         times += [queue[0].arrived + self.settings.max_wait_ms / 1000 for queue in self._queues.values()]
         return min(times, default=None)
 
     def note_batch(self, images: int, seconds: float) -> None:
-        """Learn how long an image takes."""
+        """Update the time per image."""
         if images:
             now, before = seconds / images, self.seconds_per_image
             self.seconds_per_image = now if before is None else MEMORY * before + (1 - MEMORY) * now
 
-    def _are_all_here(self, now: float) -> bool:
-        """Whether no other stream is expected to send something soon."""
+    def _are_all_queued(self, now: float) -> bool:
+        """Return True if every stream that was active lately has a queued job."""
         while self._expected and next(iter(self._expected.values())) < now - RECENT:
             del self._expected[next(iter(self._expected))]
         return all(stream in self._queues for stream in self._expected)
 
-    def _find_full(self, stream: str, weight: int, times: int) -> str:
-        """What is full, if the bounds were so many times what they are: the "service", the "stream", or nothing."""
-        if self.images + weight > times * self.settings.queue_images:
+    def _find_full(self, stream: str, weight: int, factor: int) -> str:
+        """Return the limit that is exceeded at ``factor`` times the capacity: "service", "stream" or ""."""
+        if self.images + weight > factor * self.settings.queue_images:
             return "service"
-        return "stream" if self.count(stream) >= times * self.settings.queue_per_stream else ""
+        return "stream" if self.count(stream) >= factor * self.settings.queue_per_stream else ""
 
-    def _estimate_wait(self, one_batch: bool) -> float:
-        """Seconds until there is room: a stream has room after the next batch, the queue when it has been served."""
+    def _estimate_wait(self, *, one_batch: bool) -> float:
+        """Return the seconds until there is room: after the next batch, or after all that is queued."""
         images = min(self.images, self.limit) if one_batch else self.images
         return min(max(images * (self.seconds_per_image or 0.0), SHORTEST), LONGEST)
 

@@ -13,7 +13,7 @@ from lmr.core.errors import LmrError
 from lmr.service.client.feeding.camera_feed import CameraFeed, FeedSummary
 from lmr.service.client.feeding.camera_sources import Say, open_source
 from lmr.service.client.service_client import Client
-from lmr.service.client.token_file import read_token_file
+from lmr.service.network import read_token_file
 
 TELL_SECONDS = 10.0  # between two lines of progress
 

@@ -8,11 +8,11 @@ import { askJson, NeedsToken, Refusal, streamPath } from "./feed.js";
 const ACTIONS = [
   { action: "reset", label: "Reset", title: "Forget everything: answer as the frozen model does, and begin again" },
   { action: "rollback", label: "Roll back", title: "Go back to the newest good snapshot" },
-  { action: "freeze", label: "Freeze", title: "Keep the present state and adapt no more" },
+  { action: "pause", label: "Pause", title: "Keep the present state and adapt no more" },
   { action: "resume", label: "Resume", title: "Adapt again" },
   { action: "undo", label: "Undo", title: "Undo the last rollback or reset, by the watch or by an operator" },
 ];
-const DONE = { reset: "was reset", rollback: "was rolled back", freeze: "is frozen", resume: "adapts again", undo: "is as it was before" };
+const DONE = { reset: "was reset", rollback: "was rolled back", pause: "is paused", resume: "adapts again", undo: "is as it was before" };
 
 export function makeDetail({ say, onToken, onClose }) {
   const charts = [
@@ -101,7 +101,7 @@ export function makeDetail({ say, onToken, onClose }) {
     find("snapshots").textContent = snapshots.length ? `Taken at step ${listed}.` : "None yet: one is taken after enough quiet steps.";
     find("history").replaceChildren(...events.slice(-20).reverse().map((event) => makeEvent(event)));
     find("history-box").hidden = events.length === 0;
-    const can = { freeze: status.adapts, resume: !status.adapts };
+    const can = { pause: status.adapts, resume: !status.adapts };
     buttons.forEach((button) => (button.disabled = can[button.dataset.action] === false));
   }
 

@@ -1,0 +1,164 @@
+"""Comparison with transformers: an independent implementation must give the same features.
+
+A folder in Hugging Face's form is read again by transformers itself, so that the reading is compared as well. Weights
+that transformers would not read correctly are handed over as lmr loaded them; that compares the arithmetic only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.models.backbone import Backbone
+from lmr.models.facts import ModelFormat
+from lmr.models.formats.export import build_transformers_clip
+from lmr.models.formats.locate import HF_WEIGHTS
+from lmr.models.naflex import PatchTower, unpack
+from lmr.models.tokenizers import read_tokenizer
+from lmr.models.towers.image import VisionTower
+from lmr.models.towers.text import TextTower
+from lmr.models.transformers_library import quiet_transformers
+
+
+class WeightsReader(Enum):
+    """Who read the weights that transformers ran. The values are for the screen; code compares the members."""
+
+    TRANSFORMERS = "which read the files itself"
+    LMR = "with the weights as loaded here"
+    LMR_AND_STEM = "with weights and stem as loaded"  # transformers has no stem, so ours runs in both
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class NotCompared(Enum):
+    """Why there is nothing to compare with. The values are for the screen; code compares the members."""
+
+    NO_TRANSFORMERS = "transformers is not installed"
+    NO_TOKENIZER = "the folder has no tokenizer that transformers can use"
+    OWN_TOWERS = "its towers are those of transformers, which would not read these weights by itself"
+    NO_MODEL = "transformers has no model of this kind"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The difference between our unit features and transformers', and who read the weights; or why there is none."""
+
+    image: float = float("nan")
+    text: float = float("nan")
+    reader: WeightsReader | None = None
+    reason: NotCompared | None = None
+
+    @property
+    def compared(self) -> bool:
+        """Whether the two differences were measured."""
+        return self.reason is None
+
+    def holds(self, tolerance: float) -> bool:
+        """Whether both differences were measured and lie within the tolerance."""
+        return self.compared and self.image <= tolerance and self.text <= tolerance
+
+
+def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequence[str]) -> Agreement:
+    """Largest difference of unit features [N, D] in float32, image side and text side. images [N, 3, H, W]."""
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        return Agreement(reason=NotCompared.NO_TRANSFORMERS)
+    side = backbone.text_side(list(texts))
+    tower = None if side is None else side.tower
+    folder = find_folder(backbone)
+    read, tokens, end = _encode_texts(backbone, tower, texts)
+    with torch.no_grad(), quiet_transformers():
+        seen = backbone.encoder(images)
+        if folder is not None:
+            model, reader = _read_folder(folder), WeightsReader.TRANSFORMERS
+            parts = _tokenize(texts, folder, tower) if _has_tokenizer(folder) else [tokens]
+            if any(ids is None for ids in parts):
+                return Agreement(reason=NotCompared.NO_TOKENIZER)
+            text = torch.cat([_take_features(model.get_text_features(ids)) for ids in parts])
+        elif isinstance(backbone.encoder, VisionTower) and isinstance(tower, TextTower):
+            model = build_transformers_clip(backbone.encoder, tower)
+            reader = WeightsReader.LMR if backbone.encoder.is_clip else WeightsReader.LMR_AND_STEM
+            words = model.text_model(input_ids=tokens).last_hidden_state
+            text = model.text_projection(words[torch.arange(len(words)), end])
+        elif backbone.model_facts.format is ModelFormat.SIGLIP:
+            return Agreement(reason=NotCompared.OWN_TOWERS)
+        else:
+            return Agreement(reason=NotCompared.NO_MODEL)
+        plain = images.float().cpu()
+        given = unpack(plain) if isinstance(backbone.encoder, PatchTower) else {"pixel_values": plain}
+        image = _take_features(model.get_image_features(**given))
+    return Agreement(_measure_gap(seen, image), _measure_gap(read, text), reader)
+
+
+def _encode_texts(
+    backbone: Backbone, tower: nn.Module | None, texts: Sequence[str]
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Our features, and the inputs of our text tower for them: token ids [N, L] and ends [N]."""
+    given: list[tuple[Tensor, ...]] = []
+    if not isinstance(tower, TextTower):
+        return backbone.encode_text(list(texts)), None, None
+    hook = tower.register_forward_pre_hook(lambda _, inputs: given.append(inputs))
+    try:
+        features = backbone.encode_text(list(texts))
+    finally:
+        hook.remove()
+    tokens, end = given[0]
+    return features, tokens.cpu(), end.cpu()
+
+
+def find_folder(backbone: Backbone) -> Path | None:
+    """The folder in Hugging Face's form from which transformers would read exactly the weights we loaded, if any."""
+    facts = backbone.model_facts
+    path = facts.weights
+    if path is None or not facts.is_huggingface or facts.unwrapped:
+        return None
+    chosen = next((name for name in HF_WEIGHTS if (path.parent / name).is_file()), None)
+    return path.parent if path.name == chosen and (path.parent / "config.json").is_file() else None
+
+
+def _read_folder(folder: Path) -> Any:
+    from transformers import AutoModel
+
+    model: Any = AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
+    return model.eval()
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "spiece.model"))
+
+
+def _tokenize(texts: Sequence[str], folder: Path, tower: nn.Module | None) -> list[Tensor]:
+    """Token ids from the folder's own tokenizer, of one text after the other.
+
+    Padded to the full length as in SigLIP's training; without padding for a causal tower, which would not see it.
+    """
+    from transformers import AutoConfig
+
+    length = AutoConfig.from_pretrained(str(folder), local_files_only=True).text_config.max_position_embeddings
+    tokenizer = read_tokenizer(folder)
+    padding = False if isinstance(tower, TextTower) else "max_length"
+    options = {"padding": padding, "truncation": True, "max_length": length, "return_tensors": "pt"}
+    return [tokenizer([text], **options)["input_ids"] for text in texts]
+
+
+def _take_features(answer: Any) -> Tensor:
+    """The projected features, which newer versions of transformers wrap."""
+    features: Tensor = answer if isinstance(answer, Tensor) else answer.pooler_output
+    return features
+
+
+def _measure_gap(ours: Tensor, theirs: Tensor) -> float:
+    one, other = (F.normalize(features.detach().float().cpu(), dim=-1) for features in (ours, theirs))
+    return float((one - other).abs().nan_to_num(nan=float("inf")).max())

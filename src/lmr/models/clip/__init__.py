@@ -1,1 +1,0 @@
-"""CLIP: its two towers, the block they share with its hand-written backward, and its tokenizer."""

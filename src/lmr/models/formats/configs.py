@@ -1,0 +1,481 @@
+"""The configuration files beside a CLIP model's weights: sizes and preprocessing; an unknown setting is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from lmr.core.errors import LmrError
+from lmr.models.catalog import OTHER_MODELS
+from lmr.models.facts import ModelFormat
+from lmr.models.preprocessing import (
+    DEVIATIONS,
+    MEANS,
+    OPENAI_MEAN,
+    OPENAI_STD,
+    Channels,
+    Interpolation,
+    Preprocessing,
+)
+from lmr.models.tokenizers import CLIP_END
+from lmr.models.towers.architectures import Sizes
+from lmr.models.towers.block import Activation
+from lmr.models.towers.image import VisionConfig
+from lmr.models.towers.text import TextConfig
+
+HF_CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
+
+# Hugging Face's names of activations.
+_ACTIVATIONS: dict[str, Activation] = {
+    "quick_gelu": "quick_gelu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+# open_clip's settings that do not change our features: of training, of other outputs, of unused parts.
+_UNUSED_SETTINGS = {
+    "patch_dropout",
+    "output_tokens",
+    "attn_pooler_queries",
+    "attn_pooler_heads",
+    "pos_embed_type",  # the positions are stored with the weights
+    "final_ln_after_pool",  # a norm of every token and the selection of one token commute
+    "pad_id",
+    "timm_model_pretrained",
+    "timm_pool",
+    "timm_proj",
+    "timm_proj_bias",
+    "timm_drop",
+    "timm_drop_path",
+    "hf_model_pretrained",
+    "hf_proj_type",
+    "hf_pooler_type",
+}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise LmrError(f"{str(path)!r} is not a readable JSON file: {error}") from error
+    if not isinstance(content, dict):
+        raise LmrError(f"Expected an object in {str(path)!r}, found {type(content).__name__}.")
+    return content
+
+
+def read_hf_sizes(path: Path) -> Sizes:
+    """The sizes in Hugging Face's config.json; missing entries have the defaults of transformers' CLIPConfig."""
+    return parse_hf_sizes(read_json(path), str(path))
+
+
+def parse_hf_sizes(config: Mapping[str, Any], origin: str) -> Sizes:
+    """The sizes in the content of a config.json."""
+    if config.get("model_type", "clip") != "clip" or not config.keys() & {"model_type", "vision_config"}:
+        raise LmrError(f"Expected the configuration of a CLIP model in {origin!r}, but it describes another model.")
+    features = _Part(config, origin).whole("projection_dim", 512)
+    image = _Part(_merge(config, "vision_config", origin), f"vision_config of {origin!r}")
+    words = _Part(_merge(config, "text_config", origin), f"text_config of {origin!r}")
+    if image.whole("num_channels", 3) != 3:
+        raise LmrError(f"{origin!r} describes images of {image.whole('num_channels', 3)} channels, not of 3.")
+    vision = VisionConfig(
+        resolution=image.whole("image_size", 224),
+        patch=image.whole("patch_size", 32),
+        width=image.whole("hidden_size", 768),
+        depth=image.whole("num_hidden_layers", 12),
+        heads=image.heads("hidden_size", 768, "num_attention_heads", 12),
+        features=features,
+        hidden=image.whole("intermediate_size", 3072),
+        activation=image.activation(),
+        eps=image.number("layer_norm_eps", 1e-5),
+    )
+    text = TextConfig(
+        context=words.whole("max_position_embeddings", 77),
+        vocabulary=words.whole("vocab_size", 49408),
+        width=words.whole("hidden_size", 512),
+        depth=words.whole("num_hidden_layers", 12),
+        heads=words.heads("hidden_size", 512, "num_attention_heads", 8),
+        features=features,
+        hidden=words.whole("intermediate_size", 2048),
+        activation=words.activation(),
+        eps=words.number("layer_norm_eps", 1e-5),
+    )
+    return vision, text
+
+
+def read_end_token(config: Mapping[str, Any], origin: str) -> int:
+    """The id of the token that ends a text, in the content of a config.json."""
+    end = _merge(config, "text_config", origin).get("eos_token_id", CLIP_END)
+    if not isinstance(end, int) or isinstance(end, bool) or end < 0:
+        raise LmrError(f"Expected the id of a token as eos_token_id in text_config of {origin!r}, got {end!r}.")
+    return end
+
+
+def read_open_clip_sizes(path: Path) -> Sizes:
+    """The sizes in open_clip's configuration; a setting that would change the features in an unknown way is refused."""
+    config = read_json(path)
+    config = config.get("model_cfg", config)
+    whole = _Part(config, repr(str(path)))
+    image, words = whole.part("vision_cfg"), whole.part("text_cfg")
+    for values, key, what in (
+        (config, "multimodal_cfg", "it is a CoCa model, with a text decoder"),
+        (image.values, "timm_model_name", "its image tower is a timm model"),
+        (words.values, "hf_model_name", "its text tower is a Hugging Face language model"),
+        (words.values, "hf_tokenizer_name", "its tokenizer is not CLIP's"),
+    ):
+        if values.get(key):
+            raise LmrError(f"{str(path)!r} describes a model that cannot be loaded: {what}. {OTHER_MODELS}")
+    if isinstance(image.values.get("layers"), list):
+        raise LmrError(
+            f"{str(path)!r} describes a model that cannot be loaded: its image tower is a ResNet. {OTHER_MODELS}"
+        )
+    whole.known = {"embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text", "output_dict"}
+    whole.known |= {"init_logit_scale", "init_logit_bias", "nonscalar_logit_scale", "cast_dtype"}
+    features, quick = whole.whole("embed_dim", 512), bool(config.get("quick_gelu"))
+    width, text_width = image.whole("width", 768), words.whole("width", 512)
+    vision = VisionConfig(
+        resolution=image.whole("image_size", 224),
+        patch=image.whole("patch_size", 16),
+        width=width,
+        depth=image.whole("layers", 12),
+        heads=max(1, width // image.whole("head_width", 64)),
+        features=features,
+        hidden=int(width * image.number("mlp_ratio", 4.0)),
+        activation=image.open_clip_activation(quick),
+        eps=image.open_clip_eps(),
+    )
+    text = TextConfig(
+        context=words.whole("context_length", 77),
+        vocabulary=words.whole("vocab_size", 49408),
+        width=text_width,
+        depth=words.whole("layers", 12),
+        heads=words.heads("width", 512, "heads", 8),
+        features=features,
+        hidden=int(text_width * words.number("mlp_ratio", 4.0)),
+        activation=words.open_clip_activation(quick),
+        eps=words.open_clip_eps(),
+    )
+    image.accept("pool_type", "tok")
+    words.accept("pool_type", "argmax")
+    words.accept("proj_type", "linear")
+    words.accept("eos_id", 2, CLIP_END)
+    for part in (whole, image, words):
+        part.refuse_unknown()
+    return vision, text
+
+
+def compare_sizes(one: Sizes, one_name: str, other: Sizes, other_name: str) -> None:
+    """Refuse two sources of the sizes that disagree."""
+    for side, mine, theirs in (("image", one[0], other[0]), ("text", one[1], other[1])):
+        for field in fields(mine):
+            a, b = getattr(mine, field.name), getattr(theirs, field.name)
+            if a != b:
+                raise LmrError(
+                    f"{one_name} and {other_name} disagree: {field.name} of the {side} tower is {a} in the first "
+                    f"and {b} in the second. Name the architecture that belongs to the weights, or omit it."
+                )
+
+
+def _merge(config: Mapping[str, Any], key: str, origin: str) -> dict[str, Any]:
+    """One tower's settings; early files hold them twice, and transformers prefers the second, ``..._dict``."""
+    merged: dict[str, Any] = {}
+    for name in (key, f"{key}_dict"):
+        values = config.get(name) or {}
+        if not isinstance(values, dict):
+            raise LmrError(f"Expected an object as {name} in {origin!r}, found {values!r}.")
+        merged |= values
+    return merged
+
+
+class _Part:
+    """Settings that record which of them were read, so that the others can be refused."""
+
+    def __init__(self, values: Any, where: str) -> None:
+        if not isinstance(values, dict):
+            raise LmrError(f"Expected an object with the sizes in {where}, found {values!r}.")
+        self.values, self.where = values, where
+        self.known: set[str] = set()
+
+    def part(self, key: str) -> _Part:
+        return _Part(self.values.get(key), f"{key} of {self.where}")
+
+    def whole(self, key: str, default: int) -> int:
+        """A whole number above 0, or a pair of equal ones (square images, square patches)."""
+        self.known.add(key)
+        value = self.values.get(key, default)
+        if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
+            value = value[0]
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**24:
+            raise LmrError(f"Expected a whole number above 0 as {key} in {self.where}, got {value!r}.")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        self.known.add(key)
+        value = self.values.get(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e6:
+            raise LmrError(f"Expected a number above 0 as {key} in {self.where}, got {value!r}.")
+        return float(value)
+
+    def heads(self, width_key: str, width: int, key: str, default: int) -> int:
+        heads, width = self.whole(key, default), self.whole(width_key, width)
+        if width % heads:
+            raise LmrError(f"Expected {key} in {self.where} to divide the width {width}, got {heads}.")
+        return heads
+
+    def activation(self) -> Activation:
+        name = self.values.get("hidden_act", "quick_gelu")
+        if name not in _ACTIVATIONS:
+            raise LmrError(f"Expected one of {', '.join(_ACTIVATIONS)} as hidden_act in {self.where}, got {name!r}.")
+        return _ACTIVATIONS[name]
+
+    def open_clip_activation(self, quick: bool) -> Activation:
+        """QuickGELU where the model says so, else GELU, which act_kwargs may ask to approximate."""
+        self.known.add("act_kwargs")
+        options = self.values.get("act_kwargs") or {}
+        if options == {"approximate": "tanh"} and not quick:
+            return "gelu_tanh"
+        if options not in ({}, {"approximate": "none"}):
+            raise LmrError(
+                f"{self.where} asks for an activation with {options!r}, which is not known here. {OTHER_MODELS}"
+            )
+        return "quick_gelu" if quick else "gelu"
+
+    def open_clip_eps(self) -> float:
+        self.known.add("norm_kwargs")
+        options = self.values.get("norm_kwargs") or {}
+        if not isinstance(options, dict) or set(options) - {"eps"}:
+            raise LmrError(f"{self.where} asks for norms with {options!r}, which are not known here. {OTHER_MODELS}")
+        return _Part(options, self.where).number("eps", 1e-5)
+
+    def accept(self, key: str, *values: Any) -> None:
+        """Accept a setting if it has one of these values."""
+        if self.values.get(key, values[0]) in values:
+            self.known.add(key)
+
+    def refuse_unknown(self) -> None:
+        """Refuse the first setting that was not read; false, null and empty settings have no effect."""
+        for key, value in self.values.items():
+            if key not in self.known and key not in _UNUSED_SETTINGS and value not in (None, False, {}, [], ""):
+                raise LmrError(f"{self.where} asks for {key}={value!r}, which is not known here. {OTHER_MODELS}")
+
+
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+_RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # PIL's codes of its filters
+HALF = (0.5, 0.5, 0.5)  # SigLIP's mean and deviation (Zhai et al. 2023): pixels from -1 to 1
+
+# Defaults of missing entries, by the beginning of the processor's name; from transformers.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "CLIP": {
+        "size": {"shortest_edge": 224},
+        "resample": 3,
+        "do_center_crop": True,
+        "image_mean": OPENAI_MEAN,
+        "image_std": OPENAI_STD,
+        "default_to_square": False,
+    },
+    "Siglip": {
+        "size": {"height": 224, "width": 224},
+        "resample": 3,
+        "do_center_crop": False,
+        "image_mean": HALF,
+        "image_std": HALF,
+        "default_to_square": False,
+    },
+}
+_DEMANDED = ("size", "resample", "image_mean", "image_std")  # of a processor whose defaults are unknown
+
+# Entries of preprocessor_config.json that do not change the values of the tensors.
+_UNUSED_STEPS = {
+    "image_processor_type",
+    "feature_extractor_type",
+    "processor_class",
+    "_valid_processor_keys",
+    "do_convert_rgb",  # images are always converted
+    "data_format",
+    "input_data_format",
+    "return_tensors",
+    "default_to_square",
+    "device",
+    "auto_map",
+    "transformers_version",
+}
+
+
+def openai_preprocessing(resolution: int) -> Preprocessing:
+    """The preprocessing of OpenAI's CLIP, which LAION's and DataComp's models share."""
+    return Preprocessing(resolution, OPENAI_MEAN, OPENAI_STD)
+
+
+def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tuple[Preprocessing, str | None]:
+    """The preprocessing of a model of this form in this folder, and the file that names it.
+
+    Without a file (None) the constants of the model's family are used.
+    """
+    if form in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP):
+        settings, name = find_settings(folder)
+        if name is not None:
+            return parse_preprocessing(settings, repr(str(folder / name)), form, resolution), name
+    if form is ModelFormat.OPEN_CLIP and (folder / OPEN_CLIP_CONFIG).is_file():
+        path = folder / OPEN_CLIP_CONFIG
+        config = read_json(path)
+        if config.get("preprocess_cfg"):
+            return _read_open_clip(config["preprocess_cfg"], repr(str(path)), resolution), OPEN_CLIP_CONFIG
+    if form is ModelFormat.SIGLIP:
+        return Preprocessing(resolution, HALF, HALF, resize="squash"), None
+    return openai_preprocessing(resolution), None
+
+
+def find_settings(folder: Path) -> tuple[Any, str | None]:
+    """The settings of Hugging Face's image processor in this folder, and the file that holds them (None without)."""
+    if (folder / PREPROCESSOR).is_file():
+        return read_json(folder / PREPROCESSOR), PREPROCESSOR
+    config = read_json(folder / PROCESSOR) if (folder / PROCESSOR).is_file() else {}
+    return (config["image_processor"], PROCESSOR) if "image_processor" in config else ({}, None)
+
+
+def describe_preprocessing(preprocessing: Preprocessing, family: str) -> dict[str, Any]:
+    """The same as Hugging Face's settings, with nothing left to defaults; ``family`` is "CLIP" or "Siglip"."""
+    side = preprocessing.resolution
+    square, short = {"height": side, "width": side}, preprocessing.resize == "short"
+    return {
+        "image_processor_type": f"{family}ImageProcessor",
+        "processor_class": f"{family}Processor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": side} if short else square,
+        "resample": next(code for code, name in _RESAMPLE.items() if name == preprocessing.interpolation),
+        "do_center_crop": short,
+        "crop_size": square,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
+    }
+
+
+def parse_preprocessing(config: Any, where: str, form: ModelFormat, resolution: int) -> Preprocessing:
+    """The preprocessing in the settings of Hugging Face's image processor; missing ones have its type's defaults."""
+    model = "Siglip" if form is ModelFormat.SIGLIP else "CLIP"
+    config = _fill_in(check_object(config, where), where, model)
+    interpolation = check_steps(config, {"size", "do_center_crop", "crop_size"}, where)
+    size, cut, crop = config["size"], config["do_center_crop"] is True, config.get("crop_size", resolution)
+    one_side = isinstance(size, int) and not config["default_to_square"]
+    short = size if one_side else size.get("shortest_edge") if isinstance(size, dict) else None
+    if short == resolution and cut and _read_square(crop) == resolution:
+        resize = "short"
+    elif not one_side and _read_square(size) == resolution and (not cut or _read_square(crop) == resolution):
+        resize = "squash"
+    else:
+        raise LmrError(
+            f"Expected {where} to scale the short side to {resolution} pixels and crop the centre, or to scale both "
+            f"sides to {resolution}, the model's resolution; got size {size!r}, do_center_crop "
+            f"{config['do_center_crop']!r} and crop_size {crop!r}."
+        )
+    return _build(resolution, config["image_mean"], config["image_std"], resize, interpolation, where)
+
+
+def check_steps(config: dict[str, Any], sizes: set[str], where: str) -> Interpolation:
+    """Check the steps of an image processor, whose sizes are in the entries ``sizes``; the filter that it resizes with.
+
+    ``resample`` must be there.
+    """
+    known = {"do_resize", "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"}
+    _refuse_unknown(config, known | sizes | _UNUSED_STEPS, where)
+    for step in ("do_resize", "do_rescale", "do_normalize"):
+        if config.get(step, True) is not True:
+            raise LmrError(f"Expected {step} to be true in {where}, got {config[step]!r}; the model needs this step.")
+    factor = config.get("rescale_factor", 1 / 255)
+    if not isinstance(factor, float) or not abs(factor * 255 - 1) <= 1e-3:
+        raise LmrError(f"Expected 1/255 as rescale_factor in {where}, got {factor!r}.")
+    if config["resample"] not in tuple(_RESAMPLE):
+        raise LmrError(f"Expected resample 3 (bicubic) or 2 (bilinear) in {where}, got {config['resample']!r}.")
+    return _RESAMPLE[config["resample"]]
+
+
+def read_channels(mean: Any, std: Any, where: str) -> tuple[Channels, Channels]:
+    """Mean and standard deviation of the three channels, checked."""
+    for name, values, (low, high) in (("mean", mean, MEANS), ("std", std, DEVIATIONS)):
+        whole = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
+        if not whole or len(values) != 3 or not all(low <= value <= high for value in values):
+            raise LmrError(f"Expected three numbers from {low:g} to {high:g} as {name} in {where}, got {values!r}.")
+    (r, g, b), (x, y, z) = map(float, mean), map(float, std)
+    return (r, g, b), (x, y, z)
+
+
+def check_object(config: Any, where: str) -> dict[str, Any]:
+    """Settings that are an object of JSON."""
+    if not isinstance(config, dict):
+        raise LmrError(f"Expected an object with the preprocessing in {where}, found {config!r}.")
+    return config
+
+
+def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
+    """The settings with defaults for missing ones; a processor of an unknown type must name them all."""
+    kind = config.get("image_processor_type") or config.get("feature_extractor_type") or model
+    for begin, defaults in _DEFAULTS.items():
+        if isinstance(kind, str) and kind.startswith(begin):
+            return defaults | config
+    missing = [key for key in _DEMANDED if key not in config]
+    if missing:
+        raise LmrError(
+            f"{where} is written for {kind!r}, whose defaults are unknown, and it lacks "
+            f"{', '.join(missing)}. Add these entries."
+        )
+    return {"do_center_crop": False, "default_to_square": True} | config
+
+
+def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:
+    """open_clip's preprocess_cfg."""
+    config = check_object(config, where)
+    known = {
+        "size",
+        "mode",
+        "mean",
+        "std",
+        "interpolation",
+        "resize_mode",
+        "fill_color",
+    }  # fill_color is used by "longest" only
+    _refuse_unknown(config, known, where)
+    size = config.get("size", resolution)
+    if _read_square(size) != resolution:
+        raise LmrError(f"Expected the model's {resolution} pixels as size in {where}, got {size!r}.")
+    if config.get("mode", "RGB") != "RGB":
+        raise LmrError(f"Expected images in RGB in {where}, got mode {config['mode']!r}.")
+    mode = config.get("resize_mode") or "shortest"
+    if mode not in ("shortest", "squash"):
+        raise LmrError(f"Expected 'shortest' or 'squash' as resize_mode in {where}, got {mode!r}.")
+    filters = {"bicubic": "bicubic", "random": "bicubic", "bilinear": "bilinear"}  # random is for training only
+    name = config.get("interpolation") or "bicubic"
+    if name not in filters:
+        raise LmrError(f"Expected 'bicubic' or 'bilinear' as interpolation in {where}, got {name!r}.")
+    resize = "squash" if mode == "squash" else "short"
+    mean, std = config.get("mean", OPENAI_MEAN), config.get("std", OPENAI_STD)
+    return _build(resolution, mean, std, resize, filters[name], where)
+
+
+def _build(resolution: int, mean: Any, std: Any, resize: Any, interpolation: Any, where: str) -> Preprocessing:
+    return Preprocessing(resolution, *read_channels(mean, std, where), resize=resize, interpolation=interpolation)
+
+
+def _read_square(size: Any) -> int | None:
+    """The edge of a square size in any of its spellings: 224, [224, 224], {"height": 224, "width": 224}."""
+    if isinstance(size, dict):
+        size = [size.get("height"), size.get("width")]
+    if isinstance(size, list) and len(size) == 2 and size[0] == size[1]:
+        size = size[0]
+    return size if isinstance(size, int) else None
+
+
+def _refuse_unknown(config: dict[str, Any], known: Iterable[str], where: str) -> None:
+    for key, value in config.items():
+        if key not in known and value not in (None, False, {}, []):
+            raise LmrError(
+                f"{where} asks for {key}={value!r}, which is unknown here, so the model would get other inputs than in "
+                "training. Remove the entry if it has no effect."
+            )

@@ -1,0 +1,373 @@
+"""Tokenizers: CLIP's byte-pair encoding, those of transformers, and the words of the embedded models."""
+
+from __future__ import annotations
+
+import gzip
+import html
+import re
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lmr.core.errors import LmrError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+import difflib
+import hashlib
+import json
+from typing import Any
+
+from lmr.models.transformers_library import import_transformers, quiet_transformers
+
+MERGES = Path(__file__).with_name("assets") / "clip_merges.txt.gz"  # source and licence: clip_merges.LICENSE.txt
+MERGE_COUNT = 48_894
+CLIP_START, CLIP_END = (
+    49_406,
+    49_407,
+)  # after 256 bytes, 256 bytes that end a word, and the merges
+SPECIAL = ("<|startoftext|>", "<|endoftext|>")
+
+# CLIP splits a cleaned text into contractions, words, single digits and runs of anything else (Radford et al. 2021,
+# simple_tokenizer.py); the special texts are split off before that.
+PIECES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
+
+
+class ClipTokenizer:
+    """Texts to the ids CLIP was trained on.
+
+    Text is cleaned as in OpenAI's code: ftfy repairs it (straight quotes, broken encodings), HTML entities are
+    resolved, white space is collapsed, letters are lower-cased. A text longer than the context is cut and keeps its
+    end token.
+    """
+
+    def __init__(self, context: int = 77) -> None:
+        if not isinstance(context, int) or context < 2:
+            raise LmrError(f"Expected a context of at least two tokens (77 for CLIP), got {context!r}.")
+        self.context = context
+
+    def __call__(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Ids int64 [N, longest], zero after the end, and the position [N] of each text's end token.
+
+        The set is cut to its longest text: the text tower is causal, so tokens after the end cannot change a feature.
+        """
+        texts = check_texts(texts)
+        encoder = build_encoder()  # text by text: batches start threads, and a later fork would warn about them
+        rows = [[CLIP_START, *encoder.encode(clean(text)).ids[: self.context - 2], CLIP_END] for text in texts]
+        longest = max(map(len, rows))
+        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        # CLIP takes the feature of the first end token, also where a text contains "<|endoftext|>" itself.
+        return tokens, torch.tensor([row.index(CLIP_END) for row in rows])
+
+
+def check_texts(texts: Sequence[str]) -> list[str]:
+    """The texts as a list; anything else is refused."""
+    if isinstance(texts, str):
+        raise LmrError(f"Expected a list of texts, got the single text {texts[:50]!r}; put it in a list.")
+    texts = list(texts)
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise LmrError(f"Expected at least one text to encode and nothing but texts, got {texts[:5]}.")
+    return texts
+
+
+def clean(text: str) -> str:
+    """The text as CLIP reads it: repaired, without HTML entities, with single spaces, in lower case."""
+    import ftfy
+
+    text = html.unescape(html.unescape(ftfy.fix_text(text)))  # twice: captions from the web are often escaped twice
+    return re.sub(r"\s+", " ", text).strip().lower()
+
+
+@cache
+def build_encoder() -> Tokenizer:
+    """The byte-pair encoder without special tokens around a text, built once per process (about 0.2 s)."""
+    from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+
+    merges = read_merges()
+    vocabulary = {word: number for number, word in enumerate((*list_words(), *SPECIAL))}
+    encoder = Tokenizer(models.BPE(vocabulary, merges, end_of_word_suffix="</w>"))
+    split = pre_tokenizers.Split(Regex(PIECES), behavior="removed", invert=True)
+    spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    encoder.pre_tokenizer = pre_tokenizers.Sequence([split, spell])
+    encoder.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in SPECIAL])
+    return encoder
+
+
+def read_merges() -> list[tuple[str, str]]:
+    """The merges in their order; a damaged file is refused."""
+    try:
+        lines = gzip.decompress(MERGES.read_bytes()).decode().splitlines()
+        merges = [(left, right) for left, right in (line.split(" ") for line in lines)]
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise LmrError(f"{str(MERGES)!r} does not hold CLIP's merges; reinstall lmr. ({error})") from error
+    if len(merges) != MERGE_COUNT:
+        raise LmrError(f"{str(MERGES)!r} holds {len(merges)} merges instead of {MERGE_COUNT}; reinstall lmr.")
+    return merges
+
+
+def list_words() -> list[str]:
+    """The vocabulary in the order of its ids, without the two special tokens: bytes, bytes that end a word, merges."""
+    symbols = list_byte_symbols()
+    return [*symbols, *(symbol + "</w>" for symbol in symbols), *(left + right for left, right in read_merges())]
+
+
+def list_byte_symbols() -> list[str]:
+    """One visible character per byte, in the order of CLIP's ids: printable Latin-1 first, then the other bytes.
+
+    Printable bytes stand for themselves; the others take the characters from U+0100 on (GPT-2's alphabet).
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = 256 - len(printable)
+    return [chr(byte) for byte in printable] + [chr(256 + number) for number in range(others)]
+
+
+TOKENIZER_JSON, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
+_OTHER_VOCABULARIES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.txt")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether there is a file with a vocabulary."""
+    names = (TOKENIZER_JSON, VOCABULARY_FILE, MERGES_FILE, *_OTHER_VOCABULARIES)
+    return any((folder / name).is_file() for name in names)
+
+
+def find_foreign_tokenizer(folder: Path) -> str | None:
+    """The name of the file that shows that this folder's tokenizer is not CLIP's; None where it is, or has no files.
+
+    Vocabulary and merges are compared; the tokens that begin and end a text may be stored in any of the files.
+    """
+    checks = ((TOKENIZER_JSON, is_clip_json), (VOCABULARY_FILE, _is_clip_vocabulary), (MERGES_FILE, _is_clip_merges))
+    present = [(name, check) for name, check in checks if (folder / name).is_file()]
+    for name, check in present:
+        try:
+            same = check((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            same = False  # a file that cannot be read is not known to be CLIP's
+        if not same:
+            return name
+    if present:
+        return None
+    other = next((name for name in _OTHER_VOCABULARIES if (folder / name).is_file()), None)
+    return other or (TOKENIZER_CONFIG if _names_other_class(folder / TOKENIZER_CONFIG) else None)
+
+
+def is_clip_json(text: str) -> bool:
+    """The file of the tokenizers library; its merges are pairs, in early files texts with a space."""
+    content = json.loads(text)
+    model = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(model, dict) or not isinstance(model.get("merges"), list):
+        return False
+    merges = [" ".join(map(str, pair)) if isinstance(pair, list) else pair for pair in model["merges"]]
+    return _is_same_vocabulary(model.get("vocab")) and merges == [" ".join(pair) for pair in read_merges()]
+
+
+def _is_clip_vocabulary(text: str) -> bool:
+    return _is_same_vocabulary(json.loads(text))
+
+
+def _is_clip_merges(text: str) -> bool:
+    """One merge a line, after a line with the version of the format."""
+    lines = [line for line in text.split("\n") if line and not line.startswith("#version")]
+    return lines == [" ".join(pair) for pair in read_merges()]
+
+
+def _is_same_vocabulary(vocabulary: Any) -> bool:
+    """Whether these ids are CLIP's, the two special tokens aside."""
+    if not isinstance(vocabulary, dict) or not all(isinstance(number, int) for number in vocabulary.values()):
+        return False
+    own = {word: number for word, number in vocabulary.items() if number < CLIP_START}
+    return own == {word: number for number, word in enumerate(list_words())}
+
+
+def _names_other_class(path: Path) -> bool:
+    """Whether a tokenizer's settings name a class that is not CLIP's."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    kind = content.get("tokenizer_class") if isinstance(content, dict) else None
+    return isinstance(kind, str) and not kind.startswith("CLIPTokenizer")
+
+
+HIGHEST = 2  # as the id of the end token: "the highest id of a text", in configurations of early versions
+
+
+class TransformersTokenizer:
+    """Texts to the ids of a tokenizer of transformers, and where each text ends, as CLIP's text tower needs them."""
+
+    def __init__(self, tokenizer: Any, name: str, *, context: int, vocabulary: int, end: int) -> None:
+        self.tokenizer, self.name = tokenizer, name
+        self.context, self.vocabulary, self.end = context, vocabulary, end
+        self.digest = digest_tokenizer(tokenizer)
+
+    def __call__(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Ids int64 [N, longest], zero after each text, and the position [N] of each text's end token.
+
+        The end is found as transformers' CLIP does: the first place of the configuration's end token, or of the highest
+        id where that is 2. Texts are read one by one and without padding, which a causal tower does not see.
+        """
+        rows = [self._read(text) for text in check_texts(texts)]
+        longest = max(map(len, rows))
+        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        return tokens, torch.tensor([self._find_end(row) for row in rows])
+
+    def _read(self, text: str) -> list[int]:
+        with quiet_transformers():
+            row = [int(token) for token in self.tokenizer(text, truncation=True, max_length=self.context)["input_ids"]]
+        if not row or max(row) >= self.vocabulary:
+            came = f"the token {max(row)}" if row else "no tokens"
+            raise LmrError(
+                f"The tokenizer of {self.name!r} gives {came} for {text!r:.60}, but the model knows {self.vocabulary} "
+                "tokens; the tokenizer belongs to another model."
+            )
+        return row
+
+    def _find_end(self, row: list[int]) -> int:
+        end = max(row) if self.end == HIGHEST else self.end
+        if end not in row:
+            raise LmrError(
+                f"The tokenizer of {self.name!r} does not end texts with the token {end}, as the model's configuration "
+                "says; the tokenizer belongs to another model."
+            )
+        return row.index(end)
+
+
+class PaddedTokenizer:
+    """Texts to the ids of a tokenizer of transformers, padded to the full context as in SigLIP's training."""
+
+    def __init__(self, tokenizer: Any, name: str, context: int, vocabulary: int) -> None:
+        self.tokenizer, self.name, self.context, self.vocabulary = tokenizer, name, context, vocabulary
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Return ids int64 [N, context]: SigLIP reads its feature from the last position."""
+        texts = check_texts(texts)
+        if type(self.tokenizer).__name__ != "SiglipTokenizer":  # which lower-cases where its model needs it
+            texts = [text.lower() for text in texts]  # SigLIP 2 was trained on lower case; Gemma's tokens have both
+        options = {"padding": "max_length", "truncation": True, "max_length": self.context, "return_tensors": "pt"}
+        tokens: Tensor = self.tokenizer(texts, **options)["input_ids"]  # no mask: padding was attended to in training
+        if int(tokens.max()) >= self.vocabulary:
+            raise LmrError(
+                f"The tokenizer of {self.name!r} gives the token {int(tokens.max())}, but the model knows only "
+                f"{self.vocabulary} tokens; the tokenizer belongs to another model."
+            )
+        return tokens
+
+
+def read_tokenizer(folder: Path, expected: str = "tokenizer.json with tokenizer_config.json") -> Any:
+    """The tokenizer that transformers reads from a folder: its files alone, never code."""
+    purpose = f"The tokenizer in {str(folder)!r}, which is not CLIP's,"
+    transformers = import_transformers(purpose)
+    options = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with quiet_transformers():
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(folder), **options)
+    except ImportError as error:  # transformers asks for a package that this kind of tokenizer needs
+        raise LmrError(f"{purpose} needs more packages; install them with: pip install 'lmr[siglip]'") from error
+    except Exception as error:  # the tokenizers library raises bare exceptions
+        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise LmrError(f"Cannot read the tokenizer in {str(folder)!r} ({reason}); expected {expected}.") from error
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # transformers makes one up without a file
+        raise LmrError(f"The tokenizer in {str(folder)!r} has no vocabulary; expected {expected}.")
+    return tokenizer
+
+
+def digest_tokenizer(tokenizer: Any) -> str:
+    """A digest of what decides the ids of a tokenizer: its class, its vocabulary, and its rules where it tells them."""
+    rules = describe_rules(tokenizer) or ""
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.sha256(f"{type(tokenizer).__name__} {vocabulary} {rules}".encode()).hexdigest()
+
+
+def describe_rules(tokenizer: Any) -> str | None:
+    """The content of a tokenizer.json, for tokenizers of the tokenizers library; None for others.
+
+    Without padding and truncation, which every call sets anew.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    content = json.loads(backend.to_str())
+    return json.dumps({key: value for key, value in content.items() if key not in ("padding", "truncation")})
+
+
+def name_tokenizer(tokenizer: Any) -> str:
+    """Class and size of a tokenizer, for the screen."""
+    return f"{type(tokenizer).__name__}, {len(tokenizer)} tokens"
+
+
+PAD, START, END = "<pad>", "<start>", "<end>"  # the first three words of every vocabulary
+
+
+class WordTokenizer:
+    """Texts to the ids of their words. A word outside the vocabulary is an error, never dropped.
+
+    With ``names``, the model knows just these class names: the words of a text that occur in names must be one of them,
+    and all other words are those around a name. So "fish" is refused where only "aquarium fish" was learnt.
+    """
+
+    def __init__(self, model: str, words: Sequence[str], names: Sequence[str] = ()) -> None:
+        self.model, self.words, self.names = model, tuple(words), tuple(names)
+        self._ids = {word: number for number, word in enumerate(self.words)}
+        self._of_names = {word for name in names for word in name.split()}
+        self.around = tuple(w for w in self.words if not w.startswith("<") and w not in self._of_names)
+
+    def __call__(self, texts: Sequence[str], context: int) -> tuple[Tensor, Tensor]:
+        """Words to ids: int64 [N, longest text] padded with 0, and the position [N] of each end token.
+
+        The set is cut to its longest text: the text tower is causal, so tokens after the end cannot change a feature.
+        """
+        rows = [[self._ids[START], *self._read(text), self._ids[END]] for text in texts]
+        if not rows:
+            raise LmrError("Expected at least one text to encode, got an empty list.")
+        longest = max(map(len, rows))
+        if longest > context:
+            text = next(t for t, row in zip(texts, rows, strict=True) if len(row) == longest)
+            raise LmrError(
+                f"The text {text!r} has {longest - 2} words; the {self.model} model reads at most {context - 2}."
+            )
+        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        return tokens, torch.tensor([len(row) - 1 for row in rows])
+
+    def _read(self, text: str) -> list[int]:
+        words = split_words(text)
+        for word in words:
+            if word not in self._ids:
+                raise LmrError(
+                    f"The {self.model} model does not know the word {word!r} in {text!r}.{self._describe(word)}"
+                )
+        name = " ".join(word for word in words if word in self._of_names)
+        if self.names and name not in self.names:
+            lack = f"knows no class {name!r}, as in {text!r}" if name else f"needs a class name in {text!r}"
+            raise LmrError(f"The {self.model} model {lack}.{self._describe(name)}")
+        return [self._ids[word] for word in words]
+
+    def _describe(self, word: str) -> str:
+        """What could have been meant, and what there is."""
+        if not self.names:
+            near = difflib.get_close_matches(word, [w for w in self.around if len(w) > 2], n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            return f"{hint} Its vocabulary: {', '.join(self.around)}."
+        near = self.find_near(word)
+        hint = f" Near ones: {', '.join(near)}." if near else ""
+        return (
+            f"{hint} It knows {len(self.names)} class names and {len(self.around)} words around them; 'lmr doctor "
+            f"{self.model}' lists both. For other words load a CLIP model, such as ViT-B-16."
+        )
+
+    def find_near(self, words: str, count: int = 6) -> list[str]:
+        """Names that share a word with these words, then names that are spelt alike."""
+        sharing = [name for name in self.names if set(name.split()) & set(words.split())]
+        alike = difflib.get_close_matches(words, self.names, n=count, cutoff=0.55)
+        inside = [name for name in self.names if len(words) > 3 and (words in name or name in words)]
+        return list(dict.fromkeys([*sharing, *inside, *alike]))[:count]
+
+
+def split_words(text: str) -> list[str]:
+    """Lower-case words; punctuation, underscores and hyphens separate them."""
+    return re.findall(r"[^\W_]+", text.lower())

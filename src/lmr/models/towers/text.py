@@ -1,0 +1,132 @@
+"""CLIP's text tower. It is causal, so tokens after the end of a text cannot influence its feature.
+
+For the same reason a common beginning of several texts has the same activations in all of them: ``encode_after``
+computes it once, with gradient, and of each text only the tokens after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.locks import hold
+from lmr.core.norms import RowNorm
+from lmr.models.towers.block import Activation, Block
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """Sizes of a text tower."""
+
+    context: int = 77
+    vocabulary: int = 49408
+    width: int = 512
+    depth: int = 12
+    heads: int = 8
+    features: int = 512
+    hidden: int = 2048
+    activation: Activation = "quick_gelu"
+    eps: float = 1e-5
+
+
+class TextTower(nn.Module):
+    """Token ids [B, L] to features [B, features]; ``end`` [B] is where each text ends, L at most the context.
+
+    Ids after the end are ignored, so a set of texts may be cut to the longest one.
+    """
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.config = config
+        self.words = nn.Embedding(config.vocabulary, width)
+        self.positions = nn.Parameter(torch.randn(config.context, width) * 0.01)
+        self.blocks = nn.Sequential(
+            *(
+                Block(
+                    width,
+                    config.heads,
+                    causal=True,
+                    hidden=config.hidden,
+                    activation=config.activation,
+                    eps=config.eps,
+                )
+                for _ in range(config.depth)
+            )
+        )
+        self.ln_final = RowNorm(width, eps=config.eps)
+        self.projection = nn.Parameter(torch.randn(width, config.features) * width**-0.5)
+        nn.init.normal_(self.words.weight, std=0.02)
+
+    def forward(self, tokens: Tensor, end: Tensor) -> Tensor:
+        """Features [B, features], not normalised."""
+        with hold(self):  # its norms serve one thread at a time
+            x = self.words(tokens) + self.positions[: tokens.shape[1]]
+            x = self.blocks(x)
+            x = x[torch.arange(len(x), device=x.device), end]
+            features: Tensor = self.ln_final(x) @ self.projection
+        return features
+
+
+def encode_after(tower: TextTower, prefix: Tensor, tokens: Tensor, end: Tensor) -> Tensor:
+    """Features [k, features] of texts that begin with the vectors ``prefix`` [P, w] and go on with ``tokens`` [k, S].
+
+    ``end`` [k] is where each text ends, counted from the first of its own tokens.
+    """
+    begun, length = len(prefix), tokens.shape[1]
+    seen = torch.ones(length, begun + length, dtype=torch.bool, device=prefix.device).tril(begun)
+    with hold(tower):  # its norms serve one thread at a time
+        head = (prefix + tower.positions[:begun]).unsqueeze(0)
+        x = tower.words(tokens) + tower.positions[begun : begun + length]
+        *early, last = (cast(Block, block) for block in tower.blocks)
+        for block in early:
+            head, x = _run_block(block, head, x, seen)
+        x = _run_last(last, head, x, seen[end].unsqueeze(1), end)
+        features: Tensor = tower.ln_final(x) @ tower.projection
+    return features
+
+
+def _run_block(block: Block, head: Tensor, x: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """A block on the common beginning [1, P, w] and on the tokens after it [k, S, w]."""
+    own, rest = (_split_heads(block, block.qkv(block.ln_1(part))) for part in (head, x))
+    mixed = F.scaled_dot_product_attention(own[0], own[1], own[2], is_causal=True)
+    after = _attend(rest[0], own, rest, seen)
+    return _finish(block, head, mixed), _finish(block, x, after)
+
+
+def _run_last(block: Block, head: Tensor, x: Tensor, seen: Tensor, end: Tensor) -> Tensor:
+    """The last block at the end of each text: [k, w]."""
+    width = x.shape[-1]
+    own, h = _split_heads(block, block.qkv(block.ln_1(head))), block.ln_1(x)
+    rows = torch.arange(len(x), device=x.device)
+    weight, bias = block.qkv.weight, block.qkv.bias
+    asked = F.linear(h[rows, end].unsqueeze(1), weight[:width], bias[:width])
+    q, k, v = _split_heads(block, asked, F.linear(h, weight[width:], bias[width:]))
+    after = _attend(q, own, (q, k, v), seen.unsqueeze(1))
+    return _finish(block, x[rows, end].unsqueeze(1), after).squeeze(1)
+
+
+def _attend(q: Tensor, own: tuple[Tensor, ...], rest: tuple[Tensor, ...], seen: Tensor) -> Tensor:
+    """Attention of queries [k, h, S, d] to the keys and values of the beginning and of their own text."""
+    keys, values = (
+        torch.cat([common.expand(len(each), -1, -1, -1), each], 2)
+        for common, each in zip(own[1:], rest[1:], strict=True)
+    )
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
+
+
+def _split_heads(block: Block, *projected: Tensor) -> tuple[Tensor, ...]:
+    """Queries, keys and values [n, h, L, d] from one tensor of all three, or from queries and the other two."""
+    parts = projected[0].chunk(3, -1) if len(projected) == 1 else (projected[0], *projected[1].chunk(2, -1))
+    return tuple(part.reshape(*part.shape[:2], block.heads, -1).transpose(1, 2) for part in parts)
+
+
+def _finish(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
+    """The rest of a block after its attention."""
+    x = x + block.out(mixed.transpose(1, 2).flatten(2))
+    out: Tensor = x + block.mlp(block.ln_2(x))
+    return out

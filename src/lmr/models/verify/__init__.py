@@ -1,1 +1,0 @@
-"""What a loaded model is compared with: transformers, and published accuracies."""

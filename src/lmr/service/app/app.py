@@ -1,0 +1,71 @@
+"""make_app: the service as an ASGI app.
+
+A request passes uvicorn (``server``), the ``gate``, and a route (``routes``, ``events`` or ``inference``). Images go on
+through ``steps``, which reads the body (``request``), decodes it (``images``) and waits for the engine's answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+from starlette.staticfiles import StaticFiles
+
+from lmr.service.app import events, inference, routes
+from lmr.service.app.errors import add_error_handlers
+from lmr.service.app.gate import ASSETS, Gate
+from lmr.service.app.images import Preprocess
+from lmr.service.app.service import LiveService
+from lmr.service.engine.engine import Engine
+from lmr.service.page import ASSETS_FOLDER
+from lmr.version import __version__
+
+_DESCRIPTION = """\
+Each stream of images has an adaptive state of its own. A request with images is one step of its stream: it adapts on
+them and answers them. Errors have one form, {"error": {"code": ..., "message": ...}}.
+With a token, send the header "Authorization: Bearer TOKEN"."""
+
+
+def make_app(engine: Engine, preprocess: Preprocess, model: str, *, token: str | None = None) -> FastAPI:
+    """Return an app that serves a started engine. ``preprocess`` is that of the backbone, ``model`` its name.
+
+    Without ``token`` only requests to localhost are answered.
+    """
+    service = LiveService(engine.settings)
+    service.install(engine, preprocess, model)
+    return make_service_app(service, token=token)
+
+
+def make_service_app(service: LiveService, *, token: str | None = None) -> FastAPI:
+    """Return an app around a service, which may still be loading its model."""
+    app = FastAPI(
+        title="lmr serve", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None,
+        lifespan=_follow_events,
+    )  # fmt: skip
+    app.state.service = service
+    for module in (routes, events, inference):
+        app.include_router(module.router)
+    app.mount(ASSETS.rstrip("/"), StaticFiles(directory=ASSETS_FOLDER), name="assets")
+    add_error_handlers(app)
+    app.add_middleware(Gate, service=service, token=token)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _follow_events(app: FastAPI) -> AsyncIterator[None]:
+    """Count and log events as they happen, while the app runs."""
+    service: LiveService = app.state.service
+
+    async def follow() -> None:
+        while True:
+            service.note_events()
+            await asyncio.sleep(1.0)
+
+    task = asyncio.create_task(follow())
+    yield
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    service.close()

@@ -1,0 +1,135 @@
+"""Errors over HTTP: one JSON form for all of them, and the status of each reason for a refusal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from lmr.core.errors import LmrError
+from lmr.service.engine.requests import (
+    CannotDo,
+    ComputeFailed,
+    DeadlinePassed,
+    KeyInFlight,
+    KeyReused,
+    NotReady,
+    QueueFull,
+    Refused,
+    StoreFailed,
+    StreamMoved,
+    UnknownStream,
+)
+
+_REASONS: dict[type[Refused], tuple[int, str]] = {
+    UnknownStream: (404, "unknown_stream"),
+    KeyInFlight: (409, "key_in_flight"),
+    CannotDo: (409, "cannot_do"),
+    StreamMoved: (409, "stream_moved"),
+    KeyReused: (422, "key_reused"),
+    QueueFull: (429, "queue_full"),
+    ComputeFailed: (500, "internal"),
+    NotReady: (503, "not_ready"),
+    StoreFailed: (503, "store_failed"),
+    DeadlinePassed: (504, "deadline_passed"),
+}
+_DESCRIPTIONS = {  # for the description of the API
+    400: "The request is malformed.",
+    401: "The token is missing or wrong.",
+    404: "There is no such stream.",
+    409: "A request with this key is being served; or the stream has moved to another replica, and the request can be "
+    "sent again; or this cannot be done now.",
+    413: "The body, the number of images or an image is too large.",
+    415: "Not a JPEG, PNG or WebP image.",
+    422: "No image can be read, or the key belongs to another body; or a state or labels do not fit.",
+    429: "The queue is full; Retry-After says when to try again.",
+    503: "The service is loading or draining, or its store cannot be written.",
+    504: "The deadline passed in the queue; nothing was adapted.",
+}
+_CLIENT_GONE = 499  # the status in logs and metrics of a request whose client has gone; nobody receives it
+
+
+class ErrorDetail(BaseModel):
+    """``code`` is for programs, ``message`` a sentence for people."""
+
+    code: str
+    message: str
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer that is an error."""
+
+    error: ErrorDetail
+
+
+class HttpProblem(Exception):
+    """Ends a request with an HTTP status, a code for programs and a sentence for people."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.headers = status, code, message, dict(headers or {})
+
+    def to_response(self, path: str) -> JSONResponse:
+        """Return the answer to a request for ``path``; in the inference protocol an error is a text."""
+        error = {"code": self.code, "message": self.message}
+        body = {"error": self.message, "code": self.code} if path.startswith("/v2") else {"error": error}
+        return JSONResponse(body, self.status, self.headers)
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer."""
+
+
+def explain_refusal(error: LmrError) -> HttpProblem:
+    """Return the problem for an error of the engine; an LmrError of no listed kind is about unusable content."""
+    status, code = next((found for kind, found in _REASONS.items() if isinstance(error, kind)), (422, "not_usable"))
+    headers = {}
+    if isinstance(error, QueueFull):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    elif status == 503:
+        headers["Retry-After"] = "5"
+    return HttpProblem(status, code, str(error), headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every error of the routes in the one form."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        return _to_problem(request, error).to_response(request.url.path)
+
+    async def answer_nobody(request: Request, error: Exception) -> Response:
+        return Response(status_code=_CLIENT_GONE)
+
+    for kind in (HttpProblem, LmrError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer)
+    for kind in (ClientGone, ClientDisconnect):
+        app.add_exception_handler(kind, answer_nobody)
+
+
+def _to_problem(request: Request, error: Exception) -> HttpProblem:
+    if isinstance(error, HttpProblem):
+        return error
+    if isinstance(error, LmrError):
+        return explain_refusal(error)
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        where = " ".join(str(part) for part in first["loc"])
+        return HttpProblem(400, "malformed", f"The request is malformed: {first['msg']} (at {where}).")
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    if code is None:
+        return HttpProblem(error.status_code, "malformed", f"{error.detail}.", error.headers)
+    message = f"There is nothing at {request.method} {request.url.path}; see /docs for the routes."
+    return HttpProblem(error.status_code, code, message, error.headers)
+
+
+def document_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the errors that a route can answer, for the description of the API."""
+    return {status: {"model": ErrorBody, "description": _DESCRIPTIONS[status]} for status in sorted(statuses)}

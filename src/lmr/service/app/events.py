@@ -1,0 +1,102 @@
+"""GET /v1/events: one frame of changes a second, for the page and for other observers.
+
+No queue is kept for a client: each frame is read from the engine when the last one was taken. A slow client gets fewer
+and larger frames, up to a limit, and one that was away continues after the frame it names in Last-Event-ID.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.sse import EventSourceResponse, format_sse_event
+
+from lmr.service.app.errors import HttpProblem, document_errors
+from lmr.service.app.request import read_number
+from lmr.service.app.service import LiveService, find_service
+from lmr.service.engine.status import ServiceEvent, StreamStatus
+
+router = APIRouter(tags=["service"])
+CLIENTS = 64  # that may listen at once
+FRAME = 1000  # events and streams in a frame, each
+PAUSE = 1.0  # seconds between frames
+_RETRY_MS = 1000
+LastEventId = Annotated[
+    str | None, Header(alias="Last-Event-ID", description="Continue after this frame; browsers send it by themselves.")
+]
+
+
+@router.get(
+    "/v1/events",
+    response_class=Response,
+    responses={200: {"content": {EventSourceResponse.media_type: {}}}, **document_errors(401, 429)},
+    summary="Follow the changes, once a second",
+)
+async def get_events(request: Request, last: LastEventId = None) -> Response:
+    """Send server-sent events. Each frame is JSON: the overview, and events and streams that changed since the last.
+
+    ``lost`` says that changes are missing before the frame, as in the first one: read ``/v1/streams`` again then. Such
+    a frame has the last events. A stream that was deleted has the health "deleted".
+    """
+    service = find_service(request)
+    if service.listeners >= CLIENTS:
+        message = f"The limit of {CLIENTS} clients of the events is reached; try again later."
+        raise HttpProblem(429, "too_many_listeners", message, {"Retry-After": "5"})
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return EventSourceResponse(_send_frames(service, last), headers=headers)
+
+
+async def _send_frames(service: LiveService, last: str | None) -> AsyncIterator[bytes]:
+    service.listeners += 1
+    try:
+        after = _find_start(service, last)
+        while not service.stopping.is_set():
+            frame, after = _make_frame(service, after)
+            text = json.dumps(frame, default=str, allow_nan=False)
+            yield format_sse_event(data_str=text, id=f"{service.run_id}-{after or 0}", retry=_RETRY_MS)
+            await asyncio.sleep(PAUSE)
+    finally:
+        service.listeners -= 1
+
+
+def _find_start(service: LiveService, last: str | None) -> int | None:
+    """Return the change to continue after; None for a new client, and for one of an earlier run of the service."""
+    run_id, _, number = (last or "").partition("-")
+    change = read_number(number, -1)
+    return change if run_id == service.run_id and change >= 0 else None
+
+
+def _make_frame(service: LiveService, after: int | None) -> tuple[dict[str, Any], int | None]:
+    now = service.look()
+    frame: dict[str, Any] = {"run": service.run_id, "time": time.time(), "overview": asdict(now)}
+    if now.state == "loading":
+        return frame | _describe(True, [], []), None
+    if after is not None:
+        changes = service.engine.read_changes(after, FRAME)
+        if not changes.lost:
+            return frame | _describe(False, changes.events, changes.streams), changes.upto
+    upto = service.note_events()  # the recent events are complete up to there; the next frame continues after it
+    return frame | _describe(True, service.recent, []), upto
+
+
+def _describe(lost: bool, events: Iterable[ServiceEvent], streams: Iterable[StreamStatus]) -> dict[str, Any]:
+    return {
+        "lost": lost,
+        "events": [make_plain(asdict(event)) for event in events],
+        "streams": [asdict(status) for status in streams],
+    }
+
+
+def make_plain(value: Any) -> Any:
+    """Return the value with null for numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: make_plain(item) for key, item in value.items()}
+    return [make_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,152 @@
+"""Gate: every request passes it first and every answer last.
+
+It checks the token and the host, refuses images that find no room, gives the request an id, adds the headers that
+protect the page in a browser, counts the request, and logs it as one line.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import random
+import re
+import time
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lmr.service.app.errors import HttpProblem, explain_refusal
+from lmr.service.app.request import IMAGES_PATH, is_visible
+from lmr.service.app.service import LiveService
+from lmr.service.engine.requests import NotReady, QueueFull
+from lmr.service.network import is_loopback
+
+LOGGER = logging.getLogger("lmr.service.requests")
+OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
+ASSETS = "/assets/"
+_DEFAULTS = [  # headers of every answer that does not set them itself
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_FAILED = "The service failed on this request; its log says why, under the request's X-Request-Id."
+_CLOSE = {"Connection": "close"}  # a body that follows is not read
+_IMAGES = re.compile(IMAGES_PATH.replace("{stream}", "([^/]+)"))
+
+
+class Gate:
+    """ASGI middleware around the app. Without a token only programs and pages of this machine get in."""
+
+    def __init__(self, app: ASGIApp, service: LiveService, token: str | None) -> None:
+        self._app, self._service, self._token = app, service, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given_id = headers.get("x-request-id", "")
+        request_id = given_id if is_visible(given_id) else f"{random.getrandbits(128):032x}"  # not a secret
+        scope.setdefault("state", {})["request_id"] = request_id
+        started, status = time.perf_counter(), 0
+        waits = "expect" in headers  # the client waits for a first answer before it sends the body
+
+        async def receive_body() -> Message:
+            nonlocal waits
+            waits = False
+            return await receive()
+
+        async def send_protected(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                given = list(message.get("headers", ()))
+                names = {name.lower() for name, _ in given}
+                defaults = [pair for pair in _DEFAULTS if pair[0] not in names]
+                # A client that was not asked for the body may leave it out: what follows would be taken for the body.
+                closing = [(b"connection", b"close")] if waits and b"connection" not in names else []
+                message["headers"] = [*given, (b"x-request-id", request_id.encode("latin-1")), *defaults, *closing]
+            await send(message)
+
+        try:
+            problem = self._check_access(scope["path"], headers) or self._check_room(scope, headers)
+            if problem is None:
+                await self._app(scope, receive_body if waits else receive, send_protected)
+        except Exception:
+            fields = {"path": scope["path"], "request_id": request_id}
+            LOGGER.exception("a request failed", extra={"fields": fields})
+            problem = HttpProblem(500, "internal", _FAILED, _CLOSE)
+        if problem is not None and status == 0:
+            await problem.to_response(scope["path"])(scope, receive, send_protected)
+        self._record(scope, status, time.perf_counter() - started, request_id)
+
+    def _check_access(self, path: str, headers: Headers) -> HttpProblem | None:
+        if self._token is None:
+            return _check_local(headers)
+        if path in OPEN_PATHS or path.startswith(ASSETS):
+            return None
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token.encode()):
+            return None
+        message = "Expected the service's token in the header 'Authorization: Bearer ...'; it is missing or wrong."
+        return HttpProblem(401, "token", message, {"WWW-Authenticate": "Bearer", **_CLOSE})
+
+    def _check_room(self, scope: Scope, headers: Headers) -> HttpProblem | None:
+        """Refuse images that find no room by the head of their request: under overload a refusal must cost little.
+
+        The body is neither waited for nor parsed; uvicorn drops it as it arrives, and the connection can be used again.
+        A body that is larger than ``max_body`` is left to the app, which closes the connection.
+        """
+        found = _IMAGES.fullmatch(scope["path"]) if scope["method"] == "POST" else None
+        length = headers.get("content-length", "")
+        if found is None or not length.isdecimal() or int(length) > self._service.settings.max_body:
+            return None
+        try:
+            self._service.engine.check_room(found[1], headers.get("idempotency-key"))
+        except QueueFull as error:
+            scope["route"] = SimpleNamespace(path=IMAGES_PATH)  # for the metrics
+            return explain_refusal(error)
+        except NotReady:  # the app says so
+            return None
+        return None
+
+    def _record(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
+        route = getattr(scope.get("route"), "path", "") or "none"
+        self._service.metrics.add_request(route, status, seconds)
+        fields = {
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "ms": round(1000 * seconds, 2),
+            "request_id": request_id,
+            "client": (scope.get("client") or ("", 0))[0],
+        }
+        LOGGER.info("request", extra={"fields": fields})
+
+
+def _check_local(headers: Headers) -> HttpProblem | None:
+    """Without a token, a page of another site must not reach the service through the browser of this machine."""
+    host = _find_host(headers.get("host", ""))
+    origin = headers.get("origin")
+    if not is_loopback(host):
+        message = f"Expected a request to localhost, got one to {host!r}; other hosts need a service with --token-file."
+        return HttpProblem(400, "foreign_host", message, _CLOSE)
+    if headers.get("sec-fetch-site") == "cross-site" or (origin and _find_host(urlsplit(origin).netloc) != host):
+        message = "A page of another site may not use this service; give it a --token-file for that."
+        return HttpProblem(400, "foreign_origin", message, _CLOSE)
+    return None
+
+
+def _find_host(netloc: str) -> str:
+    """Return the host of "host:port" without its port, of "[::1]:80" without brackets."""
+    try:
+        return urlsplit(f"//{netloc}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,244 @@
+"""From the body of a request to inputs of the model: split it into image files, decode them, keep small copies."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import io
+import os
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import torch
+from PIL.Image import Image
+from pydantic import BaseModel, FailFast, Field
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import Field as FormField
+from python_multipart.multipart import File, FormParser, parse_options_header
+from torch import Tensor
+
+from lmr.core.errors import LmrError
+from lmr.images.image_files import TooManyPixels, UnreadableImage, decode_image, muted_pillow
+from lmr.service.app.errors import HttpProblem
+from lmr.service.app.request import MOST_ITEMS, read_json_body
+from lmr.service.engine.requests import QueueFull
+from lmr.service.settings import ServiceSettings
+
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp")
+FORM, JSON = "multipart/form-data", "application/json"
+PART = "image"  # the name of the parts of a form
+MOST_STREAMS, MOST_FRAMES = 64, 12  # whose frames are kept, and how many of each
+_FORMATS = ("JPEG", "PNG", "WEBP")  # decoders of other formats have had more faults
+_THREADS = min(4, max(2, os.cpu_count() or 1))  # at least two, so that a large image does not hold up all others
+_SIDE = 96  # pixels of a small copy
+Result = TypeVar("Result")
+ImageFile = bytes | UnreadableImage  # the content of an image file, or why there is none
+Preprocess = Callable[[Image], Tensor]
+
+
+class EncodedImage(BaseModel):
+    """The content of a JPEG, PNG or WebP file in base64."""
+
+    b64: str
+
+
+class ImagesBody(BaseModel):
+    """Images in JSON."""
+
+    images: Annotated[list[EncodedImage], FailFast()] = Field(min_length=1, max_length=MOST_ITEMS)
+
+
+def split_body(content_type: str, body: bytes, most: int) -> list[ImageFile]:
+    """Return the images of a body: one file, the parts of a form or base64 in JSON; at most ``most``."""
+    kind, values = parse_options_header(content_type)
+    name = kind.decode("latin-1").lower()
+    if name in IMAGE_TYPES:
+        return [body]
+    if name == FORM:
+        return _split_form(body, values.get(b"boundary"), most)
+    if name == JSON:
+        parsed = read_json_body(ImagesBody, body, '{"images": [{"b64": ...}, ...]}')
+        check_count(len(parsed.images), most)
+        return [decode_base64(image.b64) for image in parsed.images]
+    came = f"got {content_type!r}" if content_type else "got none"
+    message = f"Expected a Content-Type of {', '.join([*IMAGE_TYPES, FORM])} or {JSON}, {came}."
+    raise HttpProblem(415, "not_an_image_type", message)
+
+
+def _split_form(body: bytes, boundary: bytes | None, most: int) -> list[ImageFile]:
+    if not boundary:
+        raise HttpProblem(400, "malformed", "The Content-Type of the form names no boundary.")
+    parts: list[tuple[bytes | None, bytes]] = []
+    ends: list[bool] = []
+
+    def keep(name: bytes | None, content: bytes) -> None:
+        parts.append((name, content))
+        check_count(len(parts), most)
+
+    def keep_field(part: FormField) -> None:
+        keep(part.field_name, part.value or b"")
+
+    def keep_file(part: File) -> None:
+        part.file_object.seek(0)
+        keep(part.field_name, part.file_object.read())
+
+    in_memory = {"MAX_MEMORY_FILE_SIZE": len(body) + 1}  # nothing goes to the disk
+    try:
+        parser = FormParser(FORM, keep_field, keep_file, lambda: ends.append(True), boundary, config=in_memory)
+        parser.write(body)
+        parser.finalize()
+    except FormParserError as error:
+        raise HttpProblem(400, "malformed", f"The form cannot be read: {error}.") from error
+    if not ends:
+        raise HttpProblem(400, "malformed", "The form is incomplete: its last boundary is missing.")
+    others = [(name or b"").decode("utf-8", "replace") for name, _ in parts if name != PART.encode()]
+    if others or not parts:
+        came = f"got {', '.join(map(repr, others[:3]))}" if others else "got none"
+        raise HttpProblem(400, "malformed", f"Expected parts of the form with the name {PART!r}, {came}.")
+    return [content for _, content in parts]
+
+
+def check_count(images: int, most: int) -> None:
+    """Raise 413 for more images than a request may have. The rest is not counted: there may be millions of parts."""
+    if images > most:
+        message = f"The request has more than {most} images, the limit of --max-images; send them in several requests."
+        raise HttpProblem(413, "too_many_images", message)
+
+
+def decode_base64(text: str | bytes) -> ImageFile:
+    """Return the content of a file that was encoded in base64."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return UnreadableImage("The image is not base64; encode the content of the file, without line breaks.")
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyImages:
+    """The readable images of a request [n, ...]; ``errors`` has the messages of the others, by position."""
+
+    images: Tensor
+    count: int  # all images of the request
+    errors: dict[int, str]
+    digest: str  # of the content of all files, in their order
+    thumbnails: list[bytes]  # of the readable images, if they were requested
+
+
+class ImageDecoder:
+    """Decodes and preprocesses in a small pool of threads, for at most as many requests as images may be queued.
+
+    At most that many images are decoded and not yet queued: a few bytes may unpack to a large image, and its request
+    may have to wait for an earlier one of its stream.
+    """
+
+    def __init__(self, preprocess: Preprocess, settings: ServiceSettings) -> None:
+        self._preprocess, self._settings = preprocess, settings
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lmr-decode")
+        self._waiting = 0
+        self._decoded, self._lock = 0, threading.Lock()  # images, counted by the threads of the pool
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Run ``work`` in a thread of the pool; QueueFull if too many requests wait for one."""
+        if self._waiting >= self._settings.queue_images:
+            raise QueueFull("Too many images wait to be decoded; send this request again.", 1.0)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self._waiting -= 1
+
+    @contextmanager
+    def hold(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function that reserves room for a number of images until the context ends, or raises QueueFull."""
+        taken = 0
+
+        def take(count: int) -> None:
+            nonlocal taken
+            with self._lock:
+                if self._decoded + count > self._settings.queue_images:
+                    raise QueueFull("Too many images are decoded and wait for their turn; send this again.", 1.0)
+                self._decoded += count
+                taken += count
+
+        try:
+            yield take
+        finally:
+            with self._lock:
+                self._decoded -= taken
+
+    def decode(self, files: Sequence[ImageFile]) -> ReadyImages:
+        """Return inputs for the model; undecodable images keep their position. HttpProblem if none can be read."""
+        inputs: list[Tensor] = []
+        problems: dict[int, LmrError] = {}
+        thumbnails: list[bytes] = []
+        digest = hashlib.sha256()
+        with muted_pillow():  # once, as it takes a third of the time of a small image
+            for position, file in enumerate(files):
+                content = file if isinstance(file, bytes) else b""
+                digest.update(len(content).to_bytes(8, "big") + content)
+                try:
+                    if isinstance(file, UnreadableImage):
+                        raise file
+                    image = decode_image(file, formats=_FORMATS, max_pixels=self._settings.max_pixels)
+                    inputs.append(self._preprocess(image))
+                except LmrError as error:
+                    problems[position] = error
+                else:
+                    if self._settings.show_frames:
+                        thumbnails.append(_shrink(image))
+        if not inputs:
+            large = all(isinstance(problem, TooManyPixels) for problem in problems.values())
+            status, code = (413, "too_many_pixels") if large else (422, "no_readable_image")
+            raise HttpProblem(status, code, str(next(iter(problems.values()))))
+        errors = {position: str(error) for position, error in problems.items()}
+        return ReadyImages(torch.stack(inputs), len(files), errors, digest.hexdigest(), thumbnails)
+
+    def close(self) -> None:
+        """End the threads; what they work on is finished."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _shrink(image: Image) -> bytes:
+    small = image.copy()
+    small.thumbnail((_SIDE, _SIDE))
+    file = io.BytesIO()
+    small.save(file, "WEBP", quality=70)
+    return file.getvalue()
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A small WebP copy of an image, with the answer to it."""
+
+    seq: int
+    label: str
+    content: bytes
+
+
+class RecentFrames:
+    """The last frames of the streams that were served last, in memory, for the page. Used from the event loop alone."""
+
+    def __init__(self) -> None:
+        self._frames: OrderedDict[str, deque[Frame]] = OrderedDict()
+
+    def add(self, stream: str, frame: Frame) -> None:
+        """Keep a frame, and drop the oldest one."""
+        self._frames.setdefault(stream, deque(maxlen=MOST_FRAMES)).append(frame)
+        self._frames.move_to_end(stream)
+        if len(self._frames) > MOST_STREAMS:
+            self._frames.popitem(last=False)
+
+    def drop(self, stream: str) -> None:
+        """Drop the frames of a stream."""
+        self._frames.pop(stream, None)
+
+    def get(self, stream: str) -> list[Frame]:
+        """Return the frames of a stream, oldest first."""
+        return list(self._frames.get(stream, ()))

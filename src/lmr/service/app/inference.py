@@ -1,0 +1,316 @@
+"""The Open Inference Protocol, version 2, so that a client of KServe or Triton works as it is.
+
+Tensors are in JSON, or follow it as bytes (the protocol's extension for binary data).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, FailFast, Field
+
+from lmr.images.image_files import UnreadableImage
+from lmr.service.app.errors import HttpProblem
+from lmr.service.app.images import ImageFile, check_count, decode_base64
+from lmr.service.app.request import (
+    IdempotencyKey,
+    TimeoutMs,
+    check_stream,
+    read_json_body,
+    read_number,
+    shorten,
+)
+from lmr.service.app.service import LiveService, find_service
+from lmr.service.app.steps import ImageStep, list_results
+from lmr.service.engine.requests import RequestMode, StepAnswer
+from lmr.version import __version__
+
+router = APIRouter(tags=["inference protocol v2"])
+SERVER = "lmr-serve"
+VERSION = "1"  # of the model; there is one
+IMAGE, LABEL, PROBABILITIES = "image", "label", "probabilities"
+DEFAULT_STREAM = "default"  # of requests that name none
+MOST_TENSORS = 100  # in a request
+_LENGTH = struct.Struct("<I")  # before each element of a tensor of BYTES
+
+
+class InferenceInput(BaseModel):
+    """One tensor of a request. ``data`` is missing where it follows as bytes."""
+
+    name: str
+    shape: Annotated[list[int], FailFast()]
+    datatype: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    data: list[Any] | None = None
+
+
+class InferenceOutput(BaseModel):
+    """A requested tensor; ``parameters.binary_data`` requests it as bytes."""
+
+    name: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class InferenceRequest(BaseModel):
+    """A request of the inference protocol. The stream is ``parameters.sequence_id``."""
+
+    id: str = ""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    inputs: Annotated[list[InferenceInput], FailFast()] = Field(max_length=MOST_TENSORS)
+    outputs: Annotated[list[InferenceOutput], FailFast()] = Field(default_factory=list, max_length=MOST_TENSORS)
+
+
+@dataclass(frozen=True)
+class InferenceStep(ImageStep):
+    """The content of a request of the protocol."""
+
+    id: str
+    outputs: dict[str, bool]  # the names of the outputs, and True for those to send as bytes
+
+
+# Routes.
+
+
+@router.get("/v2", summary="Describe the server")
+async def get_server() -> dict[str, Any]:
+    """Return its name, its version and the extensions of the protocol that it has."""
+    return {"name": SERVER, "version": __version__, "extensions": ["binary_tensor_data", "sequence"]}
+
+
+@router.get("/v2/health/live", summary="Check that the process is alive")
+async def get_live() -> Response:
+    """Return 200 as long as the process answers; needs no token."""
+    return JSONResponse({"live": True})
+
+
+@router.get("/v2/health/ready", summary="Check that requests are served")
+async def get_ready(request: Request) -> Response:
+    """Return 200 or 503; needs no token."""
+    return _answer_ready(find_service(request))
+
+
+@router.get("/v2/models/{model}", summary="Describe the inputs and outputs of the model")
+@router.get("/v2/models/{model}/versions/{version}", include_in_schema=False)
+async def get_inference_model(request: Request, model: str, version: str = VERSION) -> dict[str, Any]:
+    """Return one input, image files as BYTES, and two outputs: the label and the probabilities of all classes."""
+    service = find_service(request)
+    _check_model(service, model, version)
+    return {
+        "name": model,
+        "versions": [VERSION],
+        "platform": SERVER,
+        "inputs": [{"name": IMAGE, "datatype": "BYTES", "shape": [-1]}],
+        "outputs": [
+            {"name": LABEL, "datatype": "BYTES", "shape": [-1]},
+            {"name": PROBABILITIES, "datatype": "FP32", "shape": [-1, len(service.engine.names)]},
+        ],
+    }
+
+
+@router.get("/v2/models/{model}/ready", summary="Check that the model serves")
+@router.get("/v2/models/{model}/versions/{version}/ready", include_in_schema=False)
+async def get_model_ready(request: Request, model: str, version: str = VERSION) -> Response:
+    """Return 200 or 503."""
+    service = find_service(request)
+    _check_model(service, model, version)
+    return _answer_ready(service)
+
+
+@router.post("/v2/models/{model}/infer", summary="Adapt a stream on images and answer them")
+@router.post("/v2/models/{model}/versions/{version}/infer", include_in_schema=False)
+async def infer(
+    request: Request, model: str, version: str = VERSION, key: IdempotencyKey = None, timeout_ms: TimeoutMs = None
+) -> Response:
+    """Do the same as ``POST /v1/streams/{stream}/images``, with the tensors of the protocol.
+
+    The stream is ``parameters.sequence_id``, "default" without it, and it continues from request to request:
+    ``sequence_start`` and ``sequence_end`` change nothing. ``parameters.mode`` may be "answer". The elements of
+    ``image`` are files, in base64 if they are in JSON. An image that cannot be read has an empty label and
+    probabilities of 0, and ``parameters.errors`` says why. An error is {"error": "..."}, as the protocol has it.
+    """
+    service = find_service(request)
+    _check_model(service, model, version)
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise HttpProblem(415, "compressed", "Compressed requests are not accepted; images are compressed already.")
+    head_length = request.headers.get("inference-header-content-length")
+
+    def read(body: bytes) -> InferenceStep:
+        return _read_step(body, head_length, service)
+
+    step, answer = await service.parts.steps.run(request, read, key, timeout_ms)
+    return _write_answer(service.engine.names, model, step, answer)
+
+
+def find_inference_name(model: str) -> str:
+    """Return the name of the model in a path."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-") or "model"
+
+
+def _check_model(service: LiveService, model: str, version: str) -> None:
+    own = find_inference_name(service.parts.model)
+    if (model, version) != (own, VERSION):
+        message = f"There is no model {model!r} of version {version!r}; there is {own!r} of version {VERSION!r}."
+        raise HttpProblem(404, "unknown_model", message)
+
+
+def _answer_ready(service: LiveService) -> Response:
+    ready = service.look().state in ("ready", "degraded")
+    return JSONResponse({"ready": ready}, 200 if ready else 503)
+
+
+# Requests.
+
+
+def _read_step(body: bytes, head_length: str | None, service: LiveService) -> InferenceStep:
+    """Return the content of a body; ``head_length`` says where the JSON ends and the bytes begin."""
+    length = len(body) if head_length is None else read_number(head_length, -1)
+    if not 0 <= length <= len(body):
+        came = shorten(head_length or "")
+        raise _refuse(f"Expected an Inference-Header-Content-Length from 0 to {len(body)}, got {came!r}.")
+    query = read_json_body(InferenceRequest, body[:length], "a request of the inference protocol")
+    files = _read_files(query, body[length:], service.settings.max_images)
+    named = query.parameters.get("sequence_id")
+    stream = check_stream(DEFAULT_STREAM if named in (None, 0, "") else str(named))
+    return InferenceStep(
+        stream, files, len(service.engine.names), _read_mode(query), query.id, _read_outputs(query)
+    )  # fmt: skip
+
+
+def _read_mode(query: InferenceRequest) -> RequestMode:
+    named = query.parameters.get("mode", "adapt")
+    if named == "adapt":
+        return "adapt"
+    if named == "answer":
+        return "answer"
+    raise _refuse(f"Expected 'adapt' or 'answer' as parameters.mode, got {shorten(repr(named))}.")
+
+
+def _read_outputs(query: InferenceRequest) -> dict[str, bool]:
+    default = bool(query.parameters.get("binary_data_output", False))
+    requested = {output.name: bool(output.parameters.get("binary_data", default)) for output in query.outputs}
+    known = (LABEL, PROBABILITIES)
+    if unknown := requested.keys() - set(known):
+        raise _refuse(f"Expected outputs among {', '.join(known)}, got {', '.join(sorted(unknown))}.")
+    return requested or dict.fromkeys(known, default)
+
+
+def _read_files(query: InferenceRequest, rest: bytes, most: int) -> list[ImageFile]:
+    """Return the elements of the only input: image files as bytes, or in base64 in JSON; at most ``most``."""
+    if len(query.inputs) != 1 or query.inputs[0].name != IMAGE or query.inputs[0].datatype != "BYTES":
+        came = ", ".join(f"{item.name} of {item.datatype}" for item in query.inputs[:3]) or "none"
+        raise _refuse(f"Expected one input, {IMAGE!r} of BYTES, got {shorten(came)}.")
+    tensor = query.inputs[0]
+    size = tensor.parameters.get("binary_data_size")
+    if size is None:
+        elements = list(islice(_flatten(tensor.data or []), most + 1))
+        check_count(len(elements), most)
+        files = [_decode_element(element) for element in elements]
+    elif size != len(rest):
+        raise _refuse(f"The input announces {shorten(str(size))} bytes, and {len(rest)} follow the JSON.")
+    else:
+        files = list(islice(_split_elements(rest), most + 1))
+        check_count(len(files), most)
+    if not files or not _has_size(tensor.shape, len(files)):
+        shown = shorten(str(tensor.shape[:8]))
+        raise _refuse(f"The shape {shown} of the input does not fit its {len(files)} elements.")
+    return files
+
+
+def _decode_element(element: Any) -> ImageFile:
+    """Return an element in JSON: base64, as a text or as {"b64": ...}."""
+    if isinstance(element, dict):
+        element = element.get("b64")
+    if not isinstance(element, str):
+        return UnreadableImage("The image is not a text in base64.")
+    return decode_base64(element)
+
+
+def _flatten(data: list[Any]) -> Iterator[Any]:
+    """Yield the elements of nested lists; not by recursion, as a body may nest them without end."""
+    levels = [iter(data)]
+    while levels:
+        for item in levels[-1]:
+            if isinstance(item, list):
+                levels.append(iter(item))
+                break
+            yield item
+        else:
+            levels.pop()
+
+
+def _split_elements(content: bytes) -> Iterator[ImageFile]:
+    start = 0
+    while start < len(content):
+        first = start + _LENGTH.size
+        end = first + _LENGTH.unpack_from(content, start)[0] if first <= len(content) else len(content) + 1
+        if end > len(content):
+            raise _refuse("The last element of the input is cut off.")
+        yield content[first:end]
+        start = end
+
+
+def _has_size(shape: Sequence[int], count: int) -> bool:
+    """Return True if a tensor of this shape has ``count`` elements, without multiplying numbers of any size."""
+    size = 1
+    for edge in shape:
+        size *= edge
+        if not 0 < size <= count:
+            return False
+    return size == count
+
+
+def _refuse(message: str) -> HttpProblem:
+    return HttpProblem(400, "malformed", message)
+
+
+# Answers.
+
+
+def _write_answer(names: Sequence[str], model: str, step: InferenceStep, answer: StepAnswer) -> Response:
+    column = {name: number for number, name in enumerate(names)}
+    results = list_results(answer)
+    shares = np.zeros((len(results), len(names)), np.float32)
+    labels: list[str] = []
+    errors = []
+    for position, result in enumerate(results):
+        if isinstance(result, str):
+            labels.append("")
+            errors.append(f"image {position}: {result}")
+            continue
+        labels.append(result[0][0])
+        for name, share in result:
+            shares[position, column[name]] = share
+    outputs, rest = [], b""
+    for name, binary in step.outputs.items():
+        if name == LABEL:
+            output: dict[str, Any] = {"name": name, "datatype": "BYTES", "shape": [len(labels)]}
+        else:
+            output = {"name": name, "datatype": "FP32", "shape": list(shares.shape)}
+        if binary:
+            content = _pack_texts(labels) if name == LABEL else shares.astype("<f4").tobytes()
+            outputs.append(output | {"parameters": {"binary_data_size": len(content)}})
+            rest += content
+        else:
+            outputs.append(output | {"data": labels if name == LABEL else shares.ravel().tolist()})
+    head: dict[str, Any] = {"model_name": model, "model_version": VERSION}
+    head |= {"id": step.id} if step.id else {}
+    head["parameters"] = {"sequence_id": answer.stream, "seq": answer.seq, "saved": answer.saved}
+    head["parameters"] |= {"errors": " ".join(errors)} if errors else {}
+    text = json.dumps(head | {"outputs": outputs}).encode()
+    if not rest:
+        return Response(text, media_type="application/json")
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    return Response(text + rest, headers=headers, media_type="application/octet-stream")
+
+
+def _pack_texts(texts: Sequence[str]) -> bytes:
+    return b"".join(_LENGTH.pack(len(text.encode())) + text.encode() for text in texts)

@@ -1,0 +1,144 @@
+"""Read and check what a request says: its path, its headers and its body, each within its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, TypeVar
+
+from fastapi import Header, Path, Request
+from pydantic import AfterValidator, BaseModel, ValidationError
+
+from lmr.service.app.errors import HttpProblem
+from lmr.service.engine.requests import QueueFull
+
+IMAGES_PATH = "/v1/streams/{stream}/images"
+MOST_ITEMS = 100_000  # of a list in a JSON body, whatever the settings allow
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_VISIBLE = re.compile(r"[\x21-\x7e]{1,200}")
+_DIGITS, _SHOWN = 18, 40
+_BODIES_AT_ONCE = 32  # bodies of the largest size that may be in memory together
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def is_visible(text: str) -> bool:
+    """Return True if a header's value can be repeated as it is: 1 to 200 visible ASCII characters."""
+    return _VISIBLE.fullmatch(text) is not None
+
+
+def shorten(text: str) -> str:
+    """Return the beginning of what a client sent, for an error message."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def read_number(text: str, default: int) -> int:
+    """Return the whole number in a header; ``default`` for anything else, and for too many digits."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else default
+
+
+def check_stream(name: str) -> str:
+    """Return the name of a stream, or raise 400."""
+    if not _NAME.fullmatch(name):
+        message = (
+            "Expected the name of a stream of at most 128 letters, digits, '.', '_' and '-' that begins with a letter "
+            f"or a digit, got {shorten(name)!r}."
+        )
+        raise HttpProblem(400, "stream_name", message)
+    return name
+
+
+def _check_key(key: str | None) -> str | None:
+    if key is not None and not is_visible(key):
+        raise HttpProblem(400, "malformed", "Expected an Idempotency-Key of 1 to 200 visible ASCII characters.")
+    return key
+
+
+StreamName = Annotated[
+    str,
+    Path(
+        description="The name of the stream: letters, digits, '.', '_' and '-', the first a letter or a digit, at "
+        "most 128 characters.",
+        examples=["cam-17"],
+    ),
+    AfterValidator(check_stream),
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description="Makes a retry safe: a request with the key and the images of one that was answered gets that "
+        "answer again, and nothing adapts twice.",
+    ),
+    AfterValidator(_check_key),
+]
+TimeoutMs = Annotated[
+    float | None,
+    Header(
+        alias="X-Timeout-Ms",
+        description="Refuse the request with 504 if it waits longer than this; at most and by default --timeout-ms.",
+    ),
+]
+
+
+def choose_seconds(requested_ms: float | None, most_ms: float) -> float:
+    """Return the seconds that a request may take before its batch is formed."""
+    if requested_ms is None:
+        return most_ms / 1000
+    if not 1 <= requested_ms < float("inf"):
+        raise HttpProblem(400, "malformed", f"Expected an X-Timeout-Ms of at least 1, got {requested_ms:g}.")
+    return min(requested_ms, most_ms) / 1000
+
+
+class BodyReader:
+    """Reads bodies of at most ``limit`` bytes while they arrive; together they take at most 32 times as much."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0  # bytes
+
+    @asynccontextmanager
+    async def read(self, request: Request, seconds: float) -> AsyncIterator[bytes]:
+        """Yield the whole body, which must arrive within ``seconds``. It counts as held until the context ends."""
+        announced = request.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self.limit:
+            raise self._refuse_size()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(seconds):
+                async for chunk in request.stream():
+                    body += chunk
+                    self.held += len(chunk)
+                    if len(body) > self.limit:
+                        raise self._refuse_size()
+                    if self.held > _BODIES_AT_ONCE * self.limit:
+                        raise QueueFull("The service has no memory left for another body; send this one again.", 1.0)
+            yield bytes(body)
+        except TimeoutError as error:
+            message = f"The body did not arrive within {seconds:g} seconds; nothing was adapted."
+            raise HttpProblem(504, "deadline_passed", message, {"Connection": "close"}) from error
+        finally:
+            self.held -= len(body)
+
+    def _refuse_size(self) -> HttpProblem:
+        message = (
+            f"The body has more than {self.limit:,} bytes, the limit of --max-body; send fewer or smaller images, or "
+            "raise it for the state of a stream."
+        )
+        return HttpProblem(413, "body_too_large", message, {"Connection": "close"})
+
+
+def read_json_body(kind: type[Body], content: bytes, expected: str) -> Body:
+    """Return the body as ``kind``, or raise 400 with what was ``expected`` and the first value that is wrong.
+
+    A list in ``kind`` needs the annotation FailFast: otherwise each of its items may be an error of its own, and a body
+    of ten million bytes takes gigabytes and minutes to refuse.
+    """
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+        message = f"Expected {expected}, but {where} is wrong: {first['msg']}."
+        raise HttpProblem(400, "malformed", message) from error

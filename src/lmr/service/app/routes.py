@@ -1,0 +1,349 @@
+"""The routes under /v1 (but for the events), the probes, the metrics and the page."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from concurrent.futures import Future
+from dataclasses import asdict
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, FailFast, Field
+
+from lmr.service.app.errors import HttpProblem, document_errors
+from lmr.service.app.images import FORM, IMAGE_TYPES, JSON, PART, ImagesBody, split_body
+from lmr.service.app.request import IMAGES_PATH, IdempotencyKey, StreamName, TimeoutMs, read_json_body
+from lmr.service.app.service import find_service
+from lmr.service.app.steps import ImageStep, list_results
+from lmr.service.engine.requests import RequestMode, StreamAction
+from lmr.service.engine.status import StreamDetail, StreamStatus
+from lmr.service.page import PAGE_FOLDER
+from lmr.version import __version__
+
+router = APIRouter()
+REPLAYED = "Idempotency-Replayed"  # the header of an answer that was kept from an earlier request
+STATE_TYPE = "application/octet-stream"
+_SHARE_DIGITS = 6  # of a probability; more are not exact in float32
+_QUEUED = document_errors(400, 401, 404, 409, 429, 503, 504)  # of what waits among the requests of its stream
+_FRESH = {"Cache-Control": "no-cache"}  # requested again each time, and sent only if it changed
+_FILE = {"type": "string", "format": "binary"}
+Result = TypeVar("Result")
+
+
+async def _wait_for(future: Future[Result]) -> Result:
+    """Return the result of a future of another thread; cancelling the task that waits leaves the future alone."""
+    return await asyncio.shield(asyncio.wrap_future(future))
+
+
+def _document_body(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of a body that a route reads itself, by content type."""
+    return {"requestBody": {"required": True, "content": {kind: {"schema": one} for kind, one in content.items()}}}
+
+
+# Images.
+
+
+class AnsweredImage(BaseModel):
+    """One image: its label, or why it has none."""
+
+    label: str | None = Field(None, description="The most probable class.")
+    probability: float | None = None
+    top: list[tuple[str, float]] | None = Field(None, description="The best classes with their probabilities.")
+    error: str | None = Field(None, description="Instead of the others: why the image cannot be read.")
+
+
+class ImagesAnswer(BaseModel):
+    """The answer to a request, image by image in their order."""
+
+    stream: str
+    seq: int = Field(description="Counts the requests of the stream that may adapt.")
+    saved: bool = Field(description="True if the stream's state is on the disk.")
+    answers: list[AnsweredImage]
+    adaptation: dict[str, Any] = Field(description="What the request did to the stream, and the stream's health.")
+    timing: dict[str, float] = Field(description="Milliseconds, and the batch that the request was part of.")
+    model: str
+    spec: str = Field(description="The method with all its values.")
+
+
+_FORM_SCHEMA = {
+    "type": "object",
+    "properties": {PART: {"type": "array", "items": _FILE, "minItems": 1}},
+    "required": [PART],
+}
+
+
+@router.post(
+    IMAGES_PATH,
+    tags=["images"],
+    response_model=ImagesAnswer,
+    responses=document_errors(400, 401, 404, 409, 413, 415, 422, 429, 503, 504),
+    openapi_extra=_document_body(
+        {**dict.fromkeys(IMAGE_TYPES, _FILE), FORM: _FORM_SCHEMA, JSON: ImagesBody.model_json_schema()}
+    ),
+    summary="Adapt a stream on images and answer them",
+)
+async def post_images(
+    request: Request,
+    stream: StreamName,
+    top: Annotated[int, Query(ge=1, le=1000, description="Classes to list for each image.")] = 5,
+    mode: Annotated[RequestMode, Query(description="answer: use the present state and adapt nothing.")] = "adapt",
+    key: IdempotencyKey = None,
+    timeout_ms: TimeoutMs = None,
+) -> Response:
+    """Adapt the stream on the images, as one step, and answer them.
+
+    An image that cannot be read has an error in its position, and the others are served. Requests of a stream are
+    served in the order in which they arrive. The state of no other stream changes, and no other stream changes the
+    answer.
+    """
+    service = find_service(request)
+    kind = request.headers.get("content-type", "")
+
+    def read(body: bytes) -> ImageStep:
+        return ImageStep(stream, split_body(kind, body, service.settings.max_images), top, mode)
+
+    _, answer = await service.parts.steps.run(request, read, key, timeout_ms, stream)
+    content = {
+        "stream": answer.stream,
+        "seq": answer.seq,
+        "saved": answer.saved,
+        "answers": [_describe_image(result) for result in list_results(answer)],
+        "adaptation": answer.adaptation,
+        "timing": {name: round(value, 3) for name, value in answer.timing.items()},
+        "model": service.parts.model,
+        "spec": service.engine.method.spec,
+    }
+    return JSONResponse(content, headers={REPLAYED: "true"} if answer.replayed else None)
+
+
+def _describe_image(result: list[tuple[str, float]] | str) -> dict[str, Any]:
+    if isinstance(result, str):
+        return {"error": result}
+    top = [(label, round(share, _SHARE_DIGITS)) for label, share in result]
+    return {"label": top[0][0], "probability": top[0][1], "top": top}
+
+
+# Streams.
+
+
+class StreamPage(BaseModel):
+    """Some streams in the order of their names; ``next`` is the ``after`` of the next page, None at the end."""
+
+    streams: list[StreamStatus]
+    next: str | None
+
+
+class ShownFrame(BaseModel):
+    """A small copy of an image, WebP in base64, and its label."""
+
+    seq: int
+    label: str
+    b64: str
+
+
+class FramesPage(BaseModel):
+    """The last frames of a stream, oldest first."""
+
+    frames: list[ShownFrame]
+
+
+class LabelsBody(BaseModel):
+    """The true labels of the images of request ``seq``, in their order; null where one is not known."""
+
+    seq: int = Field(ge=1)
+    labels: Annotated[list[str | None], FailFast()] = Field(min_length=1, max_length=1000)
+
+
+streams = APIRouter(prefix="/v1/streams", tags=["streams"])
+
+
+@streams.get("", responses=document_errors(400, 401, 503), summary="List streams with their health")
+async def list_streams(
+    request: Request,
+    after: Annotated[str, Query(description="List the streams after this name.", max_length=128)] = "",
+    limit: Annotated[int, Query(ge=1, le=1000, description="Streams on a page.")] = 100,
+) -> StreamPage:
+    """Return streams in the order of their names, page by page: give ``next`` of a page as ``after`` of the next."""
+    found = await _wait_for(find_service(request).engine.list_streams(after, limit))
+    return StreamPage(streams=found, next=found[-1].stream if len(found) == limit else None)
+
+
+@streams.get("/{stream}", responses=document_errors(400, 401, 404, 503), summary="Show a stream in detail")
+async def get_stream(request: Request, stream: StreamName) -> StreamDetail:
+    """Return its status, signals of the watch with their history, last answers, snapshots and events."""
+    return await _wait_for(find_service(request).engine.find(stream))
+
+
+@streams.delete("/{stream}", responses=_QUEUED, summary="Delete a stream")
+async def delete_stream(request: Request, stream: StreamName) -> StreamStatus:
+    """Delete its state, its kept answers and its events, after the requests that arrived before this one."""
+    service = find_service(request)
+    status = await _act(request, stream, "delete")
+    if service.frames is not None:
+        service.frames.drop(stream)
+    return status
+
+
+@streams.post("/{stream}:reset", responses=_QUEUED, summary="Reset to the zero-shot model")
+async def reset_stream(request: Request, stream: StreamName) -> StreamStatus:
+    """Make the stream as it was before its first image: the zero-shot model."""
+    return await _act(request, stream, "reset")
+
+
+@streams.post("/{stream}:rollback", responses=_QUEUED, summary="Roll back")
+async def roll_back_stream(request: Request, stream: StreamName) -> StreamStatus:
+    """Return the stream to its newest good snapshot; 409 if there is none."""
+    return await _act(request, stream, "rollback")
+
+
+@streams.post("/{stream}:pause", responses=_QUEUED, summary="Stop adapting")
+async def pause_stream(request: Request, stream: StreamName) -> StreamStatus:
+    """Answer with the present state and adapt no more, until the stream is resumed."""
+    return await _act(request, stream, "pause")
+
+
+@streams.post("/{stream}:resume", responses=_QUEUED, summary="Adapt again")
+async def resume_stream(request: Request, stream: StreamName) -> StreamStatus:
+    """Let a paused, resting or quarantined stream adapt again."""
+    return await _act(request, stream, "resume")
+
+
+@streams.post("/{stream}:undo", responses=_QUEUED, summary="Undo the last change")
+async def undo_stream(request: Request, stream: StreamName) -> StreamStatus:
+    """Undo the last rollback or reset, by the watch or by an operator; 409 if there is none."""
+    return await _act(request, stream, "undo")
+
+
+async def _act(request: Request, stream: str, action: StreamAction) -> StreamStatus:
+    return await _wait_for(find_service(request).engine.act(stream, action))
+
+
+@streams.get("/{stream}/frames", responses=document_errors(400, 401, 404), summary="Show the last frames of a stream")
+async def get_frames(request: Request, stream: StreamName) -> FramesPage:
+    """Return small copies of the last frames, oldest first; 404 unless the service runs with --show-frames."""
+    frames = find_service(request).frames
+    if frames is None:
+        raise HttpProblem(404, "no_frames", "This service keeps no frames; start it with --show-frames to see them.")
+    found = [(frame.seq, frame.label, base64.b64encode(frame.content).decode()) for frame in frames.get(stream)]
+    return FramesPage(frames=[ShownFrame(seq=seq, label=label, b64=content) for seq, label, content in found])
+
+
+@streams.get(
+    "/{stream}/state",
+    response_class=Response,
+    responses={200: {"content": {STATE_TYPE: {"schema": _FILE}}}, **_QUEUED},
+    summary="Download the state of a stream",
+)
+async def get_state(request: Request, stream: StreamName) -> Response:
+    """Return the file that ``method.save`` writes in Python: safetensors, with the method and the model."""
+    content = await _wait_for(find_service(request).engine.read_state(stream))
+    headers = {"Content-Disposition": f'attachment; filename="{stream}.state"'}
+    return Response(content, media_type=STATE_TYPE, headers=headers)
+
+
+@streams.put(
+    "/{stream}/state",
+    responses={**_QUEUED, **document_errors(413, 422)},
+    openapi_extra=_document_body({STATE_TYPE: _FILE}),
+    summary="Upload the state of a stream",
+)
+async def put_state(request: Request, stream: StreamName) -> StreamStatus:
+    """Continue the stream from a file of ``GET state`` or ``method.save``, of the same model, classes and method."""
+    service = find_service(request)
+    engine = service.engine
+    async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
+        if not content:
+            raise HttpProblem(400, "malformed", "Expected the content of a state file as the body, got an empty one.")
+        return await _wait_for(engine.write_state(stream, content))
+
+
+@streams.post(
+    "/{stream}/labels",
+    responses={**_QUEUED, **document_errors(413, 422)},
+    openapi_extra=_document_body({JSON: LabelsBody.model_json_schema()}),
+    summary="Send true labels",
+)
+async def post_labels(request: Request, stream: StreamName) -> StreamStatus:
+    """Update the running accuracy, for monitoring alone: not a bit of the stream's state changes."""
+    service = find_service(request)
+    async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
+        body = read_json_body(LabelsBody, content, '{"seq": ..., "labels": [...]}')
+    return await _wait_for(service.engine.add_labels(stream, body.seq, body.labels))
+
+
+router.include_router(streams)
+
+# The service.
+
+
+class ModelCard(BaseModel):
+    """The model, its classes, the method with all its values, and the limits of the service."""
+
+    model: str
+    classes: list[str]
+    spec: str
+    watch: str = Field(description='The settings of the watch, or "off".')
+    facts: dict[str, str] = Field(description="About the model: format, architecture, resolution.")
+    settings: dict[str, Any]
+    version: str
+
+
+@router.get(
+    "/v1/model", tags=["service"], responses=document_errors(401, 503), summary="Show the model and its classes"
+)
+async def get_model(request: Request) -> ModelCard:
+    """Return what is served, and the limits of the service."""
+    parts = find_service(request).parts
+    return ModelCard(
+        model=parts.model,
+        classes=parts.engine.names,
+        spec=parts.engine.method.spec,
+        watch=parts.watch,
+        facts=parts.facts,
+        settings=asdict(parts.engine.settings),
+        version=__version__,
+    )
+
+
+@router.get("/healthz", tags=["service"], summary="Check that the process is alive")
+async def get_health() -> dict[str, str]:
+    """Return 200 as long as the process answers. For a liveness probe; needs no token."""
+    return {"status": "alive"}
+
+
+@router.get("/readyz", tags=["service"], responses=document_errors(503), summary="Check that requests are served")
+async def get_readiness(request: Request) -> Response:
+    """Return 200 when requests are served, otherwise 503 with the reason; needs no token.
+
+    "degraded" is 200 too: images are answered, and nothing adapts, because the store cannot be written.
+    """
+    now = find_service(request).look()
+    body = {"status": now.state, **({"reason": now.reason} if now.reason else {})}
+    return JSONResponse(body, 200 if now.state in ("ready", "degraded") else 503)
+
+
+@router.get(
+    "/metrics",
+    tags=["service"],
+    response_class=Response,
+    responses=document_errors(401),
+    summary="Metrics for Prometheus",
+)
+async def get_metrics(request: Request) -> Response:
+    """Return requests, images, steps, queue, batches, commits, streams by health, rollbacks and the store."""
+    return Response(find_service(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/", include_in_schema=False)
+async def get_page() -> FileResponse:
+    """Return the live page."""
+    return FileResponse(PAGE_FOLDER / "index.html", headers=_FRESH)
+
+
+@router.get("/docs", include_in_schema=False)
+async def get_docs() -> FileResponse:
+    """Return the description of the API, which the page draws from /openapi.json."""
+    return FileResponse(PAGE_FOLDER / "docs.html", headers=_FRESH)

@@ -1,1 +1,0 @@
-"""The routes under /v1, the probes, and the page."""

@@ -1,0 +1,105 @@
+"""LiveService: the engine with all that the routes need. Until the model is loaded there is no engine."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections import deque
+from dataclasses import asdict, dataclass
+
+from fastapi import Request
+
+from lmr.service.app.images import ImageDecoder, Preprocess, RecentFrames
+from lmr.service.app.metrics import ServiceMetrics
+from lmr.service.app.request import BodyReader
+from lmr.service.app.steps import ImageSteps
+from lmr.service.engine.engine import Engine
+from lmr.service.engine.requests import NotReady
+from lmr.service.engine.status import Overview, ServiceEvent
+from lmr.service.settings import ServiceSettings
+from lmr.watch.watched import Watched
+
+LOGGER = logging.getLogger("lmr.service.events")
+_EVENTS = 1000  # noted at once
+_RECENT = 100  # events that a new client receives
+
+
+@dataclass(frozen=True)
+class ServingParts:
+    """The parts that exist once the model is loaded. ``model`` is its name, ``facts`` describe it."""
+
+    engine: Engine
+    steps: ImageSteps
+    model: str
+    facts: dict[str, str]
+
+    @property
+    def watch(self) -> str:
+        """The settings of the watch, "off" if there is none."""
+        method = self.engine.method
+        return method.settings.spec if isinstance(method, Watched) else "off"
+
+
+class LiveService:
+    """The engine with what surrounds it: image steps, metrics, recent events and frames, and the end of the server."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.settings = settings
+        self.bodies = BodyReader(settings.max_body)
+        self.metrics = ServiceMetrics(self.look)
+        self.run_id = secrets.token_hex(4)  # tells this run of the service from others
+        self.listeners = 0  # clients of the events
+        self.stopping = threading.Event()
+        self.frames = RecentFrames() if settings.show_frames else None
+        self.recent: deque[ServiceEvent] = deque(maxlen=_RECENT)
+        self._noted = 0  # the change up to which events were counted and logged
+        self._parts: ServingParts | None = None
+
+    def install(self, engine: Engine, preprocess: Preprocess, model: str, facts: dict[str, str] | None = None) -> None:
+        """Serve requests from now on, with a started engine. ``preprocess`` is that of the backbone."""
+        engine.listen(self.metrics.add_batch)
+        self._noted = engine.look().change
+        steps = ImageSteps(engine, ImageDecoder(preprocess, self.settings), self.bodies, self.frames)
+        self._parts = ServingParts(engine, steps, model, facts or {})
+
+    @property
+    def parts(self) -> ServingParts:
+        """The parts that serve; NotReady while the model loads."""
+        if self._parts is None:
+            raise NotReady("The model is being loaded; try again in a few seconds.")
+        return self._parts
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; NotReady while the model loads."""
+        return self.parts.engine
+
+    def look(self) -> Overview:
+        """Return the overview of the engine, also before there is one."""
+        if self._parts is None:
+            return Overview("loading", "The model is being loaded.")
+        return self._parts.engine.look()
+
+    def note_events(self) -> int:
+        """Count and log the events since the last call; return the change up to which that is done."""
+        if self._parts is None:
+            return self._noted
+        changes = self._parts.engine.read_changes(self._noted, _EVENTS)
+        self._noted = changes.upto
+        for event in changes.events:
+            self.recent.append(event)
+            self.metrics.add_event(event)
+            LOGGER.info("event", extra={"fields": {"event": asdict(event)}})
+        return self._noted
+
+    def close(self) -> None:
+        """End the threads that decode."""
+        if self._parts is not None:
+            self._parts.steps.decoder.close()
+
+
+def find_service(request: Request) -> LiveService:
+    """Return the service of the app that a request came to."""
+    service: LiveService = request.app.state.service
+    return service

@@ -1,0 +1,165 @@
+"""ImageSteps: a request with images, from its body to its answer. The routes of both protocols come through here."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fastapi import Request
+
+from lmr.service.app.errors import ClientGone
+from lmr.service.app.images import Frame, ImageDecoder, ImageFile, ReadyImages, RecentFrames
+from lmr.service.app.request import BodyReader, choose_seconds
+from lmr.service.engine.engine import Engine
+from lmr.service.engine.requests import RequestMode, StepAnswer, StepRequest
+
+NOT_FINITE = "The model gave no finite answer to this image."
+
+
+@dataclass(frozen=True)
+class ImageStep:
+    """The content of a body: images of a stream, each to be answered with its ``top`` best classes."""
+
+    stream: str
+    files: list[ImageFile]
+    top: int
+    mode: RequestMode
+
+
+Step = TypeVar("Step", bound=ImageStep)
+
+
+class ImageSteps:
+    """Serves requests with images: receives a body, decodes its images, and waits for the engine's answer.
+
+    What the engine would refuse is not decoded: under overload that would take the time of those it serves. Requests of
+    a stream reach the engine in the order in which their bodies were complete, however long their images take.
+    """
+
+    def __init__(self, engine: Engine, decoder: ImageDecoder, bodies: BodyReader, frames: RecentFrames | None) -> None:
+        self.decoder = decoder
+        self._engine, self._bodies, self._frames, self._turns = engine, bodies, frames, Turns()
+
+    async def run(
+        self,
+        request: Request,
+        read: Callable[[bytes], Step],
+        key: str | None,
+        timeout_ms: float | None,
+        stream: str | None = None,
+    ) -> tuple[Step, StepAnswer]:
+        """Return the step that ``read`` finds in the body, and its answer.
+
+        Without ``stream``, the body names the stream and is parsed before its turn is taken.
+        """
+        engine, decoder = self._engine, self.decoder
+        seconds = choose_seconds(timeout_ms, engine.settings.timeout_ms)
+        deadline = engine.clock() + seconds
+        with ExitStack() as stack:
+            async with self._bodies.read(request, seconds) as body:
+                gone = stack.enter_context(_watch_client(request))
+                known = None if stream is not None else await decoder.run(lambda: read(body))
+
+                def decode() -> tuple[Step, ReadyImages]:
+                    step = read(body) if known is None else known
+                    engine.check_room(step.stream, key)
+                    hold(len(step.files))
+                    return step, decoder.decode(step.files)
+
+                name = stream if known is None else known.stream
+                with self._turns.take(name or "") as turn, decoder.hold() as hold:
+                    step, ready = await decoder.run(decode)
+                    await turn
+                    if gone.done():  # while the images were decoded
+                        raise ClientGone
+                    future = engine.submit(self._make_request(step, ready, key, deadline))
+            answered = asyncio.wrap_future(future)  # never cancelled here, as that would cancel the engine's future
+            await asyncio.wait({answered, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not answered.done():
+                answered.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody is left
+                engine.drop(future)  # if it still waits, so that nothing adapts
+                raise ClientGone
+            answer = answered.result()
+        if self._frames is not None and not answer.replayed:
+            for content, best in zip(ready.thumbnails, answer.top, strict=True):
+                if best:
+                    self._frames.add(step.stream, Frame(answer.seq, best[0][0], content))
+        return step, answer
+
+    def _make_request(self, step: ImageStep, ready: ReadyImages, key: str | None, deadline: float) -> StepRequest:
+        # Requests under one key are compared by their images and options, not by how the images are sent.
+        digest = hashlib.sha256(f"{ready.digest} {step.mode} {step.top}".encode()).hexdigest()
+        return StepRequest(
+            stream=step.stream,
+            images=ready.images,
+            mode=step.mode,
+            top=min(step.top, len(self._engine.names)),
+            key=key,
+            digest=digest,
+            deadline=deadline,
+            note={"count": ready.count, "errors": {str(position): text for position, text in ready.errors.items()}},
+            places=[position for position in range(ready.count) if position not in ready.errors],
+            sent=ready.count,
+        )
+
+
+def list_results(answer: StepAnswer) -> list[list[tuple[str, float]] | str]:
+    """Return, for every image of the request in its position, its best classes, or why it has none."""
+    errors: dict[str, str] = answer.note["errors"]
+    served = iter(answer.top)
+    return [
+        errors[str(position)] if str(position) in errors else next(served) or NOT_FINITE
+        for position in range(answer.note["count"])
+    ]
+
+
+class Turns:
+    """The order of requests that are decoded in several threads, stream by stream. Used from the event loop alone."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, asyncio.Future[None]] = {}  # of the streams that somebody waits for
+
+    @contextmanager
+    def take(self, stream: str) -> Iterator[asyncio.Future[None]]:
+        """Take the next turn of a stream; yield a future that is done when the turn has come.
+
+        The turn is over at the end of the context, also after an error, but never before the turns taken earlier.
+        """
+        over = asyncio.get_running_loop().create_future()
+        before = self._last.get(stream)
+        self._last[stream] = over
+        if before is None:
+            before = asyncio.get_running_loop().create_future()
+            before.set_result(None)
+        try:
+            yield before
+        finally:
+            if before.done():
+                self._end(stream, over)
+            else:
+                before.add_done_callback(lambda _: self._end(stream, over))
+
+    def _end(self, stream: str, over: asyncio.Future[None]) -> None:
+        if not over.done():
+            over.set_result(None)
+        if self._last.get(stream) is over:
+            del self._last[stream]
+
+
+@contextmanager
+def _watch_client(request: Request) -> Iterator[asyncio.Future[None]]:
+    """Yield a future that is done when the client has gone; the body must have been read."""
+
+    async def wait() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    gone = asyncio.ensure_future(wait())
+    try:
+        yield gone
+    finally:
+        gone.cancel()

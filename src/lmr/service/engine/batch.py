@@ -1,0 +1,125 @@
+"""Batch: jobs of different streams that are computed together, and their results."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lmr.core.errors import LmrError
+from lmr.service.engine.records import StreamRecord
+from lmr.service.engine.requests import ComputeFailed, Refused, StoreFailed
+from lmr.service.engine.status import EventKind, ServiceEvent
+from lmr.service.store.stored_types import StreamChange, Transaction
+
+
+@dataclass(eq=False)
+class Job:
+    """A request or a task of one stream. ``images`` is 0 for a task."""
+
+    stream: str
+    task: Any  # a Task of the module ``requests``
+    images: int
+    arrived: float
+    deadline: float | None = None
+    overloaded: bool = False  # accepted beyond the queue limit, to be answered without adapting
+    future: Future[Any] = field(default_factory=Future)
+    number: int = 0  # in the order of arrival
+    started: float = 0.0  # the time at which its batch was formed
+
+    @property
+    def weight(self) -> int:
+        """Return the room it takes in the queue, in images."""
+        return max(1, self.images)
+
+
+@dataclass(frozen=True)
+class BatchContext:
+    """The state of the engine when a batch was formed."""
+
+    adapt: bool  # False while the store cannot be written
+    stay: Collection[str]  # residents that must keep their rows
+    needed: Collection[str]  # streams with queued requests
+    unsaved: Collection[str]  # streams with changes that are not committed
+    time: float  # Unix time
+    epoch: int  # of the committer
+    take_number: Callable[[], int]  # for changes and events
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """Measurements of one batch."""
+
+    images: int
+    streams: int
+    steps: int  # streams that adapted
+    seconds: float
+    commit_seconds: float | None  # None if nothing was committed with it
+
+
+@dataclass(eq=False)
+class Batch:
+    """Jobs and their results, each in ``results``, ``early`` or ``failures``.
+
+    Results are sent after the commit of ``transaction``; ``early`` ones changed nothing and need not wait for it.
+    """
+
+    jobs: list[Job]
+    context: BatchContext
+    late: list[Job] = field(default_factory=list)  # their deadline has passed
+    flush: bool = False  # commit the pending changes of earlier batches, too
+    transaction: Transaction = field(default_factory=Transaction)
+    results: list[tuple[Job, Any]] = field(default_factory=list)
+    early: list[tuple[Job, Any]] = field(default_factory=list)
+    failures: list[tuple[Job, Refused]] = field(default_factory=list)
+    held_failures: list[tuple[Job, Refused]] = field(default_factory=list)  # sent once the store confirms the stream
+    events: list[ServiceEvent] = field(default_factory=list)
+    records: list[tuple[str, StreamRecord]] = field(default_factory=list)  # with the health before
+    images: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+
+    def change(self, before: str, record: StreamRecord) -> StreamRecord:
+        """Add a changed record, with the ``before`` health of its stream; return it with its time and number."""
+        record = replace(record, updated=self.context.time, change=self.context.take_number())
+        self.records.append((before, record))
+        return record
+
+    def finish(self, job: Job, result: Any, change: StreamChange) -> None:
+        """Add the result of a job that changes its stream."""
+        self.transaction.add(job.stream, change)
+        self.results.append((job, result))
+
+    def refuse(self, job: Job, error: Exception) -> None:
+        """Add a failed job."""
+        self.failures.append((job, to_refusal(error)))
+
+    def add_event(
+        self, stream: str, kind: EventKind, health: tuple[str, str], message: str, signals: dict[str, Any]
+    ) -> None:
+        """Add an event; ``health`` is that before and after it."""
+        number = self.context.take_number()
+        event = ServiceEvent(number, self.context.time, stream, kind, *health, message, signals)
+        self.events.append(event)
+        self.transaction.events.append(event.store())
+
+    def wait_for_store(self) -> None:
+        """Send nothing before the store has confirmed that this engine still serves the streams."""
+        self.results += self.early
+        self.held_failures += self.failures
+        self.early, self.failures = [], []
+
+    def report(self, commit_seconds: float | None) -> BatchReport:
+        """Return the measurements."""
+        return BatchReport(self.images, len(self.jobs), self.steps, self.seconds, commit_seconds)
+
+
+def to_refusal(error: Exception) -> Refused:
+    """Return the error that the sender of a failed request gets."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, (sqlite3.Error, OSError)):
+        return StoreFailed(f"The store cannot be read: {error}.")
+    return ComputeFailed(str(error) if isinstance(error, LmrError) else f"The method failed: {error!r}.")

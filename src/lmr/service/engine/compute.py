@@ -1,0 +1,171 @@
+"""Compute: the calls of the engine to its method. Rows are the streams of the method; names are not known here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmr.core.errors import LmrError
+from lmr.core.method import Method
+from lmr.service.engine.requests import CannotDo, StreamAction
+from lmr.service.engine.status import UNWATCHED
+from lmr.watch.watched import Watched
+
+MOST_SHARES = 20  # predicted classes that are listed
+FACTS = ("gate_share", "loss", "drift")  # values of a step that answers include
+
+Inputs = Sequence[tuple[int, Tensor]]  # rows and their images
+
+_REASONS: dict[StreamAction, str] = {  # why an action is not possible: the watch says it with the number of a row
+    "rollback": "The stream has no snapshot to roll back to; reset it instead.",
+    "resume": "The stream adapts already.",
+    "undo": "There is nothing to undo.",
+}
+
+
+@dataclass(frozen=True)
+class RowAnswer:
+    """The answer of the method to the images of one row."""
+
+    logits: Tensor
+    stepped: bool = False
+    facts: dict[str, float | None] = field(default_factory=dict)
+    frozen: dict[int, int] = field(default_factory=dict)  # place of an image -> class of the frozen model
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def list_top(self, count: int) -> list[list[tuple[int, float]]]:
+        """Return the best classes of each image with their probabilities; none if its logits are not finite."""
+        best = self.logits.softmax(1).topk(min(max(1, count), self.logits.shape[1]), 1)
+        finite = self.logits.isfinite().all(1).tolist()
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return [list(zip(*pair, strict=True)) if good else [] for good, pair in zip(finite, pairs, strict=True)]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """The health, the signals and the predicted classes of a row."""
+
+    health: str
+    adapts: bool
+    signals: dict[str, Any]
+    snapshots: tuple[int, ...]
+    predicted: tuple[tuple[int, int], ...]  # class and count, most frequent first; the rest as class -1
+
+
+class Compute:
+    """The method, watched or not."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self._watched = method if isinstance(method, Watched) else None
+        self._inner = self._watched.method if self._watched else method
+
+    def answer(self, inputs: Inputs) -> list[RowAnswer]:
+        """Return answers with the present states."""
+        if not inputs:
+            return []
+        logits = self.method.predict(*_join(inputs)).logits.cpu()
+        return [RowAnswer(own) for own in _split(logits, inputs)]
+
+    def step(self, inputs: Inputs) -> list[RowAnswer]:
+        """Adapt, and return answers; every row occurs once."""
+        if not inputs:
+            return []
+        resting = {row for row, _ in inputs if self._watched and not self._watched.watches[row].ladder.rung.adapts}
+        result = self.method.step(*_join(inputs))
+        info = result.info
+        answers = []
+        for (row, _), logits in zip(inputs, _split(result.logits.cpu(), inputs), strict=True):
+            facts = info.get("streams", {}).get(row, {}) if self.method.streams > 1 else info
+            answers.append(
+                RowAnswer(
+                    logits,
+                    row not in resting and bool(facts.get("stepped", True)),
+                    {key: _make_finite(facts[key]) for key in FACTS if key in facts},
+                    dict(info.get("compared", {}).get(row, [])),
+                    [event for event in info.get("events", []) if event["stream"] == row],
+                )
+            )
+        return answers
+
+    @contextmanager
+    def keep(self, rows: Sequence[int]) -> Iterator[None]:
+        """Restore the states of these rows if anything fails within this context."""
+        before = self._inner.state_dict(rows) if rows else {}
+        watches = [self._watched.watches[row] for row in rows] if self._watched else []
+        try:
+            yield
+        except BaseException:
+            if rows:
+                self._inner.load_state_dict(before, rows)
+            if self._watched:
+                for row, watch in zip(rows, watches, strict=True):
+                    self._watched.watches[row] = watch
+            raise
+
+    def clear(self, row: int) -> None:
+        """Clear a row for another stream; nothing of the former one is left, not even an undo."""
+        if self._watched:
+            self._watched.forget([row])
+        else:
+            self.method.reset([row])
+
+    def act(self, row: int, action: StreamAction) -> None:
+        """Carry out an action of an operator other than "delete"; CannotDo if it is not possible now."""
+        if action == "reset":
+            self.method.reset([row])
+            return
+        if self._watched is None:
+            raise CannotDo(f"The action {action!r} needs a watch; start the service with --watch on.")
+        actions: dict[StreamAction, Callable[[int], None]] = {
+            "rollback": self._watched.rollback,
+            "pause": self._watched.pause,
+            "resume": self._watched.resume,
+            "undo": self._watched.undo,
+        }
+        try:
+            actions[action](row)
+        except LmrError as error:
+            raise CannotDo(_REASONS.get(action, str(error))) from error
+
+    def describe(self, rows: Sequence[int]) -> list[Condition]:
+        """Return the condition of each of these rows."""
+        if not rows:
+            return []
+        counts = self._inner.state["predicted"][torch.tensor(rows, device=self._inner.classifier.device)].cpu()
+        best = counts.topk(min(MOST_SHARES, counts.shape[1]), 1)
+        rest = (counts.sum(1) - best.values.sum(1)).tolist()
+        predicted = [
+            (*zip(*pair, strict=True), *([(-1, others)] if others else []))
+            for *pair, others in zip(best.indices.tolist(), best.values.tolist(), rest, strict=True)
+        ]
+        return [self._describe_one(row, own) for row, own in zip(rows, predicted, strict=True)]
+
+    def _describe_one(self, row: int, predicted: tuple[tuple[int, int], ...]) -> Condition:
+        if self._watched is None:
+            return Condition(UNWATCHED, True, {}, (), predicted)
+        watch = self._watched.watches[row]
+        rung = watch.ladder.rung
+        snapshots = tuple(one.step for one in watch.snapshots)
+        return Condition(str(rung), rung.adapts, dict(vars(self._watched.signals(row))), snapshots, predicted)
+
+
+def _join(inputs: Inputs) -> tuple[Tensor, list[int]]:
+    """Return the images of all rows as one batch, and the row of each image."""
+    rows = [row for row, images in inputs for _ in range(len(images))]
+    return torch.cat([images for _, images in inputs]), rows
+
+
+def _split(logits: Tensor, inputs: Inputs) -> list[Tensor]:
+    """Return the logits of the images of each row."""
+    return list(torch.split(logits, [len(images) for _, images in inputs]))
+
+
+def _make_finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

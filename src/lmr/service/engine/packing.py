@@ -1,0 +1,189 @@
+"""Packing of the state of a stream as bytes: one file for what every step changes, and parts for the rest.
+
+The file holds the tensors of the method, as ``method.save`` writes them. Its header is the same for all streams, so it
+is made once. Parts are the images and snapshots of a watch, and images that wait for a step. A part is written only if
+it is new, which is known without reading it, because watches are immutable values.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmr.core.errors import LmrError
+from lmr.core.method import Method
+from lmr.core.state import decode_state, encode_state, join_header, split_header
+from lmr.service.store.stored_types import StoredState
+from lmr.watch.stream_watch import PREFIX, StreamWatch, pack_events, pack_watch
+from lmr.watch.watched import Watched
+
+
+@dataclass(frozen=True, eq=False)
+class WaitingImage:
+    """An answered image that waits for a step: the one at ``place`` of request ``seq``."""
+
+    image: Tensor
+    seq: int
+    place: int
+
+
+def describe_identity(method: Method) -> dict[str, str]:
+    """Return the model, the classes and the method to which states belong, for ``Store``."""
+    facts = method.classifier.fingerprint
+    return {"model": facts["backbone"][:16], "classes or prompts": facts["classes"][:16], "method": method.spec}
+
+
+class Packer:
+    """Packing of the rows of a method, watched or not."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self._watched = method if isinstance(method, Watched) else None
+        self._inner = self._watched.method if self._watched else method
+        header, _ = split_header(self._inner.dump([0]))
+        del header["__metadata__"]["digest"]  # a checksum is stored beside the file
+        self._header = join_header(header)
+        del header["__metadata__"]
+        self._order = sorted(header, key=lambda name: int(header[name]["data_offsets"][0]))
+
+    def pack(
+        self, rows: Sequence[int], waiting: Sequence[Sequence[WaitingImage]], written: Sequence[Written]
+    ) -> list[StoredState]:
+        """Return the states of ``rows`` with their waiting images; ``written`` is updated in place."""
+        contents = self._copy_rows(rows)
+        return [
+            self._pack_one(row, content, images, parts)
+            for row, content, images, parts in zip(rows, contents, waiting, written, strict=True)
+        ]
+
+    def unpack(self, row: int, stored: StoredState) -> tuple[list[WaitingImage], Written]:
+        """Load a state into a row; return its waiting images and its written parts. LmrError if it is damaged."""
+        tensors, facts = decode_state(stored.content, "The stored state")
+        parts = {name: content for name, content in stored.parts.items() if content is not None}
+        if self._watched:
+            text, kept = _join_watch(stored.watch, parts)
+            facts, tensors = facts | {"watch": text}, tensors | kept
+        self.method.load_state_dict({**facts, "tensors": tensors}, [row])
+        names = sorted((name for name in parts if name.startswith("waiting/")), key=_find_number)
+        images = [_decode_waiting(parts[name], self.method.classifier.device) for name in names]
+        return images, self._list_parts(row, images)
+
+    def _copy_rows(self, rows: Sequence[int]) -> list[bytes]:
+        """Return the file of the method's tensors for each row."""
+        state, index = self._inner.state, torch.tensor(rows, device=self._inner.classifier.device)
+        columns = [state[name][index].cpu().reshape(len(rows), -1) for name in self._order if state[name].numel()]
+        lines = torch.cat([column.view(torch.uint8) for column in columns], 1)
+        return [self._header + line.numpy().tobytes() for line in lines]
+
+    def _pack_one(self, row: int, content: bytes, waiting: Sequence[WaitingImage], written: Written) -> StoredState:
+        parts = self._list_parts(row, waiting)
+        changed: dict[str, bytes | None] = {
+            name: part.encode() for name, part in parts.items() if not part.is_same(written.get(name))
+        }
+        changed |= {name: None for name in written if name not in parts}
+        written.clear()
+        written.update(parts)
+        watch = json.dumps(pack_watch(self._watched.watches[row])[0]) if self._watched else ""
+        return StoredState(content, watch, changed)
+
+    def _list_parts(self, row: int, waiting: Sequence[WaitingImage]) -> Written:
+        parts: Written = {f"waiting/{k}": _make_waiting(image) for k, image in enumerate(waiting)}
+        return parts | (_split_watch(self._watched.watches[row]) if self._watched else {})
+
+
+def _split_watch(watch: StreamWatch) -> Written:
+    """Return the parts of a watch; the rest of it is the text of ``pack_watch``."""
+    parts: Written = {"tally": _make_tensors({"classes": watch.tally.classes, "sums": watch.tally.sums})}
+    parts |= {f"snapshot/{one.step}": _make_tensors(one.tensors) for one in watch.all_snapshots.values()}
+    if watch.undo is not None:
+        parts["undo"] = _make_tensors(watch.undo.tensors)
+    if watch.canaries.images is not None:
+        parts |= {f"canary/{k}": _make_canary(watch.canaries.images, k) for k in range(len(watch.canaries.images))}
+    if watch.events:
+        events = watch.events
+        parts["events"] = _Part((events,), lambda: json.dumps(pack_events(events, 0)).encode())
+    return parts
+
+
+def _join_watch(text: str, parts: Mapping[str, bytes]) -> tuple[str, dict[str, Tensor]]:
+    """Return a watch as in a state: a JSON text and named tensors. LmrError if something is missing or damaged."""
+    try:
+        values = json.loads(text)
+        values["events"] = json.loads(parts.get("events", b"[]"))
+        tensors = _decode(parts["tally"])
+        if values["labels"]:
+            images = [_decode(parts[f"canary/{k}"])["image"] for k in range(len(values["labels"]))]
+            tensors["canaries"] = torch.stack(images)
+        kept = {f"snapshot/{k}": f"snapshot/{step}" for k, step in enumerate(values["snapshots"])}
+        kept |= {"undo": "undo"} if values["undo"] is not None else {}
+        own = set(values["snapshots"])
+        kept |= {f"undo_snapshot/{k}": f"snapshot/{k}" for k in values["undo_snapshots"] or () if k not in own}
+        for place, name in kept.items():
+            tensors |= {f"{place}/{key}": value for key, value in _decode(parts[name]).items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise LmrError(f"The stored watch cannot be read ({error!r}); it is damaged.") from error
+    return json.dumps([values]), {f"{PREFIX}0/{key}": value for key, value in tensors.items()}
+
+
+def _decode(part: bytes) -> dict[str, Tensor]:
+    return decode_state(part, _PART)[0]
+
+
+def _decode_waiting(part: bytes, device: torch.device) -> WaitingImage:
+    tensors, facts = decode_state(part, _PART)
+    return WaitingImage(tensors["image"].to(device), int(facts["seq"]), int(facts["place"]))
+
+
+_PART = "A part of the stored state"
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A part: the immutable values that it is made of, and how to encode it."""
+
+    values: tuple[object, ...]
+    encode: Callable[[], bytes]
+
+    def is_same(self, other: _Part | None) -> bool:
+        """Return True if the other part has the same bytes; False if that is not known without reading much."""
+        if other is None or len(self.values) != len(other.values):
+            return False
+        return all(map(operator.is_, self.values, other.values))
+
+
+@dataclass(frozen=True, eq=False)
+class _Canary(_Part):
+    """One of the images [n, ...] of a watch. A further one makes a new tensor of all, in which this one is equal."""
+
+    images: Tensor
+    place: int
+
+    def is_same(self, other: _Part | None) -> bool:
+        if super().is_same(other):
+            return True
+        return isinstance(other, _Canary) and torch.equal(self.images[self.place], other.images[other.place])
+
+
+def _make_tensors(tensors: Mapping[str, Tensor]) -> _Part:
+    return _Part((*tensors.values(),), lambda: encode_state(tensors, {}))
+
+
+def _make_canary(images: Tensor, place: int) -> _Part:
+    return _Canary((images,), lambda: encode_state({"image": images[place]}, {}), images, place)
+
+
+def _make_waiting(waiting: WaitingImage) -> _Part:
+    facts = {"seq": str(waiting.seq), "place": str(waiting.place)}
+    return _Part((waiting,), lambda: encode_state({"image": waiting.image}, facts))
+
+
+def _find_number(name: str) -> int:
+    return int(name.rpartition("/")[2])
+
+
+Written = dict[str, _Part]  # the parts that are in the store

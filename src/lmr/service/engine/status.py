@@ -1,0 +1,141 @@
+"""Status of streams and of the engine, in plain values that ``dataclasses.asdict`` turns into JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from lmr.service.engine.requests import StreamAction
+from lmr.service.store.stored_types import StoredEvent
+
+EventKind = Literal["health", "operator", "store", "service"]
+EngineState = Literal["loading", "ready", "degraded", "draining", "closed"]
+
+UNWATCHED = "unwatched"  # the health of a stream whose method is not watched
+
+
+@dataclass(frozen=True)
+class StreamStatus:
+    """One stream in a list. ``change`` is the number of its last change."""
+
+    stream: str
+    seq: int  # adapting requests so far
+    images: int  # in them
+    health: str  # a rung of the watch, or "unwatched"
+    adapts: bool
+    resident: bool  # True if its state is in memory; the others are in the store
+    waiting: int  # queued requests
+    accuracy: float | None  # on labelled images; None before the first
+    compared_accuracy: float | None  # on the labelled images that the frozen model classified as well
+    frozen_accuracy: float | None  # of the frozen model, on the same images
+    labelled: int  # labelled images
+    updated: float  # Unix time
+    change: int
+
+
+@dataclass(frozen=True)
+class ServiceEvent:
+    """An event for operators. ``stream`` is empty for events of the service itself."""
+
+    number: int
+    time: float  # Unix time
+    stream: str
+    kind: EventKind
+    before: str
+    after: str
+    message: str
+    signals: dict[str, Any] = field(default_factory=dict)
+
+    def store(self) -> StoredEvent:
+        """Return the event in its stored form."""
+        return StoredEvent(self.number, self.stream, json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Return the event from the text of its stored form."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class StreamDetail:
+    """One stream in detail."""
+
+    status: StreamStatus
+    signals: dict[str, Any]
+    history: list[dict[str, Any]]  # recent values of the signals with their ``seq``, oldest first
+    shares: list[tuple[str, float]]  # of the predicted classes, largest first
+    snapshots: list[int]  # the steps at which they were taken
+    answers: list[dict[str, Any]]  # the last ones, oldest first: seq, label, probability
+    events: list[ServiceEvent]  # of this stream, oldest first
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The engine at a glance."""
+
+    state: EngineState
+    reason: str = ""  # why it is not ready, as a sentence
+    streams: int = 0  # in the store or in memory
+    resident: int = 0
+    by_health: dict[str, int] = field(default_factory=dict)
+    queue_images: int = 0
+    queue_requests: int = 0
+    in_flight: int = 0  # requests whose batch was formed and that are not answered yet
+    images_per_second: float = 0.0
+    steps_per_second: float = 0.0
+    latency_p50_ms: float | None = None  # from arrival to answer, of the recent requests
+    latency_p99_ms: float | None = None
+    batch_images: float | None = None  # mean of the recent batches
+    batch_streams: float | None = None
+    step_ms: float | None = None  # of the recent batches
+    commit_ms: float | None = None
+    store_bytes: int = 0
+    durable: bool = False  # True if there is a store
+    last_commit: float | None = None  # Unix time
+    unsaved: int = 0  # answered requests whose state is not committed yet
+    change: int = 0
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes with numbers above ``after``, up to ``upto``. ``lost``: some are no longer known, read everything."""
+
+    after: int
+    upto: int
+    events: list[ServiceEvent]
+    streams: list[StreamStatus]
+    lost: bool = False
+
+
+_ACTIONS: dict[StreamAction, str] = {
+    "reset": "An operator reset the stream to its initial state.",
+    "rollback": "An operator rolled the stream back to a snapshot.",
+    "pause": "An operator paused adaptation; the stream is answered with its present state.",
+    "resume": "An operator resumed adaptation, under observation.",
+    "undo": "An operator undid the last rollback, reset, quarantine or undo.",
+    "delete": "An operator deleted the stream.",
+}
+_RUNGS = {
+    "ok": "No signal was unusual for a while; the stream is healthy again.",
+    "watch": "A signal is unusual; every image is now compared with the frozen model.",
+    "alarm": "The alarm was confirmed; this watch only reports.",
+    "rolled back": "The alarm was confirmed; the stream was rolled back to a snapshot and rests for a while.",
+    "reset": "The alarm was confirmed; the stream was reset to its initial state and rests for a while.",
+    "quarantined": "The stream failed repeatedly; it is answered as zero-shot until an operator resumes it.",
+}
+
+
+def describe_action(action: StreamAction) -> str:
+    """Return the message of the event of an operator's action."""
+    return _ACTIONS[action]
+
+
+def describe_health(event: Mapping[str, Any]) -> str:
+    """Return the message of an event of the watch, given as in the info of a step."""
+    message = _RUNGS.get(event["after"], f"The health of the stream is now {event['after']!r}.")
+    if event["before"] in ("rolled back", "reset") and event["after"] == "watch":
+        message = "The rest is over; the stream adapts again, and every image is compared with the frozen model."
+    return message + (f" Signals: {', '.join(event['alarms'])}." if event["alarms"] else "")

@@ -1,0 +1,432 @@
+"""Worker: computes the jobs of a batch. One thread uses it at a time; it knows no queue and no lock.
+
+Results of a batch become visible after the commit of its transaction, except answers that changed nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from lmr.core.errors import LmrError
+from lmr.core.log import LOGGER
+from lmr.core.method import Method
+from lmr.service.engine.batch import Batch, BatchContext, Job
+from lmr.service.engine.compute import Compute, Condition, RowAnswer
+from lmr.service.engine.packing import Packer, WaitingImage
+from lmr.service.engine.records import DELETED, StepNote, StreamRecord, add_labels
+from lmr.service.engine.requests import (
+    ActTask,
+    BadInput,
+    LabelTask,
+    ReadTask,
+    Refused,
+    StepAnswer,
+    StepRequest,
+    StoreFailed,
+    TooManyStreams,
+    UnknownStream,
+    WriteTask,
+)
+from lmr.service.engine.residents import Resident, Residents
+from lmr.service.engine.status import describe_action, describe_health
+from lmr.service.settings import ServiceSettings
+from lmr.service.store.store import MOST_STEPS
+from lmr.service.store.store_interface import StateStore
+from lmr.service.store.stored_types import KeptAnswer, StreamChange, Transaction
+
+POINT = ("concentration", "entropy", "frozen_entropy", "agreement", "drift")  # signals in the history of a stream
+FEW_NOTES = 8  # kept in memory where the store has the others
+
+_EMPTY = RowAnswer(torch.empty(0))
+
+
+@dataclass(eq=False)
+class _Turn:
+    """A job, its resident stream, and the answer of the method."""
+
+    job: Job
+    resident: Resident
+    answer: RowAnswer = _EMPTY
+    earlier: dict[int, dict[int, int]] = field(default_factory=dict)  # frozen answers to images of earlier requests
+
+
+class Worker:
+    """The method and its resident streams."""
+
+    def __init__(
+        self,
+        method: Method,
+        names: Sequence[str],
+        settings: ServiceSettings,
+        store: StateStore,
+        clock: Callable[[], float],
+    ) -> None:
+        self.method, self.names, self.settings, self.store = method, list(names), settings, store
+        self.residents = Residents(method.streams)
+        self._compute, self._packer, self._clock = Compute(method), Packer(method), clock
+        self._classes = {name: k for k, name in enumerate(names)}
+        self._durable = store.path is not None
+        self._at_once = self._durable and settings.durability == "answer"
+        self._most_notes = MOST_STEPS if self._durable and not self._at_once else FEW_NOTES
+
+    def serve(self, batch: Batch) -> None:
+        """Compute all jobs of a batch, which are of different streams, and add their results to it."""
+        started = self._clock()
+        steps, answers, tasks = [], [], []
+        for job in batch.jobs:
+            try:
+                turn = _Turn(job, self._admit(job, batch.context))
+            except (Refused, LmrError, sqlite3.Error, OSError) as error:
+                batch.refuse(job, error)
+                continue
+            if not isinstance(job.task, StepRequest):
+                tasks.append(turn)
+            elif job.task.mode == "adapt" and batch.context.adapt and not job.overloaded:
+                steps.append(turn)
+            else:
+                answers.append(turn)
+        steps = self._try_all(self._step_counted if self.settings.step else self._step, steps, batch)
+        answers = self._try_all(self._answer, answers, batch)
+        batch.images = sum(turn.job.images for turn in steps + answers)  # failed ones took no time
+        batch.seconds = self._clock() - started
+        for turn, condition in zip(steps, self._compute.describe([turn.resident.row for turn in steps]), strict=True):
+            self._finish_step(turn, condition, batch)
+        for turn in answers:
+            self._finish_answer(turn, batch)
+        for turn in tasks:
+            self._do_task(turn.job, turn.resident, batch)
+        if self._at_once:
+            self.pack(batch.transaction)
+        if self.store.shared and batch.context.adapt:
+            found = {job.stream: self.residents.get(job.stream) for job in batch.jobs}
+            batch.transaction.epochs |= {stream: one.epoch for stream, one in found.items() if one is not None}
+            batch.wait_for_store()
+
+    def pack(self, transaction: Transaction) -> None:
+        """Add the states of all streams that changed since they were last packed."""
+        changed = self.residents.list_changed()
+        if not changed:
+            return
+        residents = [one for _, one in changed]
+        rows = [one.row for one in residents]
+        states = self._packer.pack(rows, [one.waiting for one in residents], [one.written for one in residents])
+        for (stream, resident), state in zip(changed, states, strict=True):
+            resident.changed = False
+            transaction.add(stream, StreamChange(state=state))
+
+    def forget(self, epochs: Mapping[str, int]) -> None:
+        """Drop streams whose changes were not committed, so that they are read from the store when needed again.
+
+        A stream that was read since, under a later epoch, stays.
+        """
+        for stream, epoch in epochs.items():
+            found = self.residents.get(stream)
+            if found is not None and found.epoch <= epoch:
+                self.residents.forget(stream)
+
+    # Residents.
+
+    def _admit(self, job: Job, context: BatchContext) -> Resident:
+        """Return the stream of a job with its state in a row of the method."""
+        resident = self.residents.use(job.stream)
+        if resident is not None and not resident.exists and self.store.shared and job.stream not in context.unsaved:
+            self.residents.forget(job.stream)  # another engine may have created it since
+            resident = None
+        resident = resident or self._bring(job, context)
+        may_create = isinstance(job.task, (StepRequest, WriteTask)) and self.settings.create == "auto"
+        if not resident.exists and not may_create:
+            hint = "; streams are not created here (--create never)" if self.settings.create == "never" else ""
+            raise UnknownStream(f"There is no stream {job.stream!r}{hint}.")
+        return resident
+
+    def _bring(self, job: Job, context: BatchContext) -> Resident:
+        """Make a stream resident: as it is in the store, or in its initial state."""
+        claim, row = self.store.claim(job.stream), self._find_row(context)
+        try:
+            resident = None if claim.record is None else self._load(job, row, StreamRecord.read(claim.record))
+            if resident is None:
+                self._compute.clear(row)
+                resident = Resident(row, self._begin_record(job.stream, row), exists=False)
+            resident.epoch = claim.epoch
+        except BaseException:
+            self.residents.give_back(row)
+            raise
+        self.residents.add(job.stream, resident)
+        return resident
+
+    def _load(self, job: Job, row: int, record: StreamRecord) -> Resident | None:
+        try:
+            state = self.store.read_state(job.stream)
+            if state is None:
+                return None
+            waiting, written = self._packer.unpack(row, state)
+            # Where a request is a step, nothing waits for one: images of an earlier --step N are not kept any longer.
+            return Resident(row, record, True, waiting if self.settings.step else [], written)
+        except LmrError:
+            if isinstance(job.task, ActTask) and job.task.action == "delete":
+                return Resident(row, record, True)  # a stream with a damaged state can be deleted
+            raise
+
+    def _find_row(self, context: BatchContext) -> int:
+        row = self.residents.take_row()
+        if row is None:
+            leaver = self.residents.choose_leaver(context.stay, context.needed)
+            if leaver is None:
+                raise TooManyStreams(
+                    f"All {self.residents.rows} rows are in use, and this service has no store; delete a stream, start "
+                    "the service with --state-dir, or raise --resident."
+                )
+            self.residents.forget(leaver)
+            row = self.residents.take_row()
+            assert row is not None
+        return row
+
+    def _begin_record(self, stream: str, row: int) -> StreamRecord:
+        (condition,) = self._compute.describe([row])
+        return replace(StreamRecord(stream), **vars(condition))
+
+    # Requests.
+
+    def _try_all(self, serve: Callable[[list[_Turn]], None], turns: list[_Turn], batch: Batch) -> list[_Turn]:
+        """Serve requests together, or if that fails each alone; return those that were answered."""
+        try:
+            with self._compute.keep([turn.resident.row for turn in turns]):
+                serve(turns)
+            return turns
+        except Exception as error:
+            if len(turns) > 1:
+                return [done for turn in turns for done in self._try_all(serve, [turn], batch)]
+            LOGGER.exception("A request of stream %r failed", turns[0].job.stream)
+            batch.refuse(turns[0].job, error)
+            return []
+
+    def _answer(self, turns: list[_Turn]) -> None:
+        answers = self._compute.answer([(turn.resident.row, turn.job.task.images) for turn in turns])
+        for turn, answer in zip(turns, answers, strict=True):
+            turn.answer = answer
+
+    def _step(self, turns: list[_Turn]) -> None:
+        answers = self._compute.step([(turn.resident.row, turn.job.task.images) for turn in turns])
+        for turn, answer in zip(turns, answers, strict=True):
+            turn.answer = answer
+
+    def _step_counted(self, turns: list[_Turn]) -> None:
+        """Answer every image with the present state, and step whenever a stream has ``settings.step`` images."""
+        counted = [_CountedRequest(turn, self.settings.step) for turn in turns]
+        while active := [one for one in counted if one.is_left]:
+            answers = self._compute.answer([(one.row, one.take_part()) for one in active])
+            for one, answer in zip(active, answers, strict=True):
+                one.logits.append(answer.logits)
+            full = [one for one in active if len(one.waiting) >= one.size]
+            steps = self._compute.step([(one.row, torch.stack([w.image for w in one.waiting])) for one in full])
+            for one, answer in zip(full, steps, strict=True):
+                one.note_step(answer)
+        for one in counted:
+            one.finish()
+
+    def _finish_step(self, turn: _Turn, condition: Condition, batch: Batch) -> None:
+        job, resident, answer = turn.job, turn.resident, turn.answer
+        request: StepRequest = job.task
+        record = replace(resident.record, seq=resident.record.seq + 1, images=resident.record.images + job.images)
+        note = _make_note(request, record, answer, condition)
+        record = self._note_change(resident, record, condition, batch)
+        given = self._make_answer(job, record.seq, answer, condition.health, batch, saved=self._at_once)
+        notes = {note.seq: note}
+        for seq, frozen in turn.earlier.items():
+            if (found := self._find_note(resident, seq)) is not None:
+                notes[seq] = replace(found, frozen=found.frozen | frozen)
+        self._keep_notes(resident, notes)
+        kept = [] if request.key is None else [self._keep_answer(request.key, request.digest, given)]
+        change = StreamChange(record.store(), steps={seq: one.store() for seq, one in notes.items()}, answers=kept)
+        batch.finish(job, given, change)
+        batch.steps += answer.stepped
+        for event in answer.events:
+            health, signals = (event["before"], event["after"]), {**event["signals"], "alarms": list(event["alarms"])}
+            batch.add_event(job.stream, "health", health, describe_health(event), signals)
+
+    def _finish_answer(self, turn: _Turn, batch: Batch) -> None:
+        """Add an answer without a step: the stream is unchanged, but an answer with a key is stored."""
+        job, resident, record = turn.job, turn.resident, turn.resident.record
+        request: StepRequest = job.task
+        saved = self._durable and job.stream not in batch.context.unsaved
+        answer = self._make_answer(job, record.seq, turn.answer, record.health, batch, saved=saved)
+        if request.mode == "adapt":
+            answer.adaptation["reason"] = "overload" if job.overloaded else "store"
+        if request.key is None or not batch.context.adapt or not resident.exists or job.overloaded:
+            batch.early.append((job, answer))
+            return
+        kept = self._keep_answer(request.key, request.digest, answer)
+        batch.finish(job, answer, StreamChange(record.store(), answers=[kept]))
+
+    def _make_answer(
+        self, job: Job, seq: int, answer: RowAnswer, health: str, batch: Batch, *, saved: bool
+    ) -> StepAnswer:
+        request: StepRequest = job.task
+        top = [[(self.names[kind], share) for kind, share in best] for best in answer.list_top(request.top)]
+        adaptation = {"mode": request.mode, "stepped": answer.stepped, **answer.facts, "health": health}
+        timing = {
+            "queue_ms": 1000 * (job.started - job.arrived),
+            "step_ms": 1000 * batch.seconds,
+            "batch_images": batch.images,
+            "batch_streams": len(batch.jobs),
+        }
+        return StepAnswer(job.stream, seq, saved, top, adaptation, timing, dict(request.note))
+
+    def _keep_answer(self, key: str, digest: str, answer: StepAnswer) -> KeptAnswer:
+        """Return an answer as it is stored under its key; it is saved when somebody reads it there."""
+        return KeptAnswer(key, digest, replace(answer, saved=self._durable).to_json())
+
+    # Records and notes.
+
+    def _note_change(
+        self, resident: Resident, record: StreamRecord, condition: Condition, batch: Batch
+    ) -> StreamRecord:
+        """Give a resident whose state has changed its new record."""
+        before = resident.record.health if resident.exists else ""
+        resident.record = batch.change(before, replace(record, **vars(condition)))
+        resident.exists, resident.changed = True, self._durable
+        return resident.record
+
+    def _find_note(self, resident: Resident, seq: int) -> StepNote | None:
+        if seq in resident.notes:
+            return resident.notes[seq]
+        text = self.store.read_step(resident.record.stream, seq)
+        return None if text is None else StepNote.read(text)
+
+    def _keep_notes(self, resident: Resident, notes: Mapping[int, StepNote]) -> None:
+        """Keep notes that are not in the store yet."""
+        resident.notes |= notes
+        for seq in sorted(resident.notes)[: -self._most_notes]:
+            del resident.notes[seq]
+
+    # Tasks of operators.
+
+    def _do_task(self, job: Job, resident: Resident, batch: Batch) -> None:
+        """Do the task of a job; a task that fails changes nothing."""
+        try:
+            if isinstance(job.task, ReadTask):
+                batch.early.append((job, self.method.dump([resident.row])))
+                return
+            if not batch.context.adapt:
+                raise StoreFailed("The store cannot be written, so nothing was changed; try again later.")
+            with self._compute.keep([resident.row]):
+                if isinstance(job.task, LabelTask):
+                    self._add_labels(job, resident, batch)
+                elif isinstance(job.task, WriteTask):
+                    self._write_state(job, resident, batch)
+                elif job.task.action == "delete":
+                    self._delete(job, resident, batch)
+                else:
+                    self._act(job, resident, batch)
+        except Exception as error:
+            batch.refuse(job, error)
+
+    def _act(self, job: Job, resident: Resident, batch: Batch) -> None:
+        task: ActTask = job.task
+        self._compute.act(resident.row, task.action)
+        if task.action == "reset":
+            resident.waiting = []
+        self._finish_task(job, resident, describe_action(task.action), batch)
+
+    def _write_state(self, job: Job, resident: Resident, batch: Batch) -> None:
+        try:
+            self.method.restore(job.task.content, [resident.row])
+        except LmrError as error:
+            raise BadInput(str(error)) from error
+        resident.waiting = []
+        self._finish_task(job, resident, "An operator replaced the state of the stream with one from a file.", batch)
+
+    def _finish_task(self, job: Job, resident: Resident, message: str, batch: Batch) -> None:
+        """Record that an operator changed the state of a stream."""
+        before = resident.record
+        (condition,) = self._compute.describe([resident.row])
+        record = self._note_change(resident, before, condition, batch)
+        batch.finish(job, record, StreamChange(record.store()))
+        batch.add_event(job.stream, "operator", (before.health, record.health), message, record.signals)
+
+    def _delete(self, job: Job, resident: Resident, batch: Batch) -> None:
+        """Delete a stream. It keeps its row until that is committed, so that nobody reads what is being deleted."""
+        before = resident.record
+        self._compute.clear(resident.row)
+        resident.record, resident.exists = self._begin_record(job.stream, resident.row), False
+        resident.waiting, resident.written, resident.notes, resident.changed = [], {}, {}, False
+        deleted = batch.change(before.health, replace(before, health=DELETED, adapts=False))
+        batch.finish(job, deleted, StreamChange(fresh=True))
+        batch.add_event(job.stream, "operator", (before.health, DELETED), describe_action("delete"), {})
+
+    def _add_labels(self, job: Job, resident: Resident, batch: Batch) -> None:
+        task: LabelTask = job.task
+        note = self._find_note(resident, task.seq) if task.seq <= resident.record.seq else None
+        if note is None:
+            raise BadInput(
+                f"Stream {job.stream!r} has no request {task.seq} among its last {MOST_STEPS}; use the seq of one of "
+                "their answers."
+            )
+        if len(task.labels) != note.count:
+            raise BadInput(f"Expected {note.count} labels for request {task.seq}, got {len(task.labels)}.")
+        unknown = sorted({name for name in task.labels if name is not None and name not in self._classes})
+        if unknown:
+            raise BadInput(f"The classes of this service do not include {unknown[0]!r}; use their names, or null.")
+        truth = {
+            k: self._classes[name] for k, place in enumerate(note.places) if (name := task.labels[place]) is not None
+        }
+        record, note = add_labels(resident.record, note, truth)
+        resident.record = record = batch.change(record.health, record)
+        self._keep_notes(resident, {note.seq: note})
+        batch.finish(job, record, StreamChange(record.store(), steps={note.seq: note.store()}))
+
+
+class _CountedRequest:
+    """A request of a service with ``--step N``, whose images are taken in parts up to the next step.
+
+    More than N images may wait, if a service with a larger N stored them: the next image makes a step of all of them.
+    """
+
+    def __init__(self, turn: _Turn, size: int) -> None:
+        self._turn, self.row, self.size = turn, turn.resident.row, size
+        self.waiting = list(turn.resident.waiting)
+        self.logits: list[Tensor] = []
+        self._seq = turn.resident.record.seq + 1
+        self._taken = 0
+        self._last = _EMPTY
+        self._frozen: dict[int, dict[int, int]] = {}  # answers of the frozen model, by request and place
+
+    @property
+    def is_left(self) -> bool:
+        """Return True if there are images without an answer."""
+        return self._taken < self._turn.job.images
+
+    def take_part(self) -> Tensor:
+        """Return the images up to the next step, which wait for it from now on."""
+        count = max(1, self.size - len(self.waiting))
+        part: Tensor = self._turn.job.task.images[self._taken : self._taken + count]
+        for image in part:
+            self.waiting.append(WaitingImage(image.clone(), self._seq, self._taken))
+            self._taken += 1
+        return part
+
+    def note_step(self, answer: RowAnswer) -> None:
+        """Note a step on the waiting images."""
+        for place, kind in answer.frozen.items():
+            image = self.waiting[place]
+            self._frozen.setdefault(image.seq, {})[image.place] = kind
+        self._last = replace(answer, events=self._last.events + answer.events)
+        self.waiting = []
+
+    def finish(self) -> None:
+        """Give the turn the answers to all images, with the facts of the last step."""
+        frozen = self._frozen.pop(self._seq, {})
+        self._turn.answer = replace(self._last, logits=torch.cat(self.logits), frozen=frozen)
+        self._turn.earlier, self._turn.resident.waiting = self._frozen, self.waiting
+
+
+def _make_note(request: StepRequest, record: StreamRecord, answer: RowAnswer, condition: Condition) -> StepNote:
+    best = [one[0] if one else (None, 0.0) for one in answer.list_top(1)]
+    places = tuple(request.places) or tuple(range(len(best)))
+    point = {"seq": record.seq, **{key: condition.signals.get(key) for key in POINT}, **record.measure_accuracy()}
+    return StepNote(record.seq, request.sent or len(best), places, tuple(best), answer.frozen, point)

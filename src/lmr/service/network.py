@@ -1,0 +1,38 @@
+"""Addresses of this machine, and files that hold the token of a service."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from pathlib import Path
+
+from lmr.core.errors import LmrError
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if a host is this machine, as seen from itself."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def find_free_port(host: str = "127.0.0.1") -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def read_token_file(path: str | os.PathLike[str]) -> str:
+    """Return the token in a file, without the white space around it; LmrError if there is none."""
+    try:
+        token = Path(path).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LmrError(f"Cannot read the token in {os.fspath(path)!r}: {error}.") from error
+    if not token:
+        raise LmrError(f"The token file {os.fspath(path)!r} is empty; write one with: openssl rand -hex 32")
+    return token

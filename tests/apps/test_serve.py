@@ -1,0 +1,109 @@
+"""What is put together for a service, and what is refused at its start."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmr.apps import serve as module
+from lmr.apps.serve import (
+    check_packages,
+    choose_threads,
+    choose_token,
+    create_served,
+    open_store,
+    plan_service,
+    serve_classifier,
+)
+from lmr.core.errors import LmrError
+from lmr.watch.watch_settings import WatchSettings
+from service_maker import NAMES, load_pocket
+
+TOKEN = "0123456789abcdef"
+
+
+def test_method_has_its_values_for_the_classes_and_counts_by_images() -> None:
+    method = create_served("lmr", load_pocket().classifier(NAMES), 3)
+    assert method.streams == 3
+    assert (method.pace, method.gamma0) == ("image", 0.3)  # type: ignore[attr-defined]
+    spoken = create_served("lmr(pace='batch', gamma0=2)", load_pocket().classifier(NAMES), 1)
+    assert (spoken.pace, spoken.gamma0) == ("batch", 2.0)  # type: ignore[attr-defined]
+    assert create_served("zeroshot", load_pocket().classifier(NAMES), 1).spec == "zeroshot()"
+
+
+def test_threads_follow_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = load_pocket()
+    assert choose_threads(None, backbone) == 1
+    assert choose_threads(3, backbone) == 3
+    monkeypatch.setattr(type(backbone), "is_small", False)
+    assert choose_threads(None, backbone) == torch.get_num_threads()
+    with pytest.raises(LmrError, match="at least one thread"):
+        choose_threads(0, backbone)
+
+
+def test_method_whose_state_grows_is_refused() -> None:
+    with pytest.raises(LmrError, match=r"The state of ecalp grows with every image .* choose another method"):
+        create_served("ecalp", load_pocket().classifier(NAMES), 1)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_this_machine_needs_no_token(host: str) -> None:
+    assert choose_token(host, None) is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org"])
+def test_other_machines_need_one(host: str, tmp_path: Path) -> None:
+    with pytest.raises(LmrError, match="needs a --token-file"):
+        choose_token(host, None)
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    assert choose_token(host, tmp_path / "token") == TOKEN
+
+
+@pytest.mark.parametrize("content", ["", "short", "two words of a token", "a-token-with-ä-in-it"])
+def test_weak_tokens(content: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(content)
+    with pytest.raises(LmrError, match=r"openssl rand"):
+        choose_token("127.0.0.1", tmp_path / "token")
+    with pytest.raises(LmrError, match="Cannot read the token"):
+        choose_token("127.0.0.1", tmp_path / "missing")
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_packages()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else object())
+    with pytest.raises(LmrError, match=r"needs uvicorn; install them with: pip install 'lmr\[serve\]'"):
+        check_packages()
+
+
+def test_store_belongs_to_a_method_and_a_watch(tmp_path: Path) -> None:
+    method = create_served("lmr", load_pocket().classifier(NAMES), 2)
+    assert open_store(module.NO_STATE, method, None) is None
+    store = open_store(tmp_path / "new" / "folder", method, WatchSettings())
+    assert store is not None
+    store.close()
+    with pytest.raises(LmrError, match="another watch: on, not off"):
+        open_store(tmp_path / "new" / "folder", method, None)
+    other = create_served("lmr(lr=0.5)", load_pocket().classifier(NAMES), 2)
+    with pytest.raises(LmrError, match="another method"):
+        open_store(tmp_path / "new" / "folder", other, WatchSettings())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LmrError, match="Cannot create the folder of states"):
+        open_store(tmp_path / "file", method, None)
+
+
+def test_garbage_is_looked_for_only_in_what_is_new() -> None:
+    """Going through all modules and the model would stop every thread."""
+    while_serving: list[int] = []
+
+    def look(url: str, stop: Callable[[], None]) -> None:
+        while_serving.append(gc.get_freeze_count())
+        stop()
+
+    before = gc.get_freeze_count()
+    serve_classifier(plan_service(NAMES, model="pocket"), port=0, say=lambda line: None, on_ready=look)
+    assert while_serving[0] > before

@@ -1,0 +1,32 @@
+"""An optional package that is missing is named with the extra that installs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmr.core.errors import LmrError
+from lmr.core.extras import require
+
+
+def test_installed_module_is_returned() -> None:
+    assert require("json", "bench", "A test") is json
+    assert require("os.path", "bench", "A test").join("a", "b")
+
+
+@pytest.mark.parametrize("module", ["absent_package", "absent_package.part"])
+def test_missing_module_names_the_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "absent_package", None)
+    with pytest.raises(LmrError) as caught:
+        require(module, "siglip", "A SigLIP model")
+    assert str(caught.value) == "A SigLIP model needs absent_package; install it with: pip install 'lmr[siglip]'"
+
+
+def test_module_that_lacks_a_dependency_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_installed.py").write_text("import absent_dependency")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LmrError, match=r"half_installed, which fails .*absent_dependency.*pip install 'lmr\[bench\]'"):
+        require("half_installed", "bench", "A figure")

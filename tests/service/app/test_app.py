@@ -1,0 +1,144 @@
+"""The whole service on a socket: a real engine, a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+
+import lmr
+from lmr.service.app.app import make_app
+from lmr.service.app.server import Server
+from lmr.service.engine.engine import Engine
+from lmr.service.engine.packing import describe_identity
+from lmr.service.settings import ServiceSettings
+from lmr.service.store.store import Store
+from lmr.watch.watch_method import watch
+from service_maker import NAMES, TIMEOUT, load_pocket, make_file
+
+FILES = [make_file(colour=colour) for colour in ("red", "blue", "green", "white")]
+
+
+def make_method(streams: int) -> lmr.Method:
+    return lmr.create("tent(lr=0.01)", load_pocket().classifier(NAMES), streams=streams)
+
+
+@contextmanager
+def serve(path: Path, create: str = "auto") -> Iterator[httpx.Client]:
+    settings = ServiceSettings(resident=2, create=create)  # type: ignore[arg-type]
+    method = watch(make_method(settings.resident))
+    engine = Engine(method, NAMES, settings, Store(path, describe_identity(method)))
+    engine.start()
+    try:
+        app = make_app(engine, load_pocket().preprocess, "pocket")
+        with Server(app) as server, httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
+            yield client
+    finally:
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("states") / "streams.sqlite"
+
+
+@pytest.fixture(scope="module")
+def client(path: Path) -> Iterator[httpx.Client]:
+    with serve(path) as made:
+        yield made
+
+
+def post(client: httpx.Client, stream: str, file: bytes, key: str | None = None) -> httpx.Response:
+    headers = {"Content-Type": "image/jpeg"} | ({"Idempotency-Key": key} if key else {})
+    return client.post(f"/v1/streams/{stream}/images", content=file, headers=headers)
+
+
+def read_state(client: httpx.Client, stream: str) -> bytes:
+    answer = client.get(f"/v1/streams/{stream}/state")
+    assert answer.status_code == 200
+    return answer.content
+
+
+def test_answers_are_those_of_the_library(client: httpx.Client) -> None:
+    """Each stream alone gives what it gets beside others; there are more streams than rows of the method."""
+    streams = ("one", "two", "three")
+    found = {stream: [] for stream in streams}  # type: ignore[var-annotated]
+    for number, file in enumerate(FILES):
+        for stream in streams:
+            answer = post(client, stream, file if stream != "two" else FILES[-1 - number]).json()
+            assert answer["seq"] == number + 1
+            assert answer["saved"] is True
+            found[stream].append(dict(answer["answers"][0]["top"]))
+    preprocess = load_pocket().preprocess
+    for stream in streams:
+        alone = make_method(1)
+        for file, shares in zip(FILES if stream != "two" else FILES[::-1], found[stream], strict=True):
+            expected = alone.step(preprocess([file])).probabilities[0]
+            given = torch.tensor([shares[name] for name in NAMES])
+            torch.testing.assert_close(given, expected, atol=1e-4, rtol=0)
+
+
+def test_state_moves_to_another_stream(client: httpx.Client) -> None:
+    post(client, "source", FILES[0])
+    content = read_state(client, "source")
+    assert client.put("/v1/streams/target/state", content=content).status_code == 200
+    one, other = (post(client, stream, FILES[1]).json()["answers"] for stream in ("source", "target"))
+    assert one == other
+    answer = client.put("/v1/streams/target/state", content=content[:-100])
+    assert answer.status_code == 422
+    assert answer.json()["error"]["message"].startswith("The given state")
+
+
+def test_labels_change_no_bit_of_a_state(client: httpx.Client) -> None:
+    label = post(client, "labelled", FILES[0]).json()["answers"][0]["label"]
+    before = read_state(client, "labelled")
+    status = client.post("/v1/streams/labelled/labels", json={"seq": 1, "labels": [label]}).json()
+    assert (status["accuracy"], status["labelled"]) == (1.0, 1)
+    assert read_state(client, "labelled") == before
+    assert client.post("/v1/streams/labelled/labels", json={"seq": 1, "labels": ["boat"]}).status_code == 422
+
+
+def test_retry_with_its_key_is_applied_once(client: httpx.Client) -> None:
+    first = post(client, "keyed", FILES[0], "frame-1")
+    again = post(client, "keyed", FILES[0], "frame-1")
+    assert first.json() == again.json()
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert post(client, "keyed", FILES[1], "frame-1").status_code == 422
+    assert client.get("/v1/streams/keyed").json()["status"]["seq"] == 1
+
+
+def test_operators(client: httpx.Client) -> None:
+    post(client, "handled", FILES[0])
+    assert client.post("/v1/streams/handled:rollback").status_code == 409
+    assert client.post("/v1/streams/handled:pause").json()["health"] == "paused"
+    assert post(client, "handled", FILES[0]).json()["adaptation"]["stepped"] is False
+    assert client.post("/v1/streams/handled:resume").json()["adapts"] is True
+    assert client.post("/v1/streams/handled:reset").status_code == 200
+    kinds = [event["kind"] for event in client.get("/v1/streams/handled").json()["events"]]
+    assert kinds.count("operator") == 3
+    assert client.delete("/v1/streams/handled").status_code == 200
+    assert client.get("/v1/streams/handled").status_code == 404
+
+
+def test_unreadable_images_change_nothing(client: httpx.Client) -> None:
+    post(client, "careful", FILES[0])
+    before = read_state(client, "careful")
+    for body in (b"", b"no image", FILES[0][:200]):
+        assert post(client, "careful", body).status_code == 422
+    assert read_state(client, "careful") == before
+    assert client.get("/v1/streams/careful").json()["status"]["seq"] == 1
+
+
+def test_streams_survive_a_restart(tmp_path: Path) -> None:
+    with serve(tmp_path / "store") as client:
+        assert post(client, "cam", FILES[0], "frame-1").json()["seq"] == 1
+        kept = read_state(client, "cam")
+    with serve(tmp_path / "store", create="never") as client:
+        assert read_state(client, "cam") == kept
+        assert post(client, "cam", FILES[0], "frame-1").headers["Idempotency-Replayed"] == "true"
+        assert post(client, "cam", FILES[1]).json()["seq"] == 2
+        assert post(client, "new", FILES[1]).status_code == 404

@@ -1,0 +1,243 @@
+"""Bodies of the three kinds, and decoding: three formats, refused by header, an error in its position."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+
+import pytest
+import torch
+from PIL import Image
+
+from lmr.images.image_files import UnreadableImage
+from lmr.service.app import images
+from lmr.service.app.errors import HttpProblem
+from lmr.service.app.images import ImageDecoder, ImageFile, ReadyImages, decode_base64, split_body
+from lmr.service.engine.requests import QueueFull
+from lmr.service.settings import ServiceSettings
+from service_maker import load_pocket, make_file
+
+FILES = [make_file("JPEG"), make_file("PNG"), make_file("WEBP")]
+FORM = "multipart/form-data; boundary=edge"
+
+
+def make_form(*parts: tuple[str, bytes], name: bool = True, end: bool = True) -> bytes:
+    body = b""
+    for field, content in parts:
+        file = '; filename="a.jpg"' if name else ""
+        body += f'--edge\r\nContent-Disposition: form-data; name="{field}"{file}\r\n\r\n'.encode() + content + b"\r\n"
+    return body + (b"--edge--\r\n" if end else b"")
+
+
+def encode(*files: bytes) -> bytes:
+    return json.dumps({"images": [{"b64": base64.b64encode(file).decode()} for file in files]}).encode()
+
+
+def refuse(kind: str, body: bytes, most: int = 8) -> HttpProblem:
+    with pytest.raises(HttpProblem) as caught:
+        split_body(kind, body, most)
+    assert caught.value.message.endswith(".")
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["image/jpeg", "image/png", "image/webp", "IMAGE/JPEG", "image/jpeg; q=1"])
+def test_one_file(kind: str) -> None:
+    assert split_body(kind, FILES[0], 1) == [FILES[0]]
+
+
+@pytest.mark.parametrize("name", [True, False])
+def test_form_with_several_parts(name: bool) -> None:
+    """A part without a file name is bytes too, and nothing of it is taken for text."""
+    assert split_body(FORM, make_form(*(("image", file) for file in FILES), name=name), 3) == FILES
+
+
+def test_json() -> None:
+    assert split_body("application/json", encode(*FILES), 3) == FILES
+
+
+def test_what_is_not_base64_has_its_place() -> None:
+    body = json.dumps({"images": [{"b64": "?"}, {"b64": base64.b64encode(FILES[0]).decode()}]}).encode()
+    first, second = split_body("application/json", body, 3)
+    assert isinstance(first, UnreadableImage)
+    assert second == FILES[0]
+    assert isinstance(decode_base64("é"), UnreadableImage)
+
+
+@pytest.mark.parametrize("kind", ["", "image/gif", "text/plain", "application/x-www-form-urlencoded", "nonsense"])
+def test_other_types(kind: str) -> None:
+    assert refuse(kind, FILES[0]).status == 415
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("multipart/form-data", make_form(("image", FILES[0]))),
+        (FORM, b""),
+        (FORM, b"nonsense"),
+        (FORM, b"--edge--\r\n"),
+        (FORM, make_form(("image", FILES[0]), end=False)),
+        (FORM, make_form(("picture", FILES[0]))),
+        (FORM, make_form(("image", FILES[0]), ("note", b"x"))),
+        ("application/json", b""),
+        ("application/json", b"{"),
+        ("application/json", b"[]"),
+        ("application/json", b'{"images": []}'),
+        ("application/json", b'{"images": ["abc"]}'),
+        ("application/json", b'{"images": [{"b64": 1}]}'),
+        ("application/json", b"[" * 100_000),
+    ],
+)
+def test_malformed(kind: str, body: bytes) -> None:
+    assert refuse(kind, body).status == 400
+
+
+@pytest.mark.parametrize("kind", [FORM, "application/json"])
+def test_too_many(kind: str) -> None:
+    body = make_form(*[("image", FILES[0])] * 3) if kind == FORM else encode(*[FILES[0]] * 3)
+    assert len(split_body(kind, body, most=3)) == 3
+    problem = refuse(kind, body, most=2)
+    assert problem.status == 413
+    assert "more than 2 images" in problem.message
+
+
+def test_parts_beyond_the_limit_are_not_even_read() -> None:
+    """A body may have a million parts of a few bytes."""
+    body = make_form(*[("image", FILES[0])] * 3, end=False) + b"--edge\r\nnonsense"
+    assert refuse(FORM, body, most=3).status == 400
+    assert refuse(FORM, body, most=2).status == 413
+
+
+def test_images_beyond_the_limit_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "decode_base64", lambda text: pytest.fail("decoded"))
+    assert refuse("application/json", encode(*[FILES[0]] * 3), most=2).status == 413
+
+
+SETTINGS = ServiceSettings(max_pixels=10_000)
+
+
+def make_bomb() -> bytes:
+    """A PNG of a few hundred bytes that unpacks to 40,000 x 40,000 pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    )
+
+
+def save(kind: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (20, 20), "red").save(file, kind)
+    return file.getvalue()
+
+
+@pytest.fixture
+def decoder() -> Iterator[ImageDecoder]:
+    made = ImageDecoder(load_pocket().preprocess, SETTINGS)
+    yield made
+    made.close()
+
+
+def prepare(decoder: ImageDecoder, *pictures: ImageFile) -> ReadyImages:
+    return asyncio.run(decoder.run(lambda: decoder.decode(pictures)))
+
+
+def test_images_are_those_of_the_library(decoder: ImageDecoder) -> None:
+    files = [make_file(kind, colour=colour) for kind, colour in (("JPEG", "red"), ("PNG", "blue"), ("WEBP", "green"))]
+    ready = prepare(decoder, *files)
+    assert torch.equal(ready.images, load_pocket().preprocess(files))
+    assert (ready.count, ready.errors) == (3, {})
+
+
+def test_bad_images_have_their_places(decoder: ImageDecoder) -> None:
+    good = make_file()
+    ready = prepare(decoder, b"", good, good[:-200], UnreadableImage("Not base64."), make_bomb(), save("GIF"), good)
+    assert len(ready.images) == 2
+    assert ready.count == 7
+    assert set(ready.errors) == {0, 2, 3, 4, 5}
+    assert all(words.endswith(".") for words in ready.errors.values())
+    assert "empty" in ready.errors[0]
+    assert "10,000 pixels" in ready.errors[4]
+
+
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "PPM", "ICO"])
+def test_other_formats_are_not_decoded(decoder: ImageDecoder, kind: str) -> None:
+    with pytest.raises(HttpProblem, match="not JPEG or PNG or WEBP") as caught:
+        prepare(decoder, save(kind))
+    assert caught.value.status == 422
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [b"", b"no image", make_file()[:100], make_file("PNG")[:-40], make_file("WEBP")[:30]],
+    ids=["empty", "text", "cut JPEG", "cut PNG", "cut WebP"],
+)
+def test_nothing_readable(decoder: ImageDecoder, picture: bytes) -> None:
+    with pytest.raises(HttpProblem) as caught:
+        prepare(decoder, picture)
+    assert (caught.value.status, caught.value.code) == (422, "no_readable_image")
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [make_bomb(), make_file(size=(101, 100)), make_file("WEBP", size=(101, 100))],
+    ids=["bomb", "JPEG", "WebP"],
+)
+def test_too_many_pixels(decoder: ImageDecoder, picture: bytes) -> None:
+    with pytest.raises(HttpProblem) as caught:
+        prepare(decoder, picture)
+    assert (caught.value.status, caught.value.code) == (413, "too_many_pixels")
+
+
+def test_bomb_is_refused_before_it_is_unpacked(decoder: ImageDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Image.Image) -> None:
+        raise AssertionError("unpacked")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
+    with pytest.raises(HttpProblem, match="pixels"):
+        prepare(decoder, make_bomb())
+
+
+def test_digest_tells_images_apart(decoder: ImageDecoder) -> None:
+    one, other = make_file(), make_file(colour="blue")
+    digests = [
+        prepare(decoder, *files).digest for files in ((one,), (one, other), (other, one), (one, b"x"), (one, b"y"))
+    ]
+    assert len(set(digests)) == 5
+    assert prepare(decoder, one).digest == digests[0]
+
+
+def test_only_so_many_requests_wait() -> None:
+    """While the pool is busy, further requests are refused instead of piling up."""
+    go = threading.Event()
+    prepared = load_pocket().preprocess
+
+    def preprocess(image: Image.Image) -> torch.Tensor:
+        assert go.wait(60)
+        return prepared(image)
+
+    decoder = ImageDecoder(preprocess, ServiceSettings(queue_images=2, max_images=2))
+
+    async def run() -> list[object]:
+        async def ask() -> object:
+            try:
+                return await decoder.run(lambda: decoder.decode([make_file()]))
+            except QueueFull as error:
+                go.set()
+                return error
+
+        return await asyncio.gather(ask(), ask(), ask())
+
+    first, second, third = asyncio.run(run())
+    decoder.close()
+    assert isinstance(first, ReadyImages)
+    assert isinstance(second, ReadyImages)
+    assert isinstance(third, QueueFull)

@@ -1,0 +1,53 @@
+"""What is counted, and what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmr.service.app.metrics import ServiceMetrics
+from lmr.service.engine.batch import BatchReport
+from lmr.service.engine.status import EventKind, Overview, ServiceEvent
+
+
+@pytest.fixture
+def metrics() -> ServiceMetrics:
+    return ServiceMetrics(lambda: Overview("ready"))
+
+
+def read(metrics: ServiceMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def tell(metrics: ServiceMetrics, kind: EventKind, after: str, *alarms: str) -> None:
+    metrics.add_event(ServiceEvent(1, 0.0, "cam", kind, "ok", after, "Words.", {"alarms": list(alarms)}))
+
+
+def test_rollbacks_by_reason(metrics: ServiceMetrics) -> None:
+    tell(metrics, "health", "watch", "entropy")
+    tell(metrics, "health", "rolled back", "entropy", "drift")
+    tell(metrics, "health", "quarantined", "entropy")
+    tell(metrics, "operator", "rolled back")
+    tell(metrics, "operator", "paused")
+    assert read(metrics, "lmr_rollbacks_total", rung="rolled back", reason="entropy") == 1
+    assert read(metrics, "lmr_rollbacks_total", rung="rolled back", reason="drift") == 1
+    assert read(metrics, "lmr_rollbacks_total", rung="quarantined", reason="entropy") == 1
+    assert read(metrics, "lmr_rollbacks_total", rung="rolled back", reason="operator") == 1
+    assert read(metrics, "lmr_rollbacks_total", rung="watch", reason="entropy") is None
+
+
+def test_batches(metrics: ServiceMetrics) -> None:
+    metrics.add_batch(BatchReport(16, 8, 7, 0.2, 0.01))
+    metrics.add_batch(BatchReport(0, 1, 0, 0.0, 0.02))  # an operator's action
+    assert read(metrics, "lmr_images_total") == 16
+    assert read(metrics, "lmr_steps_total") == 7
+    assert read(metrics, "lmr_batch_images_count") == 1
+    assert read(metrics, "lmr_batch_streams_sum") == 8
+    assert read(metrics, "lmr_commit_seconds_count") == 2
+
+
+def test_two_services_in_one_process_count_apart(metrics: ServiceMetrics) -> None:
+    other = ServiceMetrics(lambda: Overview("draining"))
+    metrics.add_request("/", 200, 0.1)
+    assert read(other, "lmr_requests_total", route="/", code="200") is None
+    assert (read(metrics, "lmr_ready"), read(other, "lmr_ready")) == (1, 0)
+    assert b"process_resident_memory_bytes" in other.render()

@@ -1,0 +1,241 @@
+"""Streams, the model, the probes and the metrics over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+
+import httpx
+import pytest
+from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
+
+import lmr
+from lmr.service.app.app import make_service_app
+from lmr.service.app.images import MOST_FRAMES
+from lmr.service.app.server import Server
+from lmr.service.app.service import LiveService
+from lmr.service.engine.status import Overview, StreamStatus
+from lmr.service.settings import ServiceSettings
+from scripted_engine import make_status
+from service_maker import NAMES, TIMEOUT, ScriptedService, make_file, serve_scripted
+
+
+def give(value: object) -> Future[object]:
+    future: Future[object] = Future()
+    future.set_result(value)
+    return future
+
+
+def test_pages_follow_the_cursor(service: ScriptedService) -> None:
+    names = [f"cam-{number}" for number in range(5)]
+    service.engine.statuses.update({name: make_status(name) for name in names})
+    found, after = [], ""
+    for _ in range(4):
+        page = service.client.get("/v1/streams", params={"limit": 2, "after": after}).json()
+        found += [status["stream"] for status in page["streams"]]
+        if page["next"] is None:
+            break
+        after = page["next"]
+    assert found == names
+    for wrong in ({"limit": 1001}, {"limit": 0}, {"after": "x" * 129}):
+        assert service.client.get("/v1/streams", params=wrong).status_code == 400
+
+
+def test_one_stream(service: ScriptedService) -> None:
+    service.engine.statuses["cam"] = make_status("cam", health="watch")
+    detail = service.client.get("/v1/streams/cam").json()
+    assert detail["status"]["health"] == "watch"
+    assert set(detail) == {"status", "signals", "history", "shares", "snapshots", "answers", "events"}
+    assert service.client.get("/v1/streams/other").status_code == 404
+
+
+@pytest.mark.parametrize("action", ["reset", "rollback", "pause", "resume", "undo"])
+def test_actions(service: ScriptedService, action: str) -> None:
+    service.engine.statuses["cam"] = make_status("cam")
+    answer = service.client.post(f"/v1/streams/cam:{action}")
+    assert answer.status_code == 200
+    assert answer.json()["stream"] == "cam"
+    assert service.engine.acts == [("cam", action)]
+    assert service.client.post(f"/v1/streams/other:{action}").status_code == 404
+
+
+def test_delete(service: ScriptedService) -> None:
+    service.engine.statuses["cam"] = make_status("cam")
+    assert service.client.delete("/v1/streams/cam").status_code == 200
+    assert service.engine.acts == [("cam", "delete")]
+
+
+def test_unknown_action(service: ScriptedService) -> None:
+    assert service.client.post("/v1/streams/cam:explode").status_code in (400, 404, 405)
+    assert not service.engine.acts
+
+
+def test_state_is_a_file(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[str, bytes]] = []
+
+    def write(stream: str, content: bytes) -> Future[object]:
+        written.append((stream, content))
+        return give(make_status(stream))
+
+    monkeypatch.setattr(service.engine, "read_state", lambda stream: give(b"\x00state"))
+    monkeypatch.setattr(service.engine, "write_state", write)
+    answer = service.client.get("/v1/streams/cam/state")
+    assert answer.content == b"\x00state"
+    assert answer.headers["Content-Type"] == "application/octet-stream"
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="cam.state"'
+    assert service.client.put("/v1/streams/cam/state", content=answer.content).status_code == 200
+    assert written == [("cam", b"\x00state")]
+    assert service.client.put("/v1/streams/cam/state", content=b"").status_code == 400
+
+
+def test_labels(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int, list[str | None]]] = []
+
+    def add(stream: str, seq: int, labels: Sequence[str | None]) -> Future[StreamStatus]:
+        told.append((stream, seq, list(labels)))
+        return give(make_status(stream, labelled=1))  # type: ignore[return-value]
+
+    monkeypatch.setattr(service.engine, "add_labels", add)
+    answer = service.client.post("/v1/streams/cam/labels", json={"seq": 3, "labels": ["red ring", None]})
+    assert answer.json()["labelled"] == 1
+    assert told == [("cam", 3, ["red ring", None])]
+    for wrong in ({}, {"seq": 0, "labels": ["a"]}, {"seq": 1, "labels": []}, {"seq": 1, "labels": [3]}):
+        assert service.client.post("/v1/streams/cam/labels", json=wrong).status_code == 400
+    assert len(told) == 1
+
+
+def test_labels_are_bounded(service: ScriptedService) -> None:
+    body = b'{"seq": 1, "labels": ["red ring"]}' + b" " * ServiceSettings().max_body
+    assert service.client.post("/v1/streams/cam/labels", content=body).status_code == 413
+
+
+@pytest.mark.parametrize("path", ["", ":reset", "/state", "/labels", "/frames"])
+def test_names_are_checked_everywhere(service: ScriptedService, path: str) -> None:
+    verb = "POST" if path in (":reset", "/labels") else "GET"
+    answer = service.client.request(verb, f"/v1/streams/no good{path}", json={"seq": 1, "labels": ["a"]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "stream_name"
+
+
+def test_no_frames_are_kept_unless_asked_for(service: ScriptedService) -> None:
+    service.post()
+    assert service.client.get("/v1/streams/cam/frames").status_code == 404
+    assert service.server.service.frames is None
+
+
+@pytest.fixture(scope="module")
+def showing() -> Iterator[ScriptedService]:
+    with serve_scripted(ServiceSettings(show_frames=True)) as made:
+        yield made
+
+
+def test_frames_are_small_and_few(showing: ScriptedService) -> None:
+    for number in range(MOST_FRAMES + 3):
+        showing.post(content=make_file(size=(400, 300)) if number else make_file())
+    frames = showing.client.get("/v1/streams/cam/frames").json()["frames"]
+    assert len(frames) == MOST_FRAMES
+    assert [frame["seq"] for frame in frames] == list(range(4, MOST_FRAMES + 4))
+    image = Image.open(io.BytesIO(base64.b64decode(frames[-1]["b64"])))
+    assert (image.format, image.size) == ("WEBP", (96, 72))
+    assert frames[-1]["label"] == "red ring"
+    assert showing.client.get("/v1/streams/other/frames").json() == {"frames": []}
+
+
+def test_frames_of_a_deleted_stream_are_gone(showing: ScriptedService) -> None:
+    showing.engine.statuses.clear()
+    showing.post("gone")
+    assert showing.client.get("/v1/streams/gone/frames").json()["frames"]
+    assert showing.client.delete("/v1/streams/gone").status_code == 200
+    assert showing.client.get("/v1/streams/gone/frames").json()["frames"] == []
+
+
+@pytest.fixture(scope="module")
+def loading() -> Iterator[httpx.Client]:
+    with (
+        Server(make_service_app(LiveService(ServiceSettings()))) as server,
+        httpx.Client(base_url=server.url, timeout=TIMEOUT) as client,
+    ):
+        yield client
+
+
+def test_model(service: ScriptedService) -> None:
+    card = service.client.get("/v1/model").json()
+    assert (card["model"], card["classes"], card["spec"], card["watch"]) == ("pocket", NAMES, "zeroshot()", "off")
+    assert card["settings"]["max_images"] == 32
+    assert card["version"] == lmr.__version__
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("ready", 200), ("degraded", 200), ("draining", 503), ("loading", 503), ("closed", 503)]
+)
+def test_readiness(service: ScriptedService, state: str, code: int) -> None:
+    service.engine.overview = Overview(state, "The disk is full." if state == "degraded" else "")  # type: ignore[arg-type]
+    try:
+        answer = service.client.get("/readyz")
+        assert (answer.status_code, answer.json()["status"]) == (code, state)
+        assert answer.json().get("reason") == ("The disk is full." if state == "degraded" else None)
+        assert service.client.get("/v2/health/ready").status_code == code
+        assert service.client.get("/healthz").status_code == 200
+    finally:
+        service.engine.overview = Overview("ready")
+
+
+def test_while_the_model_loads(loading: httpx.Client) -> None:
+    """The socket is open: probes and the page work, requests are told to come back."""
+    assert loading.get("/healthz").status_code == 200
+    assert loading.get("/readyz").status_code == 503
+    assert loading.get("/").status_code == 200
+    assert loading.get("/metrics").status_code == 200
+    for path in ("/v1/streams", "/v1/model", "/v1/streams/a", "/v2/models/pocket"):
+        answer = loading.get(path)
+        assert answer.status_code == 503
+        assert answer.headers["Retry-After"]
+    posted = loading.post("/v1/streams/a/images", content=make_file(), headers={"Content-Type": "image/jpeg"})
+    assert posted.status_code == 503
+    assert posted.json()["error"]["code"] == "not_ready"
+
+
+def test_metrics(service: ScriptedService) -> None:
+    service.engine.overview = Overview("ready", by_health={"ok": 3, "watch": 1}, queue_images=7, store_bytes=1000)
+    service.post()
+    service.post(content=b"no image")
+    text = service.client.get("/metrics").text
+    service.engine.overview = Overview("ready")
+    found = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    route = ("route", "/v1/streams/{stream}/images")
+    assert found["lmr_requests_total", (("code", "200"), route)] >= 1
+    assert found["lmr_requests_total", (("code", "422"), route)] >= 1
+    assert found["lmr_images_total", ()] >= 1
+    assert found["lmr_steps_total", ()] >= 1
+    assert found["lmr_queue_images", ()] == 7
+    assert found["lmr_store_bytes", ()] == 1000
+    assert found["lmr_streams", (("health", "watch"),)] == 1
+    assert found["lmr_batch_images_count", ()] >= 1
+    assert found["lmr_commit_seconds_sum", ()] > 0
+    assert found["lmr_ready", ()] == 1
+    assert not any("stream" in dict(labels) for _, labels in found)
+
+
+def test_openapi_describes_every_route(service: ScriptedService) -> None:
+    described = service.client.get("/openapi.json").json()
+    paths = described["paths"]
+    assert "/v1/streams/{stream}/images" in paths
+    assert "/v2/models/{model}/infer" in paths
+    for path, verbs in paths.items():
+        for route in verbs.values():
+            assert route.get("description"), path
+            assert route["summary"], path
+    codes = set(paths["/v1/streams/{stream}/images"]["post"]["responses"])
+    assert codes >= {"200", "400", "401", "404", "409", "413", "415", "422", "429", "503", "504"}
+    for verbs in (paths["/v1/streams/{stream}:reset"], paths["/v1/streams/{stream}/state"]):
+        for route in verbs.values():  # they wait for their turn in the same queue
+            assert set(route["responses"]) >= {"200", "404", "409", "429", "503", "504"}
+    kinds = set(paths["/v1/streams/{stream}/images"]["post"]["requestBody"]["content"])
+    assert kinds == {"image/jpeg", "image/png", "image/webp", "multipart/form-data", "application/json"}

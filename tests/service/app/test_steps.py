@@ -1,0 +1,334 @@
+"""POST images: the shape of the answer, errors in their positions, keys, clients that go, the order of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import httpx
+import pytest
+import torch
+
+from lmr.service.app.images import ImageFile, ReadyImages
+from lmr.service.app.steps import Turns
+from lmr.service.engine.requests import QueueFull, StepAnswer, StepRequest
+from lmr.service.settings import ServiceSettings
+from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, make_file, serve_scripted
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[ScriptedService]:
+    with serve_scripted(ServiceSettings(max_images=2)) as made:
+        yield made
+
+
+def wait_until(happens: object) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not happens() and time.monotonic() < deadline:  # type: ignore[operator]
+        time.sleep(0.01)
+    assert happens()  # type: ignore[operator]
+
+
+def test_answer_has_the_documented_shape(service: ScriptedService) -> None:
+    answer = service.post("cam-17")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "stream": "cam-17",
+        "seq": 1,
+        "saved": True,
+        "answers": [
+            {
+                "label": "red ring",
+                "probability": 0.9,
+                "top": [["red ring", 0.9], ["blue star", 0.1], ["green heart", 0.1]],
+            }
+        ],
+        "adaptation": {"mode": "adapt", "stepped": True, "health": "ok"},
+        "timing": {"queue_ms": 1.0, "step_ms": 2.0, "batch_images": 1, "batch_streams": 1},
+        "model": "pocket",
+        "spec": "zeroshot()",
+    }
+    (request,) = service.engine.requests
+    assert torch.equal(request.images, load_pocket().preprocess([make_file()]))
+    assert (request.mode, request.key) == ("adapt", None)
+
+
+def test_forms_and_json_are_the_same_request(service: ScriptedService) -> None:
+    files = [make_file("PNG"), make_file("WEBP", colour="blue")]
+    coded = {"images": [{"b64": base64.b64encode(file).decode()} for file in files]}
+    service.client.post("/v1/streams/a/images", files=[("image", ("x.png", file)) for file in files])
+    service.client.post("/v1/streams/a/images", json=coded)
+    one, other = service.engine.requests
+    assert torch.equal(one.images, other.images)
+    assert one.digest == other.digest
+
+
+def test_unreadable_image_is_an_error_in_its_place(service: ScriptedService) -> None:
+    parts = [("image", ("a", b"no image")), ("image", ("b", make_file())), ("image", ("c", make_file()[:300]))]
+    answer = service.client.post("/v1/streams/a/images", files=parts)
+    assert answer.status_code == 200
+    first, second, third = answer.json()["answers"]
+    assert set(first) == set(third) == {"error"}
+    assert second["label"] == "red ring"
+    assert len(service.engine.requests[0].images) == 1
+
+
+def test_mode_and_top(service: ScriptedService) -> None:
+    answer = service.post(params={"top": 1, "mode": "answer"})
+    assert answer.json()["answers"][0]["top"] == [["red ring", 0.9]]
+    assert answer.json()["adaptation"]["mode"] == "answer"
+    assert service.post(params={"top": 500}).json()["answers"][0]["top"][-1][0] == NAMES[-1]
+    assert [request.top for request in service.engine.requests] == [1, len(NAMES)]
+    for wrong in ({"top": 0}, {"top": 1001}, {"mode": "learn"}):
+        assert service.post(params=wrong).status_code == 400
+    assert len(service.engine.requests) == 2
+
+
+def test_digest_tells_requests_apart(service: ScriptedService) -> None:
+    for params in ({}, {"top": 2}, {"mode": "answer"}):
+        service.post(params=params)
+    service.post(content=make_file(colour="blue"))
+    assert len({request.digest for request in service.engine.requests}) == 4
+
+
+def test_key(service: ScriptedService) -> None:
+    assert "Idempotency-Replayed" not in service.post(headers={"Idempotency-Key": "frame-1"}).headers
+    assert service.engine.requests[0].key == "frame-1"
+    for wrong in ("", "k" * 201, "two words"):
+        assert service.post(headers={"Idempotency-Key": wrong}).status_code == 400
+    assert len(service.engine.requests) == 1
+
+
+def test_replayed_answer_says_so(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = service.engine.answer
+    monkeypatch.setattr(service.engine, "answer", lambda request: replace(plain(request), replayed=True))
+    assert service.post(headers={"Idempotency-Key": "frame-1"}).headers["Idempotency-Replayed"] == "true"
+
+
+@pytest.mark.parametrize("name", ["a" * 129, "-a", ".", "..", "a b", "a:b", "ä", "<b>", "a%2Fb", "a%0A"])
+def test_names_of_streams(service: ScriptedService, name: str) -> None:
+    answer = service.client.post(
+        f"/v1/streams/{name}/images", content=make_file(), headers={"Content-Type": "image/jpeg"}
+    )
+    assert answer.status_code in (400, 404, 405)  # a path with dots or slashes is another path
+    assert not service.engine.requests
+
+
+def test_good_names(service: ScriptedService) -> None:
+    for name in ("a", "7", "Cam_1.left-2", "a" * 128):
+        assert service.post(name).json()["stream"] == name
+
+
+def test_too_many_images(limited: ScriptedService) -> None:
+    answer = limited.client.post("/v1/streams/a/images", files=[("image", ("x", make_file()))] * 3)
+    assert answer.status_code == 413
+    assert not limited.engine.requests
+
+
+def test_wrong_type(service: ScriptedService) -> None:
+    answer = service.post(headers={"Content-Type": "image/gif"})
+    assert answer.status_code == 415
+    assert answer.json()["error"]["code"] == "not_an_image_type"
+
+
+def test_client_that_goes_is_dropped(service: ScriptedService) -> None:
+    service.engine.hold = True
+    host, port = service.server.url.removeprefix("http://").split(":")
+    picture = make_file()
+    with socket.create_connection((host, int(port))) as made:
+        head = "POST /v1/streams/a/images HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+        made.sendall(f"{head}Content-Length: {len(picture)}\r\n\r\n".encode() + picture)
+        wait_until(lambda: service.engine.held)
+        assert not service.engine.dropped
+    wait_until(lambda: service.engine.dropped)
+    assert service.engine.dropped == service.engine.held
+    service.engine.held[0].set_exception(RuntimeError("too late"))  # nobody listens any more
+
+
+def test_client_that_goes_while_its_images_are_decoded_never_reaches_the_engine(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder, connections = service.server.service.parts.steps.decoder, service.server._uvicorn.server_state.connections
+    plain, begun, go = decoder.decode, threading.Event(), threading.Event()
+
+    def decode(files: Sequence[ImageFile]) -> ReadyImages:
+        begun.set()
+        assert go.wait(TIMEOUT)
+        return plain(files)
+
+    def count_gone() -> float:
+        labels = {"route": "/v1/streams/{stream}/images", "code": "499"}
+        return service.server.service.metrics.registry.get_sample_value("lmr_requests_total", labels) or 0.0
+
+    monkeypatch.setattr(decoder, "decode", decode)
+    before, others = count_gone(), set(connections)
+    picture = make_file() + bytes(200_000)  # more than uvicorn takes before it is asked for it
+    host, port = service.server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as made:
+        head = "POST /v1/streams/a/images HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+        made.sendall(f"{head}Content-Length: {len(picture)}\r\n\r\n".encode() + picture)
+        assert begun.wait(TIMEOUT)
+    try:
+        wait_until(lambda: not set(connections) - others)
+    finally:
+        go.set()
+    wait_until(lambda: count_gone() > before)
+    assert not service.engine.requests
+
+
+def test_full_queue_is_refused_before_decoding(service: ScriptedService) -> None:
+    service.engine.full, service.engine.known_keys = QueueFull("The queue is full.", 4.0), {"known"}
+    try:
+        for headers in ({}, {"Idempotency-Key": "new"}):
+            answer = service.post(content=b"never looked at", headers=headers)
+            assert answer.status_code == 429
+            assert answer.headers["Retry-After"] == "4"
+        assert service.post(headers={"Idempotency-Key": "known"}).status_code == 200  # it has its answer already
+    finally:
+        service.engine.full = None
+
+
+def post_form(service: ScriptedService, *pictures: bytes) -> httpx.Response:
+    files = [("image", (f"{number}.jpg", content)) for number, content in enumerate(pictures)]
+    return service.client.post("/v1/streams/cam/images", files=files)
+
+
+def test_places_of_unreadable_images_are_told(service: ScriptedService) -> None:
+    """Labels that come later are for all images that were sent."""
+    assert post_form(service, make_file(), b"broken", make_file()).status_code == 200
+    (request,) = service.engine.requests
+    assert (list(request.places), request.sent) == ([0, 2], 3)
+
+
+def test_answer_that_is_not_finite_is_an_error_in_its_place(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step is committed by then: a failure would be the answer to every retry."""
+    plain = service.engine.answer
+
+    def answer(request: StepRequest) -> StepAnswer:
+        return replace(plain(request), top=[[], plain(request).top[1]])
+
+    monkeypatch.setattr(service.engine, "answer", answer)
+    answers = post_form(service, make_file(), make_file()).json()["answers"]
+    assert answers[0] == {"error": "The model gave no finite answer to this image."}
+    assert answers[1]["label"] == "red ring"
+
+
+def test_requests_of_a_stream_are_in_order_however_long_their_images_take(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = service.server.service.parts.steps.decoder
+    plain, begun, second = decoder.decode, threading.Event(), threading.Event()
+
+    def decode(files: Sequence[ImageFile]) -> ReadyImages:
+        if len(files) == 1:  # the second request is decoded while the first one is
+            ready = plain(files)
+            second.set()
+            return ready
+        begun.set()
+        assert second.wait(TIMEOUT)
+        time.sleep(0.05)  # it would be submitted by now
+        return plain(files)
+
+    monkeypatch.setattr(decoder, "decode", decode)
+    sender = threading.Thread(target=post_form, args=(service, make_file(), make_file()))
+    sender.start()
+    assert begun.wait(TIMEOUT)
+    assert service.post().status_code == 200
+    sender.join(TIMEOUT)
+    assert [len(request.images) for request in service.engine.requests] == [2, 1]
+
+
+def test_images_that_wait_for_an_earlier_request_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request of the stream takes long, and small files become large inputs of the model."""
+    with serve_scripted(ServiceSettings(queue_images=6, max_images=2)) as made:
+        decoder = made.server.service.parts.steps.decoder
+        plain, begun, go = decoder.decode, threading.Event(), threading.Event()
+
+        def decode(files: Sequence[ImageFile]) -> ReadyImages:
+            if not begun.is_set():
+                begun.set()
+                assert go.wait(TIMEOUT)
+            return plain(files)
+
+        monkeypatch.setattr(decoder, "decode", decode)
+        codes: list[int] = []
+        senders = [
+            threading.Thread(target=lambda: codes.append(post_form(made, make_file(), make_file()).status_code))
+            for _ in range(5)
+        ]
+        senders[0].start()
+        try:
+            assert begun.wait(TIMEOUT)
+            for sender in senders[1:]:
+                sender.start()
+            wait_until(lambda: len(codes) == 2)  # three requests hold six images
+            assert codes == [429, 429]
+        finally:
+            go.set()
+            for sender in senders:
+                sender.join(TIMEOUT)
+        assert sorted(codes) == [200] * 3 + [429] * 2
+        assert [len(request.images) for request in made.engine.requests] == [2] * 3
+        assert made.post().status_code == 200  # what was handed on does not count
+
+
+async def work(turns: Turns, stream: str, number: int, ready: asyncio.Event, done: list[int], fails: bool) -> None:
+    with turns.take(stream) as turn:
+        await ready.wait()
+        if fails:
+            raise ValueError(number)
+        await turn
+        done.append(number)
+
+
+async def run_backwards(turns: Turns, streams: str, failing: set[int]) -> list[int]:
+    """Works on these streams, of which the last is ready first."""
+    done: list[int] = []
+    ready = [asyncio.Event() for _ in streams]
+    works = [
+        asyncio.create_task(work(turns, stream, number, ready[number], done, number in failing))
+        for number, stream in enumerate(streams)
+    ]
+    for event in [None, *reversed(ready)]:
+        if event is not None:
+            event.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    await asyncio.gather(*works, return_exceptions=True)
+    assert not turns._last
+    return done
+
+
+@pytest.mark.parametrize("failing", [set(), {0}, {1}, {2}, {0, 2}])
+def test_one_stream_is_in_order(failing: set[int]) -> None:
+    expected = [number for number in range(4) if number not in failing]
+    assert asyncio.run(run_backwards(Turns(), "aaaa", failing)) == expected
+
+
+def test_streams_do_not_wait_for_each_other() -> None:
+    assert asyncio.run(run_backwards(Turns(), "abc", set())) == [2, 1, 0]
+    done = asyncio.run(run_backwards(Turns(), "abab", set()))
+    assert [number for number in done if number % 2] == [1, 3]
+    assert [number for number in done if not number % 2] == [0, 2]
+
+
+def test_cancelled_turn_is_over() -> None:
+    async def run() -> list[int]:
+        turns, done, never, ready = Turns(), list[int](), asyncio.Event(), asyncio.Event()
+        ready.set()
+        first = asyncio.create_task(work(turns, "a", 0, never, done, False))
+        second = asyncio.create_task(work(turns, "a", 1, ready, done, False))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        assert not turns._last
+        return done
+
+    assert asyncio.run(run()) == [1]

@@ -1,0 +1,353 @@
+"""Commits that fail, or come later: nothing is half done, nobody waits for ever, and the service mends itself."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_maker import (
+    Clock,
+    FragileStore,
+    ask,
+    check_state,
+    make_engine,
+    make_request,
+    read_logits,
+    run,
+    run_alone,
+    wait,
+    work_without_commit,
+)
+from lmr.service.engine.committer import RETRY
+from lmr.service.engine.engine import Engine
+from lmr.service.engine.requests import StoreFailed
+
+
+def break_store(engine: Engine, full: bool = True) -> None:
+    assert isinstance(engine._store, FragileStore)
+    engine._store.full = full
+
+
+def test_full_disk_undoes_a_batch_and_the_service_goes_on(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = make_engine(tmp_path / "s", clock=clock)
+    ask(engine, make_request("a", 0))
+    change = engine.look().change
+    break_store(engine)
+    failed = engine.submit(make_request("a", 1, key="k", digest="d")), engine.submit(make_request("new", 0))
+    run(engine)
+    for future in failed:
+        with pytest.raises(StoreFailed, match=r"disk is full.*This request was not applied"):
+            future.result(0)
+    overview = engine.look()
+    assert (overview.state, overview.streams) == ("degraded", 1)
+    assert "disk is full" in overview.reason
+    assert "answered without adapting" in overview.reason
+    (event,) = engine.read_changes(change, 10).events
+    assert (event.kind, event.before, event.after) == ("store", "ready", "degraded")
+    check_state(engine, "a", range(1))
+
+    answers = ask(engine, make_request("a", 1, key="k", digest="d"), make_request("b", 0))
+    assert [(one.seq, one.adaptation["stepped"], one.adaptation["reason"]) for one in answers] == [
+        (1, False, "store"),
+        (0, False, "store"),
+    ]
+    action = engine.act("a", "pause")
+    run(engine)
+    with pytest.raises(StoreFailed, match="nothing was changed"):
+        action.result(0)
+    check_state(engine, "a", range(1))
+
+    clock.now += RETRY + 1
+    run(engine)
+    assert engine.look().state == "degraded"
+    break_store(engine, False)
+    run(engine)
+    assert engine.look().state == "degraded"  # it is tried from time to time
+    clock.now += RETRY + 1
+    run(engine)
+    assert (engine.look().state, engine.look().reason) == ("ready", "")
+    (answer,) = ask(engine, make_request("a", 1, key="k", digest="d"))
+    assert (answer.seq, answer.replayed, answer.saved) == (2, False, True)
+    torch.testing.assert_close(read_logits(answer), run_alone("a", range(2))[1][1], atol=1e-6, rtol=0)
+    assert [event.after for event in engine.read_changes(change, 10).events] == ["degraded", "ready"]
+    engine.close()
+
+
+def test_real_full_database_is_noticed_and_recovers(tmp_path: Path) -> None:
+    """SQLite itself refuses: the file may not grow."""
+    clock = Clock()
+    engine = make_engine(tmp_path / "s", clock=clock)
+    writer = engine._store._writer
+    writer.execute(f"PRAGMA max_page_count = {writer.execute('PRAGMA page_count').fetchone()[0]}")
+    seq, error = 0, None
+    while error is None and seq < 100:  # there is some room in the pages that the file has
+        future = engine.submit(make_request("a", seq))
+        run(engine)
+        error = future.exception(0)
+        seq += error is None
+    assert isinstance(error, StoreFailed)
+    clock.now += RETRY + 1
+    run(engine)
+    assert engine.look().state == "degraded"  # the probe needs as much room as the batch did
+    check_state(engine, "a", range(seq))
+    writer.execute("PRAGMA max_page_count = 1000000")
+    clock.now += RETRY + 1
+    run(engine)
+    assert ask(engine, make_request("a", seq))[0].seq == seq + 1
+    check_state(engine, "a", range(seq + 1))
+    engine.close()
+
+
+def test_batches_on_top_of_a_failed_commit_fail_too(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s")
+    ask(engine, make_request("a", 0), make_request("b", 0))
+    futures = [engine.submit(make_request(stream, k)) for k in (1, 2) for stream in "ab"]
+    work_without_commit(engine)
+    work_without_commit(engine)
+    assert engine.look().in_flight == 4
+    break_store(engine)
+    run(engine)
+    assert all(isinstance(future.exception(0), StoreFailed) for future in futures)
+    break_store(engine, False)
+    for stream in "ab":
+        check_state(engine, stream, range(1))
+    engine.close()
+
+
+def test_batch_that_was_computed_while_a_commit_failed_is_lost(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = make_engine(tmp_path / "s", clock=clock)
+    ask(engine, make_request("a", 0))
+    first, second = engine.submit(make_request("a", 1)), engine.submit(make_request("a", 2))
+    other = engine.submit(make_request("b", 0, mode="answer"))
+    work_without_commit(engine)
+    with engine._changed:
+        batch = engine._form()
+    assert batch is not None
+    break_store(engine)
+    engine._committer.work()
+    assert isinstance(first.exception(0), StoreFailed)
+    assert not second.done()
+    engine._work(batch)
+    assert isinstance(second.exception(0), StoreFailed)
+    assert other.result(0).seq == 0
+    break_store(engine, False)
+    clock.now += RETRY + 1
+    run(engine)
+    check_state(engine, "a", range(1))
+    assert ask(engine, make_request("a", 1))[0].seq == 2
+    engine.close()
+
+
+def test_uncommitted_stream_keeps_its_row(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", resident=1)
+    first, second = engine.submit(make_request("a", 0)), engine.submit(make_request("b", 0))
+    work_without_commit(engine)
+    with engine._changed:
+        assert engine._form() is None  # "b" has to wait for the commit of "a"
+    engine._committer.work()
+    run(engine)
+    assert (first.result(0).seq, second.result(0).seq) == (1, 1)
+    check_state(engine, "a", range(1))
+    engine.close()
+
+
+def test_compute_waits_for_slow_commits(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s")
+    futures = [engine.submit(make_request("a", k)) for k in range(3)]
+    work_without_commit(engine)
+    work_without_commit(engine)
+    with engine._changed:
+        assert engine._form() is None
+    run(engine)
+    assert [future.result(0).seq for future in futures] == [1, 2, 3]
+    engine.close()
+
+
+# Commits at intervals.
+
+
+def test_commits_at_intervals(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = make_engine(tmp_path / "s", clock=clock, durability="interval", interval_s=2.0)
+    (answer,) = ask(engine, make_request("a", 0, key="k", digest="d"))
+    assert not answer.saved
+    assert engine._store.read_record("a") is None
+    assert (engine.look().unsaved, engine.look().streams, engine.look().in_flight) == (1, 1, 0)
+    assert [one.seq for one in wait(engine, engine.list_streams())] == [1]
+    assert wait(engine, engine.find("a")).status.seq == 1
+    assert ask(engine, make_request("a", 0, key="k", digest="d"))[0].replayed
+    ask(engine, make_request("a", 1))
+    wait(engine, engine.add_labels("a", 1, [None, "class 0", None]))
+    clock.now += 2.0
+    run(engine)
+    assert engine.look().unsaved == 0
+    assert engine._store.read_step("a", 2) is not None
+    replayed = ask(engine, make_request("a", 0, key="k", digest="d"))[0]
+    assert (replayed.replayed, replayed.saved, replayed.seq) == (True, True, 1)
+    assert ask(engine, make_request("a", 5, mode="answer"))[0].saved
+    ask(engine, make_request("a", 2))
+    assert not ask(engine, make_request("a", 5, mode="answer"))[0].saved
+    engine.close()  # commits what is left
+    again = make_engine(tmp_path / "s")
+    check_state(again, "a", range(3))
+    assert wait(again, again.find("a")).status.labelled == 1
+    again.close()
+
+
+def test_drain_commits_what_was_answered(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", threads=True, durability="interval", interval_s=1000)
+    assert not engine.submit(make_request("a", 0)).result(30).saved
+    assert engine.drain(30)
+    assert engine._store.read_record("a") is not None
+    engine.close()
+
+
+def test_streams_make_room_before_the_interval_is_over(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", resident=2, durability="interval", interval_s=1000)
+    for k in range(3):
+        for stream in "abc":
+            assert ask(engine, make_request(stream, k))[0].seq == k + 1
+    for stream in "abc":
+        check_state(engine, stream, range(3))
+    engine.close()
+
+
+def test_failed_interval_returns_streams_to_the_last_commit(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = make_engine(tmp_path / "s", clock=clock, durability="interval", interval_s=1.0)
+    ask(engine, make_request("a", 0))
+    clock.now += 1
+    run(engine)
+    ask(engine, make_request("a", 1, key="k", digest="d"), make_request("new", 0))
+    assert engine.look().streams == 2
+    break_store(engine)
+    clock.now += 1
+    run(engine)
+    assert (engine.look().state, engine.look().streams, engine.look().unsaved) == ("degraded", 1, 0)
+    check_state(engine, "a", range(1))
+    assert wait(engine, engine.find("a")).status.seq == 1
+    assert [one.stream for one in wait(engine, engine.list_streams())] == ["a"]
+    break_store(engine, False)
+    clock.now += RETRY + 1
+    run(engine)
+    (answer,) = ask(engine, make_request("a", 1, key="k", digest="d"))
+    assert (answer.seq, answer.replayed) == (2, False)
+    engine.close()
+
+
+def test_deleted_stream_stays_deleted_at_intervals(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = make_engine(tmp_path / "s", clock=clock, durability="interval", interval_s=1.0)
+    ask(engine, *(make_request("a", k) for k in range(3)))
+    clock.now += 1
+    run(engine)
+    wait(engine, engine.act("a", "delete"))
+    ask(engine, make_request("a", 0))
+    engine.close()
+    again = make_engine(tmp_path / "s")
+    check_state(again, "a", range(1))
+    assert [one["seq"] for one in wait(again, again.find("a")).history] == [1]
+    again.close()
+
+
+def test_pages_are_full_although_streams_of_them_are_deleted(tmp_path: Path) -> None:
+    """The store has streams that are deleted already; a short page would be taken for the last one."""
+    clock, names = Clock(), [f"cam-{k}" for k in range(9)]
+    engine = make_engine(tmp_path / "s", clock=clock, resident=9, durability="interval", interval_s=1.0)
+    ask(engine, *(make_request(name, 0) for name in names))
+    engine.close()
+    engine = make_engine(tmp_path / "s", clock=clock, resident=9, durability="interval", interval_s=1.0)
+    deleted = [engine.act(name, "delete") for name in ("cam-0", "cam-1", "cam-3")]
+    ask(engine, make_request("cam-8", 1))  # known beside the store
+    assert [one.result(0).health for one in deleted] == ["deleted"] * 3
+    pages, after = list[list[str]](), ""
+    while not pages or len(pages[-1]) == 2:
+        pages.append([one.stream for one in wait(engine, engine.list_streams(after, 2))])
+        after = pages[-1][-1] if pages[-1] else after
+    assert pages == [["cam-2", "cam-4"], ["cam-5", "cam-6"], ["cam-7", "cam-8"], []]
+    engine.close()
+
+
+def test_threads_survive_a_full_disk(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", threads=True)
+    assert engine.submit(make_request("a", 0)).result(30).seq == 1
+    break_store(engine)
+    futures = [engine.submit(make_request(stream, 1)) for stream in "abab"]
+    for future in futures:
+        error = future.exception(30)
+        assert isinstance(error, StoreFailed) or future.result(0).adaptation["reason"] == "store"
+    assert engine.look().state == "degraded"
+    break_store(engine, False)
+    with engine._changed:
+        engine._committer._retry_at = 0.0
+        engine._changed.notify_all()
+        assert engine._changed.wait_for(lambda: not engine._committer.failure, 30)
+    answer = engine.submit(make_request("a", 1)).result(30)
+    assert answer.seq == 2
+    torch.testing.assert_close(read_logits(answer), run_alone("a", range(2))[1][1], atol=1e-6, rtol=0)
+    engine.close()
+
+
+def test_store_that_cannot_be_read_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(tmp_path / "s", resident=1)
+    ask(engine, make_request("a", 0), make_request("b", 0))
+
+    def fail(*given: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(engine._store, "_ask", fail)
+    futures = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1, key="k")), engine.find("a")
+    run(engine)
+    for future in futures:
+        error = future.exception(0)
+        assert error is None or "disk I/O error" in str(error)
+    monkeypatch.undo()
+    assert [one.seq for one in ask(engine, make_request("a", 1), make_request("b", 1, key="k"))] == [2, 2]
+    engine.close()
+
+
+def test_commit_counts_although_the_file_cannot_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(tmp_path / "s", threads=True)
+
+    def fail() -> int:
+        raise OSError("no such device")
+
+    monkeypatch.setattr(engine._store, "measure_bytes", fail)
+    assert engine.submit(make_request("a", 0)).result(30).seq == 1
+    assert engine.submit(make_request("a", 1)).result(30).seq == 2
+    engine.close()
+
+
+def test_store_that_cannot_be_read_either_refuses_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    engine = make_engine(tmp_path / "s", clock=clock, durability="interval", interval_s=1.0)
+    ask(engine, make_request("a", 0))
+    break_store(engine)
+
+    def fail(stream: str) -> str | None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(engine._store, "read_record", fail)
+        clock.now += 1
+        run(engine)
+        assert engine.look().state == "degraded"
+    break_store(engine, False)
+    clock.now += RETRY + 1
+    run(engine)
+    assert engine.look().state == "ready"
+    engine.close()
+
+
+def test_key_of_a_deleted_stream_is_free_before_the_interval_is_over(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", durability="interval", interval_s=1000)
+    ask(engine, make_request("a", 0, key="k", digest="d"))
+    assert wait(engine, engine.act("a", "delete")).health == "deleted"
+    (answer,) = ask(engine, make_request("a", 1, key="k", digest="other"))
+    assert (answer.seq, answer.replayed) == (1, False)
+    engine.close()

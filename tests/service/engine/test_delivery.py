@@ -1,0 +1,84 @@
+"""Keys are taken once and belong to one body; rates cover the last seconds, percentiles the last answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine_maker import make_request
+from lmr.service.engine.batch import BatchReport
+from lmr.service.engine.delivery import WINDOW, KeyTable, Rates, replay
+from lmr.service.engine.requests import KeyInFlight, KeyReused, StepAnswer
+from lmr.service.store.stored_types import KeptAnswer
+
+ANSWER = StepAnswer("a", 3, True, [[("dog", 0.5)]], {"mode": "adapt"}, {"step_ms": 1.0}, {"n": 1})
+
+
+def test_key_is_taken_until_it_is_released() -> None:
+    table, request = KeyTable(), make_request("a", 0, key="k", digest="d")
+    assert table.take(request) is None
+    with pytest.raises(KeyInFlight):
+        table.take(request)
+    with pytest.raises(KeyReused):
+        table.take(make_request("a", 0, key="k", digest="other"))
+    assert table.take(make_request("b", 0, key="k", digest="other")) is None
+    table.release("a", "k")
+    assert table.take(request) is None
+    assert table.take(make_request("a", 0)) is None
+    assert table.take(make_request("a", 0)) is None  # no key, nothing to take
+
+
+def test_answer_that_is_not_committed_is_given_again() -> None:
+    table, request = KeyTable(), make_request("a", 0, key="k", digest="d")
+    table.take(request)
+    table.note_answer(request, ANSWER)
+    table.note_answer(make_request("a", 0), ANSWER)
+    again = table.take(request)
+    assert again is not None
+    assert (again.seq, again.replayed) == (3, True)
+    table.release("a", "k")
+    assert table.take(request) is None
+
+
+def test_kept_answer_is_replayed_to_the_same_body() -> None:
+    kept = KeptAnswer("k", "d", ANSWER.to_json())
+    again = replay(make_request("a", 0, key="k", digest="d"), kept)
+    assert again.replayed
+    assert (again.top, again.note, again.seq) == (ANSWER.top, ANSWER.note, 3)
+    with pytest.raises(KeyReused):
+        replay(make_request("a", 0, key="k", digest="x"), kept)
+
+
+def test_nothing_is_known_at_first() -> None:
+    found = Rates().describe(5.0)
+    assert (found["images_per_second"], found["latency_p50_ms"], found["step_ms"]) == (0.0, None, None)
+
+
+def test_only_recent_batches_count() -> None:
+    rates = Rates()
+    rates.add_batch(0.0, BatchReport(1000, 9, 9, 9.0, 9.0))
+    rates.add_batch(100.0, BatchReport(8, 4, 3, 0.2, 0.01))
+    rates.add_batch(101.0, BatchReport(4, 2, 1, 0.4, None))
+    found = rates.describe(102.0)
+    assert found["images_per_second"] == 12 / WINDOW
+    assert found["steps_per_second"] == 4 / WINDOW
+    assert (found["batch_images"], found["batch_streams"]) == (6, 3)
+    assert found["step_ms"] == pytest.approx(300)
+    assert found["commit_ms"] == pytest.approx(10)
+
+
+def test_labels_and_actions_are_no_batches() -> None:
+    """They come as often as images where every answer is labelled, and would halve the size of a batch."""
+    rates = Rates()
+    rates.add_batch(1.0, BatchReport(8, 4, 4, 0.2, 0.01))
+    rates.add_batch(1.1, BatchReport(0, 1, 0, 0.0, 0.03))
+    found = rates.describe(2.0)
+    assert (found["batch_images"], found["batch_streams"], found["step_ms"]) == (8, 4, 200)
+    assert found["commit_ms"] == pytest.approx(20)
+
+
+def test_percentiles() -> None:
+    rates = Rates()
+    for k in range(100):
+        rates.add_latency((99 - k) / 1000)
+    found = rates.describe(0.0)
+    assert (found["latency_p50_ms"], found["latency_p99_ms"]) == (pytest.approx(50), pytest.approx(99))

@@ -1,0 +1,69 @@
+"""Rows: who has one, who makes room, and what a batch is promised."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmr.service.engine.records import StreamRecord
+from lmr.service.engine.residents import Resident, Residents
+
+
+def fill(rows: int, streams: str) -> Residents:
+    residents = Residents(rows)
+    for stream in streams:
+        row = residents.take_row()
+        assert row is not None
+        residents.add(stream, Resident(row, StreamRecord(stream), True))
+    return residents
+
+
+def test_rows_are_given_once_and_come_back() -> None:
+    residents = fill(2, "ab")
+    assert residents.take_row() is None
+    assert len({residents.use("a").row, residents.use("b").row}) == 2  # type: ignore[union-attr]
+    freed = residents.use("a").row  # type: ignore[union-attr]
+    residents.forget("a")
+    residents.forget("a")
+    assert residents.take_row() == freed
+    residents.give_back(freed)
+    assert residents.take_row() == freed
+    assert "a" not in residents
+    assert len(residents) == 1
+
+
+def test_least_recently_used_leaves_first_and_those_in_need_last() -> None:
+    residents = fill(4, "abcd")
+    residents.use("a")
+    assert residents.choose_leaver("", "") == "b"
+    assert residents.choose_leaver("b", "") == "c"
+    assert residents.choose_leaver("", "bc") == "d"
+    assert residents.choose_leaver("ad", "bc") == "b"
+    assert residents.choose_leaver("abcd", "") is None
+
+
+@given(
+    rows=st.integers(1, 5),
+    resident=st.integers(0, 5),
+    busy=st.sets(st.sampled_from("abcde")),
+    asked=st.permutations("abcdefgh"),
+)
+def test_every_stream_of_a_batch_gets_a_row(rows: int, resident: int, busy: set[str], asked: list[str]) -> None:
+    residents = fill(rows, "abcde"[: min(resident, rows)])
+    plan = residents.plan(busy)
+    batch = [stream for stream in asked if plan.admit(stream)]
+    for stream in batch:
+        if residents.use(stream) is None:
+            row = residents.take_row()
+            if row is None:
+                leaver = residents.choose_leaver(plan.stay | set(batch), "")
+                assert leaver is not None
+                assert leaver not in busy
+                residents.forget(leaver)
+                row = residents.take_row()
+            assert row is not None
+            residents.add(stream, Resident(row, StreamRecord(stream), True))
+    assert all(stream in residents for stream in batch)
+    assert all(stream in residents for stream in set("abcde"[: min(resident, rows)]) & busy)
+    kept = len(set("abcde"[: min(resident, rows)]) & busy)
+    assert batch or kept == rows  # somebody is served unless every row is busy

@@ -1,0 +1,27 @@
+"""Every change of health and every action has a message."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from lmr.service.engine.requests import StreamAction
+from lmr.service.engine.status import ServiceEvent, describe_action, describe_health
+from lmr.watch.ladder import Rung
+
+
+def test_every_action_and_rung_is_a_sentence() -> None:
+    messages = [describe_action(action) for action in get_args(StreamAction)]
+    messages += [describe_health({"before": "ok", "after": str(rung), "alarms": []}) for rung in Rung]
+    assert all(text.endswith(".") for text in messages)
+    assert len(set(messages)) == len(messages)
+
+
+def test_signals_and_the_end_of_a_rest_are_in_the_message() -> None:
+    assert "entropy, drift" in describe_health({"before": "ok", "after": "watch", "alarms": ["entropy", "drift"]})
+    assert "rest is over" in describe_health({"before": "rolled back", "after": "watch", "alarms": []})
+
+
+def test_event_is_stored_and_read() -> None:
+    event = ServiceEvent(4, 1.5, "a", "health", "ok", "watch", "A message.", {"drift": None})
+    assert ServiceEvent.read(event.store().content) == event
+    assert event.store().number == 4
