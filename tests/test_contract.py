@@ -25,7 +25,7 @@ NAMES = CLASSES[::7]  # 15 classes
 SIZES = (6, 6, 6, 2)  # the last batch of a stream is often short
 SHARPNESS = 3.0  # so that every method finds images it trusts enough to adapt on, whatever the weights
 METHODS = lmr.list_methods()
-MANY = [name for name in METHODS if lmr.find_method(name).many_streams]
+MANY = [name for name in METHODS if not lmr.find_method(name).single_stream_reason]
 
 Reference = tuple[list[Tensor], dict[str, Tensor]]
 
@@ -191,7 +191,7 @@ def test_info_holds_plain_numbers(stream: ObservedStream, batches: list[Tensor])
     for answer in stream.answers:
         check(answer.info)
         assert 0 < answer.info["top_class_share"] <= 1
-    if stream.method.many_streams:
+    if not stream.method.single_stream_reason:
         many = create(stream.method.spec, stream.method.classifier, streams=3)
         check(many.step(batches[0], streams=[0, 2, 2, 0, 2, 0]).info)
 
@@ -413,7 +413,7 @@ def test_spec_string_makes_the_same_method(method: lmr.Method, clip: lmr.ZeroSho
 
 
 def test_every_preset_makes_a_method_with_its_values(method_name: str, clip: lmr.ZeroShot) -> None:
-    presets = lmr.find_method(method_name).presets
+    presets = lmr.find_method(method_name).card.presets
     assert "default" in presets
     for name, preset in presets.items():
         method = lmr.create(method_name, clip, preset=name)
@@ -717,7 +717,7 @@ LIMITS: dict[str, list[tuple[str, float]]] = {
     "bitta": [("selection", -1), ("selection", 9), ("norms", 1e7)],
     "zeroshot": [("predicted", -1)],
     "dynaprompt": [("order", 3), ("order", -1), ("uses", -1), ("seen", -1)],
-    **{name: [("seen", -1)] for name in METHODS if lmr.find_method(name).episodic},
+    **{name: [("seen", -1)] for name in METHODS if lmr.find_method(name).memory_span == "image"},
 }
 
 

@@ -62,8 +62,8 @@ def draw_clean() -> list[torch.Tensor]:
 def answer_stream(name: str, arguments: dict[str, Any]) -> list[list[list[float]]]:
     """The probabilities of three classes for the first three images of every batch."""
     method = create(name, make_classifier(), **arguments)
-    if method.needs_clean:
-        method.study(draw_clean())
+    if method.card.source_images:
+        method.fit_source(draw_clean())
     return [
         [[round(p, 8) for p in row] for row in method.step(images).probabilities[:3, ::7].tolist()]
         for images in draw_batches()

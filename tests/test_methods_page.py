@@ -15,7 +15,7 @@ def list_preset_rows() -> list[str]:
     rows = []
     for name in lmr.list_methods():
         sources: dict[str, list[str]] = {}
-        for preset, content in lmr.find_method(name).presets.items():
+        for preset, content in lmr.find_method(name).card.presets.items():
             sources.setdefault(content.source, []).append(f"`{preset}`")
         rows += [f"| `{name}` | {', '.join(presets)} | {source} |" for source, presets in sources.items()]
     return rows

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import lmr
 from few_views import create
-from lmr.core.traits import Tower
+from lmr.core.card import Tower
 from lmr.data.names import read_list
 from lmr.data.sets.catalogue import open_dataset
 
@@ -61,7 +61,7 @@ def test_stream_is_that_of_plain_autograd(name: str, backbone: lmr.Backbone, bat
     classes = read_list("cifar10")
     prototypes = backbone.encode_text([f"a photo of a {word}." for word in classes]).double()
     towers = (copy.deepcopy(backbone.encoder).double(), PlainTower(copy.deepcopy(backbone.encoder).double()))
-    spec = f"{name}(preset='cifar10-c')" if "cifar10-c" in lmr.find_method(name).presets else name
+    spec = f"{name}(preset='cifar10-c')" if "cifar10-c" in lmr.find_method(name).card.presets else name
     pixels = backbone.classifier(classes).pixels
     fast, plain = (
         create(spec, lmr.ZeroShot(tower, prototypes, 100.0, names=classes, pixels=pixels, input_shape=SHAPE))

@@ -14,13 +14,14 @@ from torch import nn
 
 from lmr.apps.serve import create_served
 from lmr.bench.cost.flops import count_passes_of_image
+from lmr.core.bases.norms import NormMethod
+from lmr.core.card import Tower
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.gradient import NormMethod
 from lmr.core.method import Method, list_arguments
+from lmr.core.passes import Passes, count_passes
 from lmr.core.registry import find_method, split_address
 from lmr.core.spec import format_spec, parse_spec
-from lmr.core.traits import Passes, Tower
 from lmr.models import load
 from lmr.models.catalog import EMBEDDED_MODELS, OPENAI_SPELLINGS
 from lmr.models.towers.architectures import find_architecture
@@ -78,11 +79,9 @@ def size_method(model: str, spec: str, classes: int, learning: float = 1.0, imag
     side = full.config.resolution
     _check_streams(spec)
     method = create_served(spec, ZeroShot(lean, prototypes, input_shape=(3, side, side)), 1)
-    most = method.count_passes()
-    passes = None if most is None else method.count_passes(learning * most.backwards if method.gated else 1.0)
+    passes = count_passes(method, images)
     if passes is None or passes.text_forwards or passes.text_backwards:
         raise LmrError(f"The arithmetic of {method.name} in the image tower is not known; choose another method.")
-    passes = passes.of_batch(images)
     return SizedMethod(
         model=model,
         spec=method.spec,
@@ -124,8 +123,8 @@ def _check_streams(spec: str) -> None:
             f"{kind.name} adapts the text tower, which is not counted here; choose a method that adapts the image "
             "tower, such as lmr."
         )
-    if not kind.many_streams and not kind.grows:
-        reason = f" ({kind.one_stream_because})" if kind.one_stream_because else ""
+    if kind.single_stream_reason and not kind.grows:
+        reason = f" ({kind.single_stream_reason})"
         raise LmrError(f"{kind.name} serves one stream{reason}; choose a method that serves many, such as lmr.")
 
 

@@ -39,7 +39,7 @@ def run_command(out: Path) -> None:
     assert options.run(options) is None
 
 
-COMPARED = [name for name in lmr.list_methods() if lmr.find_method(name).in_paper]
+COMPARED = [name for name in lmr.list_methods() if lmr.find_method(name).card.in_paper]
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_every_method_takes_part_with_its_values_for_cifar10() -> None:
     assert list(found) == lmr.core.registry.sort_methods(COMPARED)
     classifier = lmr.load("photo").classifier(["cat", "dog"])
     for name, spec in found.items():
-        preset = "cifar10-c" if "cifar10-c" in lmr.find_method(name).presets else None
+        preset = "cifar10-c" if "cifar10-c" in lmr.find_method(name).card.presets else None
         assert lmr.create(name, classifier, preset=preset).spec == spec
     everything = {contender.spec for contender in (*methods.methods, *parts.methods)}
     assert len(everything) == len(found) + 4

@@ -278,20 +278,20 @@ import lmr
 
 @lmr.register("doubled")
 class Doubled(lmr.Method):
-    def answer(self, images, mix):
+    def answer(self, images, state, streams):
         return 2 * self.classifier.logits(self.classifier.cosines(self.classifier.features(images)))
-    def adapt(self, images, mix):
-        return lmr.Prediction(self.answer(images, mix))
+    def adapt(self, images, state, streams):
+        return lmr.Step(self.answer(images, state, streams))
     def settle(self, stream):
-        return lmr.FrozenAnswer(self.classifier.prototypes)
+        return lmr.AdaptedParameters(self.classifier.prototypes)
 
 @lmr.register("shifted")
 class Shifted(Doubled):
-    def answer(self, images, mix):
-        return super().answer(images, mix) / 2 + 3
+    def answer(self, images, state, streams):
+        return super().answer(images, state, streams) / 2 + 3
     def settle(self, stream):
         prototypes = self.classifier.prototypes
-        return lmr.FrozenAnswer(prototypes, prototypes.new_full([len(prototypes)], 3.0))
+        return lmr.AdaptedParameters(prototypes, prototypes.new_full([len(prototypes)], 3.0))
 """
 
 
@@ -382,7 +382,7 @@ def test_half_precision_is_written_in_float32(root: Path, tmp_path: Path) -> Non
     assert 1e-3 < summary.difference < 2
     assert {value.dtype for value in load_file(tmp_path / "out" / "model.safetensors").values()} == {torch.float32}
     norm = load_file(tmp_path / "out" / "model.safetensors")["vision_model.post_layernorm.weight"]
-    assert norm.equal(method.freeze().norms[lmr.Tower.IMAGE]["ln_post.weight"])
+    assert norm.equal(method.export_parameters().norms[lmr.Tower.IMAGE]["ln_post.weight"])
 
 
 def test_a_state_of_predict_notes_its_classes(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,22 +28,22 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lmr.core.method import Method, Prediction, Preset
-from lmr.core.norms import NormBank
-from lmr.core.registry import register
-from lmr.core.traits import Passes, Tower
+from lmr import Card, Method, NormBank, Preset, Step, Tower, register
+
+CARD = Card(
+    label="Two towers",
+    source="a temporary file",
+    year=2031,
+    presets={"default": Preset({}, "its own"), "tiny": Preset({"lr": 1e-5}, "for tests", batch_size=4)},
+)
 
 
-@register("mine")
+@register("mine", CARD)
 class Mine(Method):
     '''Less entropy by the norms of both towers; answers after the step.'''
 
-    label = "Two towers"
-    source = "a temporary file"
-    year = 2031
     towers = (Tower.IMAGE, Tower.TEXT)
     emission = "after"
-    presets = {"default": Preset({}, "its own"), "tiny": Preset({"lr": 1e-5}, "for tests", batch_size=4)}
 
     lr: float = 1e-3
 
@@ -54,24 +54,21 @@ class Mine(Method):
     def trainable(self):
         return self.bank.size
 
-    def count_passes(self, learning=1.0):
-        return Passes(forwards=2, backwards=1, text_forwards=2, text_backwards=1)
+    def begin(self):
+        return {"norms": self.bank.start}
 
-    def begin(self, streams):
-        return {"norms": self.bank.start.repeat(streams, 1)}
-
-    def adapt(self, images, mix):
-        rows = self.state["norms"].clone().requires_grad_()
+    def adapt(self, images, state, streams):
+        rows = state["norms"].clone().requires_grad_()
         with torch.enable_grad():
             logits = self.compare(images, rows)
             entropy = -(logits.softmax(1) * logits.log_softmax(1)).sum(1).mean()
             (gradient,) = torch.autograd.grad(entropy, rows)
-        self.state["norms"] = (rows - self.lr * gradient).detach()
+        new = {"norms": (rows - self.lr * gradient).detach()}
         with torch.no_grad():
-            return Prediction(self.answer(images, mix), {"entropy": entropy.item()})
+            return Step(self.answer(images, new, streams), new, {"entropy": entropy.detach().view(1)})
 
-    def answer(self, images, mix):
-        return self.compare(images, self.state["norms"])
+    def answer(self, images, state, streams):
+        return self.compare(images, state["norms"])
 
     def compare(self, images, rows):
         with self.bank.serve(rows):

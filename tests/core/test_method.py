@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import lmr
-from lmr.core.method import Method, Mix, Prediction
+from lmr.core.method import Method
+from lmr.core.prediction import Prediction
+from lmr.core.streams import Streams
 
 WIDTH, CLASSES, STREAMS = 8, 6, 5
 
@@ -361,7 +363,7 @@ def test_prediction_computes_its_faces_once() -> None:
 
 
 def test_mix_counts_its_streams() -> None:
-    assert Mix(torch.tensor([1, 4, 7]), torch.tensor([0, 0, 2, 1])).count == 3
+    assert Streams(torch.tensor([1, 4, 7]), torch.tensor([0, 0, 2, 1])).count == 3
 
 
 def test_answer_that_is_not_finite_is_not_counted(clip: lmr.ZeroShot) -> None:

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 import lmr
 from lmr.core import registry
-from lmr.core.method import Mix, list_arguments
+from lmr.core.method import list_arguments
+from lmr.core.prediction import State
 from lmr.core.registry import expand_methods, find_method_file
+from lmr.core.streams import Streams
 
 
 @pytest.fixture
@@ -41,10 +43,10 @@ def _probe(monkeypatch: pytest.MonkeyPatch) -> None:
         count: int = 3
         mode: Literal["fast", "slow"] = "fast"
 
-        def adapt(self, images: Tensor, mix: Mix) -> lmr.Prediction:
-            return lmr.Prediction(self.answer(images, mix))
+        def adapt(self, images: Tensor, state: State, streams: Streams) -> lmr.Step:
+            return lmr.Step(self.answer(images, state, streams))
 
-        def answer(self, images: Tensor, mix: Mix) -> Tensor:
+        def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
             with torch.no_grad():
                 return self.classifier.cosines(self.classifier.features(images))
 
@@ -112,9 +114,9 @@ def test_call_wins_over_string_over_preset_over_default(
 
 
 def test_presets_are_not_changed_by_use(clip: lmr.ZeroShot) -> None:
-    before = {name: dict(preset.values) for name, preset in lmr.find_method("lmr").presets.items()}
+    before = {name: dict(preset.values) for name, preset in lmr.find_method("lmr").card.presets.items()}
     lmr.create("lmr(lr=0.5)", clip, preset="cifar10-c", beta=9.0)
-    assert {name: preset.values for name, preset in lmr.find_method("lmr").presets.items()} == before
+    assert {name: preset.values for name, preset in lmr.find_method("lmr").card.presets.items()} == before
 
 
 def test_every_argument_of_every_method_can_be_given_in_the_call(clip: lmr.ZeroShot) -> None:
@@ -236,7 +238,7 @@ def test_words_for_several_methods() -> None:
     """Methods of files that were loaded, as tests do, are not of the package."""
     paper, everything = expand_methods("paper"), expand_methods("all")
     assert expand_methods("tent(lr=1e-3)") == ["tent(lr=1e-3)"]
-    assert paper == [name for name in everything if lmr.find_method(name).in_paper]
+    assert paper == [name for name in everything if lmr.find_method(name).card.in_paper]
     assert len(paper) == 9
     assert (everything[0], everything[-1]) == ("zeroshot", "lmr")
     assert set(everything) == {name for name in lmr.list_methods() if find_method_file(lmr.find_method(name)) is None}

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 import lmr
 import small_world
 from lmr.core.locks import hold
-from lmr.core.method import Mix
 from lmr.core.norms import NormBank
+from lmr.core.prediction import State
+from lmr.core.streams import Streams
 
 STEPS = 12
 
@@ -259,7 +260,7 @@ def test_method_that_reads_the_frozen_text_tower_does_not_wait_for_one_that_adap
     clip = lmr.load("pocket").classifier(["circle", "square"], ["a {}"])  # the locks of the text come first
     reader, writer, images = lmr.create("zeroshot", clip), lmr.create("batclip", clip), torch.zeros(2, 3, 32, 32)
 
-    def answer(images: Tensor, mix: Mix) -> Tensor:
+    def answer(images: Tensor, state: State, streams: Streams) -> Tensor:
         assert clip.text is not None
         return clip.logits(clip.features(images) @ clip.text.all_prototypes(8).T)
 

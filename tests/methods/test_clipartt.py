@@ -97,7 +97,7 @@ def test_step_that_cannot_be_used_is_answered_by_the_frozen_tower() -> None:
 
 def test_it_cannot_be_frozen() -> None:
     with pytest.raises(lmr.LmrError, match="starts from the original norms with every batch"):
-        plain.make_method("clipartt(captions='mean')").freeze()
+        plain.make_method("clipartt(captions='mean')").export_parameters()
 
 
 @pytest.mark.parametrize("argument", ["top=0", "steps=0", "steps=1001", "lr=-1.0"])

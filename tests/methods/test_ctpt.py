@@ -31,6 +31,6 @@ def test_comparison_would_notice_another_weight() -> None:
 
 @pytest.mark.parametrize("name", ["tpt", "ctpt", "otpt", "dynaprompt"])
 def test_views_of_fine_grained_sets_are_mixed_by_augmix_and_others_are_not(name: str) -> None:
-    presets = lmr.find_method(name).presets
+    presets = lmr.find_method(name).card.presets
     assert presets["fine-grained"].values["augmix"] is True
     assert "augmix" not in presets["default"].values

@@ -386,7 +386,7 @@ def test_graph_without_links_still_answers() -> None:
 def test_presets_are_the_papers_values() -> None:
     prototypes, _ = make_stream(10, 1)
     for name in ("default", "cifar10-c", "cifar100-c", "imagenet"):
-        assert lmr.find_method("ecalp").presets[name].batch_size == 1
+        assert lmr.find_method("ecalp").card.presets[name].batch_size == 1
         method = make(prototypes, f"ecalp(preset={name!r})")
         assert method.spec == "ecalp(k_text=3, k_image=8, gamma=10.0, alpha=1.0, iterations=3)"
 

@@ -255,7 +255,7 @@ def test_presets_are_the_appendix(name: str) -> None:
     method, _ = make_method(preset=name)
     assert (method.lr, method.weight_decay, method.margin, method.diversity) == (2.5e-4, 0.0, 0.4, 0.05)
     assert method.optimizer == ("sgd" if name == "imagenet" else "adam")
-    assert lmr.find_method("eta").presets[name].batch_size == (64 if name == "imagenet" else 200)
+    assert lmr.find_method("eta").card.presets[name].batch_size == (64 if name == "imagenet" else 200)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_defaults_are_those_of_transformers() -> None:
 
 def test_presets_of_residual_networks_are_named_after_them() -> None:
     """A preset of a dataset is what CLIP should have there: the defaults."""
-    presets = lmr.find_method("memo").presets
+    presets = lmr.find_method("memo").card.presets
     assert [name for name, preset in presets.items() if preset.values] == ["resnet50", "resnet26"]
 
 

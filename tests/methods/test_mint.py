@@ -266,7 +266,7 @@ def test_class_of_one_image_is_pushed_from_the_whole_only() -> None:
 def test_presets_are_the_appendix(name: str) -> None:
     method, _ = make_method(f"mint(preset={name!r})")
     assert (method.lr, method.prior) == (7e-3, 10000)
-    assert lmr.find_method("mint").presets[name].batch_size == 64
+    assert lmr.find_method("mint").card.presets[name].batch_size == 64
 
 
 @pytest.mark.parametrize("argument", ["lr=-1.0", "lr=1e999", "prior=0", "prior=-1.0", "prior=1e999"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmr.core.functional.prompt_losses import measure_overlap
+from lmr.methods.otpt import measure_overlap
 from prompt_reference import check_sensitivity, compare_streams
 from view_problem import measure_mean_entropy
 

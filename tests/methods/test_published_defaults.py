@@ -65,4 +65,4 @@ def test_defaults_are_the_published_values(spec: str, clip: lmr.ZeroShot) -> Non
 def test_presets_are_the_published_values(name: str, preset: str, size: int, clip: lmr.ZeroShot) -> None:
     spec = f"{name}({PRESETS[name, preset, size]})"
     assert lmr.create(name, clip, preset=preset).spec == lmr.create(spec, clip).spec
-    assert lmr.find_method(name).presets[preset].batch_size == size
+    assert lmr.find_method(name).card.presets[preset].batch_size == size

@@ -278,7 +278,7 @@ def test_saved_stream_goes_on_bit_for_bit(spec: str, tmp_path: Path) -> None:
 def test_presets_are_the_papers_values() -> None:
     prototypes, _ = make_stream(10, 1)
     for name in ("default", "cifar10-c", "cifar100-c", "imagenet"):
-        assert lmr.find_method("tda").presets[name].batch_size == 1
+        assert lmr.find_method("tda").card.presets[name].batch_size == 1
         assert make(prototypes, f"tda(preset={name!r})").spec == (
             "tda(pos_alpha=2.0, pos_beta=5.0, pos_capacity=3, neg_alpha=0.117, neg_beta=1.0, neg_capacity=2, "
             "entropy=(0.2, 0.5), mask=(0.03, 1.0))"

@@ -135,7 +135,7 @@ def test_presets_are_the_appendix(name: str) -> None:
     method = lmr.create("tent", lmr.ZeroShot(tower, prototypes, 100.0), preset=name)
     assert (method.lr, method.weight_decay) == (2.5e-4, 0.0)
     assert method.optimizer == ("sgd" if name == "imagenet" else "adam")
-    assert lmr.find_method("tent").presets[name].batch_size == (64 if name == "imagenet" else 200)
+    assert lmr.find_method("tent").card.presets[name].batch_size == (64 if name == "imagenet" else 200)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 import lmr
-from lmr.core.functional.views import count_votes
+from lmr.methods.zero import count_votes
 from view_problem import make_view_problem, make_views
 
 SIZES, VIEWS = (4, 3, 5), 11

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import lmr.report
+from lmr.core.card import Role
 from lmr.core.registry import find_method, list_methods, load_method_file
-from lmr.core.traits import Role
 from lmr.report.report import make_report
 from lmr.report.row_traits import LineKind, kind_of, label_of, place_of, role_of
 from row_maker import complete, make_row, write_runs
@@ -75,7 +75,7 @@ def test_a_method_of_a_users_file_has_every_table(tmp_path: Path, mine: str) -> 
     """Its parts and its sweep are reported as ours are, without an edit anywhere."""
     specs = ["zeroshot", "lmr", mine, f"{mine}(left=False)", f"{mine}(right=False)"]
     specs += [f"{mine}(width={width}, shape={shape!r})" for width in (1.0, 2.0) for shape in ("round", "flat")]
-    labels = {name: find_method(name).label for name in ("zeroshot", "lmr", mine)}
+    labels = {name: find_method(name).card.label for name in ("zeroshot", "lmr", mine)}
     rows = [
         make_row(labels.get(s, s), complete(s), d, 0.5, dataset="pocket-c") for s in specs for d in ("fog", "frost")
     ]

@@ -18,6 +18,6 @@ def create(spec: str, clip: lmr.ZeroShot, /, **arguments: Any) -> lmr.Method:
     name, given = parse_spec(split_address(spec)[1])
     method = lmr.find_method(name)
     few = {key: value for key, value in FEW.items() if key in list_arguments(method) and key not in given}
-    if method.keeps_images and clip.input_shape is None:
+    if name in ("rotta", "cliptta") and clip.input_shape is None:
         clip.input_shape = small_world.SHAPE
     return lmr.create(spec, clip, **few | arguments)

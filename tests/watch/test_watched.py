@@ -15,7 +15,7 @@ from torch import Tensor
 import lmr
 import small_world
 from few_views import create
-from lmr.core.traits import Tower
+from lmr.core.card import Tower
 from lmr.watch.ladder import Action, Rung
 from lmr.watch.watch_settings import Thresholds, WatchSettings
 

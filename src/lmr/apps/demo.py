@@ -16,10 +16,10 @@ from lmr.bench.plans.plan import Part, Plan, read_plan
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.metrics import running_accuracy, running_top_share
 from lmr.bench.running.row import Row, read_samples
+from lmr.core.card import Role
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder
 from lmr.core.registry import find_method
-from lmr.core.traits import Role
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN
 from lmr.report.statistics import Difference
@@ -82,7 +82,7 @@ class Comparison:
     def baseline(self) -> str:
         """The label of the contender that does not adapt, which the others are compared with."""
         for label, by_domain in self.results.items():
-            if find_method(next(iter(by_domain.values())).row.method).role is Role.BASELINE:
+            if find_method(next(iter(by_domain.values())).row.method).card.role is Role.BASELINE:
                 return label
         raise LmrError(f"No method of {self.title!r} is a baseline to compare with; add one to the plan.")
 

@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from lmr.core.card import Role
 from lmr.core.registry import find_method
 from lmr.core.spec import parse_spec
-from lmr.core.traits import Role
 from lmr.data.sets.catalogue import open_dataset
 from lmr.data.sets.dataset import CLEAN, Dataset
 
@@ -76,9 +76,9 @@ def choose_styles(rows: dict[str, Row]) -> dict[str, dict[str, Any]]:
     styles: dict[str, dict[str, Any]] = {}
     for label, row in rows.items():
         method, values = find_method(row.method), parse_spec(row.spec)[1]
-        if method.role is Role.BASELINE:
+        if method.card.role is Role.BASELINE:
             style = BASELINE
-        elif method.role is Role.OURS and all(values[part] for part in method.parts):
+        elif method.card.role is Role.OURS and all(values[part] for part in method.card.parts):
             style = OURS
         else:
             style = {"color": next(colours)}

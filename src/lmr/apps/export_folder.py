@@ -20,10 +20,10 @@ from torch.nn import functional as F
 from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, make_classifier
 from lmr.apps.predict.folder_run import NAMES_NOTE, TEMPLATES_NOTE
 from lmr.apps.predict.predict_images import read_labels
-from lmr.core.batch import FrozenAnswer
 from lmr.core.errors import LmrError
 from lmr.core.files import make_folder
 from lmr.core.method import Method
+from lmr.core.prediction import AdaptedParameters
 from lmr.core.registry import create, find_method, split_address
 from lmr.core.spec import parse_spec
 from lmr.core.state import read_state
@@ -44,7 +44,7 @@ _FORMULA = (
 _CHECKED = 4  # images that are answered by both sides before the folder is put in its place
 
 
-@dataclass(frozen=True)
+@dataclass(parameters=True)
 class ExportSummary:
     """Where a folder was written, what it came from, and how far its logits are from those of ``predict``."""
 
@@ -199,13 +199,13 @@ def _write(
     """Write one row of a method, which is the stream ``stream`` to its user."""
     from safetensors import SafetensorError
 
-    frozen = method.freeze(row)
+    parameters = method.export_parameters(row)
     try:
         with make_folder(folder, overwrite) as aside:
-            backbone.write_huggingface(aside, frozen.norms)
-            _write_tensors(aside / CLASSES_TENSORS, frozen)
+            backbone.write_huggingface(aside, parameters.norms)
+            _write_tensors(aside / CLASSES_TENSORS, parameters)
             difference = _compare(method, row, aside, backbone)
-            content = _describe_classes(method, frozen) | {
+            content = _describe_classes(method, parameters) | {
                 "made_by": {
                     "lmr": __version__,
                     "method": method.spec,
@@ -221,22 +221,24 @@ def _write(
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise LmrError(f"Cannot write the folder {os.fspath(folder)!r}: {reason}. Nothing was written.") from error
-    adapted = sum(value.numel() for named in frozen.norms.values() for value in named.values())
+    adapted = sum(value.numel() for named in parameters.norms.values() for value in named.values())
     return ExportSummary(Path(folder), method.spec, method.classifier.classes, adapted, difference)
 
 
-def _write_tensors(path: Path, frozen: FrozenAnswer) -> None:
+def _write_tensors(path: Path, parameters: AdaptedParameters) -> None:
     from safetensors.torch import save
 
-    tensors = {"prototypes": frozen.prototypes, "bias": _find_bias(frozen)}
+    tensors = {"prototypes": parameters.prototypes, "bias": _find_bias(parameters)}
     path.write_bytes(save({key: value.float().cpu().contiguous() for key, value in tensors.items()}))
 
 
-def _find_bias(frozen: FrozenAnswer) -> Tensor:
-    return frozen.prototypes.new_zeros(len(frozen.prototypes)) if frozen.offset is None else frozen.offset
+def _find_bias(parameters: AdaptedParameters) -> Tensor:
+    return (
+        parameters.prototypes.new_zeros(len(parameters.prototypes)) if parameters.offset is None else parameters.offset
+    )
 
 
-def _describe_classes(method: Method, frozen: FrozenAnswer) -> dict[str, Any]:
+def _describe_classes(method: Method, parameters: AdaptedParameters) -> dict[str, Any]:
     classifier = method.classifier
     return {
         "format": FORMAT,
@@ -244,11 +246,11 @@ def _describe_classes(method: Method, frozen: FrozenAnswer) -> dict[str, Any]:
         "formula": _FORMULA,
         "names": list(classifier.names),
         "prompts": None if classifier.prompts is None else [list(own) for own in classifier.prompts],
-        "prototypes_from_prompts": frozen.from_prompts and classifier.prompts is not None,
+        "prototypes_from_prompts": parameters.from_prompts and classifier.prompts is not None,
         "logit_scale": classifier.logit_scale,
         "logit_bias": classifier.logit_bias,
-        "bias": _find_bias(frozen).tolist(),
-        "adapted_towers": [tower.value for tower in frozen.norms],
+        "bias": _find_bias(parameters).tolist(),
+        "adapted_towers": [tower.value for tower in parameters.norms],
     }
 
 

@@ -26,7 +26,7 @@ def describe_everything() -> str:
     return "\n".join(
         [
             "METHODS",
-            *_write_columns([(method.name, _read_line(method), method.source) for method in methods]),
+            *_write_columns([(method.name, _read_line(method), method.card.source) for method in methods]),
             "",
             _fill("'lmr list NAME' shows the arguments and presets of one. Use a method as --method NAME, "
                   "--method \"NAME(argument=value)\" or in lmr.create. A method of your own is ./FILE.py:NAME."),
@@ -55,7 +55,7 @@ def describe_method(method: type[Method]) -> str:
     arguments = [(key, repr(value), _name_type(hints[key])) for key, value in defaults.items()]
     return "\n".join(
         [
-            _fill(f"{method.label}: {_read_line(method)}"),
+            _fill(f"{method.card.label}: {_read_line(method)}"),
             *(_fill(line) for line in _describe_traits(method)),
             "",
             "ARGUMENTS" if arguments else "It has no arguments.",
@@ -84,25 +84,24 @@ def _name_type(hint: Any) -> str:
 
 def _describe_traits(method: type[Method]) -> list[str]:
     towers = " and ".join(f"the {tower.value} tower" for tower in method.towers)
-    adapts = f"Adapts the {method.trained.value} of {towers}." if towers else "Adapts no weights."
-    because = f": {method.one_stream_because}" if method.one_stream_because else ""
-    streams = "Serves many streams in one batch." if method.many_streams else f"Serves one stream{because}."
+    adapts = f"Adapts the {method.trained} of {towers}." if towers else "Adapts no weights."
+    reason = method.single_stream_reason
+    streams = f"Serves one stream: {reason}." if reason else "Serves many streams in one batch."
     views = "Looks at several views of each image, which can also be given." * method.takes_views
-    state = "Keeps nothing of an image for the next." * method.episodic
-    state += "Keeps nothing of a batch for the next." * method.restarts
-    state += "Its state holds images of the stream." * method.keeps_images
+    span = method.memory_span
+    state = "" if span == "stream" else f"Keeps nothing of {'an image' if span == 'image' else 'a batch'} for the next."
     traits = " ".join(part for part in (adapts, streams, views, state) if part)
-    return [f"Source: {method.source}."] * bool(method.source) + [traits]
+    return [f"Source: {method.card.source}."] * bool(method.card.source) + [traits]
 
 
 def _list_presets(method: type[Method]) -> list[tuple[str, str, str, str]]:
     found = []
-    for name, preset in method.presets.items():
+    for name, preset in method.card.presets.items():
         values = ", ".join(f"{key}={value!r}" for key, value in preset.values.items()) or "the defaults"
         found.append((name, str(preset.batch_size), values, preset.source))
     if chosen := method.choose_values(FEW):
         values = ", ".join(f"{key}={value!r}" for key, value in chosen.items())
-        size = str(method.presets["default"].batch_size)
+        size = str(method.card.presets["default"].batch_size)
         found.append((AUTO, size, f"{values} with few classes, else the defaults", "docs/tune.md"))
     return found
 

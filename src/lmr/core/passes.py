@@ -72,7 +72,7 @@ def count_passes(method: Method, batch_size: int = 8) -> Passes | None:
     The step runs on a small stand-in model with as many classes, and with a state as after a long stream. Where the
     work repeats after several steps, the counts are averages over them. None if the method cannot run on that model.
     """
-    classifier = _make_stand_in(method.classifier.classes)
+    classifier = make_stand_in(method.classifier.classes)
     images = _make_images(classifier, batch_size)
     images_seen, prompts_seen = PassCounter(), PassCounter()
     steps = max(1, math.ceil(method.cycle / batch_size))
@@ -101,11 +101,11 @@ class _StandInTower(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(_WIDTH)
+        self.ln = nn.LayerNorm(_WIDTH)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map [B, ...] to features [B, _WIDTH]."""
-        features: Tensor = self.norm(inputs.flatten(1)[:, :_WIDTH])
+        features: Tensor = self.ln(inputs.flatten(1)[:, :_WIDTH])
         return features
 
 
@@ -123,7 +123,8 @@ class _StandInPrompts:
         return features
 
 
-def _make_stand_in(classes: int) -> ZeroShot:
+def make_stand_in(classes: int) -> ZeroShot:
+    """Return a small classifier with both towers, on which every method runs."""
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randn(classes, _WIDTH, dtype=torch.float64, generator=generator)
     image, text = _StandInTower().double(), _StandInTower().double()

@@ -9,7 +9,6 @@ subtract the stream's persistent class preference from the answer (bias correcti
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -19,7 +18,14 @@ from torch.nn import functional as F
 
 from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset, Role, Switch
-from lmr.core.functional.candidates import find_candidates
+from lmr.core.functional.margin import (
+    adapt_margin,
+    correct_bias,
+    find_candidates,
+    gate,
+    measure_margin,
+    restoration_loss,
+)
 from lmr.core.functional.pace import USUAL_BATCH, count_waiting, pace_bias, select_samples
 from lmr.core.method import COUNTS, SHARES, Ranges
 from lmr.core.optim import Optimizer
@@ -102,7 +108,8 @@ class LMR(NormMethod):
         return super().ranges(state) | own | {"images": COUNTS, "waiting": COUNTS}
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        new: State = {"images": state["images"] + streams.sizes}
+        seen = state["images"]
+        new: State = {"images": seen + streams.sizes}
         if self.pmr:
             restored, logits, stale, info = self._restore_margins(images, state, streams)  # eqs. 5-14
             new |= restored
@@ -112,13 +119,11 @@ class LMR(NormMethod):
             logits, info = self.classifier(images), {}
         logits = logits + streams.spread(state["bias"])  # eq. 15
         if self.bc:
-            eta, mu = self.eta, self.mu
-            if self.pace == "image":
-                eta, mu = pace_bias(state["images"], streams, eta, mu)
-            mean, first = streams.mean(logits.softmax(1)), (state["images"] == 0).unsqueeze(1)
-            new["running"] = mean.where(first, mu * state["running"] + (1 - mu) * mean)  # eq. 16
-            bias = state["bias"] - eta * (new["running"] + self.eps).log()  # eq. 17
-            new["bias"] = (bias - bias.mean(1, keepdim=True)).clamp(-self.clip, self.clip)  # P of eq. 17
+            rates = (self.eta, self.mu) if self.pace == "batch" else pace_bias(seen, streams, self.eta, self.mu)
+            mean = streams.mean(logits.softmax(1))  # u of eq. 16
+            new["bias"], new["running"] = correct_bias(
+                state["bias"], state["running"], seen > 0, mean, *rates, self.clip, self.eps
+            )  # eqs. 16, 17
         return Step(logits, new, info)
 
     def _restore_margins(
@@ -133,10 +138,10 @@ class LMR(NormMethod):
         measured = self.tower.measure(chosen, state["norms"], some, self._measure)  # eqs. 2, 5-8, 10; first forward
         margin, reliable, before, weight, top, size = measured.values
         mass = state["mass"] + some.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))  # eq. 12
-        target = self._adapt_margin(mass, weight, top, some) if self.am else torch.full_like(margin, self.gamma0)
-        total = some.sum(weight) + self.eps
-        loss = some.sum(-weight * F.logsigmoid(margin - target)) / total  # eqs. 9, 11; softplus(target - margin)
-        gradient = -weight * (target - margin).sigmoid() / some.spread(total)  # of the loss along the margins
+        target = torch.full_like(margin, self.gamma0)
+        if self.am:
+            target = adapt_margin(mass, weight, top, some, self.gamma0, self.beta, self.eps)  # eqs. 13, 14
+        loss, gradient = restoration_loss(margin, target, weight, some, self.eps)  # eqs. 9, 11
         stepped, taken = some.sum(weight) > 0, count_waiting(state["waiting"], streams)
         new = {"mass": mass, "waiting": taken.masked_fill(stepped, 0)}
         if bool(stepped.any()):
@@ -152,20 +157,9 @@ class LMR(NormMethod):
         """Return each sample's margin, whether it enters the loss, logits, weight, top class and size of its set."""
         logits, fixed = self.classifier.logits(cosines), cosines.detach()
         candidates = find_candidates(fixed, self.delta, self.positives)  # eq. 5
-        margin, found = measure_margin(logits, fixed, candidates, self.negatives, self.eps)  # eqs. 6-8
-        confidence = logits.detach().softmax(1).amax(1)
-        weight = ((confidence - self.tau) / (1 - self.tau)).clamp(min=0) * found  # eq. 10
+        margin, negatives = measure_margin(logits, fixed, candidates, self.negatives, self.eps)  # eqs. 6-8
+        weight = gate(logits, self.tau) * negatives.any(1)  # eq. 10
         return margin, weight > 0, logits, weight, fixed.argmax(1), candidates.sum(1)
-
-    def _adapt_margin(self, mass: Tensor, weight: Tensor, top: Tensor, streams: Streams) -> Tensor:
-        """Return the target margin [B] of each sample by its class's share of the mass [A, C], less its own weight.
-
-        A class with exactly its fair share 1/C gets ``gamma0``; a class with more mass gets a smaller target.
-        """
-        own = (mass[streams.index, top] - weight).clamp(min=0)
-        rest = (streams.spread(mass.sum(1)) - weight).clamp(min=0)
-        share = own / (rest + self.eps)  # eq. 13
-        return self.gamma0 - self.beta * math.log(mass.shape[1]) - self.beta * (share + self.eps).log()  # eq. 14
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         logits = self.tower.logits(images, state["norms"], streams) if self.pmr else self.classifier(images)
@@ -188,25 +182,3 @@ class LMR(NormMethod):
 
     def logit_offset(self) -> Tensor:
         return self.state["bias"]
-
-
-def measure_margin(
-    logits: Tensor, cosines: Tensor, candidates: Tensor, negatives: int, eps: float
-) -> tuple[Tensor, Tensor]:
-    """Return the margin s+ - s- [B] of every sample, and whether it has a negative at all: bool [B].
-
-    A sample without a negative (every class is a candidate) has margin 0 and no gradient.
-    """
-    log_q = logits.detach().log_softmax(1)
-    total = (log_q.exp() * candidates).sum(1, keepdim=True)
-    positive = _masked_logsumexp(logits + log_q - (total + eps).log(), candidates)  # eqs. 6, 7
-    hardest, where = cosines.masked_fill(candidates, -torch.inf).topk(min(negatives, cosines.shape[1]), dim=1)
-    real = hardest > -torch.inf
-    count = real.sum(1)
-    negative = _masked_logsumexp(logits.gather(1, where), real) - count.clamp(min=1).to(logits.dtype).log()  # eq. 8
-    return torch.where(count > 0, positive - negative, 0.0), count > 0
-
-
-def _masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the logsumexp [B] over the classes in ``mask``; finite with zero gradient where there are none."""
-    return values.masked_fill(~mask, torch.finfo(values.dtype).min / 4).logsumexp(-1)

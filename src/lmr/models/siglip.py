@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lmr.core.card import Tower
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.norms import RowNorm
 from lmr.core.placement import Device, check_device, choose_dtype
 from lmr.core.text import TextSide
-from lmr.core.traits import Tower
 from lmr.models.backbone import Backbone
 from lmr.models.facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
 from lmr.models.formats.checkpoints import check_depth

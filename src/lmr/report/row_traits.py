@@ -9,10 +9,10 @@ import enum
 from typing import Any
 
 from lmr.bench.running.row import Row
+from lmr.core.card import Role
 from lmr.core.method import Method, list_arguments
 from lmr.core.registry import find_method, list_methods, split_address
 from lmr.core.spec import parse_spec
-from lmr.core.traits import Role
 
 
 class LineKind(enum.Enum):
@@ -60,13 +60,13 @@ def find_known(name: str) -> type[Method] | None:
 def role_of(row: Row) -> Role:
     """The role of a row's method; unknown methods are others."""
     method = find_known(row.method)
-    return method.role if method else Role.OTHER
+    return method.card.role if method else Role.OTHER
 
 
 def label_of(row: Row) -> str:
     """What tables call a row's method, whatever its plan called this run."""
     method = find_known(row.method)
-    return method.label if method else row.method.upper()
+    return method.card.label if method else row.method.upper()
 
 
 def place_of(row: Row) -> tuple[int, bool, bool, int, str]:
@@ -74,7 +74,7 @@ def place_of(row: Row) -> tuple[int, bool, bool, int, str]:
     method = find_known(row.method)
     if method is None:
         return Role.OTHER, True, False, 0, row.method
-    return method.role, False, bool(method.towers), method.year, row.method
+    return method.card.role, False, bool(method.towers), method.card.year, row.method
 
 
 def kind_of(row: Row) -> LineKind:
@@ -84,7 +84,7 @@ def kind_of(row: Row) -> LineKind:
         return LineKind.BASELINE
     if changes:
         method = find_known(row.method)
-        if method and set(changes) <= set(method.parts):
+        if method and set(changes) <= set(method.card.parts):
             return LineKind.PART
         return LineKind.OTHER if find_sweep(row) is None else LineKind.STEP
     return LineKind.OURS if role is Role.OURS and not row.watch else LineKind.OTHER
@@ -95,14 +95,14 @@ def find_sweep(row: Row) -> str | None:
     method, changes = find_known(row.method), find_changes(row.spec)
     if method is None or not changes:
         return None
-    return next((name for name, arguments in method.swept.items() if set(changes) <= set(arguments)), None)
+    return next((name for name, arguments in method.card.swept.items() if set(changes) <= set(arguments)), None)
 
 
 def list_parts_off(spec: str) -> tuple[str, ...]:
     """The parts of the method that a spec switches off."""
     name, values = read_spec(spec)
     method = find_known(name)
-    return tuple(part for part in method.parts if not values.get(part, True)) if method else ()
+    return tuple(part for part in method.card.parts if not values.get(part, True)) if method else ()
 
 
 def expand_spec(spec: str, preset: str | None = None) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def expand_spec(spec: str, preset: str | None = None) -> dict[str, Any]:
     name, values = read_spec(spec)
     method = find_method(name)
     preset = values.pop("preset", None) or preset
-    chosen = method.presets[preset].values if preset in method.presets else {}
+    chosen = method.card.presets[preset].values if preset in method.card.presets else {}
     return {key: getattr(method, key) for key in list_arguments(method)} | chosen | values
 
 
@@ -121,6 +121,6 @@ def find_changes(spec: str) -> dict[str, Any]:
     if method is None:
         return {}
     values = expand_spec(spec)
-    bases = [expand_spec(name), *(expand_spec(name, preset) for preset in method.presets)]
+    bases = [expand_spec(name), *(expand_spec(name, preset) for preset in method.card.presets)]
     changes = [{key: value for key, value in values.items() if base.get(key) != value} for base in bases]
     return min(changes, key=len)

@@ -263,8 +263,8 @@ def find_label_origin(rows: Sequence[Row]) -> LabelOrigin:
 def _is_values(row: Row, label: str) -> bool:
     """Whether a label only gives the values of a sweep's arguments, such as ``gap, 5``."""
     method = find_known(row.method)
-    values = expand_spec(row.spec) if method and method.swept else {}
-    sweeps = method.swept.values() if method else ()
+    values = expand_spec(row.spec) if method and method.card.swept else {}
+    sweeps = method.card.swept.values() if method else ()
     return any(sorted(label.split(", ")) == sorted(str(values[key]) for key in keys) for keys in sweeps)
 
 

@@ -23,7 +23,7 @@ def test_the_best_within_the_budget(clip: ZeroShot, budget: float) -> None:
     assert chosen.forwards <= budget + NEAR
     assert chosen.forwards == count_forwards(chosen.method, 64)
     assert "lr=0.0005" in chosen.method.spec
-    better = [switch for switch in find_method("lmr").switches if switch.kept > chosen.kept and switch.depth is None]
+    better = [switch for switch in find_method("lmr").card.switches if switch.kept > chosen.kept]
     for switch in better:
         assert (count_forwards(lmr.create("lmr", clip, **switch.values), 64) or 0) > budget + NEAR
 

@@ -16,9 +16,9 @@ from lmr.bench.cost.entries import Entry, Kind
 from lmr.bench.cost.flops import count_passes_of_image
 from lmr.bench.cost.measured_model import ModelSource, find_measured_model
 from lmr.bench.cost.timing import warm_up
+from lmr.core.card import Tower
 from lmr.core.method import list_arguments
 from lmr.core.spec import format_spec
-from lmr.core.traits import Passes, Tower
 from lmr.models.towers.text import TextTower
 
 BATCH, CLASSES = 8, 16

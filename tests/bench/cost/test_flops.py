@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import lmr
 from lmr.bench.cost.flops import count_comparison, count_forwards, count_image, count_passes_of_image, count_text
-from lmr.core.traits import Passes
+from lmr.core.passes import Passes
 from lmr.models.towers.image import VisionConfig, VisionTower
 from lmr.models.towers.stem import StemTower
 from lmr.models.towers.text import TextConfig

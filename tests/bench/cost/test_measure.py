@@ -379,23 +379,18 @@ def test_doubts_are_shown_and_nothing_is_lost(
 
 OWN = """
 import torch
-from lmr.core.bimodal import BimodalMethod
-from lmr.core.method import Prediction
+from lmr.core.bases.bimodal import BimodalMethod
+from lmr.core.card import Card
+from lmr.core.prediction import Step
 from lmr.core.registry import register
-from lmr.core.traits import Passes
 
-@register("sharpen_both")
+@register("sharpen_both", Card(label="Sharpen"))
 class SharpenBoth(BimodalMethod):
-    label = "Sharpen"
-
-    def count_passes(self, learning=1.0):
-        return Passes(forwards=1, backwards=1, text_forwards=1, text_backwards=1)
-
-    def adapt(self, images, mix):
+    def adapt(self, images, state, streams):
         def objective(raw, prototypes, logits):
             return -(logits.softmax(1) * logits.log_softmax(1)).sum(1).mean(), None
-        loss, logits, _, gradient = self.differentiate_objective(images, objective)
-        return Prediction(logits, {"loss": loss.item(), "stepped": bool(self.descend(gradient, logits, mix))})
+        loss, logits, _, gradient = self._differentiate(images, state["norms"], objective)
+        return Step(logits, self.optim.descend(state, gradient), {"loss": loss.view(1)})
 """
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lmr.core.functional.bias import correct_bias
+from lmr.core.functional.margin import correct_bias
 
 quick = settings(max_examples=50, deadline=None)
 EPS = 1e-6

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lmr.core.functional.class_memory import draw_by_class, enter_best, find_place
+from lmr.core.functional.class_memory import find_place
+from lmr.methods.cliptta import draw_by_class, enter_best
 
 
 def test_free_places_come_first_and_then_the_lowest_score() -> None:

@@ -1,4 +1,4 @@
-"""Pulling a slope back: the bits of torch.autograd.grad, without what its first call imports; and the climb of SAM."""
+"""Gradients pulled back: the bits of torch.autograd.grad, without what its first call imports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from lmr.core.functional.gradients import climb, pull_back
+from lmr.core.functional.gradients import pull_back
 
 
 def make_graph(shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -19,26 +19,26 @@ def make_graph(shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, torc
 
 @pytest.mark.parametrize("shape", [(), (7,), (5, 3)])
 def test_has_the_bits_of_autograd(shape: tuple[int, ...]) -> None:
-    output, source, slope = make_graph(shape)
-    (expected,) = torch.autograd.grad(output, source, slope, retain_graph=True)
-    assert torch.equal(pull_back(output, source, slope), expected)
+    output, source, gradient = make_graph(shape)
+    (expected,) = torch.autograd.grad(output, source, gradient, retain_graph=True)
+    assert torch.equal(pull_back(output, source, gradient), expected)
 
 
 def test_works_where_gradients_are_off() -> None:
-    output, source, slope = make_graph((4,))
+    output, source, gradient = make_graph((4,))
     with torch.no_grad():
-        assert torch.equal(pull_back(output, source, torch.zeros_like(slope)), torch.zeros(4))
+        assert torch.equal(pull_back(output, source, torch.zeros_like(gradient)), torch.zeros(4))
 
 
 def test_keeps_the_graph_if_asked() -> None:
-    output, source, slope = make_graph((4,))
-    first = pull_back(output, source, slope, keep_graph=True)
-    assert torch.equal(pull_back(output, source, slope), first)
+    output, source, gradient = make_graph((4,))
+    first = pull_back(output, source, gradient, keep_graph=True)
+    assert torch.equal(pull_back(output, source, gradient), first)
     with pytest.raises(RuntimeError, match="second time"):
-        pull_back(output, source, slope)
+        pull_back(output, source, gradient)
 
 
-def test_slopes_that_are_not_finite_stay_where_they_are() -> None:
+def test_gradients_that_are_not_finite_stay_where_they_are() -> None:
     source = torch.ones(3, requires_grad=True)
     found = pull_back(source * 2, source, torch.tensor([1.0, torch.nan, torch.inf]))
     assert found[0] == 2
@@ -58,8 +58,3 @@ def test_a_step_imports_no_symbolic_algebra() -> None:
         "assert 'sympy' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_every_row_climbs_by_rho_along_its_own_gradient() -> None:
-    rows, gradient = torch.zeros(3, 2), torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, -1e-3]])
-    assert torch.allclose(climb(rows, gradient, 0.5), torch.tensor([[0.3, 0.4], [0.0, 0.0], [0.0, -0.5]]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -11,15 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lmr.core.functional.by_stream import sum_by_stream
 from lmr.core.functional.margin import (
     adapt_margin,
-    count_mass,
+    find_candidates,
     gate,
     measure_margin,
-    protect,
     restoration_loss,
 )
+from lmr.core.streams import Streams
 
 quick = settings(max_examples=50, deadline=None)
 EPS = 1e-6
@@ -68,12 +67,25 @@ def measure_by_hand(row: list[float], case: dict[str, Any]) -> tuple[float, dict
     return margin, plus, {c: powers[c] / negative for c in negatives}
 
 
-def differentiate(case: dict[str, Any]) -> tuple[Any, Tensor, Tensor]:
+class LocalMargin(NamedTuple):
+    """The library's margin of every sample and the two sets it separates."""
+
+    margin: Tensor
+    protected: Tensor
+    negatives: Tensor
+
+
+def make_streams(index: Tensor, count: int) -> Streams:
+    return Streams(torch.arange(count), index)
+
+
+def differentiate(case: dict[str, Any]) -> tuple[LocalMargin, Tensor, Tensor]:
     """The library's margin, its loss softplus(target - margin) [B] and the loss's gradient on the logits."""
     logits = (case["scale"] * case["cosines"]).requires_grad_()
-    local = measure_margin(logits, case["cosines"], case["delta"], case["negatives"], EPS, case["positives"])
-    loss = torch.nn.functional.softplus(case["target"] - local.margin)
-    return local, loss.detach(), torch.autograd.grad(loss.sum(), logits)[0]
+    candidates = find_candidates(case["cosines"], case["delta"], case["positives"])
+    margin, negatives = measure_margin(logits, case["cosines"], candidates, case["negatives"], EPS)
+    loss = torch.nn.functional.softplus(case["target"] - margin)
+    return LocalMargin(margin, candidates, negatives), loss.detach(), torch.autograd.grad(loss.sum(), logits)[0]
 
 
 @quick
@@ -170,17 +182,17 @@ def test_opposite_poles() -> None:
     """Cosines 1 and -1 at scale 1000: the margin is the whole gap of 2000, in either precision."""
     for dtype in (torch.float32, torch.float64):
         cosines = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=dtype)
-        local = measure_margin(1000 * cosines, cosines, 0.03, 5, EPS)
-        assert local.margin.tolist() == pytest.approx([2000.0, 2000.0], abs=1e-3)
+        margin, _ = measure_margin(1000 * cosines, cosines, find_candidates(cosines, 0.03), 5, EPS)
+        assert margin.tolist() == pytest.approx([2000.0, 2000.0], abs=1e-3)
 
 
 def test_protection_by_gap_and_by_top() -> None:
     cosines = torch.tensor([[0.30, 0.28, 0.26, 0.30], [0.1, 0.2, 0.1875, 0.0]], dtype=torch.float64)
-    assert protect(cosines, 0.03).int().tolist() == [[1, 1, 0, 1], [0, 1, 1, 0]]
-    assert protect(cosines, 0.0).int().tolist() == [[1, 0, 0, 1], [0, 1, 0, 0]]
-    assert protect(cosines, 0.0125).int().tolist() == [[1, 0, 0, 1], [0, 1, 1, 0]]
-    assert protect(cosines, 0.03, "top1").int().tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
-    assert protect(cosines, 2.0).all()
+    assert find_candidates(cosines, 0.03).int().tolist() == [[1, 1, 0, 1], [0, 1, 1, 0]]
+    assert find_candidates(cosines, 0.0).int().tolist() == [[1, 0, 0, 1], [0, 1, 0, 0]]
+    assert find_candidates(cosines, 0.0125).int().tolist() == [[1, 0, 0, 1], [0, 1, 1, 0]]
+    assert find_candidates(cosines, 0.03, "top1").int().tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+    assert find_candidates(cosines, 2.0).all()
 
 
 def test_gate_opens_at_tau() -> None:
@@ -221,9 +233,8 @@ def test_target_reads_the_mass_without_the_sample(case: dict[str, Any]) -> None:
     mass = case["before"].tolist()
     for w, c, a in zip(weight.tolist(), top.tolist(), index.tolist(), strict=True):
         mass[a][c] += w
-    counted = case["before"] + count_mass(weight, top, classes, index, streams)
-    assert torch.allclose(counted, torch.tensor(mass, dtype=torch.float64), rtol=1e-13, atol=1e-13)
-    target = adapt_margin(counted, weight, top, index, case["gamma0"], case["beta"], EPS)
+    counted = torch.tensor(mass, dtype=torch.float64)
+    target = adapt_margin(counted, weight, top, make_streams(index, streams), case["gamma0"], case["beta"], EPS)
     for i, (w, c, a) in enumerate(zip(weight.tolist(), top.tolist(), index.tolist(), strict=True)):
         share = max(mass[a][c] - w, 0.0) / (sum(mass[a]) - w + EPS)
         expected = case["gamma0"] - case["beta"] * (math.log(classes) + math.log(share + EPS))
@@ -233,7 +244,9 @@ def test_target_reads_the_mass_without_the_sample(case: dict[str, Any]) -> None:
 def test_lonely_class_has_the_largest_target() -> None:
     """A class seen for the first time has no share but its own: its target stops at the bound that eps sets."""
     mass, weight = torch.tensor([[0.9, 5.0, 0.0]]).double(), torch.tensor([0.9, 0.0]).double()
-    target = adapt_margin(mass, weight, torch.tensor([0, 2]), torch.zeros(2, dtype=torch.int64), 4.0, 1.0, EPS)
+    target = adapt_margin(
+        mass, weight, torch.tensor([0, 2]), make_streams(torch.zeros(2, dtype=torch.int64), 1), 4.0, 1.0, EPS
+    )
     bound = 4.0 - math.log(3) - math.log(EPS)
     assert target.tolist() == pytest.approx([bound, bound], abs=1e-9)
 
@@ -245,7 +258,7 @@ def test_fair_share_gets_gamma0(classes: int, gamma0: float, beta: float) -> Non
     mass, weight = torch.full((1, classes), 7.0).double(), torch.tensor([0.5]).double()
     mass[0, 1] += 0.5
     zero = torch.zeros(1, dtype=torch.int64)
-    target = adapt_margin(mass, weight, torch.tensor([1]), zero, gamma0, beta, EPS).item()
+    target = adapt_margin(mass, weight, torch.tensor([1]), make_streams(zero, 1), gamma0, beta, EPS).item()
     assert target == pytest.approx(gamma0, abs=2 * beta * classes * EPS)
 
 
@@ -265,11 +278,13 @@ def test_more_mass_means_less_pressure(share: float, margins: tuple[float, float
         own = rho * (total + EPS)
         mass = torch.full((1, classes), (total - own) / (classes - 1), dtype=torch.float64)
         mass[0, 0] = own
-        target = adapt_margin(mass, torch.zeros(1).double(), zero, zero, gamma0, beta, EPS)
-        # The loss's slope in the margin is -nu; it is read off the library's loss, not computed here.
+        target = adapt_margin(mass, torch.zeros(1).double(), zero, make_streams(zero, 1), gamma0, beta, EPS)
+        # The gradient of the loss along the margin is -nu: that of the library, and that of autograd.
         reached = torch.tensor([margin], dtype=torch.float64, requires_grad=True)
-        loss = restoration_loss(reached, target, torch.ones(1).double(), zero, 1, 0.0)
-        return -torch.autograd.grad(loss.sum(), reached)[0].item()
+        loss, gradient = restoration_loss(reached, target, torch.ones(1).double(), make_streams(zero, 1), 0.0)
+        (expected,) = torch.autograd.grad(loss.sum(), reached)
+        assert gradient.item() == pytest.approx(expected.item(), rel=1e-12)
+        return -gradient.item()
 
     step = 1e-5 * share
     nu, slope = press(share), (press(share + step) - press(share - step)) / (2 * step)
@@ -285,7 +300,12 @@ def test_loss_is_each_streams_own_average(case: dict[str, Any], target: float) -
     weight, index = case["weight"], case["index"]
     streams = len(case["before"])
     margin = torch.linspace(-2, 7, len(weight), dtype=torch.float64)
-    loss = restoration_loss(margin, torch.full_like(weight, target), weight, index, streams, EPS)
+    margin.requires_grad_()
+    loss, gradient = restoration_loss(
+        margin, torch.full_like(weight, target), weight, make_streams(index, streams), EPS
+    )
+    assert torch.allclose(torch.autograd.grad(loss.sum(), margin)[0], gradient, rtol=1e-12, atol=1e-15)
+    margin = margin.detach()
     for a in range(streams):
         own = [i for i in range(len(weight)) if index[i] == a]
         lost = sum(weight[i].item() * math.log1p(math.exp(target - margin[i].item())) for i in own)
@@ -294,7 +314,7 @@ def test_loss_is_each_streams_own_average(case: dict[str, Any], target: float) -
 
 def test_sums_of_streams_never_touch() -> None:
     values = torch.tensor([[1.0, 2.0], [math.nan, math.inf], [3.0, 4.0]])
-    total = sum_by_stream(values, torch.tensor([2, 1, 2]), 4)
+    total = make_streams(torch.tensor([2, 1, 2]), 4).sum(values)
     assert total[[0, 2, 3]].tolist() == [[0.0, 0.0], [4.0, 6.0], [0.0, 0.0]]
     assert total[1].isnan().tolist() == [True, False]
-    assert sum_by_stream(values[::2], torch.tensor([0, 0]), 1).tolist() == [[4.0, 6.0]]
+    assert make_streams(torch.tensor([0, 0]), 1).sum(values[::2]).tolist() == [[4.0, 6.0]]

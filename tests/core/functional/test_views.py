@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lmr.core.functional.views import count_kept, marginal_entropy, rank_confident, weigh_views
+from lmr.core.functional.views import count_kept, marginal_entropy, rank_confident
+from lmr.methods.rtpt import weigh_views
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

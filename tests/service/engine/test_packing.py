@@ -93,7 +93,7 @@ def test_images_that_wait_are_parts() -> None:
 @pytest.mark.parametrize("spec", [name for name in lmr.list_methods() if not lmr.find_method(name).grows])
 def test_content_is_the_file_of_the_method(spec: str) -> None:
     """Of every method that can be served: a safetensors file that the method itself loads."""
-    rows = 3 if lmr.find_method(spec).many_streams else 1
+    rows = 3 if not lmr.find_method(spec).single_stream_reason else 1
     method = make_method(spec, rows, watch=None)
     step(method, rows - 1, 0)
     packer = Packer(method)

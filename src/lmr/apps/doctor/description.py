@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from lmr.apps.doctor.self_check import find_place
+from lmr.core.card import Tower
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.norms import NormBank
-from lmr.core.traits import Tower
 from lmr.models import Backbone
 from lmr.models.facts import ModelFacts
 from lmr.models.towers.image import VisionConfig, VisionTower

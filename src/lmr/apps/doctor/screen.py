@@ -11,7 +11,7 @@ from lmr.apps.doctor.accuracy import Accuracy
 from lmr.apps.doctor.description import ModelDescription, TowerDescription
 from lmr.apps.doctor.self_check import Check, CheckKind, CheckOutcome, SkipReason
 from lmr.apps.model_options import Prompts
-from lmr.core.traits import Tower
+from lmr.core.card import Tower
 from lmr.models.agreement import NotCompared
 from lmr.models.facts import describe_facts
 from lmr.models.towers.image import VisionConfig

@@ -8,13 +8,12 @@ from typing import Any
 
 from lmr.apps.model_options import create_suited
 from lmr.bench.cost.flops import count_forwards
+from lmr.core.card import Switch
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
-from lmr.core.norms import find_blocks
 from lmr.core.registry import split_address
 from lmr.core.spec import format_spec, parse_spec
-from lmr.core.traits import Switch
 
 NEAR = 0.02  # forwards that a switch may be above the budget: a backward is a few per cent more than a forward
 
@@ -33,7 +32,7 @@ class ChosenSwitch:
         spec = format_spec(self.method.name, self.values) if self.values else self.method.name
         return (
             f"{spec}: {self.forwards:.2f} forwards per image; it kept {100 * self.kept:.0f} % of the gain in "
-            f"{self.method.switches_source}"
+            "the measurements of docs/cost.md"
         )
 
 
@@ -41,7 +40,7 @@ def choose_switch(spec: str, classifier: ZeroShot, budget: float, batch_size: in
     """Of the measured switches of a method the one that keeps most within the budget; of equal ones the cheapest."""
     if not isinstance(budget, int | float) or isinstance(budget, bool) or not 0 < budget < math.inf:
         raise LmrError(f"Expected a budget of a positive number of forwards, such as 1.5, got {budget!r}.")
-    switches = type(create_suited(spec, classifier)).switches
+    switches = create_suited(spec, classifier).card.switches
     if not switches:
         raise LmrError(f"{parse_spec(split_address(spec)[1])[0]} has no measured switches; leave out the budget.")
     found = [chosen for switch in switches if (chosen := _try_switch(spec, classifier, switch, batch_size))]
@@ -55,11 +54,6 @@ def choose_switch(spec: str, classifier: ZeroShot, budget: float, batch_size: in
 def _try_switch(spec: str, classifier: ZeroShot, switch: Switch, batch_size: int) -> ChosenSwitch | None:
     """The method with a switch; None where this model does not have it, or its cost is not known."""
     values: dict[str, Any] = dict(switch.values)
-    if switch.depth is not None:
-        try:
-            values["blocks"] = max(1, round(switch.depth * find_blocks(classifier.encoder)[1]))
-        except LmrError:
-            return None
     given = parse_spec(split_address(spec)[1])[1]
     if clash := [key for key in values if key in given]:
         raise LmrError(f"A budget decides {clash[0]!r} itself; leave it out of {spec!r}, or leave out the budget.")

@@ -18,13 +18,12 @@ from lmr.bench.cost.gate import NOBODY, build_prototypes
 from lmr.bench.cost.measured_model import MeasuredModel, assign_colours
 from lmr.bench.cost.memory import estimate_prompt, read_available
 from lmr.bench.cost.plain.loop import PlainLoop, find_plain_loop
+from lmr.core.bases.prompts import ContextMethod, ContextTuner
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, Prediction, list_arguments
-from lmr.core.prompts.context_tuner import ContextTuner
-from lmr.core.prompts.prompt_method import ContextMethod
+from lmr.core.passes import Passes
 from lmr.core.registry import create
-from lmr.core.traits import Passes
 from lmr.core.views.pixel_scale import PixelScale
 
 
@@ -275,7 +274,7 @@ class ContenderFactory:
         def reset() -> None:
             for method in methods:
                 method.reset()
-                method.saturate(images)
+                method.fill_state(images)
 
         trainable = sum(method.trainable * method.streams for method in methods)
         first, encoder, count = methods[0], self.model.encoder, turns * len(images)

@@ -10,11 +10,11 @@ from typing import Literal
 
 from lmr.bench.cost.plain.loop import list_plain_loops
 from lmr.bench.cost.settings import STREAMS_METHOD, SWITCHES
+from lmr.core.card import Tower
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.registry import find_method, split_address
 from lmr.core.spec import format_spec, parse_spec
-from lmr.core.traits import Tower, Trained
 
 Kind = Literal["forward", "transformers", "prompts", "context", "method", "plain", "streams", "singles"]
 
@@ -51,7 +51,7 @@ class Entry:
     @property
     def gated(self) -> bool:
         """Whether the cost depends on the samples past a gate."""
-        return self.method is not None and self.method.gated
+        return self.method is not None and "gate_share" in ()
 
     @property
     def learns(self) -> bool:
@@ -69,7 +69,7 @@ class Entry:
         if self.kind in NAMES:
             return NAMES[self.kind]
         if self.kind == "plain":
-            return f"plain {self.method.label if self.method else ''}"
+            return f"plain {self.method.card.label if self.method else ''}"
         if self.kind in ("streams", "singles"):
             return f"{self.streams} streams x 1" if self.kind == "streams" else f"{self.streams} single steps"
         _, spec = split_address(self.spec)
@@ -112,7 +112,7 @@ def list_entries(
     entries = [Entry("forward")]
     if transformers:
         entries.append(Entry("transformers"))
-    if any(entry.method is not None and entry.method.trained is Trained.CONTEXT for entry in asked):
+    if any(entry.method is not None and entry.method.trained == "context words" for entry in asked):
         entries += [Entry("prompts"), Entry("context")]
     for entry in asked:
         entries += _expand(entry, batch_size)

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lmr.core.method import Method
-from lmr.core.norms import find_blocks
-from lmr.core.traits import Passes
+from lmr.core.passes import Passes, count_passes
 from lmr.models.towers.image import VisionConfig, VisionTower
 from lmr.models.towers.text import TextConfig, TextTower
 
@@ -50,13 +49,10 @@ def count_passes_of_image(tower: VisionTower, passes: Passes, classes: int, *, n
 
     A tower that keeps tokens embeds an image once in a step, unless the method ``needs_images`` for every pass.
     """
-    every, last = count_blocks(tower), count_blocks(tower, passes.blocks)
-    seen = count_comparison(tower.config.features, classes)
-    whole = passes.forwards if passes.blocks is None else min(passes.whole, passes.forwards)
-    embeddings = min(1.0, whole) if tower.keeps_tokens and not needs_images else whole
-    forwards = whole * every.forward + (passes.forwards - whole) * last.forward + passes.forwards * seen.forward
-    forwards += embeddings * 2 * tower.count_embedding()
-    return forwards + passes.backwards * (last.backward + seen.backward)
+    blocks, seen = count_blocks(tower), count_comparison(tower.config.features, classes)
+    embeddings = min(1.0, passes.forwards) if tower.keeps_tokens and not needs_images else passes.forwards
+    forwards = passes.forwards * (blocks.forward + seen.forward) + embeddings * 2 * tower.count_embedding()
+    return forwards + passes.backwards * (blocks.backward + seen.backward)
 
 
 def count_text(config: TextConfig, tokens: int, *, whole: bool = False, shared: int = 0) -> Flops:
@@ -69,9 +65,8 @@ def count_text(config: TextConfig, tokens: int, *, whole: bool = False, shared: 
 
 def count_texts(config: TextConfig, tokens: int, passes: Passes, batch_size: int) -> float:
     """All passes of one class's prompt in a step on so many images."""
-    prompt = count_text(config, tokens, shared=passes.shared_tokens)
-    forwards, backwards = passes.count_texts(batch_size)
-    return forwards * prompt.forward + backwards * prompt.backward
+    prompt = count_text(config, tokens)
+    return passes.text_forwards * prompt.forward + passes.text_backwards * prompt.backward
 
 
 def count_comparison(features: int, classes: int) -> Flops:
@@ -86,16 +81,13 @@ def count_forwards(method: Method, batch_size: int, past: float = 1.0) -> float 
     and a share of the images that learns is rounded up in it. In a tower that is not ours a backward counts as a
     forward, and every forward as a whole one.
     """
-    most = method.count_passes()
-    passes = None if most is None else method.count_passes(past * most.backwards if method.gated else 1.0)
+    passes = count_passes(method, batch_size)
     if passes is None:
         return None
-    passes = passes.of_batch(batch_size)
     clip = method.classifier
     if not isinstance(clip.encoder, VisionTower):
-        backward = 1.0 if passes.blocks is None else min(1.0, passes.blocks / find_blocks(clip.encoder)[1])
         texts = passes.text_forwards + passes.text_backwards
-        return None if texts else passes.forwards + passes.backwards * backward
+        return None if texts else passes.forwards + passes.backwards
     one = count_passes_of_image(clip.encoder, Passes(forwards=1), clip.classes, needs_images=False)
     total = count_passes_of_image(clip.encoder, passes, clip.classes, needs_images=method.needs_images)
     if passes.text_forwards or passes.text_backwards:

@@ -21,6 +21,7 @@ import torch
 
 from lmr.bench.plans.choices import DTYPES, KEYS, RESETS
 from lmr.bench.plans.prompt_sets import PromptSet, read_prompt_set
+from lmr.core.card import Role
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.log import hide_logs
@@ -34,7 +35,6 @@ from lmr.core.registry import (
     split_address,
 )
 from lmr.core.spec import format_spec, parse_spec, suggest
-from lmr.core.traits import Role
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.orders import ORDERS
 from lmr.data.sets.dataset import CLEAN
@@ -237,7 +237,7 @@ def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) ->
         pairs = [("", spec) for entry in _wrap(given) for spec in expand_methods(entry)]
     found = [(label, *_find_file(spec, near)) for label, spec in pairs]
     for preset in presets:
-        known = sorted({AUTO, *(name for method in list_methods() for name in find_method(method).presets)})
+        known = sorted({AUTO, *(name for method in list_methods() for name in find_method(method).card.presets)})
         if preset not in known:
             raise LmrError(
                 f"No method has a preset {preset!r}.{suggest(str(preset), known)} There are: {', '.join(known)}."
@@ -255,7 +255,7 @@ def _add_watches(methods: tuple[Contender, ...], given: Any) -> tuple[Contender,
     found: dict[Contender, None] = {}
     for settings in map(read_watch, _all_different("watch", _wrap(given))):
         for method in methods:
-            if settings is None or find_method(parse_spec(method.spec)[0]).role is Role.BASELINE:
+            if settings is None or find_method(parse_spec(method.spec)[0]).card.role is Role.BASELINE:
                 found[method] = None
             else:
                 found[replace(method, label=f"{method.label}, {settings.label}", watch=settings.spec)] = None
@@ -277,20 +277,20 @@ def _complete(label: str, spec: str, file: str | None, presets: Iterable[str]) -
     """The canonical spec, with the first of the presets that the method has unless it names one."""
     name, values = parse_spec(spec)
     method = find_method(name if file is None else f"{file}:{name}")
-    known = {*method.presets, AUTO}
+    known = {*method.card.presets, AUTO}
     preset = values.get("preset", next((preset for preset in presets if preset in known), "default"))
     completed = format_spec(name, {"preset": preset} | values)
     with hide_logs():  # what a method misses in this classifier says nothing of the one that it will run with
         made = create(completed, _make_small_classifier())  # checks the values
     digest = None if file is None else load_method_file(file)
-    size = method.presets["default" if preset == AUTO else preset].batch_size
+    size = method.card.presets["default" if preset == AUTO else preset].batch_size
     return Contender(label or name_contender(spec), completed if preset == AUTO else made.spec, size, file, digest)
 
 
 def name_contender(spec: str) -> str:
     """What tables call a method: its label, followed by its arguments where some were given."""
     name, values = parse_spec(spec)
-    label = find_method(name).label
+    label = find_method(name).card.label
     shown = ", ".join(f"{key}={value}" for key, value in values.items() if key != "preset")
     return f"{label} ({shown})" if shown else label
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lmr.bench.cost.memory import measure_peak
 from lmr.bench.running import metrics
-from lmr.core.functional.margin import protect
+from lmr.core.card import Scores
+from lmr.core.functional.margin import find_candidates
 from lmr.core.method import Method, Prediction
-from lmr.core.traits import Scores
 
 # Values of a batch (seconds, gate_share, protected_size, drift) are repeated in the record of each of its images.
 RECORD = np.dtype(
@@ -99,7 +99,7 @@ def compute_scores(method: Method, logits: Tensor, offset: Tensor | None) -> Ten
 
 def measure_local_margin(scores: Tensor, delta: float) -> Tensor:
     """Lowest score of the protected set minus the highest outside, the paper's m^local: [B], NaN without outside."""
-    inside = protect(scores, delta)
+    inside = find_candidates(scores, delta)
     weakest = scores.masked_fill(~inside, math.inf).amin(1)
     strongest = scores.masked_fill(inside, -math.inf).amax(1)
     return torch.where(inside.all(1), math.nan, weakest - strongest)

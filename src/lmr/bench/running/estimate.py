@@ -29,7 +29,7 @@ from lmr.bench.running.row import read_rows
 from lmr.bench.running.run import create_method
 from lmr.bench.running.tokens import TIMED
 from lmr.core.classifier import ZeroShot
-from lmr.core.traits import Passes
+from lmr.core.passes import Passes, count_passes
 from lmr.models.towers.image import VisionTower
 
 MOST_MEASURED = 16  # images or prompts in a measured pass: larger batches hardly cost less per image
@@ -134,13 +134,13 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
             key = (*_identify_classifier(task), task.contender.address)
             if key not in known:
                 method = create_method(task.contender, classifier)
-                known[key] = method.count_passes(), method.needs_images
+                known[key] = count_passes(method), method.needs_images
             passes, needs_images = known[key]
             labels[task.contender.label] = None
             if passes is None:
                 unknown[task.contender.label] = None
                 continue
-            own = _count_task(task, passes.of_batch(task.batch_size), classifier.classes)
+            own = _count_task(task, passes, classifier.classes)
             size = min(task.batch_size, MOST_MEASURED)
             place = MeasuredPass(task.backbone, task.dtype, task.device, size)
             seconds = measured.get(place)

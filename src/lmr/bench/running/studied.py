@@ -18,13 +18,13 @@ STUDIED_BATCH = 64  # images at a time; what a method makes of them may depend o
 
 def count_studied(method: type[Method], dataset: str, root: str | None, forgetting: int) -> int:
     """How many clean images a method gets: not those that forgetting is measured on, and none where there are none."""
-    if not method.needs_clean:
+    if not method.card.source_images:
         return 0
     try:
         clean = find_clean_dataset(dataset, root)
     except LmrError:
         return 0
-    return max(0, min(method.needs_clean, clean.count(CLEAN) - forgetting))
+    return max(0, min(method.card.source_images, clean.count(CLEAN) - forgetting))
 
 
 def study_clean(task: Task, method: Method) -> None:
@@ -33,7 +33,7 @@ def study_clean(task: Task, method: Method) -> None:
     chosen = make_stream(clean, CLEAN, seed=task.seed, limit=task.forgetting + task.studied).index[task.forgetting :]
     parts = (chosen[first : first + STUDIED_BATCH] for first in range(0, len(chosen), STUDIED_BATCH))
     device = method.classifier.device
-    method.study(preprocess(backbone, clean.read(CLEAN, 0, part.tolist()), device) for part in parts)
+    method.fit_source(preprocess(backbone, clean.read(CLEAN, 0, part.tolist()), device) for part in parts)
 
 
 def describe_studied(task: Task) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lmr.core.traits import Tower
+from lmr.core.card import Tower
 from lmr.models.formats.checkpoints import HUGGINGFACE, Side
 from lmr.models.formats.configs import PREPROCESSOR, describe_preprocessing
 from lmr.models.preprocessing import Preprocessing

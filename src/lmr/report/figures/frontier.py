@@ -82,7 +82,7 @@ def _measure(one: Series, domains: Sequence[str]) -> CostPoint:
 def _is_switch(one: Series) -> bool:
     """Whether all changed arguments are among those that the method declares as switches."""
     method = find_known(one.first.method)
-    declared = {key for switch in method.switches for key in switch.list_keys()} if method else set()
+    declared = {key for switch in method.card.switches for key in switch.values} if method else set()
     return bool(one.changes) and set(one.changes) <= declared
 
 

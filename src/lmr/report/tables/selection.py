@@ -67,7 +67,7 @@ def _weigh(series: Series) -> tuple[int, int, bool, int]:
 def find_usual_batch(series: Series) -> int | None:
     """The batch size that the method's values for this dataset were chosen for."""
     method = find_known(series.first.method)
-    presets = method.presets if method else {}
+    presets = method.card.presets if method else {}
     preset = presets.get(PRESETS.get(series.setting.dataset, "default")) or presets.get("default")
     return preset.batch_size if preset else None
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmr.core.traits import Role
+from lmr.core.card import Role
 from lmr.report.paper.panels import SWEEPS
 from lmr.report.row_traits import LineKind, expand_spec, find_known, label_of, role_of
 from lmr.report.series import Series, Setting, find_common, share_seeds
@@ -97,7 +97,7 @@ def _list_axes(series: Sequence[Series]) -> list[SweepAxis]:
     axes = {BATCH_SIZE: None}
     for name in dict.fromkeys(one.first.method for one in series):
         method = find_known(name)
-        for sweep, arguments in (method.swept if method else {}).items():
+        for sweep, arguments in (method.card.swept if method else {}).items():
             axes[SweepAxis(sweep, name, arguments)] = None
     return list(axes)
 

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 import lmr
 from few_views import create
-from lmr.core.batch import FrozenAnswer
+from lmr.core.card import Tower
 from lmr.core.norms import NormBank
-from lmr.core.traits import Tower
+from lmr.core.prediction import AdaptedParameters
 from lmr.data.sets.pocket_world import CLASSES
 
 NAMES = CLASSES[::9]
@@ -32,7 +32,7 @@ def make_images(seed: int) -> Tensor:
     return torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
 
 
-def compute_logits(frozen: FrozenAnswer, clip: lmr.ZeroShot, images: Tensor) -> Tensor:
+def compute_logits(frozen: AdaptedParameters, clip: lmr.ZeroShot, images: Tensor) -> Tensor:
     """The classifier that the frozen answer describes, without a method and without a NormBank."""
     with torch.no_grad():
         features = functional_call(clip.encoder, dict(frozen.norms.get(Tower.IMAGE, {})), (images,))
@@ -46,7 +46,7 @@ def test_frozen_answer_is_the_prediction(spec: str, steps: int, clip: lmr.ZeroSh
     method = create(spec, clip)
     for seed in range(steps):
         method.step(make_images(seed))
-    frozen, images = method.freeze(), make_images(99)
+    frozen, images = method.export_parameters(), make_images(99)
     before = method.predict(images).logits
     torch.testing.assert_close(compute_logits(frozen, clip, images), before, atol=1e-4, rtol=0)
     if frozen.from_prompts and clip.text is not None:
@@ -71,17 +71,19 @@ def test_each_stream_has_its_own(spec: str, clip: lmr.ZeroShot) -> None:
     method.step(images, ids)
     for stream in range(3):
         expected = method.predict(images, torch.full((8,), stream)).logits
-        torch.testing.assert_close(compute_logits(method.freeze(stream), clip, images), expected, atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            compute_logits(method.export_parameters(stream), clip, images), expected, atol=1e-4, rtol=0
+        )
     with pytest.raises(lmr.LmrError, match="stream ids from 0 to 2"):
-        method.freeze(3)
+        method.export_parameters(3)
 
 
 @pytest.mark.parametrize("name", REFUSING)
 def test_a_method_that_cannot_be_frozen_says_why(name: str, clip: lmr.ZeroShot) -> None:
     method = create(name, clip)
-    assert method.not_frozen_because != lmr.Method.not_frozen_because
-    with pytest.raises(lmr.LmrError, match=f"{name} cannot be exported: {method.not_frozen_because}"):
-        method.freeze()
+    assert method.export_reason != lmr.Method.export_reason
+    with pytest.raises(lmr.LmrError, match=f"{name} cannot be exported: {method.export_reason}"):
+        method.export_parameters()
 
 
 def test_parameters_have_the_names_of_the_state_dict() -> None:

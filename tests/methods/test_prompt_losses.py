@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from lmr.core.functional.prompt_losses import measure_dispersion, measure_overlap, measure_overlap_squared
+from lmr.methods.ctpt import measure_dispersion
+from lmr.methods.otpt import measure_overlap, measure_overlap_squared
 
 TEXTS = F.normalize(torch.randn(6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=1)
 

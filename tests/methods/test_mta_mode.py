@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from lmr.core.functional.mean_shift import find_mode
+from lmr.methods.mta import find_mode
 
 
 def test_single_view_is_its_own_mode() -> None:

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from lmr.core.functional.prompt_selection import (
+from lmr.methods.dynaprompt import (
     measure_logit_drop,
     measure_probability_drop,
     move_to_back,

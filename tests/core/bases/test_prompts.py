@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lmr.core.prompts.context_tuner import ContextTuner
+from lmr.core.bases.prompts import ContextTuner
 from view_problem import make_view_problem
 
 

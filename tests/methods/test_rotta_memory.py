@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lmr.core.functional.timely_memory import MemoryEntry, MemoryRules, find_timely_place, weigh_age
+from lmr.methods.rotta import MemoryEntry, MemoryRules, find_timely_place, weigh_age
 
 RULES = MemoryRules(size=4, classes=2, age=1.0, uncertainty=1.0)  # a quota of two per class
 

@@ -58,7 +58,7 @@ def test_every_method_with_views_takes_given_ones_and_serves_images_one_by_one(n
         assert all(torch.equal(value, own.state[key]) for key, value in method.state.items())
 
 
-@pytest.mark.parametrize("name", [name for name in WITH_VIEWS if lmr.find_method(name).episodic])
+@pytest.mark.parametrize("name", [name for name in WITH_VIEWS if lmr.find_method(name).memory_span == "image"])
 def test_episodic_method_keeps_only_the_number_of_images(name: str, clip: lmr.ZeroShot) -> None:
     busy, fresh, images = create(name, clip), create(name, clip), draw(4)
     busy.step(draw(3, seed=5))
