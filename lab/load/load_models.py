@@ -9,7 +9,7 @@ from pathlib import Path
 from lmr.core.method import Method
 from lmr.core.registry import create
 from lmr.models import Backbone, load
-from lmr.watch.watch_method import watch
+from lmr.watch.watched import Watched
 
 POCKET_CLASSES = ("red ring", "blue star", "green square", "purple cross")
 VIT_CLASSES = ("cat", "dog", "ship", "truck", "bird", "frog", "horse", "deer", "airplane", "automobile")
@@ -61,7 +61,7 @@ def write_random_vit(folder: Path) -> LoadModel:
 def make_method(model: LoadModel, backbone: Backbone, streams: int, spec: str, watched: bool) -> Method:
     """The method that the service serves, by the spec that the service itself names."""
     method = create(spec, backbone.classifier(model.classes), streams=streams)
-    return watch(method) if watched else method
+    return Watched(method) if watched else method
 
 
 def name_streams(count: int) -> Sequence[str]:

@@ -26,7 +26,7 @@ from lmr.models import load
 from lmr.models.catalog import EMBEDDED_MODELS, OPENAI_SPELLINGS
 from lmr.models.towers.architectures import find_architecture
 from lmr.models.towers.image import VisionTower
-from lmr.watch.watch_settings import WatchSettings
+from lmr.watch.settings import WatchSettings
 
 SCALE_VALUES = 256  # numbers that share one float32 scale where they are kept in 8 bits
 

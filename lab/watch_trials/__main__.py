@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> str | None:
     """Run the trials and print the table."""
     from lab.watch_trials.trials import TrialSettings, format_results, run_trials
-    from lmr.watch.watch_settings import read_watch
+    from lmr.watch.settings import read_watch
 
     settings = read_watch(options.watch)
     if settings is None or min(options.steps, options.batch_size) < 1:

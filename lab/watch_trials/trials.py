@@ -31,9 +31,9 @@ from lmr.core.registry import create
 from lmr.data.sets.dataset import Dataset
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.version import RESULTS_VERSION
-from lmr.watch.ladder import Action, Rung
+from lmr.watch.health import Action, Level
+from lmr.watch.settings import WatchSettings
 from lmr.watch.signals import Signals
-from lmr.watch.watch_settings import WatchSettings
 from lmr.watch.watched import Watched
 
 WINDOW = 20  # steps of an accuracy that is compared with zero-shot's
@@ -149,20 +149,20 @@ def run_trial(
         labels = [frozen, *(answers[method].labels for method in methods)]
         right.append([float((one.cpu() == truth).double().mean()) if shown else np.nan for one in labels])
         accuracies = dict(zip(("zero_shot", "plain", "watched", "reset"), right[-1], strict=True))
-        health = {"step": len(right), "rung": str(watched.health[0])}
+        health = {"step": len(right), "health": str(watched.health[0])}
         steps.append(health | accuracies | dataclasses.asdict(watched.signals()))
     scores, onset = np.array(right), find_onset(trial.kind, settings.steps)
     zero_shot, alone, with_watch, reset = (float(value) for value in np.nanmean(scores, 0))
     gains = scores[onset:] - scores[onset:, :1]
     alone_below, watched_below, reset_below = (count_below(gains[:, k]) for k in (1, 2, 3))
-    # A watch that only reports would act where it puts a stream on the rung "alarm".
+    # A watch that only reports would act where it puts a stream on the level "alarm".
     acting = [
         event["step"]
         for event in events
-        if Action(event["action"]) in (Action.ROLL_BACK, Action.RESET) or Rung(event["after"]) is Rung.ALARM
+        if Action(event["action"]) in (Action.ROLL_BACK, Action.RESET) or Level(event["after"]) is Level.ALARM
     ]
     noticing = [
-        event["step"] for event in events if (Rung(event["before"]), Rung(event["after"])) == (Rung.OK, Rung.WATCH)
+        event["step"] for event in events if (Level(event["before"]), Level(event["after"])) == (Level.OK, Level.WATCH)
     ]
     result = TrialResult(
         trial,

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from lmr.models.preprocessing import Preprocessing
     from lmr.service.client.client_errors import ServiceError
     from lmr.service.client.service_client import Client
-    from lmr.watch.watch_method import watch
-    from lmr.watch.watch_settings import Thresholds
+    from lmr.watch.settings import Thresholds, WatchSettings
     from lmr.watch.watched import Watched
 
 _PLACES = {
@@ -69,11 +68,12 @@ _PLACES = {
     "Streams": "lmr.core.streams",
     "TextReader": "lmr.core.text",
     "TextSide": "lmr.core.text",
-    "Thresholds": "lmr.watch.watch_settings",
+    "Thresholds": "lmr.watch.settings",
     "Tower": "lmr.core.card",
     "UnreadableImage": "lmr.images.image_files",
     "ViewMaker": "lmr.core.views.view_maker",
     "ViewMethod": "lmr.core.bases.views",
+    "WatchSettings": "lmr.watch.settings",
     "Watched": "lmr.watch.watched",
     "ZeroShot": "lmr.core.classifier",
     "count_passes": "lmr.core.passes",
@@ -88,7 +88,6 @@ _PLACES = {
     "load": "lmr.models",
     "open_image": "lmr.images.image_files",
     "register": "lmr.core.registry",
-    "watch": "lmr.watch.watch_method",
     "wrap_transformers": "lmr.models.from_transformers",
 }
 
@@ -125,6 +124,7 @@ __all__ = [
     "UnreadableImage",
     "ViewMaker",
     "ViewMethod",
+    "WatchSettings",
     "Watched",
     "ZeroShot",
     "__version__",
@@ -140,7 +140,6 @@ __all__ = [
     "load",
     "open_image",
     "register",
-    "watch",
     "wrap_transformers",
 ]
 

@@ -29,7 +29,7 @@ from lmr.apps.export_folder import CLASSES_JSON, CLASSES_TENSORS, export_state
 from lmr.apps.predict.predict_images import predict_images
 from lmr.cli import main
 from lmr.core.state import read_state, write_state
-from lmr.watch.ladder import Rung
+from lmr.watch.health import Level
 
 NAMES = ["cat", "dog", "bird", "house", "table"]
 PROMPTS = {  # of several lengths, so that a model with random weights does not give every image the same class
@@ -205,14 +205,14 @@ def test_one_of_several_streams(backbone: lmr.Backbone, root: Path, tmp_path: Pa
 def test_state_of_a_watched_run(backbone: lmr.Backbone, root: Path, tmp_path: Path) -> None:
     """It is exported without its watch; a quarantined stream has nothing to export."""
     method = teach(LMR, backbone.classifier(NAMES), streams=2)
-    watched = lmr.watch(method)
+    watched = lmr.Watched(method)
     watched.save(tmp_path / "watched.state")
     model = str(root / "huggingface")
     export_state(tmp_path / "watched.state", tmp_path / "out", NAMES, model=model, stream=1)
     images = make_images(53)
     expected = method.predict(images, [1] * 6).logits
     torch.testing.assert_close(answer(tmp_path / "out", images), expected, atol=1e-4, rtol=0)
-    watched._move(0, Rung.QUARANTINED)
+    watched._set_level(0, Level.QUARANTINED)
     watched.save(tmp_path / "watched.state")
     with pytest.raises(lmr.LmrError, match=r"Stream 0 of .* is quarantined"):
         export_state(tmp_path / "watched.state", tmp_path / "none", NAMES, model=model, stream=0)

@@ -21,7 +21,7 @@ from lmr.apps.serve import (
     serve_classifier,
 )
 from lmr.core.errors import LmrError
-from lmr.watch.watch_settings import WatchSettings
+from lmr.watch.settings import WatchSettings
 from service_maker import NAMES, load_pocket
 
 TOKEN = "0123456789abcdef"

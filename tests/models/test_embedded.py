@@ -519,7 +519,7 @@ def test_tokens_are_refused_where_images_are_needed(photo: Embedded, photographs
     clip = photo.classifier(CIFAR10)
     method = lmr.create("lmr", clip)
     method.needs_images = True  # type: ignore[misc]
-    for given in (method, lmr.watch(method)):
+    for given in (method, lmr.Watched(method)):
         with pytest.raises(lmr.LmrError, match=r"lmr needs the images themselves, got their tokens \[7, 17, 192\]"):
             given.step(clip.embed(photographs))
     with pytest.raises(lmr.LmrError, match=r"Expected images of shape \['B', 3, 32, 32\], got \[2, 17, 191\]"):
@@ -533,7 +533,7 @@ def test_tokens_are_refused_where_images_are_needed(photo: Embedded, photographs
 def test_canaries_are_tokens_also_of_a_state_that_has_images(photo: Embedded, photographs: Tensor) -> None:
     clip = photo.classifier(CIFAR10)
     clip.logit_scale *= 100  # the frozen model is sure of every image
-    watched = lmr.watch(lmr.create("zeroshot", clip), every=1)
+    watched = lmr.Watched(lmr.create("zeroshot", clip), lmr.WatchSettings(every=1))
     watched.step(photographs)
     state = watched.state_dict()
     tokens = state["tensors"]["watch/0/canaries"]

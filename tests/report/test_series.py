@@ -14,7 +14,7 @@ from lmr.report.row_traits import find_changes
 from lmr.report.runs import read_runs
 from lmr.report.series import gather, share_seeds
 from lmr.report.tables.distinction import tell_apart
-from lmr.watch.watch_settings import WatchSettings
+from lmr.watch.settings import WatchSettings
 from row_maker import complete, make_row, make_samples, write_runs
 
 LMR = complete("lmr", "cifar10-c")

@@ -21,7 +21,7 @@ from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import Refusals, Store
 from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import Transaction
-from lmr.watch.watch_settings import Thresholds, WatchSettings
+from lmr.watch.settings import Thresholds, WatchSettings
 
 NAMES = [f"class {k}" for k in range(small_world.CLASSES)]
 CALM = WatchSettings(every=3, thresholds=Thresholds(canary_agreement=0, canary_fall=9, drift=99, quiet=2, rest=2))

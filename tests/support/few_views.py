@@ -10,6 +10,7 @@ from lmr.core.method import list_arguments
 from lmr.core.registry import split_address
 from lmr.core.spec import parse_spec
 
+KEEP_IMAGES = ("cliptta", "rotta")  # in their state, which needs the shape of an image
 FEW = {"views": 3, "prompts": 3, "steps": 2, "rounds": 1, "inner": 1, "every": 8}
 
 
@@ -18,6 +19,10 @@ def create(spec: str, clip: lmr.ZeroShot, /, **arguments: Any) -> lmr.Method:
     name, given = parse_spec(split_address(spec)[1])
     method = lmr.find_method(name)
     few = {key: value for key, value in FEW.items() if key in list_arguments(method) and key not in given}
+<<<<<<< HEAD
     if name in ("rotta", "cliptta") and clip.input_shape is None:
+=======
+    if name in KEEP_IMAGES and clip.input_shape is None:
+>>>>>>> int/contract
         clip.input_shape = small_world.SHAPE
     return lmr.create(spec, clip, **few | arguments)

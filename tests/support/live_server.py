@@ -11,7 +11,7 @@ from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
 from lmr.service.engine.engine import Engine
 from lmr.service.settings import ServiceSettings
-from lmr.watch.watch_settings import WatchSettings
+from lmr.watch.settings import WatchSettings
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmr.watch.settings import Thresholds
 from lmr.watch.signals import Signals, Tally, add_images, effective_number, find_alarms, measure
-from lmr.watch.watch_settings import Thresholds
 
 CLASSES, MEMORY = 4, 8
 WELL = Signals(100, 0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.01, 1.0)

@@ -1,4 +1,4 @@
-"""Steps and operators' actions in any order: a stream stays on the ladder, and nothing happens without an event."""
+"""Steps and operators' actions in any order: a stream keeps a valid health, and nothing happens without an event."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 import lmr
 import small_world
-from lmr.watch.ladder import Rung
-from lmr.watch.watch_settings import Mode, Thresholds, WatchSettings
+from lmr.watch.health import Level
+from lmr.watch.settings import Mode, Thresholds, WatchSettings
 
 CALM = WatchSettings(
     every=2,
@@ -41,7 +41,7 @@ class WatchMachine(RuleBasedStateMachine):
         self.watched = lmr.Watched(method, CALM)
         self.untouched = self.watched.state_dict(0)
         self.start = self.take()
-        self.rung = Rung.OK
+        self.level = Level.OK
         self.changes = 0
         self.batch = 0
         self.back: State | None = None  # what an undo must restore
@@ -51,21 +51,21 @@ class WatchMachine(RuleBasedStateMachine):
         return state
 
     @property
-    def now(self) -> Rung:
+    def now(self) -> Level:
         return self.watched.health[1]
 
-    def note(self, before: State, rung: Rung, *, happened: int) -> None:
+    def note(self, before: State, level: Level, *, happened: int) -> None:
         """Check the events of a call that was to record so many, and remember what undoes it."""
         new = [event for event in self.watched.events if event.stream == 1][self.changes :]
         assert len(new) == happened
         for event in new:
-            assert event.before is rung
-            rung = event.after
+            assert event.before is level
+            level = event.after
             if event.action != "none" and (self.back is None or not same(before, self.take())):
                 self.back = before
-        assert rung is self.now
+        assert level is self.now
         self.changes += happened
-        self.rung = self.now
+        self.level = self.now
 
     @initialize(times=st.integers(0, 6))
     def begin(self, times: int) -> None:
@@ -89,54 +89,54 @@ class WatchMachine(RuleBasedStateMachine):
     def step(self, rules: WatchSettings, count: int, mode: Mode) -> None:
         """One step, which is what it is said to be."""
         self.watched.settings = dataclasses.replace(rules, mode=mode)
-        images, rung, before = small_world.make_images(self.batch % 7)[:count], self.now, self.take()
-        adapted, before_all = rung.adapts, self.watched.method.state_dict()
+        images, level, before = small_world.make_images(self.batch % 7)[:count], self.now, self.take()
+        adapted, before_all = level.adapts, self.watched.method.state_dict()
         plain = self.watched.predict(images, [1] * count).logits
         answer = self.watched.step(images, [1] * count)
         self.batch += 1
         events = answer.info["events"]
-        assert len(events) == 1 if self.now is not rung else len(events) <= 1
+        assert len(events) == 1 if self.now is not level else len(events) <= 1
         acted = bool(events) and events[0]["action"] != "none"
         if not adapted:
             assert torch.equal(answer.logits, plain)
             assert acted or same(before, self.take())
-        if rung in (Rung.PAUSED, Rung.QUARANTINED):
+        if level in (Level.PAUSED, Level.QUARANTINED):
             assert not events
         if mode == "report":
             assert not acted
-            assert not rung.rests or self.now in (rung, Rung.WATCH)
+            assert not level.rests or self.now in (level, Level.WATCH)
         if adapted:  # what is undone is the state after the step and before the action
             self.plain.load_state_dict(before_all)
             self.plain.step(images, [1] * count)
             before = self.plain.state_dict(1)["tensors"]
             assert acted or same(before, self.take())
-        self.note(before, rung, happened=len(events))
+        self.note(before, level, happened=len(events))
 
     @rule()
     def pause(self) -> None:
-        rung, before = self.now, self.take()
+        level, before = self.now, self.take()
         self.watched.pause(1)
         assert same(before, self.take())
-        self.note(before, rung, happened=int(rung is not Rung.PAUSED))
-        assert self.now is Rung.PAUSED
+        self.note(before, level, happened=int(level is not Level.PAUSED))
+        assert self.now is Level.PAUSED
 
     @rule()
     def resume(self) -> None:
-        rung, before = self.now, self.take()
-        if rung.adapts:
+        level, before = self.now, self.take()
+        if level.adapts:
             with pytest.raises(lmr.LmrError, match="adapts already"):
                 self.watched.resume(1)
             return
         self.watched.resume(1)
         assert same(before, self.take())
-        self.note(before, rung, happened=1)
-        assert self.now is Rung.WATCH
+        self.note(before, level, happened=1)
+        assert self.now is Level.WATCH
 
     @rule(paused=st.booleans())
     def roll_back(self, paused: bool) -> None:
         if paused:
             self.pause()
-        rung, before, kept = self.now, self.take(), self.watched.watches[1].snapshots
+        level, before, kept = self.now, self.take(), self.watched.watches[1].snapshots
         older = kept[:-1] if kept and same(before, kept[-1].tensors) else kept
         if not older:
             with pytest.raises(lmr.LmrError, match="snapshot"):
@@ -144,29 +144,29 @@ class WatchMachine(RuleBasedStateMachine):
             return
         self.watched.rollback(1)
         assert same(older[-1].tensors, self.take())
-        self.note(before, rung, happened=1)
-        assert self.now is (Rung.PAUSED if rung is Rung.PAUSED else Rung.ROLLED_BACK)
+        self.note(before, level, happened=1)
+        assert self.now is (Level.PAUSED if level is Level.PAUSED else Level.ROLLED_BACK)
 
     @rule()
     def reset(self) -> None:
-        rung, before, watch = self.now, self.take(), self.watched.watches[1]
+        level, before, watch = self.now, self.take(), self.watched.watches[1]
         self.watched.reset(1)
         assert same(self.start, self.take())
-        at_start = watch.ladder.step == 0 and not watch.events and same(before, self.start)
-        self.note(before, rung, happened=int(not at_start))
-        assert self.now is (Rung.PAUSED if rung is Rung.PAUSED else Rung.OK)
+        at_start = watch.health.step == 0 and not watch.events and same(before, self.start)
+        self.note(before, level, happened=int(not at_start))
+        assert self.now is (Level.PAUSED if level is Level.PAUSED else Level.OK)
 
     @precondition(lambda self: self.back is not None)
     @rule()
     def undo(self) -> None:
-        rung, before, kept = self.now, self.take(), self.watched.watches[1].snapshots
+        level, before, kept = self.now, self.take(), self.watched.watches[1].snapshots
         undo = self.watched.watches[1].undo
         assert undo is not None
         self.watched.undo(1)
         assert same(self.back, self.take())
         assert self.watched.watches[1].snapshots == undo.snapshots
-        self.note(before, rung, happened=1)
-        assert self.now is (Rung.PAUSED if rung is Rung.PAUSED else undo.ladder.rung)
+        self.note(before, level, happened=1)
+        assert self.now is (Level.PAUSED if level is Level.PAUSED else undo.health.level)
         now = self.watched.watches[1].undo
         assert now is not None
         assert now.snapshots == kept
@@ -186,13 +186,13 @@ class WatchMachine(RuleBasedStateMachine):
         assert self.watched.dump() == content
 
     @invariant()
-    def stays_on_the_ladder(self) -> None:
+    def keeps_a_valid_health(self) -> None:
         watch = self.watched.watches[1]
-        ladder = watch.ladder
-        assert self.now is self.rung  # the rung changes with events alone
-        assert ladder.step == self.batch
-        assert (ladder.rest > 0) == ladder.rung.rests
-        assert len(ladder.rollbacks) <= CALM.thresholds.rollbacks
+        health = watch.health
+        assert self.now is self.level  # the level changes with events alone
+        assert health.step == self.batch
+        assert (health.rest > 0) == health.level.rests
+        assert len(health.rollbacks) <= CALM.thresholds.rollbacks
         steps = [one.step for one in watch.snapshots]
         assert steps == sorted(set(steps))
         assert len(steps) <= CALM.snapshots

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,11 +16,20 @@ import lmr
 import small_world
 from few_views import create
 from lmr.core.card import Tower
+<<<<<<< HEAD
 from lmr.watch.ladder import Action, Rung
 from lmr.watch.watch_settings import Thresholds, WatchSettings
+=======
+from lmr.core.streams import Streams
+from lmr.watch.health import Action, Health, Level
+from lmr.watch.settings import Thresholds, WatchSettings
+from lmr.watch.signals import Tally
+from lmr.watch.stream_watch import StreamWatch
+from lmr.watch.watched import describe_batch, split_batch
+>>>>>>> int/contract
 
 METHODS = lmr.list_methods()
-MANY = [name for name in METHODS if lmr.find_method(name).many_streams]
+MANY = [name for name in METHODS if not lmr.find_method(name).single_stream_reason]
 ONE_TOWER = [
     name for name in METHODS if Tower.TEXT not in lmr.find_method(name).towers
 ]  # prompts of the world are float64
@@ -72,8 +81,7 @@ def test_calm_stream_is_answered_as_without_a_watch(spec: str) -> None:
         assert answer.info["health"] == {0: "ok"}
         assert torch.equal(watched.predict(images).logits, plain.predict(images).logits)
     assert are_equal(watched.method.state, plain.state)
-    assert isinstance(watched, lmr.Method)
-    for key in ("spec", "name", "label", "role", "scores", "emits", "trainable", "margin_width", "streams", "grows"):
+    for key in ("spec", "name", "card", "scores", "emits", "trainable", "margin_width", "streams", "grows"):
         assert getattr(watched, key) == getattr(plain, key), key
     assert watched.signals().compared == 16
     watched.reset()
@@ -92,7 +100,7 @@ def test_info_is_plain() -> None:
         assert json.loads(json.dumps(info))["health"] == {"0": info["health"][0]}
         assert type(info["health"][0]) is str
     assert [event["after"] for event in info["events"]] == ["reset"]
-    assert [event.after for event in watched.events] == [Rung.WATCH, Rung.RESET, Rung.RESET]
+    assert [event.after for event in watched.events] == [Level.WATCH, Level.RESET, Level.RESET]
     assert watched.events[1].alarms == ("entropy",)
     assert watched.events[1].action is Action.RESET
     assert watched.events[1].signals.compared > 0
@@ -102,7 +110,7 @@ def test_suspected_stream_is_compared_whole() -> None:
     watched = make("lmr", dataclasses.replace(LOUD, thresholds=dataclasses.replace(EAGER, confirm=10**6)))
     for batch in range(3):
         watched.step(small_world.make_images(batch))
-    assert watched.health == [Rung.WATCH]
+    assert watched.health == [Level.WATCH]
     assert watched.signals().compared == 3 + 8 + 8
 
 
@@ -110,7 +118,7 @@ def test_suspected_stream_is_compared_whole() -> None:
 
 
 @pytest.mark.parametrize("spec", METHODS)
-def test_stream_goes_down_the_ladder_and_its_state_with_it(spec: str) -> None:
+def test_stream_reaches_every_level_and_its_state_with_it(spec: str) -> None:
     watched, plain = make(spec), create(spec, small_world.make_classifier())
     states = []
     for batch in range(5):
@@ -119,30 +127,30 @@ def test_stream_goes_down_the_ladder_and_its_state_with_it(spec: str) -> None:
         states.append(plain.state_dict()["tensors"])
     watched.settings = LOUD
     watched.step(small_world.make_images(5))
-    assert watched.health == [Rung.WATCH]
+    assert watched.health == [Level.WATCH]
     watched.step(small_world.make_images(6))
-    assert watched.health == [Rung.ROLLED_BACK]
+    assert watched.health == [Level.ROLLED_BACK]
     assert are_equal(watched.method.state_dict()["tensors"], states[3])  # the snapshot of step 4, two quiet steps old
     rolled = watched.predict(small_world.make_images(7)).logits
     assert torch.equal(watched.step(small_world.make_images(7)).logits, rolled)  # answered without adapting
     fresh = create(spec, small_world.make_classifier())
-    assert watched.health == [Rung.RESET]  # the alarm came back, and the same snapshot would not help
+    assert watched.health == [Level.RESET]  # the alarm came back, and the same snapshot would not help
     assert are_equal(watched.method.state, fresh.state)
     watched.step(small_world.make_images(8))
-    assert watched.health == [Rung.RESET]
+    assert watched.health == [Level.RESET]
     watched.step(small_world.make_images(9))
-    assert watched.health == [Rung.QUARANTINED]
+    assert watched.health == [Level.QUARANTINED]
     images = small_world.make_images(10)
     plainly = create("zeroshot", small_world.make_classifier()).predict(images).logits
     assert torch.equal(watched.step(images).logits, plainly)
     assert torch.equal(watched.predict(images).logits, plainly)
     assert are_equal(watched.method.state, fresh.state)
-    assert watched.freeze().offset is None
-    assert torch.equal(watched.freeze().prototypes, watched.classifier.prototypes)
+    assert watched.export_parameters().offset is None
+    assert torch.equal(watched.export_parameters().prototypes, watched.classifier.prototypes)
     watched.resume()
     watched.settings = CALM
     assert torch.equal(watched.step(images).logits, fresh.step(images).logits)
-    assert watched.health == [Rung.WATCH]
+    assert watched.health == [Level.WATCH]
 
 
 def test_answers_that_are_not_finite_are_noticed() -> None:
@@ -160,12 +168,12 @@ def test_answers_that_are_not_finite_are_noticed() -> None:
         images = small_world.make_images(0)
         images[1, 0, 0] = 99.0
         for _ in range(3):
-            assert watched.health == [Rung.OK]
+            assert watched.health == [Level.OK]
             watched.step(images)
-        assert watched.health == [Rung.WATCH]
+        assert watched.health == [Level.WATCH]
         assert watched.events[0].alarms == ("not finite",)
         watched.step(images)
-        assert watched.health == [Rung.RESET]
+        assert watched.health == [Level.RESET]
 
 
 def test_report_reports_and_never_acts() -> None:
@@ -173,8 +181,8 @@ def test_report_reports_and_never_acts() -> None:
     for batch in range(6):
         images = small_world.make_images(batch)
         assert torch.equal(watched.step(images).logits, plain.step(images).logits)
-    assert watched.health == [Rung.ALARM]
-    assert [event.after for event in watched.events] == [Rung.WATCH, Rung.ALARM]
+    assert watched.health == [Level.ALARM]
+    assert [event.after for event in watched.events] == [Level.WATCH, Level.ALARM]
 
 
 def test_step_that_breaks_off_changes_nothing() -> None:
@@ -239,8 +247,8 @@ def test_given_views_are_watched_by_their_first(spec: str) -> None:
     assert len(watched.watches[0].canaries.history) == 1
     watched.pause()
     assert torch.equal(watched.step(views).logits, watched.method.predict(views).logits)
-    ladder = dataclasses.replace(watched.watches[0].ladder, rung=Rung.QUARANTINED)
-    watched.watches[0] = dataclasses.replace(watched.watches[0], ladder=ladder)
+    health = dataclasses.replace(watched.watches[0].health, level=Level.QUARANTINED)
+    watched.watches[0] = dataclasses.replace(watched.watches[0], health=health)
     expected = frozen.predict(views[:, 0]).logits
     assert torch.equal(watched.step(views).logits, expected)
     assert torch.equal(watched.predict(views).logits, expected)
@@ -254,7 +262,7 @@ def test_each_stream_of_a_mixed_batch_is_judged_alone(spec: str) -> None:
     """One stream is rolled back, one is quarantined, one is calm; each as if it were alone."""
     many, alone = make(spec, streams=4), [make(spec) for _ in range(4)]
     alone[1].watches[0] = many.watches[1] = dataclasses.replace(
-        many.watches[1], ladder=dataclasses.replace(many.watches[1].ladder, rung=Rung.QUARANTINED)
+        many.watches[1], health=dataclasses.replace(many.watches[1].health, level=Level.QUARANTINED)
     )
     for batch in range(9):
         images = small_world.make_images(batch)
@@ -295,7 +303,7 @@ def test_run_that_is_killed_at_any_batch_ends_in_the_same_bytes(spec: str, tmp_p
     resumed.save(path)
     assert path.read_bytes() == (tmp_path / "whole").read_bytes()
     assert resumed.events == whole.events
-    assert {event.after for event in whole.events} >= {Rung.WATCH, Rung.ROLLED_BACK, Rung.RESET, Rung.QUARANTINED}
+    assert {event.after for event in whole.events} >= {Level.WATCH, Level.ROLLED_BACK, Level.RESET, Level.QUARANTINED}
 
 
 def test_state_without_a_watch_loads_and_the_reverse_is_refused(tmp_path: Path) -> None:
@@ -306,10 +314,10 @@ def test_state_without_a_watch_loads_and_the_reverse_is_refused(tmp_path: Path) 
     kept = watched.state_dict()
     plain.save(tmp_path / "plain", notes={"by": "hand"})
     watched.save(tmp_path / "watched")
-    with pytest.raises(lmr.LmrError, match=r"watched method; load it into lmr\.watch\(method\)"):
+    with pytest.raises(lmr.LmrError, match=r"watched method; load it into lmr\.Watched\(method\)"):
         plain.load(tmp_path / "watched")
     assert watched.load(tmp_path / "plain") == {"by": "hand"}
-    assert watched.health == [Rung.OK]
+    assert watched.health == [Level.OK]
     assert are_equal(watched.method.state, plain.state)
     watched.load_state_dict(kept)
     assert are_equal(watched.state_dict(), kept)
@@ -322,10 +330,10 @@ def test_one_stream_moves_to_another_place(tmp_path: Path) -> None:
         many.step(small_world.make_images(batch), [2] * 8)
     many.save(tmp_path / "two", streams=2)
     other.load(tmp_path / "two")
-    assert other.health == [many.health[2]] == [Rung.ROLLED_BACK]
+    assert other.health == [many.health[2]] == [Level.ROLLED_BACK]
     assert [event.stream for event in other.events] == [0, 0]
     many.load(tmp_path / "two", streams=1)
-    assert many.health == [Rung.OK, Rung.ROLLED_BACK, Rung.ROLLED_BACK]
+    assert many.health == [Level.OK, Level.ROLLED_BACK, Level.ROLLED_BACK]
 
 
 def damage(state: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
@@ -340,7 +348,7 @@ def damage(state: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
         lambda state: state | {"watch": "{"},
         lambda state: state | {"watch": "[]"},
         lambda state: state | {"watch": "[5]"},
-        lambda state: damage(state, "ladder", {"rung": "well"}),
+        lambda state: damage(state, "health", {"level": "well"}),
         lambda state: damage(state, "snapshots", [1, 2, 3, 4, 5, 6, 7]),
         lambda state: damage(state, "labels", [1, 2, 3]),
         lambda state: damage(state, "events", [{}]),
@@ -405,16 +413,16 @@ def test_undo_restores_bytes(spec: str) -> None:
     images = small_world.make_images(6)
     plain = copy.deepcopy(watched.method)
     plain.step(images)
-    before = watched.watches[0].ladder.rung
+    before = watched.watches[0].health.level
     watched.step(images)
-    assert watched.health == [Rung.ROLLED_BACK]
+    assert watched.health == [Level.ROLLED_BACK]
     watched.settings = CALM
     watched.step(small_world.make_images(7)[:2])
     watched.undo()
     assert are_equal(watched.method.state, plain.state)
     assert watched.health == [before]
     assert watched.signals().compared == 0
-    assert watched.watches[0].ladder.rollbacks == ()
+    assert watched.watches[0].health.rollbacks == ()
 
 
 def test_undo_brings_back_the_snapshots_and_can_be_undone(tmp_path: Path) -> None:
@@ -443,7 +451,7 @@ def test_undo_brings_back_the_snapshots_and_can_be_undone(tmp_path: Path) -> Non
             method.undo()
             assert are_equal(method.method.state_dict(), expected)
             assert list_snapshots(method) == steps
-        assert method.health == [Rung.ROLLED_BACK]
+        assert method.health == [Level.ROLLED_BACK]
         method.rollback()
         assert method.watches[0].snapshots[-1].step == 4
     assert are_equal(other.state_dict(), watched.state_dict())
@@ -451,30 +459,6 @@ def test_undo_brings_back_the_snapshots_and_can_be_undone(tmp_path: Path) -> Non
 
 def list_snapshots(watched: lmr.Watched) -> list[int]:
     return [one.step for one in watched.watches[0].snapshots]
-
-
-def test_state_of_an_earlier_version_has_its_counts_and_its_undo() -> None:
-    """Before, a state had neither counts nor the snapshots of its undo."""
-    watched, other = make("lmr"), make("lmr")
-    step_through(watched, range(7))
-    watched.rollback()
-    watched.resume()
-    watched.settings = CALM
-    for batch in range(7, 11):
-        watched.step(small_world.make_images(batch))
-    state = watched.state_dict()
-    (values,) = json.loads(state["watch"])
-    for key in ("counts", "first", "undo_snapshots"):
-        del values[key]
-    tensors = {key: value for key, value in state["tensors"].items() if "undo_snapshot" not in key}
-    assert len(list_snapshots(watched)) > 1
-    other.load_state_dict(state | {"watch": json.dumps([values]), "tensors": tensors})
-    assert other.count_events() == watched.count_events()
-    assert other.first_event == watched.first_event == 6
-    other.undo()
-    watched.undo()
-    assert are_equal(other.method.state, watched.method.state)
-    assert all(step <= 7 for step in list_snapshots(other))
 
 
 def test_all_events_are_counted_and_100_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,18 +504,18 @@ def test_paused_stream_stays_paused(action: str) -> None:
         watched.rollback()
     watched.pause()
     getattr(watched, action)()
-    assert watched.health == [Rung.PAUSED]
+    assert watched.health == [Level.PAUSED]
     expected = {"rollback": states[3], "reset": make("lmr").method.state_dict(), "undo": states[4]}[action]
     for batch in range(5):
         assert are_equal(watched.method.state_dict(), expected)
         watched.step(small_world.make_images(batch))
     event = watched.events[-1]
-    assert (event.before, event.after, event.operator) == (Rung.PAUSED, Rung.PAUSED, True)
+    assert (event.before, event.after, event.operator) == (Level.PAUSED, Level.PAUSED, True)
     if action == "rollback":
         watched.rollback()  # to the one before
         assert are_equal(watched.method.state_dict(), states[1])
     watched.resume()
-    assert watched.health == [Rung.WATCH]
+    assert watched.health == [Level.WATCH]
 
 
 def test_action_that_changes_nothing_keeps_the_undo() -> None:
@@ -542,15 +526,15 @@ def test_action_that_changes_nothing_keeps_the_undo() -> None:
         if batch < 2:
             plain.step(small_world.make_images(batch))
     assert [event.after for event in watched.events] == [
-        Rung.WATCH,
-        Rung.RESET,
-        Rung.RESET,
-        Rung.RESET,
-        Rung.QUARANTINED,
+        Level.WATCH,
+        Level.RESET,
+        Level.RESET,
+        Level.RESET,
+        Level.QUARANTINED,
     ]
     watched.undo()
     assert are_equal(watched.method.state, plain.state)
-    assert watched.health == [Rung.WATCH]
+    assert watched.health == [Level.WATCH]
 
 
 def test_operator_goes_back_snapshot_by_snapshot() -> None:
@@ -586,7 +570,7 @@ def test_operator_rolls_back_pauses_and_resumes() -> None:
     for batch in range(4):
         watched.step(small_world.make_images(batch), [1] * 8)
     assert are_equal(watched.method.state_dict()["tensors"], before)
-    assert watched.health == [Rung.OK, Rung.PAUSED]
+    assert watched.health == [Level.OK, Level.PAUSED]
     watched.resume(1)
     watched.step(small_world.make_images(0), [1] * 8)
     assert not are_equal(watched.method.state_dict()["tensors"], before)
@@ -655,7 +639,7 @@ def test_stream_may_have_images_of_several_sizes() -> None:
     kept = watched.watches[0].canaries.images
     assert kept is not None
     assert kept.shape[1:] == (3, small_world.WIDTH)
-    assert watched.watches[0].ladder.step == 6
+    assert watched.watches[0].health.step == 6
 
 
 @pytest.mark.parametrize("healthy", [True, False])
@@ -673,11 +657,11 @@ def test_fall_of_the_canaries_is_confirmed_by_fresh_checks(healthy: bool) -> Non
     )
     watched.watches[0] = dataclasses.replace(watched.watches[0], canaries=fallen)
     watched.step(small_world.make_images(3))
-    assert watched.health == [Rung.WATCH]
+    assert watched.health == [Level.WATCH]
     for batch in range(4, 8):
         watched.step(small_world.make_images(batch))
     after = [event.after for event in watched.events]
-    assert after == [Rung.WATCH, Rung.OK] if healthy else after[:2] == [Rung.WATCH, Rung.RESET]
+    assert after == [Level.WATCH, Level.OK] if healthy else after[:2] == [Level.WATCH, Level.RESET]
 
 
 @pytest.mark.parametrize("streams", [1, 2])
@@ -715,3 +699,106 @@ def test_steps_are_counted_from_the_start_of_the_state() -> None:
     for batch in range(5):
         forgetful.step(small_world.make_images(batch))
     assert forgetful.signals().steps == 1
+
+
+# The settings.
+
+
+def test_one_image_in_sixteen_is_compared_while_nothing_is_suspected() -> None:
+    clip = small_world.make_classifier()
+    encoded = []
+    clip.encoder.register_forward_pre_hook(lambda _, given: encoded.append(len(given[0])))
+    plain, watched = lmr.create("lmr", clip), lmr.Watched(lmr.create("lmr", clip), WatchSettings(canaries=0))
+    counts = []
+    for method in (plain, watched):
+        encoded.clear()
+        for batch in range(12):
+            method.step(small_world.make_images(batch))
+        counts.append(sum(encoded))
+    assert counts[1] - counts[0] == 12 * 8 / 16
+    assert watched.signals().compared == 6
+    assert watched.every == 16
+
+
+@pytest.mark.parametrize(
+    ("spec", "every"), [("tda", 32), ("zeroshot", 32), ("lmr(pmr=False)", 32), ("tent", 16), ("lmr(share=0.5)", 16)]
+)
+def test_fewer_images_are_compared_where_a_step_is_one_forward(spec: str, every: int) -> None:
+    method = lmr.create(spec, small_world.make_classifier())
+    for given, expected in ((None, every), (4, 4)):
+        watched = lmr.Watched(method, WatchSettings(every=given, canaries=0))
+        assert watched.every == expected
+        for batch in range(8):
+            watched.step(small_world.make_images(batch))
+        assert watched.signals().compared == 64 / expected
+
+
+def test_reset_every_is_the_simplest_guard() -> None:
+    watched = make("lmr", WatchSettings(reset_every=3, signals=False))
+    plain = lmr.create("lmr", small_world.make_classifier())
+    for batch in range(8):
+        if batch % 3 == 0:
+            plain.reset()
+        images = small_world.make_images(batch)
+        assert torch.equal(watched.step(images).logits, plain.step(images).logits)
+    assert watched.signals().compared == 0
+    assert watched.events == []
+
+
+def test_only_a_method_is_watched() -> None:
+    with pytest.raises(lmr.LmrError, match="not watched yet"):
+        lmr.Watched(make("lmr"))  # type: ignore[arg-type]
+    with pytest.raises(lmr.LmrError, match="not watched yet, got str"):
+        lmr.Watched("lmr")  # type: ignore[arg-type]
+    with pytest.raises(lmr.LmrError, match=r"Expected lmr\.WatchSettings"):
+        lmr.Watched(make("lmr").method, "on")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["on", "report"])
+def test_reset_every_leaves_paused_streams_and_reports_alone(mode: Literal["on", "report"]) -> None:
+    watched = make("lmr", WatchSettings(mode=mode, reset_every=2))
+    plain = lmr.create("lmr", small_world.make_classifier())
+    for method in (watched, plain):
+        method.step(small_world.make_images(0))
+    if mode == "on":
+        watched.pause()
+    for batch in range(1, 4):
+        watched.step(small_world.make_images(batch))
+        if mode == "report":
+            plain.step(small_world.make_images(batch))
+    assert all(torch.equal(watched.method.state[key], value) for key, value in plain.state.items())
+
+
+# The parts of a batch.
+
+
+BATCH = Streams(torch.tensor([0, 2]), torch.tensor([0, 1, 0, 0, 1, 0]))  # streams 0 and 2
+
+
+def list_watches(level: Level = Level.OK, images: int = 0) -> list[StreamWatch]:
+    plain = StreamWatch(Tally.begin(3))
+    return [dataclasses.replace(plain, images=images, health=Health(level)), plain, plain]
+
+
+def test_one_image_in_every_few_is_compared_by_its_number_in_the_stream() -> None:
+    first, second = split_batch(BATCH, list_watches(images=2), 3)
+    assert (first.stream, first.places, first.compared) == (0, [0, 2, 3, 5], [2])  # numbers 2 to 5: the third image
+    assert (second.stream, second.places, second.compared) == (2, [1, 4], [1])
+
+
+def test_all_images_of_a_suspected_stream_are_compared_and_none_of_one_in_quarantine() -> None:
+    assert split_batch(BATCH, list_watches(Level.WATCH), 3)[0].compared == [0, 2, 3, 5]
+    assert split_batch(BATCH, list_watches(Level.PAUSED), 3)[0].compared == [0, 5]
+    assert split_batch(BATCH, list_watches(Level.QUARANTINED), 3)[0].compared == []
+    assert [part.compared for part in split_batch(BATCH, list_watches(Level.WATCH), 0)] == [[], []]
+
+
+def test_info_is_of_the_streams_in_the_batch() -> None:
+    watches = list_watches(Level.WATCH)
+    parts = split_batch(BATCH, watches, 3)
+    frozen = {place: torch.tensor([0.0, 1.0]) for part in parts for place in part.compared}
+    info = describe_batch(parts, watches, [], frozen)
+    assert info["health"] == {0: "watch", 2: "ok"}
+    assert set(info["signals"]) == {0, 2}
+    assert info["events"] == []
+    assert info["compared"] == {part.stream: [(part.places.index(k), 1) for k in part.compared] for part in parts}

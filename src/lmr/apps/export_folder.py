@@ -31,7 +31,7 @@ from lmr.models import Backbone
 from lmr.models.catalog import DEFAULT_MODEL
 from lmr.models.transformers_library import quiet_transformers
 from lmr.version import __version__
-from lmr.watch.ladder import Rung
+from lmr.watch.health import Level
 from lmr.watch.stream_watch import drop_watch
 
 FORMAT, VERSION = "lmr-export", 1
@@ -113,17 +113,17 @@ def export_state(
     its method; ``method`` is needed only for one in a file of your own, ``./mine.py:mine``.
     """
     _check_folder(out, overwrite)
-    tensors, facts, rungs = drop_watch(*read_state(state))
+    tensors, facts, levels = drop_watch(*read_state(state))
     streams = len(next(iter(tensors.values()), torch.empty(1)))
     if stream is None and streams > 1:
         raise LmrError(f"{os.fspath(state)!r} holds {streams} streams; choose the one to export with --stream.")
     chosen = stream or 0
     if not isinstance(chosen, int) or not 0 <= chosen < streams:
         raise LmrError(f"Expected a stream from 0 to {streams - 1} of {os.fspath(state)!r}, got {chosen!r}.")
-    if rungs and rungs[chosen] is Rung.QUARANTINED:
+    if levels and levels[chosen] is Level.QUARANTINED:
         raise LmrError(
             f"Stream {chosen} of {os.fspath(state)!r} is quarantined: it answers as zero-shot, so there is nothing "
-            "to export. Load the state into lmr.watch(method), undo or resume the stream there and save it again."
+            "to export. Load the state into lmr.Watched(method), undo or resume the stream there and save it again."
         )
     names, wording = _find_classes(state, facts, labels, templates, prompts)
     spec = method or _find_spec(state, facts)

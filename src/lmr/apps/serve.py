@@ -36,7 +36,7 @@ from lmr.service.network import is_loopback, read_token_file
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import Store
 from lmr.service.store.store_interface import StateStore
-from lmr.watch.watch_settings import WatchSettings, read_watch
+from lmr.watch.settings import WatchSettings, read_watch
 from lmr.watch.watched import Watched
 
 if TYPE_CHECKING:

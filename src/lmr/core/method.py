@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
@@ -21,16 +20,14 @@ from torch import Tensor, nn
 from lmr.core.card import Card, Emission, Scores, Tower
 from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
-from lmr.core.files import write_atomically
 from lmr.core.locks import hold
 from lmr.core.log import LOGGER
 from lmr.core.placement import Device
 from lmr.core.prediction import AdaptedParameters, Prediction, State, Step
 from lmr.core.spec import convert, format_spec
-from lmr.core.state import convert_tensor, decode_state, encode_state, find_within, read_state
-from lmr.core.streams import Streams, choose_rows
+from lmr.core.state import Saved, convert_tensor, find_within
+from lmr.core.streams import StreamIds, Streams, choose_rows
 
-StreamIds = Sequence[int] | Tensor | int | None
 Ranges = dict[str, tuple[float | None, float | None]]  # smallest and largest value of state tensors; None: any finite
 COUNTS: tuple[float, float] = (0, 2**53)  # the range of counts
 SHARES: tuple[float, float] = (0, 1.001)  # the range of shares and probabilities, with room for rounding
@@ -38,7 +35,7 @@ UNIT: tuple[float, float] = (-1.001, 1.001)  # the range of unit vectors, their 
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Method:
+class Method(Saved):
     """Base of all methods. A method never sees labels, and it adapts only in ``step``.
 
     A subclass is one file with one decorated class. Its annotated fields are its arguments. ``begin`` returns the state
@@ -263,29 +260,6 @@ class Method:
             checked = self._check_state(state, len(rows))
             self._replace({key: value.clone() for key, value in checked.items()}, rows)
 
-    def save(
-        self, path: str | os.PathLike[str], streams: StreamIds = None, notes: Mapping[str, str] | None = None
-    ) -> None:
-        """Write the state to one safetensors file, atomically, with ``notes`` that ``load`` returns."""
-        write_atomically(path, self.dump(streams, notes))
-
-    def load(self, path: str | os.PathLike[str], streams: StreamIds = None) -> dict[str, str]:
-        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing."""
-        return self._load(*read_state(path), repr(os.fspath(path)), streams)
-
-    def dump(self, streams: StreamIds = None, notes: Mapping[str, str] | None = None) -> bytes:
-        """Return the content of the file that ``save`` writes."""
-        if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
-            raise LmrError(f"Expected notes as a mapping of strings to strings, got {notes!r}.")
-        state = self.state_dict(streams)
-        facts = {key: str(value) for key, value in state.items() if key != "tensors"}
-        return encode_state(state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
-
-    def restore(self, content: bytes, streams: StreamIds = None) -> dict[str, str]:
-        """Load the content of a state file, as ``load`` does."""
-        name = "the given state"
-        return self._load(*decode_state(content, name.capitalize()), name, streams)
-
     @property
     def spec(self) -> str:
         """The spec string of the method: its name and every argument with its value."""
@@ -378,15 +352,6 @@ class Method:
             yield
 
     # Checks and the state.
-
-    def _load(
-        self, tensors: Mapping[str, Tensor], facts: Mapping[str, str], name: str, streams: StreamIds
-    ) -> dict[str, str]:
-        try:
-            self.load_state_dict({**facts, "tensors": tensors}, streams)
-        except LmrError as error:
-            raise LmrError(f"Cannot use {name}: {error}") from error
-        return {key.removeprefix("note."): value for key, value in facts.items() if key.startswith("note.")}
 
     def _require_not_negative(self, *keys: str) -> None:
         """Refuse arguments that are negative or not finite; for ``prepare``."""
@@ -490,7 +455,7 @@ class Method:
         if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
             raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
         if "watch" in state:
-            raise LmrError("The state is that of a watched method; load it into lmr.watch(method) instead.")
+            raise LmrError("The state is that of a watched method; load it into lmr.Watched(method) instead.")
         if state.get("spec") != self.spec:
             raise LmrError(f"The state belongs to {state.get('spec')}, not to {self.spec}; create that one.")
         for part, word in (("backbone", "weights"), ("classes", "classes or prompts")):

@@ -14,6 +14,7 @@ from torch import Tensor
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
+from lmr.core.streams import StreamIds
 
 FORMAT, VERSION = "lmr-state", "1"
 
@@ -122,3 +123,47 @@ def find_within(value: Tensor, low: float | None, high: float | None) -> Tensor:
     info = torch.finfo(value.dtype) if value.is_floating_point() else torch.iinfo(value.dtype)
     smallest, largest = torch.aminmax(value.flatten(1) if value.ndim > 1 else value.unsqueeze(1), dim=1)
     return (smallest >= (info.min if low is None else low)) & (largest <= (info.max if high is None else high))
+
+
+class Saved:
+    """Saving to files and bytes, for a class that defines ``state_dict`` and ``load_state_dict``."""
+
+    def state_dict(self, streams: StreamIds = None) -> dict[str, Any]:
+        """Return a copy of the state of all streams, or of the named ones: its "tensors", and facts about it."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state: Mapping[str, Any], streams: StreamIds = None) -> None:
+        """Load a state into all streams, or into the named ones. A state that does not fit changes nothing."""
+        raise NotImplementedError
+
+    def save(
+        self, path: str | os.PathLike[str], streams: StreamIds = None, notes: Mapping[str, str] | None = None
+    ) -> None:
+        """Write the state to one safetensors file, atomically, with ``notes`` that ``load`` returns."""
+        write_atomically(path, self.dump(streams, notes))
+
+    def load(self, path: str | os.PathLike[str], streams: StreamIds = None) -> dict[str, str]:
+        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing."""
+        return self._load(*read_state(path), repr(os.fspath(path)), streams)
+
+    def dump(self, streams: StreamIds = None, notes: Mapping[str, str] | None = None) -> bytes:
+        """Return the content of the file that ``save`` writes."""
+        if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
+            raise LmrError(f"Expected notes as a mapping of strings to strings, got {notes!r}.")
+        state = self.state_dict(streams)
+        facts = {key: str(value) for key, value in state.items() if key != "tensors"}
+        return encode_state(state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
+
+    def restore(self, content: bytes, streams: StreamIds = None) -> dict[str, str]:
+        """Load the content of a state file, as ``load`` does."""
+        name = "the given state"
+        return self._load(*decode_state(content, name.capitalize()), name, streams)
+
+    def _load(
+        self, tensors: Mapping[str, Tensor], facts: Mapping[str, str], name: str, streams: StreamIds
+    ) -> dict[str, str]:
+        try:
+            self.load_state_dict({**facts, "tensors": tensors}, streams)
+        except LmrError as error:
+            raise LmrError(f"Cannot use {name}: {error}") from error
+        return {key.removeprefix("note."): value for key, value in facts.items() if key.startswith("note.")}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+StreamIds = Sequence[int] | Tensor | int | None  # as users name streams; None: all of them
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from lmr.core.bases.selective import SelectiveMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
-from lmr.core.method import Ranges, StreamIds
+from lmr.core.method import Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register
-from lmr.core.streams import Streams
+from lmr.core.streams import StreamIds, Streams
 
 _PAPER = "LMR paper, appendix, Baseline implementation details (ETA)"
 _PORT = "mariodoebler/test-time-adaptation"

@@ -1,1 +1,1 @@
-"""The watch: label-free signals of health, a ladder of actions, and snapshots to return to."""
+"""The watch: label-free signals of the health of streams, actions on alarms, and snapshots to return to."""

@@ -10,12 +10,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lmr.watch.watch_settings import Thresholds
+from lmr.watch.settings import Thresholds
 
 NOT_FINITE = "not finite"
 POINTS = 5  # of the canaries' history, in each of the two means that are compared
 FREE_STEPS = 1000  # in which the limit of the drift does not grow
-FEWEST_FALLEN = 2  # canaries: a fall of so many or fewer is no alarm
+IGNORED_FALL = 2  # canaries: a fall of two or fewer is no alarm
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Tally:
     def averages(self) -> tuple[float | None, ...]:
         """Concentration, excess of the top share, entropy adapted and frozen, agreement; None before the first image.
 
-        Kept, because between two comparisons they are asked for at every step.
+        Cached, because between two comparisons they are needed at every step.
         """
         if not self.compared:
             return (None,) * 5
@@ -42,13 +42,13 @@ class Tally:
 
     @classmethod
     def begin(cls, classes: int) -> Tally:
-        """Nothing compared yet."""
+        """Return the tally of a stream of which nothing was compared yet."""
         return cls(torch.zeros(2, classes, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
 
 
 @dataclass(frozen=True)
 class Signals:
-    """What is known of a stream's health; None where it is not known (yet)."""
+    """The signals of a stream; None where a signal is not known (yet)."""
 
     compared: int  # images, since the last fresh start
     not_finite: int  # steps in a row
@@ -64,7 +64,7 @@ class Signals:
 
 
 def add_images(tally: Tally, labels: Tensor, entropies: Tensor, memory: int) -> Tally:
-    """The tally after n more images, in order: ``labels`` and ``entropies`` [2, n] of the adapted and frozen model."""
+    """Add n images to a tally, in order: ``labels`` and ``entropies`` [2, n] of the adapted and the frozen model."""
     count, keep = labels.shape[1], 1 - 1 / memory
     weights = keep ** torch.arange(count - 1, -1, -1, dtype=torch.float64)
     same = (labels[0] == labels[1]).double()
@@ -75,7 +75,7 @@ def add_images(tally: Tally, labels: Tensor, entropies: Tensor, memory: int) -> 
 
 
 def effective_number(weights: Tensor) -> float:
-    """exp(H) of the distribution that the weights [C] are proportional to: how many classes it spreads over."""
+    """Return exp(H) of the distribution proportional to the weights [C]: the number of classes it spreads over."""
     shares = weights / weights.sum()
     return math.exp(float(torch.special.entr(shares).sum()))
 
@@ -88,14 +88,13 @@ def measure(
     earlier: float | None = None,
     steps: int = 0,
 ) -> Signals:
-    """The signals of a stream from its tally, its canaries' history and its drift after so many ``steps``.
+    """Return the signals of a stream from its tally, its canaries' history and its drift after ``steps`` steps.
 
-    The last points of the history are compared with those before them; ``earlier`` stands for them while the history
-    is short.
+    The last points of the history are compared with those before them, or with ``earlier`` while the history is short.
     """
     concentration, top_share, entropy, frozen_entropy, agreement = tally.averages
     fall = None
-    before = find_earlier(canaries, earlier)
+    before = average_earlier(canaries, earlier)
     if canaries and before is not None:
         last = canaries[-POINTS:]
         fall = before - sum(last) / len(last)
@@ -114,20 +113,20 @@ def measure(
     )
 
 
-def find_earlier(history: Sequence[float], earlier: float | None) -> float | None:
-    """The mean of the points before the last ones, or ``earlier`` if there are too few."""
+def average_earlier(history: Sequence[float], earlier: float | None) -> float | None:
+    """Return the mean of the points before the last ones, or ``earlier`` if there are too few."""
     if len(history) < 2 * POINTS:
         return earlier
     return sum(history[-2 * POINTS : -POINTS]) / POINTS
 
 
 def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: int) -> tuple[str, ...]:
-    """The names of the signals that are alarms, with so many ``canaries``.
+    """Return the names of the signals that are alarms, for this number of classes and of canaries.
 
-    A model that becomes better over thousands of steps becomes sure of its answers, and disagrees with the frozen model
-    on images of which that is sure and wrong. But it spreads its answers over more classes. So entropy and canaries are
-    alarms only while the answers are narrower than the frozen model's. Its distance from the start grows, too, at most
-    as that of a random walk, the root of the steps, and so does the limit.
+    A model that improves over thousands of steps becomes confident, and disagrees with the frozen model on images where
+    that is confident and wrong. But it spreads its answers over more classes. So entropy and canaries are alarms only
+    while the answers are narrower than the frozen model's. Its distance from the start grows, too, at most as that of a
+    random walk, the root of the steps, and so does the limit.
     One canary of 32 is more than a fine threshold of their fall, and single labels do change in a healthy stream.
     """
     found = [NOT_FINITE] if signals.not_finite >= limits.not_finite else []
@@ -138,7 +137,7 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: in
         low = limits.entropy * math.log(classes) / math.log(1000)
         if narrower and _below(signals.entropy, low) and _above(signals.frozen_entropy, limits.entropy_ratio * low):
             found.append("entropy")
-        least = FEWEST_FALLEN / max(canaries, 1) + 1e-9  # the fall is a difference of rounded means
+        least = IGNORED_FALL / max(canaries, 1) + 1e-9  # the fall is a difference of rounded means
         fallen = _above(signals.canary_fall, max(limits.canary_fall, least))
         if narrower and (fallen or _below(signals.canaries, limits.canary_agreement)):
             found.append("canaries")

@@ -1,358 +1,532 @@
-"""Watched: a method that is watched. It is itself a method: it steps, predicts, saves and loads.
+"""Watched: a method with a watch of its streams. It steps, predicts, saves and loads as the method does.
 
-Data flows one way: images are compared with the frozen model, signals follow from the comparison, the ladder from the
-signals, and what the ladder decides is done to the state of the stream. Each stream is judged alone.
+Data flows one way: images are compared with the frozen model, signals follow from the comparison, the health level from
+the signals, and the action that it requires changes the state of the stream. Each stream is judged alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lmr.core.batch import FrozenAnswer
-from lmr.core.classifier import leave_autocast, leave_inference_mode
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
-from lmr.core.method import Mix, Prediction, Streams
-from lmr.core.traits import Passes
-from lmr.watch.canaries import Canaries, begin_suspicion, collect, is_due, note_check
-from lmr.watch.ladder import Action, Ladder, Rung, advance, enter
-from lmr.watch.signals import Tally, add_images, find_alarms
-from lmr.watch.snapshots import Snapshot, add_snapshot, find_snapshot, is_same
-from lmr.watch.stream_look import StreamLook, describe_batch, look_at_streams
-from lmr.watch.stream_watch import EVENTS, HealthEvent, StreamWatch, Undo, measure_watch
-from lmr.watch.watch_keeper import WatchKeeper
+from lmr.core.method import Method, MethodModule
+from lmr.core.placement import Device
+from lmr.core.prediction import AdaptedParameters, Prediction
+from lmr.core.state import Saved
+from lmr.core.streams import StreamIds, Streams
+from lmr.watch.canaries import KEPT, collect, count_room, is_due, keep_first, note_check
+from lmr.watch.health import Action, Health, Level, advance, enter
+from lmr.watch.pace import find_pace
+from lmr.watch.settings import WatchSettings
+from lmr.watch.signals import Signals, Tally, add_images, find_alarms
+from lmr.watch.stream_watch import (
+    PREFIX,
+    HealthEvent,
+    Snapshot,
+    StreamWatch,
+    Undo,
+    add_snapshot,
+    find_snapshot,
+    is_same,
+    pack_all,
+    unpack_all,
+)
 
 
-class Watched(WatchKeeper):
-    """A method and the watch of its streams; see ``lmr.watch``. ``method`` is the method itself.
+class Watched(Saved):
+    """A method with a watch, which notices without labels that a stream's adaptation goes wrong, and rolls it back.
+
+    It is used as the method itself: whatever is not defined here is an attribute of ``method``. ``watches`` holds what
+    is known about each stream, in values that never change: a new one takes the place of the old.
 
     Examples:
         >>> import lmr, torch
         >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
-        >>> watched = lmr.watch(lmr.create("lmr", clip, streams=2))
+        >>> watched = lmr.Watched(lmr.create("lmr", clip, streams=2), lmr.WatchSettings(every=8))
         >>> watched.pause(1)
         >>> answer = watched.step(torch.randn(4, 3, 32, 32), streams=[0, 1, 1, 0])
-        >>> [str(rung) for rung in watched.health], watched.signals(0).compared
-        (['ok', 'paused'], 1)
+        >>> answer.info["health"], watched.signals(0).compared
+        ({0: 'ok', 1: 'paused'}, 1)
     """
 
-    def count_passes(self, learning: float = 1.0) -> Passes | None:
-        """As the method, with the comparison of one image in ``every``; the canaries are asked too seldom to count."""
-        passes = self.method.count_passes(learning)
-        if passes is None or not self.settings.signals:
-            return passes
-        share = 1 / self._every
-        return replace(passes, forwards=passes.forwards + share, whole=passes.whole + share)
+    classifier: ZeroShot  # of the method, as are all attributes that are not defined here
+    streams: int
 
-    def settle(self, stream: int) -> FrozenAnswer:
-        """As the method; a quarantined stream answers as zero-shot."""
-        if self.health[stream] is Rung.QUARANTINED:
-            return FrozenAnswer(self.classifier.prototypes.clone())
-        return self.method.settle(stream)
+    def __init__(self, method: Method, settings: WatchSettings | None = None) -> None:
+        if not isinstance(method, Method):
+            raise LmrError(f"Expected a method that is not watched yet, got {type(method).__name__}.")
+        if not isinstance(settings, WatchSettings | None):
+            raise LmrError(f"Expected lmr.WatchSettings(...) for the settings of a watch, got {settings!r}.")
+        self.method, self.settings = method, settings or WatchSettings()
+        self.pace = find_pace(method)
+        self.watches = [self._begin_watch() for _ in range(method.streams)]
+        self._placement = method._placement
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "method":  # a copy in the making has no method yet
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.method, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.method)})
 
     def __repr__(self) -> str:
         return f"{self.method!r}, watched"
 
     # The interface of a method.
 
-    def step(self, images: Tensor, streams: Streams = None) -> Prediction:
-        """Adapt on this batch and answer it; streams that rest are answered without adapting.
+    def step(self, images: Tensor, streams: StreamIds = None) -> Prediction:
+        """Adapt on this batch and answer it; streams that are paused, rest or are quarantined do not adapt.
 
-        ``info["health"]`` is the rung of each stream of the batch, ``info["signals"]`` its signals, ``info["events"]``
-        what changed, ``info["compared"]`` the images of each stream that were compared and the frozen model's labels.
+        ``info["health"]`` has the health level of each stream of the batch, ``info["signals"]`` its signals,
+        ``info["events"]`` the changes of level, and ``info["compared"]`` the images of each stream that were compared,
+        with the frozen model's labels.
         """
-        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
-            checked, mix = self._check(images, streams)
-            shown = self._choose_first(checked)
-            looks = look_at_streams(mix, self.watches, self._every if self.settings.signals else 0)
-            plain = self._ask_frozen(shown, looks)
-            asked = {look.stream: self._ask_canaries(look) for look in looks}
-            answer = self._answer_all(checked, mix, looks, plain)  # the last that can fail, and the first that changes
+        with self._session():
+            checked, batch = self.method._check(images, streams)
+            first = self._choose_first(checked)
+            parts = split_batch(batch, self.watches, self.every)
+            frozen = self._answer_frozen(first, parts)
+            parts = [replace(part, watch=self._check_canaries(part)) for part in parts]
+            answer = self._answer(checked, batch, parts, frozen)  # the last call that can fail; no state changed before
             finite = answer.logits.isfinite().all(1).tolist()
             events = []
-            for look in looks:
-                new = self._judge(look, shown, answer, plain, finite, asked[look.stream])
-                self.watches[look.stream] = new
-                events += self._climb(look.stream, len(look.compared))
-            return replace(answer, info=answer.info | describe_batch(looks, self.watches, events, plain))
+            for part in parts:
+                self.watches[part.stream] = self._observe(part, first, answer, frozen, finite)
+                events += self._advance(part.stream, len(part.compared))
+            return replace(answer, info=answer.info | describe_batch(parts, self.watches, events, frozen))
 
-    def predict(self, images: Tensor, streams: Streams = None) -> Prediction:
+    def predict(self, images: Tensor, streams: StreamIds = None) -> Prediction:
         """Answer with the present state, a quarantined stream as zero-shot, and change nothing."""
-        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device), torch.no_grad():
-            checked, mix = self._check(images, streams)
-            outside = torch.tensor([rung is Rung.QUARANTINED for rung in self.health], device=checked.device)
-            frozen = outside[mix.active[mix.index]]
-            if not bool(frozen.any()):
+        with self._session(), torch.no_grad():
+            checked, batch = self.method._check(images, streams)
+            ids = batch.spread(batch.active)
+            quarantined = torch.tensor([level is Level.QUARANTINED for level in self.health], device=ids.device)[ids]
+            if not bool(quarantined.any()):
                 return self.method.predict(images, streams)
-            logits = self._zero_shot(self._choose_first(checked))
-            if not bool(frozen.all()):
-                ids = mix.active[mix.index]
-                logits[~frozen] = self.method.predict(checked[~frozen], ids[~frozen]).logits
-            return Prediction(logits)
+            logits = self.classifier(self._choose_first(checked))
+            if not bool(quarantined.all()):
+                logits[~quarantined] = self.method.predict(checked[~quarantined], ids[~quarantined]).logits
+            return Prediction(logits, classes=self.classifier.names)
 
-    def reset(self, streams: Streams = None) -> None:
+    def as_module(self) -> nn.Module:
+        """Return an ``nn.Module`` whose ``forward(images)`` adapts on the batch and returns its logits."""
+        return MethodModule(self)  # type: ignore[arg-type]  # it is used as a method
+
+    def export_parameters(self, stream: int = 0) -> AdaptedParameters:
+        """Return the present model of one stream as constants; that of a quarantined stream is the frozen model."""
+        with self._session():
+            if self.watches[self._check_stream(stream)].health.level is Level.QUARANTINED:
+                return AdaptedParameters(self.classifier.prototypes.clone())
+            return self.method.export_parameters(stream)
+
+    def reset(self, streams: StreamIds = None) -> None:
         """Return all streams, or the named ones, to their start: an action of an operator, which ``undo`` takes back.
 
         A paused stream stays paused, any other adapts again. The signals start anew; the canaries and the events stay.
         """
-        rows = self._rows(streams).tolist()
-        with self._hold():
-            for stream in rows:
-                watch, before = self.watches[stream], self._take(stream)
-                rung = Rung.PAUSED if watch.ladder.rung is Rung.PAUSED else Rung.OK
-                ladder = Ladder(rung, watch.ladder.step, since=watch.ladder.step)
-                self._carry_out(stream, ladder, Action.RESET, (), operator=True)
-                if not watch.ladder.step and not watch.events and is_same(before, self._take(stream)):
+        with self._session():
+            for stream in self.method._rows(streams).tolist():
+                watch, before = self.watches[stream], self._copy_state(stream)
+                level = Level.PAUSED if watch.health.level is Level.PAUSED else Level.OK
+                health = Health(level, watch.health.step, since=watch.health.step)
+                self._apply(stream, health, Action.RESET, operator=True)
+                if not watch.health.step and not watch.events and is_same(before, self._copy_state(stream)):
                     self.watches[stream] = watch  # it was at its start already
 
-    def forget(self, streams: Streams = None) -> None:
-        """Make all streams, or the named ones, new: nothing is left of what they learnt and of what the watch saw."""
-        rows = self._rows(streams).tolist()
-        with self._hold():
+    def forget(self, streams: StreamIds = None) -> None:
+        """Make all streams, or the named ones, new: the state, the signals, the canaries and the events are lost."""
+        with self._session():
+            rows = self.method._rows(streams).tolist()
             self.method.reset(rows)
             for stream in rows:
                 self.watches[stream] = self._begin_watch()
 
-    # What an operator may do.
+    def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Move the classifier, the state and the watch, in place."""
+        self.method.to(device, dtype)
+        with self._session():
+            return self
 
-    def rollback(self, stream: int = 0) -> None:
-        """Return a stream to its newest snapshot, one that is there already to the one before.
+    # Health.
 
-        It answers without adapting for a while; a paused stream stays paused.
-        """
-        with self._hold():
-            watch = self.watches[self._one(stream)]
-            there = bool(watch.snapshots) and is_same(self._take(stream), watch.snapshots[-1].tensors)
-            older = watch.snapshots[:-1] if there else watch.snapshots
-            if not older:
-                raise LmrError(f"There is no {'older ' * there}snapshot of stream {stream}; reset it instead.")
-            if watch.ladder.rung is Rung.PAUSED:
-                ladder = enter(watch.ladder, Rung.PAUSED)
-            else:
-                ladder = enter(watch.ladder, Rung.ROLLED_BACK, self.settings.thresholds.rest)
-            self._carry_out(stream, ladder, Action.ROLL_BACK, (), last=older[-1].step, operator=True)
+    @property
+    def health(self) -> list[Level]:
+        """The health level of every stream."""
+        return [watch.health.level for watch in self.watches]
+
+    @property
+    def events(self) -> list[HealthEvent]:
+        """Changes of the health level, stream by stream; the last 100 of each."""
+        return [event for watch in self.watches for event in watch.events]
+
+    @property
+    def first_event(self) -> int | None:
+        """The step of a stream at which the watch first changed its level; None if it never did."""
+        return min((watch.first for watch in self.watches if watch.first is not None), default=None)
+
+    @property
+    def every(self) -> int:
+        """One image in this many is compared while nothing is suspected; 0 if none is."""
+        return (self.settings.every or self.pace.every) if self.settings.signals else 0
+
+    def signals(self, stream: int = 0) -> Signals:
+        """Return the present signals of a stream."""
+        return self.watches[self._check_stream(stream)].signals
+
+    def count_events(self) -> dict[str, int]:
+        """Count the changes to each level by the watch, not by operators; all of them, not only the kept events."""
+        return dict(sum((Counter(watch.counts) for watch in self.watches), Counter()))
+
+    def describe_events(self) -> str:
+        """Return a sentence about all changes so far."""
+        counts = self.count_events()
+        if not counts:
+            return "The watch saw nothing unusual."
+        changes = ", ".join(f"{count} to {level}" for level, count in counts.items())
+        return f"The watch changed the health of streams: {changes}."
+
+    # The actions of an operator.
 
     def pause(self, stream: int = 0) -> None:
         """Answer a stream with its present state, without adapting, until it is resumed."""
-        self._move(stream, Rung.PAUSED)
+        self._set_level(stream, Level.PAUSED)
 
     def resume(self, stream: int = 0) -> None:
-        """Let a stream adapt again, under observation: one that rests, is paused or quarantined."""
-        with self._hold():
-            if self.watches[self._one(stream)].ladder.rung.adapts:
+        """Let a stream that rests, is paused or is quarantined adapt again, at the level "watch"."""
+        with self._session():
+            if self.watches[self._check_stream(stream)].health.level.adapts:
                 raise LmrError(f"Stream {stream} adapts already.")
-            self._move(stream, Rung.WATCH)
+            self._set_level(stream, Level.WATCH)
+
+    def rollback(self, stream: int = 0) -> None:
+        """Return a stream to its newest snapshot, or to the one before if its state is that one already.
+
+        It answers without adapting for a while; a paused stream stays paused.
+        """
+        with self._session():
+            watch = self.watches[self._check_stream(stream)]
+            there = bool(watch.snapshots) and is_same(self._copy_state(stream), watch.snapshots[-1].tensors)
+            older = watch.snapshots[:-1] if there else watch.snapshots
+            if not older:
+                raise LmrError(f"There is no {'older ' * there}snapshot of stream {stream}; reset it instead.")
+            if watch.health.level is Level.PAUSED:
+                health = enter(watch.health, Level.PAUSED)
+            else:
+                health = enter(watch.health, Level.ROLLED_BACK, self.settings.thresholds.rest)
+            self._apply(stream, health, Action.ROLL_BACK, last=older[-1].step, operator=True)
 
     def undo(self, stream: int = 0) -> None:
         """Undo the last rollback, reset or quarantine of a stream: state and snapshots have the bytes they had before.
 
-        The rung is the one before, too, but a paused stream stays paused. The signals start anew, so that the same
-        alarm needs new evidence. What is replaced can be brought back by another ``undo``.
+        The level is the one before, too, but a paused stream stays paused. The signals start anew, so that the same
+        alarm needs new evidence. Another ``undo`` brings back what this one replaces.
         """
-        with self._hold():
-            watch = self.watches[self._one(stream)]
+        with self._session():
+            watch = self.watches[self._check_stream(stream)]
             if watch.undo is None:
                 raise LmrError(f"There is nothing to undo in stream {stream}.")
-            ladder = replace(watch.undo.ladder, step=watch.ladder.step, quiet=0, seen=0)
-            if watch.ladder.rung is Rung.PAUSED:
-                ladder = enter(ladder, Rung.PAUSED)
-            replaced = Undo(watch.ladder, self._take(stream), watch.snapshots)
-            self._put(stream, watch.undo.tensors)
-            self._record(stream, ladder, Action.NONE, (), operator=True)
-            fresh = self._start_signals(self.watches[stream])
-            self.watches[stream] = replace(fresh, undo=replaced, snapshots=watch.undo.snapshots)
+            health = replace(watch.undo.health, step=watch.health.step, quiet=0, seen=0)
+            if watch.health.level is Level.PAUSED:
+                health = enter(health, Level.PAUSED)
+            replaced = Undo(watch.health, self._copy_state(stream), watch.snapshots)
+            self._set_state(stream, watch.undo.tensors)
+            new = watch.record(stream, health, operator=True).restart_signals()
+            self.watches[stream] = replace(new, undo=replaced, snapshots=watch.undo.snapshots)
 
-    # The comparison.
+    # Saved with the state of the method.
 
     @property
-    def _every(self) -> int:
-        """One image in so many is compared while nothing is suspected."""
-        return self.pace.every if self.settings.every is None else self.settings.every
+    def state(self) -> dict[str, Tensor]:
+        """The tensors of the method, and those of the watch."""
+        return self.method.state | pack_all(self.watches)[1]
 
-    def _ask_frozen(self, images: Tensor, looks: list[StreamLook]) -> dict[int, Tensor]:
-        """The frozen model's logits [C] of the images that are compared or answered by it, by their places."""
+    def state_dict(self, streams: StreamIds = None) -> dict[str, Any]:
+        """Return a copy of the state of all streams, or of the named ones, with their watches."""
+        with self._session():
+            rows = self.method._rows(streams).tolist()
+            state = self.method.state_dict(rows)
+            text, tensors = pack_all([self.watches[stream] for stream in rows])
+            copies = {key: value.clone() for key, value in tensors.items()}
+            return state | {"watch": text, "tensors": state["tensors"] | copies}
+
+    def load_state_dict(self, state: Mapping[str, Any], streams: StreamIds = None) -> None:
+        """Load a state. The state of a method without a watch starts a new one. One that does not fit changes nothing.
+
+        The settings of the watch are not part of a state: a stream may continue with others.
+        """
+        with self._session():
+            rows = self.method._rows(streams).tolist()
+            if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
+                raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
+            watches = [self._begin_watch() for _ in rows]
+            if "watch" in state:
+                watches = self._unpack(str(state["watch"]), state["tensors"], rows)
+            tensors = {key: value for key, value in state["tensors"].items() if not key.startswith(PREFIX)}
+            facts = {key: value for key, value in state.items() if key != "watch"}
+            self.method.load_state_dict({**facts, "tensors": tensors}, rows)
+            for stream, watch in zip(rows, watches, strict=True):
+                self.watches[stream] = watch
+
+    def _unpack(self, text: str, tensors: Mapping[str, Tensor], rows: list[int]) -> list[StreamWatch]:
+        """Return the watches in a state; raise an LmrError if they do not fit."""
+        try:
+            found = unpack_all(text, tensors, rows)
+            for watch in found:
+                watch.check(self.classifier)
+                for kept in watch.states:
+                    if set(kept) != set(self.method.state):
+                        raise ValueError("a snapshot of another method")
+                    self.method._check_fit(kept, 1)
+        except (KeyError, TypeError, ValueError, AttributeError, LmrError) as error:
+            raise LmrError(f"The watch in the state cannot be used ({error}); the state is damaged.") from error
+        return [self._limit_canaries(self._move(watch)) for watch in found]
+
+    def _limit_canaries(self, watch: StreamWatch) -> StreamWatch:
+        images = watch.canaries.images
+        if images is None:
+            return watch
+        return replace(watch, canaries=keep_first(watch.canaries, self._count_room(images[0].numel())))
+
+    # A step.
+
+    def _answer_frozen(self, images: Tensor, parts: Sequence[StreamPart]) -> dict[int, Tensor]:
+        """Return the frozen model's logits [C] of the images that are compared or answered by it, by their places."""
         places = [
             place
-            for look in looks
-            for place in (look.places if look.watch.ladder.rung is Rung.QUARANTINED else look.compared)
+            for part in parts
+            for place in (part.places if part.watch.health.level is Level.QUARANTINED else part.compared)
         ]
-        return dict(zip(places, self._zero_shot(images[places]), strict=True)) if places else {}
+        with torch.no_grad():
+            return dict(zip(places, self.classifier(images[places]), strict=True)) if places else {}
 
-    @torch.no_grad()
-    def _zero_shot(self, images: Tensor) -> Tensor:
-        clip = self.classifier
-        return clip.logits(clip.cosines(clip.features(images)))
-
-    def _ask_canaries(self, look: StreamLook) -> Canaries:
-        """The canaries of a stream, after a check if one is due."""
-        kept = look.watch.canaries
-        rung = look.watch.ladder.rung
-        suspected = rung not in (Rung.OK, Rung.PAUSED, Rung.QUARANTINED)
+    def _check_canaries(self, part: StreamPart) -> StreamWatch:
+        """Return the watch of a stream, after a check of its canaries if one is due."""
+        kept, level = part.watch.canaries, part.watch.health.level
+        suspected = level not in (Level.OK, Level.PAUSED, Level.QUARANTINED)
         confirm = self.settings.thresholds.confirm
-        if kept.images is None or not is_due(kept, suspected, len(look.places), confirm, self.pace.spacing):
-            return kept
-        ids = None if self.streams == 1 else [look.stream] * len(kept.images)
+        if kept.images is None or not is_due(kept, suspected, len(part.places), confirm, self.pace.spacing):
+            return part.watch
         images = kept.images.to(self.classifier.dtype)
         if self._holds_views(alone := images.unsqueeze(1)):
             images = alone  # one view of each: the method may not be able to make others, or makes very many
-        return note_check(kept, self.method.predict(images, ids).labels)
+        labels = self.method.predict(images, [part.stream] * len(images)).labels
+        return replace(part.watch, canaries=note_check(kept, labels))
 
     def _holds_views(self, images: Tensor) -> bool:
-        return self.takes_views and self.classifier.holds_views(images)
+        return self.method.takes_views and self.classifier.holds_views(images)
 
     def _choose_first(self, images: Tensor) -> Tensor:
-        """The images themselves: of given views the first, which every method with views takes for the image."""
+        """Return the images themselves: the first of given views, which every method with views takes as the image."""
         return images[:, 0] if self._holds_views(images) else images
 
-    def _answer_all(self, images: Tensor, mix: Mix, looks: list[StreamLook], plain: dict[int, Tensor]) -> Prediction:
-        """Each stream is answered as its rung says: it adapts, it answers with its state, or as zero-shot."""
-        rungs = {look.stream: look.watch.ladder.rung for look in looks}
-        if all(rung.adapts for rung in rungs.values()):
-            return self.method.step(images, mix.active[mix.index])
+    def _answer(
+        self, images: Tensor, batch: Streams, parts: Sequence[StreamPart], frozen: Mapping[int, Tensor]
+    ) -> Prediction:
+        """Answer each stream as its level requires: it adapts, is answered with its state, or as zero-shot."""
+        ids = batch.spread(batch.active)
+        if all(part.watch.health.level.adapts for part in parts):
+            return self.method.step(images, ids)
         logits = images.new_empty(len(images), self.classifier.classes, dtype=self.classifier.prototypes.dtype)
-        groups: dict[str, list[int]] = {"frozen": [], "rest": [], "adapt": []}
-        for look in looks:
-            rung = rungs[look.stream]
-            key = "frozen" if rung is Rung.QUARANTINED else "adapt" if rung.adapts else "rest"
-            groups[key] += look.places
-        ids, info = mix.active[mix.index], {}
-        for place in groups["frozen"]:
-            logits[place] = plain[place]
-        if rest := groups["rest"]:
-            logits[rest] = self.method.predict(images[rest], ids[rest]).logits
-        if adapt := sorted(groups["adapt"]):
-            answer = self.method.step(images[adapt], ids[adapt])
-            logits[adapt], info = answer.logits, answer.info
-        return Prediction(logits, info)
+        info: dict[str, Any] = {}
+        adapting, resting = [], []
+        for part in parts:
+            level = part.watch.health.level
+            if level is Level.QUARANTINED:
+                for place in part.places:
+                    logits[place] = frozen[place]
+            else:
+                (adapting if level.adapts else resting).extend(part.places)
+        if resting:
+            logits[resting] = self.method.predict(images[resting], ids[resting]).logits
+        if adapting:
+            adapting.sort()
+            answer = self.method.step(images[adapting], ids[adapting])
+            logits[adapting], info = answer.logits, answer.info
+        return Prediction(logits, info, self.classifier.names)
 
-    def _judge(
-        self,
-        look: StreamLook,
-        images: Tensor,
-        answer: Prediction,
-        plain: dict[int, Tensor],
-        finite: list[bool],
-        canaries: Canaries,
+    def _observe(
+        self, part: StreamPart, images: Tensor, answer: Prediction, frozen: Mapping[int, Tensor], finite: list[bool]
     ) -> StreamWatch:
-        """The watch of a stream with what this step has shown."""
-        old, count = look.watch, len(look.places)
-        info = answer.info if self.streams == 1 else answer.info.get("streams", {}).get(look.stream, {})
-        sound = info.get("finite", True) and all(finite[place] for place in look.places)
-        sure = [place for place in look.compared if finite[place] and bool(plain[place].isfinite().all())]
+        """Return the watch of a stream with what this step has shown."""
+        old, count = part.watch, len(part.places)
+        info = answer.info if self.streams == 1 else answer.info.get("streams", {}).get(part.stream, {})
+        valid = info.get("finite", True) and all(finite[place] for place in part.places)
+        usable = [place for place in part.compared if finite[place] and bool(frozen[place].isfinite().all())]
         tally = old.tally
-        canaries = replace(canaries, steps=canaries.steps + 1, passed=canaries.passed + count)
-        if sure:
-            frozen = torch.stack([plain[place] for place in sure])
-            both = [answer.logits[sure], frozen]
+        canaries = replace(old.canaries, steps=old.canaries.steps + 1, passed=old.canaries.passed + count)
+        if usable:
+            plain = torch.stack([frozen[place] for place in usable])
+            both = [answer.logits[usable], plain]
             labels = torch.stack([logits.argmax(1) for logits in both]).cpu()
             entropies = torch.stack([entropy(logits) for logits in both]).double().cpu()
             tally = add_images(tally, labels, entropies, self.settings.thresholds.memory)
-            if old.ladder.rung is Rung.OK:
-                canaries = collect(canaries, images[sure], frozen, self._count_room(images[0].numel()))
+            if old.health.level is Level.OK:
+                canaries = collect(canaries, images[usable], plain, self._count_room(images[0].numel()))
         return replace(
             old,
             tally=tally,
             canaries=canaries,
             images=old.images + count,
-            not_finite=0 if sound else old.not_finite + 1,
+            not_finite=0 if valid else old.not_finite + 1,
             drift=info.get("drift", old.drift),
         )
 
-    # The ladder.
-
-    def _climb(self, stream: int, compared: int) -> list[HealthEvent]:
-        """Move a stream along the ladder by one step and do what that asks for; gives the events."""
-        watch, rules = self.watches[stream], self.settings.thresholds
+    def _advance(self, stream: int, compared: int) -> list[HealthEvent]:
+        """Advance the health of a stream by one step, act on it, and return the events of this step."""
+        watch, rules, act = self.watches[stream], self.settings.thresholds, self.settings.mode == "on"
         alarms: tuple[str, ...] = ()
         if self.settings.signals:
-            alarms = find_alarms(measure_watch(watch), rules, self.classifier.classes, len(watch.canaries.labels))
-        last = watch.ladder.since - rules.quiet
+            alarms = find_alarms(watch.signals, rules, self.classifier.classes, len(watch.canaries.labels))
+        last = watch.health.since - rules.quiet
         snapshot = find_snapshot(watch.snapshots, last) is not None
-        ladder, action = advance(watch.ladder, alarms, compared, snapshot, rules, self.settings.mode == "on")
-        if action is Action.SNAPSHOT:
-            self.watches[stream] = replace(watch, ladder=ladder)
-            self._take_snapshot(stream)
-        else:
-            self._carry_out(stream, ladder, action, alarms, last)
-        period, may_act = self.settings.reset_every, self.settings.mode == "on" and ladder.rung is not Rung.PAUSED
-        if period and may_act and ladder.step % period == 0:
+        health, action = advance(watch.health, alarms, compared, snapshot, rules, act)
+        self._apply(stream, health, action, alarms, last)
+        period = self.settings.reset_every
+        if period and act and health.level is not Level.PAUSED and health.step % period == 0:
             self.method.reset(stream)
-            fresh = self._start_signals(self.watches[stream])
-            self.watches[stream] = replace(fresh, ladder=replace(fresh.ladder, born=ladder.step), snapshots=())
-        return [event for event in self.watches[stream].events if event.step == ladder.step and not event.operator]
+            fresh = self.watches[stream].restart_signals()
+            self.watches[stream] = replace(fresh, health=replace(fresh.health, born=health.step), snapshots=())
+        return [event for event in self.watches[stream].events if event.step == health.step and not event.operator]
 
-    def _carry_out(
+    # Changes of the state and the health of a stream.
+
+    def _apply(
         self,
         stream: int,
-        ladder: Ladder,
+        health: Health,
         action: Action,
-        alarms: tuple[str, ...],
+        alarms: tuple[str, ...] = (),
         last: int = 0,
         *,
         operator: bool = False,
     ) -> None:
-        """Give a stream its new place on the ladder, and its state what the action says."""
+        """Give a stream its new health and carry out the action; a rollback goes to the last snapshot up to ``last``."""
         watch = self.watches[stream]
         if action in (Action.ROLL_BACK, Action.RESET):
-            before = self._take(stream)
-            kept: tuple[Snapshot, ...] = ()
+            before, kept = self._copy_state(stream), ()
             if action is Action.ROLL_BACK:
                 chosen = find_snapshot(watch.snapshots, last)
                 assert chosen is not None
-                self._put(stream, chosen.tensors)
+                self._set_state(stream, chosen.tensors)
                 kept = tuple(one for one in watch.snapshots if one.step <= chosen.step)
             else:
                 self.method.reset(stream)
-                ladder = replace(ladder, born=ladder.step)
-            self._record(stream, ladder, action, alarms, operator=operator)
-            undo = Undo(watch.ladder, before, watch.snapshots)
-            if watch.undo is not None and is_same(before, self._take(stream)):
-                undo = watch.undo  # nothing changed, so what is worth undoing is still the action before
-            fresh = self._start_signals(self.watches[stream])
-            self.watches[stream] = replace(fresh, undo=undo, snapshots=kept)
-        elif ladder.rung is not watch.ladder.rung:
-            self._record(stream, ladder, action, alarms, operator=operator)
+                health = replace(health, born=health.step)
+            undo = Undo(watch.health, before, watch.snapshots)
+            if watch.undo is not None and is_same(before, self._copy_state(stream)):
+                undo = watch.undo  # nothing changed, so that the action to undo is still the one before
+            new = watch.record(stream, health, action, alarms, operator=operator).restart_signals()
+            self.watches[stream] = replace(new, undo=undo, snapshots=kept)
+        elif health.level is not watch.health.level:
+            self.watches[stream] = watch.record(stream, health, action, alarms, operator=operator)
         else:
-            self.watches[stream] = replace(watch, ladder=ladder)
+            kept = self._add_snapshot(stream, health.step) if action is Action.SNAPSHOT else watch.snapshots
+            self.watches[stream] = replace(watch, health=health, snapshots=kept)
 
-    def _record(
-        self, stream: int, ladder: Ladder, action: Action, alarms: tuple[str, ...], *, operator: bool = False
-    ) -> None:
-        """Set the ladder of a stream and note the event."""
-        watch = self.watches[stream]
-        event = HealthEvent(
-            stream, ladder.step, watch.ladder.rung, ladder.rung, action, alarms, measure_watch(watch), operator
+    def _add_snapshot(self, stream: int, step: int) -> tuple[Snapshot, ...]:
+        kept, rules = self.watches[stream].snapshots, self.settings
+        if rules.mode != "on" or not rules.signals or not rules.snapshots:
+            return kept
+        return add_snapshot(kept, Snapshot(step, self._copy_state(stream)), rules.snapshots, 1e6 * rules.snapshot_mb)
+
+    def _set_level(self, stream: int, level: Level) -> None:
+        """Put a stream on a level, for an operator."""
+        with self._session():
+            watch = self.watches[self._check_stream(stream)]
+            if watch.health.level is not level:
+                self.watches[stream] = watch.record(stream, enter(watch.health, level), operator=True)
+
+    def _copy_state(self, stream: int) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = self.method.state_dict(stream)["tensors"]
+        return tensors
+
+    def _set_state(self, stream: int, tensors: Mapping[str, Tensor]) -> None:
+        facts = {"spec": self.method.spec, **self.classifier.fingerprint}
+        self.method.load_state_dict({**facts, "tensors": tensors}, stream)
+
+    def _begin_watch(self) -> StreamWatch:
+        return StreamWatch(Tally.begin(self.classifier.classes))
+
+    def _count_room(self, values: int) -> int:
+        """Return the number of canaries of this many values that a stream may keep."""
+        return count_room(self.settings.canaries, self.settings.canary_mb, self.streams, values)
+
+    def _check_stream(self, stream: int) -> int:
+        """Check the number of a single stream."""
+        return int(self.method._ids([stream])[0])
+
+    @contextmanager
+    def _session(self) -> Iterator[None]:
+        """Open a session of the method; if it has followed its classifier, the watches follow too."""
+        with self.method._session():
+            if self._placement != self.method._placement:
+                self.watches = [self._move(watch) for watch in self.watches]
+                self._placement = self.method._placement
+            yield
+
+    def _move(self, watch: StreamWatch) -> StreamWatch:
+        """Return a watch for where the classifier is now, with canaries in the form that ``_check`` gives images."""
+        clip = self.classifier
+        return watch.move(
+            self.method._convert_state, lambda images: self.method._embed(images.to(clip.device, clip.dtype)).to(KEPT)
         )
-        suspected = ladder.rung is Rung.WATCH and not watch.ladder.rung.rests  # a rest has begun a history already
-        canaries = begin_suspicion(watch.canaries) if suspected else watch.canaries
-        events, counts, first = (*watch.events, event)[-EVENTS:], watch.counts, watch.first
-        if not operator:
-            counts = {**counts, str(event.after): counts.get(str(event.after), 0) + 1}
-            first = event.step if first is None else first
-        self.watches[stream] = replace(
-            watch, ladder=ladder, canaries=canaries, events=events, counts=counts, first=first
-        )
 
-    def _move(self, stream: int, rung: Rung) -> None:
-        """Put a stream on a rung, for an operator."""
-        with self._hold():
-            watch = self.watches[self._one(stream)]
-            if watch.ladder.rung is not rung:
-                self._record(stream, enter(watch.ladder, rung), Action.NONE, (), operator=True)
 
-    def _start_signals(self, watch: StreamWatch) -> StreamWatch:
-        """Forget what was measured of another state; the canaries themselves stay."""
-        canaries = replace(watch.canaries, history=(), steps=0, passed=0, earlier=None)
-        tally = Tally.begin(self.classifier.classes)
-        return replace(watch, tally=tally, canaries=canaries, not_finite=0, drift=None)
+@dataclass(frozen=True)
+class StreamPart:
+    """One stream in one batch: the places of its images, those that are compared, and its watch before the step."""
 
-    def _take_snapshot(self, stream: int) -> None:
-        if self.settings.mode != "on" or not self.settings.signals or not self.settings.snapshots:
-            return
-        watch = self.watches[stream]
-        new = Snapshot(watch.ladder.step, self._take(stream))
-        kept = add_snapshot(watch.snapshots, new, self.settings.snapshots, 1e6 * self.settings.snapshot_mb)
-        self.watches[stream] = replace(watch, snapshots=kept)
+    stream: int
+    places: list[int]
+    compared: list[int]
+    watch: StreamWatch
+
+
+def split_batch(batch: Streams, watches: Sequence[StreamWatch], every: int) -> list[StreamPart]:
+    """Return the part of each stream; one image in ``every`` of a calm stream is compared (0: none of any stream).
+
+    The choice depends only on the number of an image in its stream and on the level of the stream.
+    """
+    places: list[list[int]] = [[] for _ in range(batch.count)]
+    for place, k in enumerate(batch.index.tolist()):
+        places[k].append(place)
+    parts = []
+    for stream, own in zip(batch.active.tolist(), places, strict=True):
+        watch, compared = watches[stream], []
+        level = watch.health.level
+        if every and level is not Level.QUARANTINED:
+            calm = level in (Level.OK, Level.PAUSED)
+            compared = [place for n, place in enumerate(own, watch.images) if not calm or n % every == 0]
+        parts.append(StreamPart(stream, own, compared, watch))
+    return parts
+
+
+def describe_batch(
+    parts: Sequence[StreamPart],
+    watches: Sequence[StreamWatch],
+    events: Iterable[HealthEvent],
+    frozen: Mapping[int, Tensor],
+) -> dict[str, Any]:
+    """Return the info of a batch about the watch, in plain Python values; ``frozen`` has the frozen model's logits."""
+    now = {part.stream: watches[part.stream] for part in parts}
+    return {
+        "health": {stream: str(watch.health.level) for stream, watch in now.items()},
+        "signals": {stream: dict(vars(watch.signals)) for stream, watch in now.items()},
+        "events": [json.loads(json.dumps(dataclasses.asdict(event))) for event in events],
+        "compared": {
+            part.stream: [(part.places.index(place), int(frozen[place].argmax())) for place in part.compared]
+            for part in parts
+        },
+    }

@@ -86,7 +86,7 @@ def test_a_watched_candidate_is_resumed_with_its_watch(clip: lmr.ZeroShot, tmp_p
     alarms = lmr.Thresholds(entropy=1e6, spread=1e6, entropy_ratio=0.0, least=1, confirm=13, quiet=2, rest=50)
 
     def make(path: Path | None = None) -> tuple[lmr.Watched, Trials]:
-        watched = lmr.watch(lmr.create("lmr", clip), every=1, canaries=0, thresholds=alarms)
+        watched = lmr.Watched(lmr.create("lmr", clip), lmr.WatchSettings(every=1, canaries=0, thresholds=alarms))
         return watched, Trials([lmr.create("zeroshot", clip), watched], "k", path)
 
     plain, whole = make()
@@ -171,7 +171,7 @@ def test_nothing_of_a_bad_checkpoint_stays_in_a_watched_candidate(
     clip: lmr.ZeroShot, batches: list[TrialBatch], tmp_path: Path
 ) -> None:
     def make(path: Path | None) -> Trials:
-        return Trials([lmr.watch(lmr.create("lmr", clip))], "k", path)
+        return Trials([lmr.Watched(lmr.create("lmr", clip))], "k", path)
 
     with pytest.raises(KeyboardInterrupt):
         make(tmp_path / "s").run(_interrupt_after(batches[:1]))

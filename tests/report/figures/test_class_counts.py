@@ -9,7 +9,7 @@ import pytest
 from lmr.bench.running.row import Row
 from lmr.report.figures.class_counts import collect_class_counts
 from lmr.report.series import gather
-from lmr.watch.watch_settings import WatchSettings
+from lmr.watch.settings import WatchSettings
 from row_maker import complete, make_row
 
 FEW, MANY = "lmr(gamma0=0.3, beta=3.0)", "lmr(gamma0=4.0, beta=1.0)"

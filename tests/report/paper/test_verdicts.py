@@ -11,7 +11,7 @@ from lmr.report.paper import verdicts as module
 from lmr.report.paper.paper_tables import find_published, read_reference
 from lmr.report.paper.verdicts import RowVerdict, format_verdict, judge, pick_table
 from lmr.report.series import gather
-from lmr.watch.watch_settings import WatchSettings
+from lmr.watch.settings import WatchSettings
 from row_maker import make_published_rows, make_row
 
 

@@ -14,7 +14,7 @@ from lmr.report.tables.by_dataset import build_components, list_variants
 from lmr.report.tables.measures import build_costs, build_measures
 from lmr.report.tables.selection import choose_main, choose_together, group_parts, note_main, with_base
 from lmr.report.tables.table import ReportTable, TableKind, name_table
-from lmr.watch.watch_settings import WatchSettings
+from lmr.watch.settings import WatchSettings
 from row_maker import B16, CORRUPTIONS, L14, complete, make_row, make_world
 
 PUBLISHED = find_published("cifar10-c")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from lmr.bench.running.row import Row
 from lmr.report.series import Series, gather
 from lmr.report.tables.distinction import note_differences, note_left_out, tell_apart
-from lmr.watch.watch_settings import WatchSettings
+from lmr.watch.settings import WatchSettings
 from row_maker import CORRUPTIONS, complete, make_row
 
 LMR = complete("lmr", "cifar10-c")

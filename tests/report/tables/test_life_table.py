@@ -14,7 +14,7 @@ from lmr.report.runs import read_runs
 from lmr.report.series import gather
 from lmr.report.tables.life_table import build_life
 from lmr.report.tables.table import ReportTable
-from lmr.watch.watch_settings import WatchSettings
+from lmr.watch.settings import WatchSettings
 from row_maker import complete, make_row, make_samples
 
 LMR, TENT = complete("lmr"), complete("tent")

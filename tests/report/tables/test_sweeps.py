@@ -5,7 +5,7 @@ import pytest
 from lmr.report.figures.figure_data import find_families, pick_size_sweeps
 from lmr.report.series import gather
 from lmr.report.tables.sweeps import build_sweep_table, find_sweeps
-from lmr.watch.watch_settings import WatchSettings
+from lmr.watch.settings import WatchSettings
 from row_maker import complete, make_row, make_world
 
 SWEEPS = {sweep.axis.name: sweep for sweep in find_sweeps(gather(make_world()))}

@@ -28,11 +28,11 @@ def test_rollbacks_by_reason(metrics: ServiceMetrics) -> None:
     tell(metrics, "health", "quarantined", "entropy")
     tell(metrics, "operator", "rolled back")
     tell(metrics, "operator", "paused")
-    assert read(metrics, "lmr_rollbacks_total", rung="rolled back", reason="entropy") == 1
-    assert read(metrics, "lmr_rollbacks_total", rung="rolled back", reason="drift") == 1
-    assert read(metrics, "lmr_rollbacks_total", rung="quarantined", reason="entropy") == 1
-    assert read(metrics, "lmr_rollbacks_total", rung="rolled back", reason="operator") == 1
-    assert read(metrics, "lmr_rollbacks_total", rung="watch", reason="entropy") is None
+    assert read(metrics, "lmr_rollbacks_total", health="rolled back", reason="entropy") == 1
+    assert read(metrics, "lmr_rollbacks_total", health="rolled back", reason="drift") == 1
+    assert read(metrics, "lmr_rollbacks_total", health="quarantined", reason="entropy") == 1
+    assert read(metrics, "lmr_rollbacks_total", health="rolled back", reason="operator") == 1
+    assert read(metrics, "lmr_rollbacks_total", health="watch", reason="entropy") is None
 
 
 def test_batches(metrics: ServiceMetrics) -> None:

@@ -70,9 +70,9 @@ def test_stream_is_answered_as_alone_among_50_others() -> None:
     clip = lmr.load("pocket").classifier(names)
     generator = torch.Generator().manual_seed(1)
     own = [torch.randn(2, 3, 32, 32, generator=generator) for _ in range(4)]
-    solo = lmr.watch(lmr.create("lmr", clip))
+    solo = lmr.Watched(lmr.create("lmr", clip))
     expected = [solo.step(images).logits.log_softmax(1) for images in own]
-    method = lmr.watch(lmr.create("lmr", clip, streams=51))
+    method = lmr.Watched(lmr.create("lmr", clip, streams=51))
     engine = Engine(method, names, ServiceSettings(resident=51, max_wait_ms=0.0), threads=False)
     engine.start()
     others = [f"other-{k}" for k in range(50)]

@@ -24,7 +24,7 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.state import read_state
 from lmr.models.catalog import DEFAULT_MODEL
-from lmr.watch.watch_settings import WatchSettings
+from lmr.watch.settings import WatchSettings
 from lmr.watch.watched import Watched
 
 

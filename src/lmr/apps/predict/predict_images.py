@@ -27,7 +27,7 @@ from lmr.core.errors import LmrError
 from lmr.images.image_places import ImagePlace, PlaceKey, has_frames, iterate_images, list_sources
 from lmr.images.path_lists import ListedImage, is_list
 from lmr.models.catalog import DEFAULT_MODEL
-from lmr.watch.watch_settings import read_watch
+from lmr.watch.settings import read_watch
 
 AnyPath = str | os.PathLike[str]
 
@@ -64,7 +64,7 @@ def predict_images(
     ``prompts`` are the texts around them. With ``budget`` the method runs with the switch that keeps most of its gain
     at no more than so many plain forwards per image. ``state`` is a file that carries the adaptation from one run to
     the next. ``resume`` continues an interrupted run; ``overwrite`` replaces an existing ``out``. Without ``out``, JSON
-    lines go to standard output. ``watch`` is "on", "report" or "off" (``lmr.watch``). ``model`` and the five
+    lines go to standard output. ``watch`` is "on", "report" or "off" (``lmr.Watched``). ``model`` and the five
     arguments before ``watch`` are those of ``lmr.load``. Arguments that do not fit together raise LmrError before any
     file is changed; an image that cannot be read gets a line with an error.
     """

@@ -41,7 +41,7 @@ from lmr.data.sets.dataset import CLEAN
 from lmr.models import load
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.models.catalog import DEFAULT_MODEL
-from lmr.watch.watch_settings import read_watch
+from lmr.watch.settings import read_watch
 
 DOMAINS = (*CORRUPTIONS, *EXTRA, CLEAN)
 OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order uses

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
-from lmr.watch.watch_settings import read_watch
+from lmr.watch.settings import read_watch
 
 ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.xz"
 METRICS = (

@@ -36,7 +36,7 @@ from lmr.core.method import Method
 from lmr.core.registry import create, load_method_file
 from lmr.data.streams import Batch, Stream, make_stream
 from lmr.version import __version__
-from lmr.watch.watch_settings import read_watch
+from lmr.watch.settings import read_watch
 from lmr.watch.watched import Watched
 
 SAVE_SECONDS = 15.0  # between checkpoints
@@ -180,12 +180,12 @@ def _make_row(
 
 
 def _describe_watch(method: Method) -> dict[str, str | int]:
-    """The spec of the watch, the step of its first event, and how often it put the stream on each rung, in all."""
+    """The spec of the watch, the step of its first event, and how often it put the stream on each level, in all."""
     if not isinstance(method, Watched):
         return {}
     first: dict[str, str | int] = {} if method.first_event is None else {"first event": method.first_event}
-    rungs = {f"to {rung}": count for rung, count in method.count_events().items()}
-    return {"spec": method.settings.spec} | first | rungs
+    levels = {f"to {level}": count for level, count in method.count_events().items()}
+    return {"spec": method.settings.spec} | first | levels
 
 
 def _describe_file(contender: Contender) -> dict[str, str]:

@@ -16,7 +16,7 @@ from lmr.service.engine.status import Overview, ServiceEvent
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-_ROLLBACKS = ("rolled back", "reset", "quarantined")  # the rungs that undo adaptation
+_ROLLBACKS = ("rolled back", "reset", "quarantined")  # the health levels that undo adaptation
 
 
 class ServiceMetrics:
@@ -36,8 +36,8 @@ class ServiceMetrics:
         self._batch_seconds = Histogram("lmr_batch_seconds", "Computation of a batch.", buckets=_SECONDS, registry=kept)
         self._commit_seconds = Histogram("lmr_commit_seconds", "Commit of a batch.", buckets=_SECONDS, registry=kept)
         self._rollbacks = Counter(
-            "lmr_rollbacks", "Times that the watch or an operator undid adaptation, by rung and reason.",
-            ["rung", "reason"], registry=kept,
+            "lmr_rollbacks", "Times that the watch or an operator undid adaptation, by health level and reason.",
+            ["health", "reason"], registry=kept,
         )  # fmt: skip
         self.registry.register(_OverviewCollector(look))
         ProcessCollector(registry=self.registry)

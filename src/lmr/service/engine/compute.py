@@ -77,7 +77,7 @@ class Compute:
         """Adapt, and return answers; every row occurs once."""
         if not inputs:
             return []
-        resting = {row for row, _ in inputs if self._watched and not self._watched.watches[row].ladder.rung.adapts}
+        resting = {row for row, _ in inputs if self._watched and not self._watched.watches[row].health.level.adapts}
         result = self.method.step(*_join(inputs))
         info = result.info
         answers = []
@@ -151,9 +151,9 @@ class Compute:
         if self._watched is None:
             return Condition(UNWATCHED, True, {}, (), predicted)
         watch = self._watched.watches[row]
-        rung = watch.ladder.rung
+        level = watch.health.level
         snapshots = tuple(one.step for one in watch.snapshots)
-        return Condition(str(rung), rung.adapts, dict(vars(self._watched.signals(row))), snapshots, predicted)
+        return Condition(str(level), level.adapts, dict(vars(self._watched.signals(row))), snapshots, predicted)
 
 
 def _join(inputs: Inputs) -> tuple[Tensor, list[int]]:

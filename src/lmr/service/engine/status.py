@@ -24,7 +24,7 @@ class StreamStatus:
     stream: str
     seq: int  # adapting requests so far
     images: int  # in them
-    health: str  # a rung of the watch, or "unwatched"
+    health: str  # a health level of the watch, or "unwatched"
     adapts: bool
     resident: bool  # True if its state is in memory; the others are in the store
     waiting: int  # queued requests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lmr.watch.snapshots import Snapshot, add_snapshot, find_snapshot
+from lmr.watch.stream_watch import Snapshot, add_snapshot, find_snapshot
 
 
 def make(step: int, size: int = 10) -> Snapshot:

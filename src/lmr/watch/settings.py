@@ -1,4 +1,4 @@
-"""What a watch does and when it acts: numbers that are checked once, with a spec string that rows and states keep."""
+"""The settings of a watch: checked once, with a spec string that rows keep."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from lmr.core.errors import LmrError
 from lmr.core.spec import convert, format_spec, parse_spec, suggest
 
 Mode = Literal["on", "report"]
-MODES = ("on", "report", "off")  # what the command line offers
-EARLIER_NAMES = {"canary_spread": "spread"}  # of thresholds, in the rows of finished runs
+MODES = ("on", "report", "off")  # the choices of the command line
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a signal of a watch is an alarm, and how long each rung of its ladder lasts.
+    """The limits at which a signal of a watch is an alarm, and the duration of each health level.
 
-    The numbers were chosen on drawings, between what healthy streams and collapses reached there; docs/watch.md has
-    both, the commands, and what other streams said.
+    The numbers were chosen on drawings, between the values of healthy streams and those of collapses; docs/watch.md has
+    both, the commands, and the results on other streams.
 
     Examples:
         >>> import lmr
@@ -39,8 +38,8 @@ class Thresholds:
     drift: float = 0.25  # distance of the norms from their start, relative to its length, above this in 1,000 steps
     memory: int = 64  # compared images over which the averages forget
     least: int = 32  # compared images before averages are judged
-    confirm: int = 256  # images compared under suspicion before anything is done: four times the memory
-    quiet: int = 64  # steps without alarm that end a suspicion, and that a snapshot needs behind it
+    confirm: int = 256  # images compared under suspicion before an action: four times the memory
+    quiet: int = 64  # steps without alarm that end a suspicion, and that precede a snapshot
     rest: int = 64  # steps answered without adapting after a rollback
     rollbacks: int = 3  # in ``window`` steps; the next one is a quarantine
     window: int = 1000
@@ -48,49 +47,54 @@ class Thresholds:
     def __post_init__(self) -> None:
         _convert_fields(self)
         for item in dataclasses.fields(self):
-            least = 1 if item.name in _COUNTS else 0
-            if not least <= getattr(self, item.name) < math.inf:
+            value, least = getattr(self, item.name), 1 if isinstance(item.default, int) else 0
+            if not least <= value < math.inf:
                 raise LmrError(
-                    f"Expected the threshold {item.name!r} of a watch to be at least {least} and finite, got "
-                    f"{getattr(self, item.name)!r}."
+                    f"Expected the threshold {item.name!r} of a watch to be at least {least} and finite, got {value!r}."
                 )
-
-
-_COUNTS = ("not_finite", "memory", "least", "confirm", "quiet", "rest", "rollbacks", "window")
 
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """The arguments of ``lmr.watch``; see there."""
+    """The settings of ``Watched``.
+
+    In the mode "report" the watch reports and never changes a state, not even with ``reset_every``. ``reset_every``
+    with ``signals=False`` is the simplest guard. Canaries are images of a stream that are kept to check it with,
+    snapshots are states to return to.
+
+    Examples:
+        >>> import lmr
+        >>> lmr.WatchSettings(mode="report", every=8).label
+        'watched (mode=report, every=8)'
+    """
 
     mode: Mode = "on"
-    every: int | None = None
-    signals: bool = True
-    reset_every: int = 0
-    canaries: int = 32
-    canary_mb: float = 256.0
-    snapshots: int = 4
-    snapshot_mb: float = 256.0
+    every: int | None = None  # one image in this many is compared while nothing is suspected; None: by the step's cost
+    signals: bool = True  # False: nothing is compared
+    reset_every: int = 0  # steps of a stream that is not paused after which it is reset; 0: never
+    canaries: int = 32  # of each stream, at most
+    canary_mb: float = 256.0  # megabytes of the canaries of all streams together, at most
+    snapshots: int = 4  # of each stream, at most
+    snapshot_mb: float = 256.0  # megabytes of the snapshots of each stream, at most
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     def __post_init__(self) -> None:
         if not isinstance(self.thresholds, Thresholds):
-            raise LmrError(f"Expected lmr.watch.watch_settings.Thresholds, got {self.thresholds!r}.")
+            raise LmrError(f"Expected lmr.Thresholds(...) for the thresholds of a watch, got {self.thresholds!r}.")
         _convert_fields(self)
-        lowest = {"every": 1, "reset_every": 0, "canaries": 0, "canary_mb": 0, "snapshots": 0, "snapshot_mb": 0}
-        for key, low in lowest.items():
-            value = getattr(self, key)
+        for key in ("every", "reset_every", "canaries", "canary_mb", "snapshots", "snapshot_mb"):
+            value, low = getattr(self, key), 1 if key == "every" else 0
             if value is not None and not low <= value < math.inf:
-                raise LmrError(f"Expected {key!r} of a watch of at least {low}, got {getattr(self, key)!r}.")
+                raise LmrError(f"Expected {key!r} of a watch of at least {low}, got {value!r}.")
 
     @property
     def spec(self) -> str:
-        """The canonical string: every argument and every threshold with its value."""
+        """The canonical string: every setting and every threshold with its value."""
         return format_spec("watch", self._list_values())
 
     @property
     def label(self) -> str:
-        """What tables add to the name of a method: "watched", and what is not as usual."""
+        """The suffix of a method's name in tables: "watched", with the settings that are not the defaults."""
         usual = WatchSettings()._list_values()
         changes = [f"{key}={value}" for key, value in self._list_values().items() if value != usual[key]]
         return f"watched ({', '.join(changes)})" if changes else "watched"
@@ -101,13 +105,12 @@ class WatchSettings:
 
 
 def read_watch(text: str) -> WatchSettings | None:
-    """The settings that a word or a spec such as ``watch(every=8, drift=0.1)`` stands for; None for "off"."""
+    """Return the settings of "on", "report", or a spec such as ``watch(every=8, drift=0.1)``; None for "off"."""
     if text == "off":
         return None
     if text in MODES:
         return WatchSettings(mode=convert(text, Mode, "the mode of a watch"))
-    name, given = parse_spec(text)
-    values = {EARLIER_NAMES.get(key, key): value for key, value in given.items()}
+    name, values = parse_spec(text)
     own, limits = (
         {item.name for item in dataclasses.fields(kind)} - {"thresholds"} for kind in (WatchSettings, Thresholds)
     )
@@ -120,8 +123,8 @@ def read_watch(text: str) -> WatchSettings | None:
     return WatchSettings(thresholds=thresholds, **{key: value for key, value in values.items() if key in own})
 
 
-def _convert_fields(made: Any) -> None:
+def _convert_fields(settings: Any) -> None:
     """Give every field its declared type, or raise an LmrError."""
-    for key, hint in get_type_hints(type(made)).items():
+    for key, hint in get_type_hints(type(settings)).items():
         if hint is not Thresholds:
-            object.__setattr__(made, key, convert(getattr(made, key), hint, f"{key!r} of a watch"))
+            object.__setattr__(settings, key, convert(getattr(settings, key), hint, f"{key!r} of a watch"))

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 import lmr
 import small_world
 from few_views import create
-from lmr.watch.ladder import Rung
-from lmr.watch.watch_pace import WatchPace, count_step, find_pace
-from lmr.watch.watch_settings import Thresholds, WatchSettings
+from lmr.watch import pace as module
+from lmr.watch.health import Level
+from lmr.watch.pace import Pace, find_pace, measure_step
+from lmr.watch.settings import Thresholds, WatchSettings
 
 NEVER = Thresholds(concentration=0, entropy=0, canary_agreement=0, canary_fall=9, drift=1e9)
 
@@ -21,9 +22,9 @@ NEVER = Thresholds(concentration=0, entropy=0, canary_agreement=0, canary_fall=9
 class CountingTower(nn.Module):
     """Vectors [B, 6] to features [B, 6]; counts the images it sees."""
 
-    def __init__(self, depth: int = 1) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6)) for _ in range(depth)))
+        self.blocks = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6))
         self.seen = 0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -31,28 +32,25 @@ class CountingTower(nn.Module):
         return self.blocks(x)
 
 
-def make_clip(depth: int = 1) -> tuple[CountingTower, lmr.ZeroShot]:
+def make_clip() -> tuple[CountingTower, lmr.ZeroShot]:
     torch.manual_seed(1)
-    tower = CountingTower(depth)
+    tower = CountingTower()
     return tower, lmr.ZeroShot(tower, torch.randn(40, 6), logit_scale=100.0)
 
 
 @pytest.mark.parametrize(
     ("spec", "step", "pace"),
     [
-        ("lmr", 3.0, WatchPace(16, 20)),
-        ("tent", 2.0, WatchPace(16, 58)),
-        ("lmr(emit='before')", 2.0, WatchPace(16, 58)),
-        ("lmr(share=0.25)", 1.5, WatchPace(22, 69)),
-        ("zeroshot", 1.0, WatchPace(32, 115)),
-        ("lmr(blocks=3)", 1 + 2 * 2 / 11, WatchPace(24, 78)),
-        ("lmr(blocks=1)", 1.0, WatchPace(32, 115)),
-        ("lmr(blocks=12)", 3.0, WatchPace(16, 20)),
+        ("lmr", 3.0, Pace(16, 20)),
+        ("tent", 2.0, Pace(16, 58)),
+        ("lmr(emit='before')", 2.0, Pace(16, 58)),
+        ("lmr(share=0.25)", 1.5, Pace(22, 69)),
+        ("zeroshot", 1.0, Pace(32, 115)),
     ],
 )
-def test_pace_follows_from_the_cost_of_a_step(spec: str, step: float, pace: WatchPace) -> None:
-    method = lmr.create(spec, make_clip(12)[1])
-    assert count_step(method) == pytest.approx(step)
+def test_pace_follows_from_the_cost_of_a_step(spec: str, step: float, pace: Pace) -> None:
+    method = lmr.create(spec, make_clip()[1])
+    assert measure_step(method) == pytest.approx(step)
     assert find_pace(method) == pace
 
 
@@ -67,22 +65,19 @@ def test_watch_costs_at_most_a_25th_of_a_step_of_every_method(name: str) -> None
         seen += len(inputs[0])
 
     method = create(name, clip)
-    pace, step = find_pace(method), count_step(method)
+    pace, step = find_pace(method), measure_step(method)
     method.step(small_world.make_images(0))
     clip.encoder.register_forward_pre_hook(count)
     method.predict(small_world.make_images(1))
     canary = seen / 8
-    assert canary <= (step if method.restarts or method.takes_views else 1.0)
+    assert canary <= (step if method.memory_span != "stream" or method.takes_views else 1.0)
     assert pace.every >= 16
     assert 1 / pace.every + canary / pace.spacing <= 0.04 * step
 
 
-def test_method_that_does_not_count_its_passes_is_taken_to_need_one() -> None:
-    class Uncounted(lmr.find_method("tent")):  # type: ignore[misc]
-        def count_passes(self, learning: float = 1.0) -> None:
-            return None
-
-    assert find_pace(Uncounted(make_clip()[1])) == WatchPace(32, 115)
+def test_method_whose_passes_cannot_be_counted_is_assumed_to_need_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "count_passes", lambda method: None)
+    assert find_pace(lmr.create("tent", make_clip()[1])) == Pace(32, 115)
 
 
 @pytest.mark.parametrize("size", [1, 8, 64])
@@ -93,7 +88,7 @@ def test_counted_passes_are_within_4_percent(spec: str, size: int) -> None:
     for watch in (False, True):
         tower, clip = make_clip()
         plain = lmr.create(spec, clip)
-        cost = count_step(plain)
+        cost = measure_step(plain)
         method = lmr.Watched(plain, WatchSettings(canaries=8, thresholds=NEVER)) if watch else plain
         images = torch.randn(64 * 8, 6).split(size)
         for part in images:
@@ -110,6 +105,6 @@ def test_counted_passes_are_within_4_percent(spec: str, size: int) -> None:
             method.step(images[k % len(images)])
         counts.append(tower.seen)
         if isinstance(method, lmr.Watched):
-            assert method.health == [Rung.OK]
+            assert method.health == [Level.OK]
             assert method.watches[0].canaries.history
     assert 0 < counts[1] - counts[0] <= 0.04 * cost * steps * size + 1  # the first image is compared
