@@ -13,7 +13,7 @@ from types import TracebackType
 import httpx
 
 from lmr.core.errors import LmrError
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client
 from lmr.service.network import find_free_port
 
 START_SECONDS = 300.0

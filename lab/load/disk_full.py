@@ -16,8 +16,8 @@ from lab.load.load_bench import LoadBench
 from lab.load.load_images import draw_image
 from lab.load.load_models import find_pocket
 from lab.load.load_result import LoadResult, judge
-from lmr.service.client.client_errors import ServiceError
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client
+from lmr.service.client.errors import ServiceError
 
 DISK_MB = 64
 STREAM = "load-00000"

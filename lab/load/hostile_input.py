@@ -13,8 +13,8 @@ from lab.load.load_bench import LoadBench
 from lab.load.load_images import draw_image, draw_pixels, encode_pixels, make_bomb
 from lab.load.load_models import find_pocket
 from lab.load.load_result import LoadResult, judge
-from lmr.service.client.client_errors import ServiceError
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client
+from lmr.service.client.errors import ServiceError
 
 STREAM = "load-00000"
 MOST_GROWTH_MB = 200.0  # of memory; a bomb that is unpacked takes gigabytes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab.load.child_service import ChildService
 from lab.load.load_models import LoadModel
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client
 
 
 @dataclass(frozen=True)

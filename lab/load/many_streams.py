@@ -13,8 +13,7 @@ from lab.load.load_models import find_pocket, make_method, name_streams
 from lab.load.load_result import LoadResult, judge
 from lab.load.senders import Send, run_senders
 from lmr.core.batch import Prediction
-from lmr.service.client.service_answer import ServiceAnswer
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client, ServiceAnswer
 
 ROUNDS, EACH, THREADS = 3, 2, 16
 FLAT = 1.10

@@ -12,9 +12,8 @@ from lab.load.load_images import draw_image
 from lab.load.load_models import find_pocket, name_streams
 from lab.load.load_result import LoadResult, judge
 from lab.load.senders import Send, Tolls, run_senders
-from lmr.service.client.client_errors import ServiceError
-from lmr.service.client.service_answer import ServiceAnswer
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.errors import ServiceError
 
 EACH, STREAMS, TIMES = 8, 64, 4
 SATURATING = 16  # threads that saturate the service

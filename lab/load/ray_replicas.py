@@ -17,8 +17,7 @@ from lab.load.load_result import LoadResult, judge
 from lab.load.senders import Tolls, find_percentile, run_senders
 from lab.load.steady_cameras import SteadyCameras
 from lmr.core.errors import LmrError
-from lmr.service.client.service_answer import ServiceAnswer
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client, ServiceAnswer
 
 KILLS = 20
 REPLICAS = 2  # and one more in the middle

@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lmr.service.client.client_errors import ServiceError
-from lmr.service.client.service_answer import ServiceAnswer
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.errors import ServiceError
 
 
 @dataclass

@@ -13,9 +13,8 @@ import torch
 from lab.load.load_images import draw_image, draw_pixels
 from lab.load.load_models import LoadModel, make_method, name_streams
 from lmr.core.state import decode_state
-from lmr.service.client.client_errors import ServiceError
-from lmr.service.client.service_answer import ServiceAnswer
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.errors import ServiceError
 
 EACH = 2  # images of a request
 ANSWER_SECONDS = 60.0  # to wait for an answer after a fault

@@ -14,8 +14,7 @@ from lab.load.load_images import draw_image
 from lab.load.load_models import LoadModel, find_pocket, name_streams, write_random_vit
 from lab.load.load_result import LoadResult, judge
 from lab.load.senders import find_percentile, run_senders
-from lmr.service.client.service_answer import ServiceAnswer
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client, ServiceAnswer
 
 STREAMS, MOST = 16, 64  # streams that saturate the service; images of its largest batch
 VARIETY = 64  # different images

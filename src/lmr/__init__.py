@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from lmr.models.from_open_clip import from_open_clip
     from lmr.models.from_transformers import from_transformers, wrap_transformers
     from lmr.models.preprocessing import Preprocessing
-    from lmr.service.client.client_errors import ServiceError
-    from lmr.service.client.service_client import Client
+    from lmr.service.client.client import Client
+    from lmr.service.client.errors import ServiceError
     from lmr.watch.watch_method import watch
     from lmr.watch.watch_settings import Thresholds
     from lmr.watch.watched import Watched
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "Backbone": "lmr.models",
     "BimodalMethod": "lmr.core.bimodal",
-    "Client": "lmr.service.client.service_client",
+    "Client": "lmr.service.client.client",
     "Dataset": "lmr.data.sets.dataset",
     "EpisodicMethod": "lmr.core.views.view_method",
     "FrozenAnswer": "lmr.core.batch",
@@ -62,7 +62,7 @@ _PLACES = {
     "PromptMethod": "lmr.core.prompts.prompt_method",
     "Role": "lmr.core.traits",
     "Scores": "lmr.core.traits",
-    "ServiceError": "lmr.service.client.client_errors",
+    "ServiceError": "lmr.service.client.errors",
     "TextReader": "lmr.core.text",
     "TextSide": "lmr.core.text",
     "Thresholds": "lmr.watch.watch_settings",

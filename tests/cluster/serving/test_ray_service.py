@@ -21,7 +21,7 @@ from lmr.apps.serve import describe_states, plan_service
 from lmr.cluster.nodes import list_versions
 from lmr.cluster.serving.ray_service import VARIABLES, RayService, ReplicaCount, import_serve
 from lmr.cluster.serving.replica import ReplicaPlan
-from lmr.service.client.service_client import STREAM_HEADER
+from lmr.service.client.client import STREAM_HEADER
 from lmr.service.settings import ServiceSettings
 from ray_maker import make_cluster
 

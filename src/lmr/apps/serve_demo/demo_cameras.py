@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from lmr.apps.serve_demo.simulated_camera import SCRIPTS, CameraScript, SimulatedCamera
 from lmr.data.photographs import Photographs
-from lmr.service.client.client_errors import ServiceError
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client
+from lmr.service.client.errors import ServiceError
 
 PER_SECOND = 8.0  # requests of a camera, at most
 JOIN_SECONDS = 30.0

@@ -17,7 +17,7 @@ from lmr.cluster.serving.remote_store import RemoteStore
 from lmr.cluster.serving.replica import ReplicaPlan, StreamReplica
 from lmr.cluster.serving.store_actor import StoreActor, name_files
 from lmr.core.errors import LmrError
-from lmr.service.client.service_client import STREAM_HEADER
+from lmr.service.client.client import STREAM_HEADER
 from lmr.service.network import find_free_port, is_loopback
 
 APP = "lmr-serve"

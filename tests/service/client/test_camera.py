@@ -1,3 +1,5 @@
+"""The feed of a camera: frames in order, each applied once, also over breaks and kills; and its position file."""
+
 from __future__ import annotations
 
 import io
@@ -12,11 +14,16 @@ from PIL import Image
 
 import lmr
 from lmr.core.errors import LmrError
-from lmr.service.client import retry_rule
-from lmr.service.client.feeding import camera_feed, camera_sources
-from lmr.service.client.feeding.camera_feed import CameraFeed
-from lmr.service.client.feeding.camera_run import run_camera
-from lmr.service.client.feeding.camera_sources import CameraFrame, FolderSource, VideoSource
+from lmr.service.client import camera, connection, sources
+from lmr.service.client.camera import (
+    CameraFeed,
+    CameraOptions,
+    CameraPosition,
+    read_position,
+    run_camera,
+    write_position,
+)
+from lmr.service.client.sources import CameraFrame, FolderSource, Report, VideoSource
 from scripted_service import BREAK_AFTER, BREAK_BEFORE, ScriptedService, run_scripted_service
 from video_maker import paint, write_video
 
@@ -29,9 +36,9 @@ def service() -> Iterator[ScriptedService]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry_rule, "FIRST", 0.001)
-    monkeypatch.setattr(camera_sources, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(camera_feed, "LINGER_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "FIRST", 0.001)
+    monkeypatch.setattr(sources, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(camera, "LINGER_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -49,8 +56,16 @@ def list_applied(service: ScriptedService) -> list[list[int]]:
     return [read_numbers(images) for images in service.steps.get("cam", [])]
 
 
+def feed_folder(
+    folder: Path, client: lmr.Client, options: CameraOptions, report: Report = print, idle: float = 0.0
+) -> CameraFeed:
+    return CameraFeed(FolderSource(folder, 1, idle, print), client, "cam", options, report=report)
+
+
 def test_frames_arrive_in_order_in_batches(service: ScriptedService, video: Path, tmp_path: Path) -> None:
-    summary = run_camera(str(video), service.url, "cam", batch=4, lossless=True, out=str(tmp_path / "out.jsonl"))
+    summary = run_camera(
+        str(video), service.url, "cam", CameraOptions(batch=4, lossless=True, out=str(tmp_path / "out.jsonl"))
+    )
     assert list_applied(service) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert (summary.frames, summary.requests, summary.refused) == (10, 3, 0)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
@@ -61,7 +76,7 @@ def test_frames_arrive_in_order_in_batches(service: ScriptedService, video: Path
 @pytest.mark.parametrize("trouble", [BREAK_BEFORE, BREAK_AFTER, 503, 504])
 def test_trouble_on_the_way_changes_nothing(service: ScriptedService, video: Path, trouble: Any) -> None:
     service.script = [trouble, None, trouble, trouble]
-    run_camera(str(video), service.url, "cam", batch=4, lossless=True)
+    run_camera(str(video), service.url, "cam", CameraOptions(batch=4, lossless=True))
     assert list_applied(service) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
@@ -79,7 +94,7 @@ def test_a_feeder_that_is_killed_at_any_moment_goes_on(
     source: Callable[[], Any] = (
         (lambda: VideoSource(video, 1, print)) if kind == "video" else (lambda: FolderSource(folder, 1, 0.0, print))
     )
-    left, sends, writes = moment, lmr.Client.step, camera_feed.write_position
+    left, sends, writes = moment, lmr.Client.step, camera.write_position
 
     def count(do: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*given: Any, **named: Any) -> Any:
@@ -98,11 +113,11 @@ def test_a_feeder_that_is_killed_at_any_moment_goes_on(
     with lmr.Client(service.url) as client:
         with monkeypatch.context() as patch:
             patch.setattr(lmr.Client, "step", count(sends))
-            patch.setattr(camera_feed, "write_position", count(writes))
-            feed = CameraFeed(source(), client, "cam", batch=4, lossless=True, position=path)
+            patch.setattr(camera, "write_position", count(writes))
+            feed = CameraFeed(source(), client, "cam", CameraOptions(batch=4, lossless=True, position=str(path)))
             with pytest.raises(SystemExit):
                 feed.run()
-        summary = CameraFeed(source(), client, "cam", batch=4, lossless=True, position=path).run()
+        summary = CameraFeed(source(), client, "cam", CameraOptions(batch=4, lossless=True, position=str(path))).run()
     assert list_applied(service) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert summary.repeated <= 1
 
@@ -116,11 +131,13 @@ def test_a_partial_batch_is_sent_again_as_it_was(service: ScriptedService, tmp_p
         Image.fromarray(frames[number]).save(folder / f"{number}.png")
     service.script = [BREAK_AFTER]
     with lmr.Client(service.url, patience=0) as client, pytest.raises(lmr.ServiceError):
-        CameraFeed(FolderSource(folder, 1, 0.0, print), client, "cam", batch=4, position=path).run()
+        feed_folder(folder, client, CameraOptions(batch=4, position=str(path))).run()
     for number in range(2, 6):
         Image.fromarray(frames[number]).save(folder / f"{number}.png")
     with lmr.Client(service.url) as client:
-        summary = CameraFeed(FolderSource(folder, 1, 0.0, print), client, "cam", batch=4, position=path).run()
+        summary = CameraFeed(
+            FolderSource(folder, 1, 0.0, print), client, "cam", CameraOptions(batch=4, position=str(path))
+        ).run()
     assert list_applied(service) == [[0, 1], [2, 3, 4, 5]]
     assert (summary.repeated, summary.frames) == (1, 6)
 
@@ -132,26 +149,32 @@ def test_pending_files_that_are_gone_are_told_and_not_sent_in_parts(service: Scr
         Image.fromarray(frame).save(folder / f"{number}.png")
     service.script = [BREAK_AFTER]
     with lmr.Client(service.url, patience=0) as client, pytest.raises(lmr.ServiceError):
-        CameraFeed(FolderSource(folder, 1, 0.0, print), client, "cam", batch=2, position=path).run()
+        feed_folder(folder, client, CameraOptions(batch=2, position=str(path))).run()
     (folder / "1.png").unlink()
     with lmr.Client(service.url) as client:
-        feed = CameraFeed(FolderSource(folder, 1, 0.0, print), client, "cam", batch=2, position=path, say=words.append)
+        feed = CameraFeed(
+            FolderSource(folder, 1, 0.0, print),
+            client,
+            "cam",
+            CameraOptions(batch=2, position=str(path)),
+            report=words.append,
+        )
         feed.run()
     assert list_applied(service) == [[0, 1], [2]]
-    assert "no longer all there" in words[0]
+    assert "are missing now" in words[0]
 
 
 def test_an_incomplete_batch_of_a_folder_does_not_wait_for_ever(service: ScriptedService, tmp_path: Path) -> None:
     Image.fromarray(paint(1)[0]).save(tmp_path / "0.png")
     with lmr.Client(service.url) as client:
-        CameraFeed(FolderSource(tmp_path, 1, 0.5, print), client, "cam", batch=4).run(lambda: bool(service.steps))
+        feed_folder(tmp_path, client, CameraOptions(batch=4), idle=0.5).run(lambda: bool(service.steps))
     assert list_applied(service) == [[0]]
 
 
 def test_images_that_the_service_will_not_take_are_passed_over(service: ScriptedService, video: Path) -> None:
     words: list[str] = []
     service.script = [413]
-    summary = run_camera(str(video), service.url, "cam", batch=4, lossless=True, say=words.append)
+    summary = run_camera(str(video), service.url, "cam", CameraOptions(batch=4, lossless=True), report=words.append)
     assert list_applied(service) == [[4, 5, 6, 7], [8, 9]]
     assert (summary.frames, summary.refused) == (6, 4)
     assert "(frames 0 to 3)" in words[0]
@@ -175,7 +198,7 @@ def test_pace_is_kept_for_files(service: ScriptedService) -> None:
         now[0] += seconds
 
     with lmr.Client(service.url) as client:
-        CameraFeed(Source(), client, "cam", fps=2.0, clock=lambda: now[0], sleep=sleep).run()
+        CameraFeed(Source(), client, "cam", CameraOptions(fps=2.0), clock=lambda: now[0], sleep=sleep).run()
     assert sum(slept) == pytest.approx(1.5)
 
 
@@ -184,10 +207,12 @@ def test_two_feeders_do_not_share_a_position(service: ScriptedService, video: Pa
 
     def start_another(summary: object) -> None:
         with pytest.raises(LmrError, match="Another process uses the position file"):
-            run_camera(str(video), service.url, "cam", position=str(path))
+            run_camera(str(video), service.url, "cam", CameraOptions(position=str(path)))
 
     with lmr.Client(service.url) as client:
-        CameraFeed(VideoSource(video, 1, print), client, "cam", batch=10, position=path).run(progress=start_another)
+        CameraFeed(VideoSource(video, 1, print), client, "cam", CameraOptions(batch=10, position=str(path))).run(
+            progress=start_another
+        )
 
 
 def test_an_interrupt_says_how_to_go_on(
@@ -201,22 +226,55 @@ def test_an_interrupt_says_how_to_go_on(
         return step(*given, **named)
 
     monkeypatch.setattr(lmr.Client, "step", interrupt)
-    with pytest.raises(KeyboardInterrupt, match=r"after 4 frames in 1 requests.*Give the same command to go on"):
-        run_camera(str(video), service.url, "cam", batch=4, position=str(tmp_path / "position.json"))
+    with pytest.raises(KeyboardInterrupt, match=r"after 4 frames in 1 requests.*Give the same command to continue"):
+        run_camera(str(video), service.url, "cam", CameraOptions(batch=4, position=str(tmp_path / "position.json")))
 
 
 @pytest.mark.parametrize("wrong", [{"every": 0}, {"fps": 0.0}, {"idle": -1.0}, {"batch": 0}])
 def test_wrong_values_are_refused(service: ScriptedService, video: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(LmrError, match="Expected"):
-        run_camera(str(video), service.url, "cam", **wrong)
+        run_camera(str(video), service.url, "cam", CameraOptions(**wrong))
 
 
 def test_token_files(service: ScriptedService, video: Path, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
-    run_camera(str(video), service.url, "cam", every=9, token_file=str(token))
+    run_camera(str(video), service.url, "cam", CameraOptions(every=9, token_file=str(token)))
     assert {one.headers["Authorization"] for one in service.seen} == {"Bearer secret"}
     token.write_text(" \n")
     for path, words in ((token, "is empty"), (tmp_path / "missing", "Cannot read the token")):
         with pytest.raises(LmrError, match=words):
-            run_camera(str(video), service.url, "cam", token_file=str(path))
+            run_camera(str(video), service.url, "cam", CameraOptions(token_file=str(path)))
+
+
+def test_a_position_survives_in_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "position.json"
+    start = read_position(path, "video", "cam")
+    assert (start.last, start.pending, start.frames) == (None, (), 0)
+    sent = start.announce(["0", "1"])
+    write_position(path, sent)
+    assert read_position(path, "video", "cam") == sent
+    done = sent.finish(2)
+    write_position(path, done)
+    assert read_position(path, "video", "cam") == done
+    assert (done.last, done.pending, done.frames) == ("1", (), 2)
+
+
+def test_keys_follow_from_run_stream_and_places() -> None:
+    start = CameraPosition("video", "cam")
+    first = start.announce(["0", "1"])
+    assert first.key == start.announce(["0", "1"]).key
+    others = [start.announce(["0"]), start.announce(["1", "2"]), CameraPosition("video", "cam").announce(["0", "1"])]
+    others.append(CameraPosition("video", "other", start.run).announce(["0", "1"]))
+    assert len({first.key, *(one.key for one in others)}) == 5
+
+
+def test_positions_of_others_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "position.json"
+    write_position(path, CameraPosition("video", "cam"))
+    with pytest.raises(LmrError, match="is that of 'video' as stream 'cam', not of 'other' as 'cam'"):
+        read_position(path, "other", "cam")
+    for content in ("", "[]", "{}", '{"pending": 3}', "\x00"):
+        path.write_text(content)
+        with pytest.raises(LmrError, match="Cannot read the position"):
+            read_position(path, "video", "cam")

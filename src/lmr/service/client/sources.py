@@ -1,4 +1,4 @@
-"""Where a camera's frames come from. Each source gives frames in order, or None where there is none for now."""
+"""Sources of a camera's frames. Each yields frames in order, and None where there is none for now."""
 
 from __future__ import annotations
 
@@ -20,88 +20,87 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LOOK_SECONDS = 0.2  # between two looks at a folder or at an empty queue
-SETTLE_SECONDS = 10.0  # a file that did not change for so long and cannot be read is left out
+POLL_SECONDS = 0.2  # between two reads of a folder or of an empty queue
+GROWTH_SECONDS = 10.0  # a file that did not change for this long and cannot be read is skipped
 WAITING_FRAMES = 64  # of a live camera; past it the oldest are dropped, because the newest matter
 RECONNECT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, eq=False)
 class CameraFrame:
-    """A frame and its place in the source, which names it: a number or a file name. ``image`` is a file or pixels."""
+    """A frame and its name in the source: a number or a file name. ``image`` is a file or pixels."""
 
-    place: str
+    name: str
     image: Path | NDArray[np.uint8]
 
 
 class CameraSource(Protocol):
-    """What the feeder needs of a source."""
+    """The interface of a source."""
 
     name: str  # for messages and the position file; no passwords
-    replays: bool  # whether frames can be read again, after a restart
+    replays: bool  # True if frames can be read again, after a restart
 
     def read(self, after: str | None, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
-        """The frames after a place."""
+        """Yield the frames after the one with this name."""
         ...
 
 
-Say = Callable[[str], object]
+Report = Callable[[str], object]  # gets messages for people
 
 
-def open_source(source: str, every: int, fps: float | None, idle: float | None, say: Say) -> CameraSource:
-    """The kind of source that a text names: an address, a video file or a folder."""
+def open_source(source: str, every: int, fps: float | None, idle: float | None, report: Report) -> CameraSource:
+    """Return the source that a text names: an address, a video file or a folder."""
     if is_live(source):
-        return LiveSource(source, every, fps, say)
+        return LiveSource(source, every, fps, report)
     if os.path.isdir(source):
-        return FolderSource(Path(source), every, idle, say)
+        return FolderSource(Path(source), every, idle, report)
     if os.path.isfile(source) and is_video(source):
-        return VideoSource(Path(source), every, say)
+        return VideoSource(Path(source), every, report)
     found = "it is neither" if os.path.exists(source) else "there is no such file or folder"
     raise LmrError(f"Expected a video file, a folder or an address such as rtsp://…, got {source!r}: {found}.")
 
 
 class VideoSource:
-    """A video file; places are numbers of frames."""
+    """A video file; its frames are named by their numbers."""
 
     replays = True
 
-    def __init__(self, path: Path, every: int, say: Say) -> None:
-        self.name, self._path, self._every, self._say = os.path.abspath(path), path, every, say
+    def __init__(self, path: Path, every: int, report: Report) -> None:
+        self.name, self._path, self._every, self._report = os.path.abspath(path), path, every, report
 
     def read(self, after: str | None, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
-        """The frames after a number; one that cannot be decoded is left out, and a damaged end is reported."""
+        """Yield the frames after a number; one that cannot be decoded is skipped, and a damaged end is reported."""
         first = 0 if after is None else int(after) + 1
         found = after is not None
         try:
             for frame in read_frames(self._path, self._every, lambda number: number >= first, is_stopped):
                 if frame.pixels is None:
-                    self._say(f"Frame {frame.number} cannot be decoded and is left out.")
+                    self._report(f"Frame {frame.number} cannot be decoded and is skipped.")
                 else:
                     yield CameraFrame(str(frame.number), frame.pixels)
                     found = True
         except UnreadableImage as error:
             if not found:
                 raise
-            self._say(str(error))
+            self._report(str(error))
 
 
 class FolderSource:
-    """A folder that images are written to; places are file names, in natural order.
+    """A folder that images are written to; frames are named by their files, in natural order.
 
     A file that is still being written is waited for, and those after it wait too, so that the order is kept. One that
-    appears with a name before the last one sent is left out. Ends after ``idle`` seconds without a new file, or never.
+    appears with a name before the last one sent is skipped. Ends after ``idle`` seconds without a new file, or never.
     """
 
     replays = True
 
-    def __init__(self, path: Path, every: int, idle: float | None, say: Say, settle: float = SETTLE_SECONDS) -> None:
-        self.name, self._path, self._every, self._idle, self._say = os.path.abspath(path), path, every, idle, say
-        self._settle = settle
+    def __init__(self, path: Path, every: int, idle: float | None, report: Report) -> None:
+        self.name, self._path, self._every, self._idle, self._report = os.path.abspath(path), path, every, idle, report
 
     def read(self, after: str | None, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
-        """Frames as they appear."""
+        """Yield frames as they appear."""
         known: set[str] | None = None  # names that were passed, or that were there before the start
-        number, news = 0 if after is None else 1, time.monotonic()
+        number, changed = 0 if after is None else 1, time.monotonic()
         while not is_stopped():
             names = self._list()
             fresh = names if after is None else [name for name in names if _order(name) > _order(after)]
@@ -117,17 +116,17 @@ class FolderSource:
                     yield CameraFrame(name, self._path / name)
                 if is_stopped():
                     return
-                after, news = name, time.monotonic()
+                after, changed = name, time.monotonic()
                 known.add(name)
                 number += 1
             else:
-                if self._idle is not None and time.monotonic() - news >= self._idle:
+                if self._idle is not None and time.monotonic() - changed >= self._idle:
                     return
             yield None
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _list(self) -> list[str]:
-        """The names of the images, in order."""
+        """Return the names of the images, in order."""
         names = [
             entry.name
             for entry in os.scandir(self._path)
@@ -137,41 +136,41 @@ class FolderSource:
 
     def _report_late(self, names: set[str], after: str | None) -> None:
         for name in sorted(names, key=_order):
-            self._say(f"{name!r} came after {after!r} was sent, whose name is later; it is left out.")
+            self._report(f"{name!r} came after {after!r} was sent, whose name is later; it is skipped.")
 
     def _examine(self, name: str) -> Literal["whole", "growing", "broken"]:
-        """Whether a file can be read; one that cannot and has not changed for a while is given up."""
+        """Find out if a file can be read; one that cannot and has not changed for a while is broken."""
         path = self._path / name
         try:
             open_image(path)
             return "whole"
         except UnreadableImage as error:
             try:
-                if time.time() - path.stat().st_mtime < self._settle:
+                if time.time() - path.stat().st_mtime < GROWTH_SECONDS:
                     return "growing"
             except OSError:  # it was deleted
                 return "broken"
-            self._say(f"{error} It is left out.")
+            self._report(f"{error} It is skipped.")
             return "broken"
 
 
 class LiveSource:
-    """A network camera; places count the frames that were received, over all connections.
+    """A network camera; its frames are counted over all connections.
 
     A thread reads all the time, so that the camera is never kept waiting. Past WAITING_FRAMES the oldest are dropped.
-    ``fps`` takes at most so many frames a second of those that come.
+    ``fps`` is the most frames that are taken per second.
     """
 
     replays = False
 
-    def __init__(self, address: str, every: int, fps: float | None, say: Say) -> None:
-        self.name, self._address, self._every, self._say = hide_password(address), address, every, say
+    def __init__(self, address: str, every: int, fps: float | None, report: Report) -> None:
+        self.name, self._address, self._every, self._report = hide_password(address), address, every, report
         self._gap = 0.0 if fps is None else 1.0 / fps
         self._frames: queue.Queue[CameraFrame] = queue.Queue(WAITING_FRAMES)
         self.dropped = 0
 
     def read(self, after: str | None, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
-        """Frames as they come; reconnects when the connection ends. The first connection must succeed."""
+        """Yield frames as they come; reconnect when the connection ends. The first connection must succeed."""
         ended = threading.Event()
         problems: list[Exception] = []
 
@@ -183,7 +182,7 @@ class LiveSource:
         try:
             while not is_stopped():
                 try:
-                    yield self._frames.get(timeout=LOOK_SECONDS)
+                    yield self._frames.get(timeout=POLL_SECONDS)
                 except queue.Empty:
                     if problems:
                         raise problems[0] from None
@@ -209,7 +208,7 @@ class LiveSource:
                     problems.append(error)
                     return
             if not is_over():
-                self._say(f"The connection to {self.name} ended; trying again.")
+                self._report(f"The connection to {self.name} ended; trying again.")
                 time.sleep(RECONNECT_SECONDS)
 
     def _put(self, frame: CameraFrame) -> None:

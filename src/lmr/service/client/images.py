@@ -26,7 +26,7 @@ class ImageContent(NamedTuple):
 
 
 def read_image(image: AnyImage) -> ImageContent:
-    """A PIL image, a path, the bytes of a file, or a uint8 array [h, w, 3] (or [h, w], grey), as a file's content.
+    """Return the content of a file for a PIL image, a path, bytes, or a uint8 array [h, w, 3] (or [h, w], grey).
 
     Files of the types that the service decodes are sent as they are, others and pixels as PNG, which changes nothing.
     """
@@ -42,7 +42,7 @@ def read_image(image: AnyImage) -> ImageContent:
 
 
 def pack_images(parts: Sequence[ImageContent]) -> tuple[str, bytes]:
-    """The content type and the body for these images: the same images give the same bytes, in any process.
+    """Return the content type and the body for these images: the same images give the same bytes, in any process.
 
     The service compares bodies to tell a retry from another request under the same key, so the boundary between
     the parts is not left to chance.
@@ -58,7 +58,7 @@ def pack_images(parts: Sequence[ImageContent]) -> tuple[str, bytes]:
 
 
 def find_media_type(content: bytes) -> str | None:
-    """The type of a file from its first bytes; None if it is not one that the service decodes."""
+    """Return the type of a file from its first bytes; None if it is not one that the service decodes."""
     if content.startswith(b"\xff\xd8\xff"):
         return "image/jpeg"
     if content.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -100,7 +100,7 @@ def _check_pixels(image: Any) -> NDArray[np.uint8]:
 
 
 def _encode(image: Image.Image) -> ImageContent:
-    """As PNG, which loses nothing; quickly, because the network is usually not what is slow."""
+    """Encode as PNG, which loses nothing; quickly, because the network is usually not what is slow."""
     if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
         image = image.convert("RGB")
     file = io.BytesIO()

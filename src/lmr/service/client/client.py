@@ -1,35 +1,75 @@
-"""Client: the service from Python."""
+"""Client: the service from Python. Fields of answers that a newer service adds are ignored."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
 from lmr.core.errors import LmrError
-from lmr.service.client.connection import Connection
-from lmr.service.client.image_content import pack_images, read_image
-from lmr.service.client.retry_rule import RetryRule
-from lmr.service.client.service_answer import ServiceAnswer, make_record, read_answer, read_detail
+from lmr.service.client.connection import Connection, RetryRule
+from lmr.service.client.images import pack_images, read_image
 from lmr.service.engine.requests import StreamAction
-from lmr.service.engine.status import StreamDetail, StreamStatus
+from lmr.service.engine.status import ServiceEvent, StreamDetail, StreamStatus
 
 if TYPE_CHECKING:
-    from lmr.service.client.image_content import AnyImage
+    from lmr.service.client.images import AnyImage
 
-PAGE = 100  # streams asked for at a time
+PAGE = 100  # streams read at a time
 STREAM_HEADER = "X-Lmr-Stream"  # the stream of a request, for routers
 REPLAYED = "Idempotency-Replayed"  # the header of an answer that was kept from an earlier request
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class ImageResult:
+    """The answer to one image; ``error`` says why it could not be read, and then there is no label."""
+
+    label: str | None = None
+    probability: float | None = None
+    top: tuple[tuple[str, float], ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class ServiceAnswer:
+    """The answer to a request. ``seq`` counts the requests of the stream that may adapt.
+
+    ``replayed``: an earlier attempt with this key was answered, and this is that answer.
+    """
+
+    stream: str
+    seq: int
+    saved: bool
+    answers: tuple[ImageResult, ...]
+    adaptation: dict[str, Any]
+    timing: dict[str, float]
+    model: str = ""
+    spec: str = ""
+    replayed: bool = False
+
+    @property
+    def labels(self) -> list[str | None]:
+        """The label of each image; None for one that could not be read."""
+        return [one.label for one in self.answers]
+
+    @property
+    def label(self) -> str | None:
+        """The label of the first image, for requests of a single one."""
+        return self.answers[0].label if self.answers else None
 
 
 class Client:
     """A connection to a running ``lmr serve``; it may be used from several threads, and closed or used as a context.
 
-    ``step`` sends images of a stream and gives the answer. Each request carries a key of its own, so that it can be
+    ``step`` sends images of a stream and returns the answer. Each request carries a key of its own, so that it can be
     tried again safely: where the connection breaks or the service is busy or restarting, the client waits a little
     longer each time, as long as the service asks for, and up to ``patience`` seconds in all. A retry never adapts
     twice. ``timeout`` is for one attempt; ``on_wait`` gets a sentence before each wait but the first. Errors are kinds
@@ -51,7 +91,7 @@ class Client:
         *,
         timeout: float = 60.0,
         patience: float = 60.0,
-        on_wait: Callable[[str], object] = lambda words: None,
+        on_wait: Callable[[str], object] = lambda message: None,
     ) -> None:
         self._connection = Connection(url, token, timeout, RetryRule(patience, on_wait=on_wait))
 
@@ -84,7 +124,7 @@ class Client:
         key: str | None = None,
         timeout_ms: float | None = None,
     ) -> ServiceAnswer:
-        """Send one image, or a list of them as one step, and give the answer with the ``top`` classes of each.
+        """Send one image, or a list of them as one step, and return the answer with the ``top`` classes of each.
 
         An image is a PIL image, a path, the bytes of a file or a uint8 array [h, w, 3]. ``mode="answer"`` does not
         adapt. The request with the same ``key`` and images as an earlier one of the stream gets the earlier answer.
@@ -94,62 +134,55 @@ class Client:
         if not parts:
             raise LmrError("Expected at least one image, got an empty list.")
         kind, content = pack_images(parts)
-        return self.send_body(stream, kind, content, top=top, mode=mode, key=key, timeout_ms=timeout_ms)
+        return self.send_body(stream, kind, content, key, timeout_ms, top=top, mode=mode)
 
     def send_body(
         self,
         stream: str,
         kind: str,
         content: bytes,
-        *,
-        top: int = 5,
-        mode: str = "adapt",
         key: str | None = None,
         timeout_ms: float | None = None,
+        **params: Any,
     ) -> ServiceAnswer:
-        """As ``step``, with a body that is ready: its content type, such as image/jpeg, and its bytes."""
+        """Do the same as ``step`` with a body that is ready: its content type, such as image/jpeg, and its bytes.
+
+        ``params`` are those of the query, ``top`` and ``mode``.
+        """
         headers = {"Content-Type": kind, "Idempotency-Key": uuid.uuid4().hex if key is None else key}
         if timeout_ms is not None:
             headers["X-Timeout-Ms"] = f"{timeout_ms:.0f}"
-        params = {"top": top, "mode": mode}
         response = self._send("POST", stream, "/images", headers=headers, params=params, content=content)
-        try:
-            return read_answer(self._connection.read_json(response), replayed=REPLAYED in response.headers)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._connection.describe_nonsense(error) from error
+        return self._connection.parse(response, partial(_read_answer, replayed=REPLAYED in response.headers))
 
     def labels(self, stream: str, seq: int, labels: Sequence[str | None]) -> StreamStatus:
-        """Tell the true labels of the images of answer ``seq``, None where unknown; for monitoring alone."""
+        """Send the true labels of the images of answer ``seq``, None where unknown; for monitoring alone."""
         body = {"seq": seq, "labels": list(labels)}
-        return self._read_status(self._send("POST", stream, "/labels", json=body))
+        return self._connection.parse(self._send("POST", stream, "/labels", json=body), _read_status)
 
     # Streams.
 
     def streams(self) -> Iterator[StreamStatus]:
-        """All streams, ordered by name, asked for page by page."""
+        """Yield all streams, ordered by name, read page by page."""
         after = ""
         while True:
             response = self._connection.send("GET", "/v1/streams", params={"after": after, "limit": PAGE})
-            page = self._connection.read_json(response)["streams"]
-            yield from (make_record(StreamStatus, one) for one in page)
+            page = self._connection.parse(response, lambda content: list(map(_read_status, content["streams"])))
+            yield from page
             if len(page) < PAGE:
                 return
-            after = page[-1]["stream"]
+            after = page[-1].stream
 
     def stream(self, name: str) -> StreamDetail:
-        """One stream with its signals, history, class shares, snapshots, last answers and events."""
-        content = self._connection.read_json(self._send("GET", name))
-        try:
-            return read_detail(content)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._connection.describe_nonsense(error) from error
+        """Return one stream with its signals, history, class shares, snapshots, last answers and events."""
+        return self._connection.parse(self._send("GET", name), _read_detail)
 
     def reset(self, stream: str) -> StreamStatus:
-        """Forget what the stream has learnt."""
+        """Return the stream to the zero-shot model."""
         return self._act(stream, "reset")
 
     def rollback(self, stream: str) -> StreamStatus:
-        """Return to the newest snapshot, as the watch would."""
+        """Return the stream to its newest snapshot, as the watch would."""
         return self._act(stream, "rollback")
 
     def pause(self, stream: str) -> StreamStatus:
@@ -161,41 +194,43 @@ class Client:
         return self._act(stream, "resume")
 
     def undo(self, stream: str) -> StreamStatus:
-        """Take back the last rollback, reset or quarantine."""
+        """Undo the last rollback, reset or quarantine."""
         return self._act(stream, "undo")
 
     def delete(self, stream: str) -> None:
-        """Forget the stream itself."""
+        """Delete the stream."""
         self._send("DELETE", stream)
 
     def state(self, stream: str) -> bytes:
-        """The state of a stream: the file that ``method.save`` writes."""
+        """Return the state of a stream: the file that ``method.save`` writes."""
         return bytes(self._send("GET", stream, "/state").content)
 
     def load_state(self, stream: str, state: bytes | str | os.PathLike[str]) -> StreamStatus:
         """Give a stream the state in these bytes or in this file."""
         content = state if isinstance(state, bytes) else Path(state).read_bytes()
         headers = {"Content-Type": "application/octet-stream"}
-        return self._read_status(self._send("PUT", stream, "/state", headers=headers, content=content))
+        response = self._send("PUT", stream, "/state", headers=headers, content=content)
+        return self._connection.parse(response, _read_status)
 
     # The service.
 
     def model(self) -> dict[str, Any]:
-        """What is served: the model, its classes, the method's spec and the limits."""
-        content: dict[str, Any] = self._connection.read_json(self._connection.send("GET", "/v1/model"))
-        return content
+        """Return what is served: the model, its classes, the method's spec and the limits."""
+        response = self._connection.send("GET", "/v1/model")
+        return self._connection.parse(response, lambda content: dict(content.items()))
 
     def readiness(self) -> str:
-        """One of ready, degraded (it answers without adapting), loading, draining, unreachable. Does not wait."""
-        return self._connection.ask_readiness()
+        """Return ready, degraded (it answers without adapting), loading, draining or unreachable, without waiting."""
+        return self._connection.read_status()
 
     def is_ready(self) -> bool:
-        """Whether the service takes requests now and can save what they teach."""
+        """Return True if the service takes requests now and can save the adapted states."""
         return self.readiness() == "ready"
 
     def _act(self, stream: str, action: StreamAction) -> StreamStatus:
-        """An operator's action; a second rollback would go further back, so it is sent again only if it was refused."""
-        return self._read_status(self._send("POST", stream, f":{action}", repeatable=False))
+        """Send an operator's action; again only if it was refused, as a second rollback would go further back."""
+        response = self._send("POST", stream, f":{action}", repeatable=False)
+        return self._connection.parse(response, _read_status)
 
     def _send(self, method: str, stream: str, rest: str = "", **values: Any) -> Any:
         """Send a request about a stream, with a header by which a cluster finds the replica that serves the stream."""
@@ -205,15 +240,39 @@ class Client:
         headers = {**values.pop("headers", {}), STREAM_HEADER: name}
         return self._connection.send(method, f"/v1/streams/{name}{rest}", headers=headers, **values)
 
-    def _read_status(self, response: Any) -> StreamStatus:
-        try:
-            return make_record(StreamStatus, self._connection.read_json(response))
-        except (TypeError, AttributeError) as error:
-            raise self._connection.describe_nonsense(error) from error
+
+def _read_answer(content: Mapping[str, Any], replayed: bool) -> ServiceAnswer:
+    answers = [
+        ImageResult(
+            one.get("label"),
+            one.get("probability"),
+            tuple((str(label), float(share)) for label, share in one.get("top") or ()),
+            one.get("error"),
+        )
+        for one in content["answers"]
+    ]
+    return _make_record(ServiceAnswer, {**content, "answers": tuple(answers), "replayed": replayed})
+
+
+def _read_status(content: Mapping[str, Any]) -> StreamStatus:
+    return _make_record(StreamStatus, content)
+
+
+def _read_detail(content: Mapping[str, Any]) -> StreamDetail:
+    status = _read_status(content["status"])
+    events = [_make_record(ServiceEvent, event) for event in content["events"]]
+    shares = [(str(label), float(share)) for label, share in content["shares"]]
+    return _make_record(StreamDetail, {**content, "status": status, "events": events, "shares": shares})
+
+
+def _make_record(kind: type[Record], content: Mapping[str, Any]) -> Record:
+    """Return a dataclass with the fields of a body that it knows."""
+    known = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{key: value for key, value in content.items() if key in known})
 
 
 def _list_images(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:
-    """One image, or several; a path and the bytes of a file are sequences too, but one image."""
+    """Return one or several images as a list; a path and the bytes of a file are sequences too, but one image."""
     if isinstance(images, Sequence) and not isinstance(images, str | bytes | bytearray | memoryview):
         return list(images)
     return [cast("AnyImage", images)]

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and the service, each a kind of LmrError."""
+"""Errors of the client, each a kind of LmrError."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from lmr.core.errors import LmrError
 
 
 class ServiceError(LmrError):
-    """The service could not be reached, or did not do what it was asked.
+    """The service could not be reached, or refused a request.
 
-    ``status`` is its HTTP code, if it gave one, and ``code`` its word for the reason, such as "queue_full".
+    ``status`` is the HTTP status, if there was one, and ``code`` the code of the reason, such as "queue_full".
 
     Examples:
         >>> import lmr
@@ -34,7 +34,7 @@ class ServiceBusy(ServiceError):
 
 
 class TokenRefused(ServiceError):
-    """The service wants a token, and this is not it (401)."""
+    """The token is missing or wrong (401)."""
 
 
 class StreamNotFound(ServiceError):

@@ -10,8 +10,8 @@ import pytest
 import lmr
 from closed_port import hold_closed_port
 from lmr.core.errors import LmrError
-from lmr.service.client import retry_rule
-from lmr.service.client.client_errors import ServiceBusy, ServiceUnreachable, StreamNotFound, TokenRefused
+from lmr.service.client import connection
+from lmr.service.client.errors import ServiceBusy, ServiceUnreachable, StreamNotFound, TokenRefused
 from scripted_service import BREAK_AFTER, BREAK_BEFORE, ScriptedService, run_scripted_service
 
 IMAGE = np.zeros((4, 4, 3), np.uint8)
@@ -32,7 +32,7 @@ def service() -> Iterator[ScriptedService]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry_rule, "FIRST", 0.001)
+    monkeypatch.setattr(connection, "FIRST", 0.001)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_retry_after_is_honoured(service: ScriptedService, monkeypatch: pytest.M
     slept: list[float] = []
     service.script = [(429, {"Retry-After": "3"})]
     with lmr.Client(service.url) as client:
-        rule = retry_rule.RetryRule(60.0, sleep=slept.append)
+        rule = connection.RetryRule(60.0, sleep=slept.append)
         monkeypatch.setattr(client._connection, "rule", rule)
         client.step("a", IMAGE)
     assert len(slept) == 1
@@ -127,7 +127,7 @@ def test_patience_ends(service: ScriptedService, monkeypatch: pytest.MonkeyPatch
         now[0] += seconds
 
     with lmr.Client(service.url) as client:
-        rule = retry_rule.RetryRule(0.05, lambda: now[0], sleep)
+        rule = connection.RetryRule(0.05, lambda: now[0], sleep)
         monkeypatch.setattr(client._connection, "rule", rule)
         with pytest.raises(ServiceBusy, match="refused for now"):
             client.step("a", IMAGE)
@@ -202,7 +202,7 @@ def test_labels_are_told(service: ScriptedService, client: lmr.Client) -> None:
 def test_streams_are_listed_page_by_page(
     service: ScriptedService, client: lmr.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmr.service.client.service_client.PAGE", 2)
+    monkeypatch.setattr("lmr.service.client.client.PAGE", 2)
     pages = iter([["a", "b"], ["c"]])
 
     def turn() -> Iterator[str]:

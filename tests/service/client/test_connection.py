@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmr.service.client.retry_rule import FIRST, LONGEST, RetryRule, read_retry_after
+from lmr.service.client.connection import FIRST, LONGEST, RetryRule, read_retry_after
 
 
 class Hours:
@@ -42,9 +42,9 @@ def test_half_of_a_wait_is_random() -> None:
 def test_the_service_is_given_the_time_it_asks_for() -> None:
     hours = Hours()
     rule = make_rule(hours, 60, draw=0.5)
-    assert rule.wait(0, 0.0, "busy", asked=7.0)
+    assert rule.wait(0, 0.0, "busy", requested=7.0)
     assert 7.0 <= hours.slept[0] <= 7.0 + FIRST
-    assert not rule.wait(1, 0.0, "busy", asked=100.0), "longer than the patience that is left"
+    assert not rule.wait(1, 0.0, "busy", requested=100.0), "longer than the patience that is left"
     assert len(hours.slept) == 1
 
 

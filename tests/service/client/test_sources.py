@@ -16,8 +16,8 @@ from PIL import Image
 from closed_port import hold_closed_port
 from lmr.core.errors import LmrError
 from lmr.images.image_files import UnreadableImage
-from lmr.service.client.feeding import camera_sources
-from lmr.service.client.feeding.camera_sources import FolderSource, LiveSource, VideoSource, open_source
+from lmr.service.client import sources
+from lmr.service.client.sources import FolderSource, LiveSource, VideoSource, open_source
 from video_maker import cut_file, paint, write_video
 
 
@@ -27,7 +27,7 @@ def never() -> bool:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(camera_sources, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(sources, "POLL_SECONDS", 0.01)
 
 
 def save(path: Path, colour: str = "red") -> None:
@@ -36,8 +36,8 @@ def save(path: Path, colour: str = "red") -> None:
 
 def test_a_video_goes_on_after_a_frame(tmp_path: Path) -> None:
     source = VideoSource(write_video(tmp_path / "v.avi", paint(10)), 3, print)
-    assert [frame.place for frame in source.read(None, never) if frame] == ["0", "3", "6", "9"]
-    assert [frame.place for frame in source.read("3", never) if frame] == ["6", "9"]
+    assert [frame.name for frame in source.read(None, never) if frame] == ["0", "3", "6", "9"]
+    assert [frame.name for frame in source.read("3", never) if frame] == ["6", "9"]
     assert list(source.read("9", never)) == []
 
 
@@ -61,8 +61,8 @@ def test_a_folder_is_read_in_natural_order_and_followed(tmp_path: Path) -> None:
     places: list[str] = []
     for frame in FolderSource(tmp_path, 1, 0.3, print).read(None, never):
         if frame is not None:
-            places.append(frame.place)
-            if frame.place == "img10.png":
+            places.append(frame.name)
+            if frame.name == "img10.png":
                 save(tmp_path / "img11.png")
     assert places == ["img1.png", "img2.png", "img10.png", "img11.png"]
 
@@ -71,8 +71,8 @@ def test_every_nth_file_also_after_a_restart(tmp_path: Path) -> None:
     for number in range(7):
         save(tmp_path / f"{number}.png")
     source = FolderSource(tmp_path, 3, 0.0, print)
-    assert [frame.place for frame in source.read(None, never) if frame] == ["0.png", "3.png", "6.png"]
-    assert [frame.place for frame in source.read("3.png", never) if frame] == ["6.png"]
+    assert [frame.name for frame in source.read(None, never) if frame] == ["0.png", "3.png", "6.png"]
+    assert [frame.name for frame in source.read("3.png", never) if frame] == ["6.png"]
 
 
 def test_a_half_written_file_is_waited_for_and_holds_back_later_ones(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_half_written_file_is_waited_for_and_holds_back_later_ones(tmp_path: P
     found = FolderSource(tmp_path, 1, 0.3, print).read(None, never)
     assert [next(found) for _ in range(3)] == [None, None, None]
     (tmp_path / "1.png").write_bytes(content)
-    assert [frame.place for frame in found if frame] == ["1.png", "2.png"]
+    assert [frame.name for frame in found if frame] == ["1.png", "2.png"]
 
 
 def test_a_file_that_stays_unreadable_is_left_out_and_told(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_file_that_stays_unreadable_is_left_out_and_told(tmp_path: Path) -> No
     os.utime(tmp_path / "1.jpg", (1, 1))
     save(tmp_path / "2.png")
     found = FolderSource(tmp_path, 1, 0.0, words.append).read(None, never)
-    assert [frame.place for frame in found if frame] == ["2.png"]
+    assert [frame.name for frame in found if frame] == ["2.png"]
     assert len(words) == 1
-    assert words[0].endswith("It is left out.")
+    assert words[0].endswith("It is skipped.")
 
 
 def test_a_file_that_comes_too_late_is_told_once(tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_a_file_that_comes_too_late_is_told_once(tmp_path: Path) -> None:
     places = []
     for frame in FolderSource(tmp_path, 1, 0.3, words.append).read(None, never):
         if frame is not None:
-            places.append(frame.place)
+            places.append(frame.name)
             save(tmp_path / "4.png")
     assert places == ["5.png"]
-    assert words == ["'4.png' came after '5.png' was sent, whose name is later; it is left out."]
+    assert words == ["'4.png' came after '5.png' was sent, whose name is later; it is skipped."]
 
 
 def test_files_before_the_start_are_not_called_late(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_files_before_the_start_are_not_called_late(tmp_path: Path) -> None:
     for name in ("1.png", "2.png", "3.png"):
         save(tmp_path / name)
     found = FolderSource(tmp_path, 1, 0.0, words.append).read("2.png", never)
-    assert [frame.place for frame in found if frame] == ["3.png"]
+    assert [frame.name for frame in found if frame] == ["3.png"]
     assert words == []
 
 
@@ -152,8 +152,8 @@ def run_network_camera(frames: int) -> Iterator[str]:
 
 
 def test_a_network_camera_is_read_and_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(camera_sources, "RECONNECT_SECONDS", 0.05)
-    monkeypatch.setattr(camera_sources, "WAITING_FRAMES", 0)  # any number, however late this thread comes to take them
+    monkeypatch.setattr(sources, "RECONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(sources, "WAITING_FRAMES", 0)  # any number, however late this thread comes to take them
     words: list[str] = []
     places: list[int] = []
     with run_network_camera(8) as address:
@@ -162,7 +162,7 @@ def test_a_network_camera_is_read_and_connected_again(monkeypatch: pytest.Monkey
         deadline = time.monotonic() + 60
         for frame in source.read("99", lambda: len(places) >= 12 or time.monotonic() > deadline):
             if frame is not None:
-                places.append(int(frame.place))
+                places.append(int(frame.name))
                 assert np.asarray(frame.image).shape == (64, 64, 3)
     assert len(places) >= 12
     assert places == sorted(places)
@@ -181,10 +181,10 @@ def test_a_camera_that_is_not_there_is_an_error_without_its_password() -> None:
 
 def test_a_full_queue_drops_the_oldest() -> None:
     source = LiveSource("rtsp://127.0.0.1/none", 1, None, print)
-    for number in range(camera_sources.WAITING_FRAMES + 3):
-        source._put(camera_sources.CameraFrame(str(number), np.zeros((1, 1, 3), np.uint8)))
+    for number in range(sources.WAITING_FRAMES + 3):
+        source._put(sources.CameraFrame(str(number), np.zeros((1, 1, 3), np.uint8)))
     assert source.dropped == 3
-    assert source._frames.get().place == "3"
+    assert source._frames.get().name == "3"
 
 
 def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
