@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,11 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def client(service: ScriptedService) -> Iterator[lmr.Client]:
     with lmr.Client(service.url, patience=5.0) as made:
         yield made
+
+
+def test_the_client_does_not_load_torch() -> None:
+    code = "import sys, lmr.service.client.camera; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 def test_an_image_is_answered(service: ScriptedService, client: lmr.Client) -> None:
