@@ -26,7 +26,7 @@ class ModelFormat(Enum):
 
 
 class SizesSource(Enum):
-    """What decided the sizes and the activation of a model."""
+    """The source of a model's sizes and activation."""
 
     CONFIG = "the configuration beside the weights"
     ARCHITECTURE = "the named architecture"
@@ -35,7 +35,7 @@ class SizesSource(Enum):
 
 
 class TokenizerKind(Enum):
-    """How a model reads texts."""
+    """The kind of tokenizer that a model reads texts with."""
 
     CLIP = "CLIP's byte-pair encoding"
     TRANSFORMERS = "a tokenizer of transformers"
@@ -46,7 +46,7 @@ class TokenizerKind(Enum):
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What was loaded and from where. The defaults say that nothing is known, as for a model of a user's own class."""
+    """The facts of a loaded model. The defaults say that nothing is known, as for a model of a user's own class."""
 
     format: ModelFormat = ModelFormat.OTHER
     weights: Path | None = None  # the weights file, or the index of a sharded one
@@ -66,22 +66,22 @@ class ModelFacts:
 
     @property
     def reads_texts(self) -> bool:
-        """Whether the model can read texts, as far as is known."""
+        """False if the model is known not to read texts."""
         return self.tokenizer is not TokenizerKind.NONE
 
     @property
     def is_huggingface(self) -> bool:
-        """Whether transformers reads models of this form."""
+        """True if transformers reads models of this form."""
         return self.format in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP)
 
     @property
     def activation_assumed(self) -> bool:
-        """Whether only a named architecture made the activation GELU, in sizes that OpenAI's QuickGELU models share."""
+        """True if only a named architecture made the activation GELU, in sizes that OpenAI's QuickGELU models share."""
         return self.sizes_source is SizesSource.ARCHITECTURE and self.architecture in OPENAI_MODELS
 
 
 def describe_facts(facts: ModelFacts) -> dict[str, str]:
-    """The facts in words, each under its title, in the order a screen shows them; what is unknown is left out."""
+    """Return the facts as text under their titles, in the order a screen shows them; unknown ones are left out."""
     words: dict[str, str] = {}
     if facts.format is not ModelFormat.OTHER:
         words["format"] = _describe_format(facts)

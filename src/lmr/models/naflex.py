@@ -49,7 +49,7 @@ class PatchPreprocessing(Preprocessing):
         return self.patches, 3 * self.patch**2 + _COLUMNS
 
     def prepare_image(self, image: Image) -> Tensor:
-        """A PIL image of any size and mode: float32 [patches, 3 * patch * patch + 2]."""
+        """Return a PIL image of any size and mode as float32 [patches, 3 * patch * patch + 2]."""
         from PIL.Image import Image, Resampling
 
         if not isinstance(image, Image) or min(image.size) == 0:
@@ -66,7 +66,7 @@ class PatchPreprocessing(Preprocessing):
         return F.pad(torch.cat([flat, there, first], 1), (0, 0, 0, self.patches - len(flat)))
 
     def prepare_pixels(self, pixels: Tensor) -> Tensor:
-        """uint8 images [N, h, w, 3] of one size: float32 [N, patches, 3 * patch * patch + 2], where the images are."""
+        """Return uint8 images [N, h, w, 3] as float32 [N, patches, 3 * patch * patch + 2], on their device."""
         from PIL import Image
 
         if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
@@ -78,7 +78,7 @@ class PatchPreprocessing(Preprocessing):
 
 
 def fit_grid(height: int, width: int, patch: int, most: int) -> tuple[int, int]:
-    """Rows and columns of patches for an image of this size, by the same bisection as transformers."""
+    """Return rows and columns of patches for an image of this size, by the same bisection as transformers."""
 
     def count(scale: float) -> tuple[int, int]:
         rows, columns = (max(1, math.ceil(side * scale / patch)) for side in (height, width))
@@ -100,14 +100,14 @@ class PatchTower(nn.Module):
         self.config: Any = model.config
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features as the tower's head gives them, not normalised."""
+        """Return features as the tower's head gives them, not normalised."""
         with hold(self):  # its norms serve one thread at a time
             features: Tensor = self.model(**unpack(images)).pooler_output
         return features
 
 
 def unpack(images: Tensor) -> dict[str, Tensor]:
-    """Packed patches as the three tensors that transformers' tower takes."""
+    """Return packed patches as the three tensors that transformers' tower takes."""
     patches, there, first = images[..., :-_COLUMNS], images[..., -2] > 0.5, images[..., -1] > 0.5
     count, columns = there.sum(1), first.sum(1)
     rows = count // columns.clamp(min=1)
@@ -120,7 +120,7 @@ def unpack(images: Tensor) -> dict[str, Tensor]:
 
 
 def parse_patch_preprocessing(settings: Any, where: str, patch: int) -> PatchPreprocessing:
-    """The preprocessing in the settings of transformers' Siglip2ImageProcessor; missing ones have its defaults."""
+    """Return the preprocessing of a Siglip2ImageProcessor of transformers; missing settings have its defaults."""
     given = {key: value for key, value in check_object(settings, where).items() if value is not None}
     settings = _DEFAULTS | given
     interpolation = check_steps(settings, {"patch_size", "max_num_patches"}, where)

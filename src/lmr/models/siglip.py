@@ -42,7 +42,7 @@ class Pooled(nn.Module):
         self.config = model.config
 
     def forward(self, given: Tensor) -> Tensor:
-        """Features as the tower's head gives them, not normalised."""
+        """Return features as the tower's head gives them, not normalised."""
         with hold(self):  # its norms serve one thread at a time
             features: Tensor = self.model(given).pooler_output
         return features
@@ -100,15 +100,15 @@ class Siglip(Backbone):
         )
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Unit features [N, D] of N texts, without gradient and never below float32."""
+        """Return unit features [N, D] of N texts, without gradient and never below float32."""
         return TokenPrompts(self._tokenizer(texts)).encode(self._text)
 
     def text_side(self, texts: Sequence[str]) -> TextSide:
-        """The text tower with these prompts."""
+        """Return the text tower with these prompts."""
         return TextSide(self._text, TokenPrompts(self._tokenizer(texts)), len(texts))
 
     def text_digest(self) -> str:
-        """The tower's digest together with that of the tokenizer's files."""
+        """Return the tower's digest together with that of the tokenizer's files."""
         return f"{super().text_digest()} {self._tokenizer_digest}"
 
     def write_huggingface(self, folder: Path, norms: Norms) -> None:
@@ -160,7 +160,7 @@ def load_siglip(path: Path, name: str, *, device: Device = "cpu", dtype: torch.d
 
 
 def is_naflex(config: Any) -> bool:
-    """Whether this is the configuration of a model for images of any shape."""
+    """Return True for the configuration of a model for images of any shape."""
     from transformers import Siglip2Config
 
     return isinstance(config, Siglip2Config)
@@ -181,7 +181,7 @@ def _read_config(folder: Path) -> Any:
 
 
 def _find_preprocessing(folder: Path, config: Any) -> tuple[Preprocessing, str | None]:
-    """The preprocessing, and the file that names it."""
+    """Return the preprocessing, and the file that names it."""
     if not is_naflex(config):
         return read_preprocessing(folder, ModelFormat.SIGLIP, config.vision_config.image_size)
     settings, name = find_settings(folder)
@@ -197,12 +197,12 @@ def _read_tokenizer(folder: Path) -> Any:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """The tokenizer's files in this folder."""
+    """Return the tokenizer's files in this folder."""
     return [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
 
 
 def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any:
-    """The model with exactly these weights; transformers itself would initialise missing ones at random."""
+    """Build the model with exactly these weights; transformers would initialise missing ones at random."""
     from transformers import Siglip2Model, SiglipModel
 
     if not getattr(config.vision_config, "vision_use_head", True):
@@ -235,7 +235,7 @@ def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any
 
 
 def _fill_model(vision: Any, text: Any, weights: dict[str, Tensor]) -> Any:
-    """A plain SiglipModel with these weights and the configurations of its towers."""
+    """Return a plain SiglipModel with these weights and the configurations of its towers."""
     from transformers import SiglipConfig, SiglipModel
 
     config = SiglipConfig(vision_config=vision.to_dict(), text_config=text.to_dict())
@@ -254,7 +254,7 @@ def _replace_norms(model: nn.Module) -> None:
 
 
 def _is_valid(weights: Tensor) -> bool:
-    """Finite floating-point numbers, not below half precision."""
+    """Return True for finite floating-point numbers, not below half precision."""
     if not weights.is_floating_point() or weights.dtype.itemsize < 2:
         return False
     return bool(torch.stack(weights.aminmax()).isfinite().all()) if weights.numel() else True

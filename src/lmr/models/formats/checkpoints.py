@@ -31,7 +31,7 @@ class Naming:
     transposed: bool  # whether the projections are stored [features, width]
 
     def find_sources(self, side: Side, key: str) -> list[str]:
-        """The names of the tensors that make up our ``key``, in the order they are stacked."""
+        """List the tensors that make up our ``key``, in the order they are stacked."""
         table = self.image if side == "image" else self.text
         inside = re.fullmatch(r"blocks\.(\d+)\.(.+)", key)
         if not inside:
@@ -130,7 +130,7 @@ _UNSUPPORTED = {
 
 
 def detect_naming(keys: Iterable[str], origin: str) -> Naming:
-    """The family these names belong to; a model that is not a CLIP with a vision transformer is refused."""
+    """Return the family of these names; a model that is not a CLIP with a vision transformer is refused."""
     keys = list(keys)
     for begin, reason in _UNSUPPORTED.items():
         if any(key.startswith(begin) for key in keys):
@@ -155,7 +155,7 @@ def detect_naming(keys: Iterable[str], origin: str) -> Naming:
 
 
 def is_ignored(key: str) -> bool:
-    """Whether a tensor of this name holds no weights."""
+    """Return True if a tensor of this name holds no weights."""
     return key in SCALARS or _IGNORED.fullmatch(key) is not None
 
 
@@ -185,7 +185,7 @@ class _Slot:
 def convert_weights(
     tensors: Mapping[str, Tensor], naming: Naming, sizes: Sizes, origin: str, dtype: torch.dtype = torch.float32
 ) -> TowerWeights:
-    """The weights of both towers in ``dtype``, copied from the file's tensors; every key must match."""
+    """Return the weights of both towers in ``dtype``, copied from the file's tensors; every key must match."""
     check_depth(tensors, max(sizes[0].depth, sizes[1].depth), origin)
     slots = _list_slots(naming, sizes)
     _check_keys(tensors, slots, origin)
@@ -204,7 +204,7 @@ def convert_weights(
 
 
 def check_depth(tensors: Mapping[str, Tensor], depth: int, origin: str) -> None:
-    """Every block has its own weights. Checked before towers are built, as a mistyped depth would take long."""
+    """Refuse more blocks than tensors, before towers are built: a mistyped depth would take long."""
     if depth > len(tensors):
         raise LmrError(
             f"A tower of {depth} blocks cannot be filled from {origin!r}, which holds {len(tensors)} tensors. Check "
@@ -213,7 +213,7 @@ def check_depth(tensors: Mapping[str, Tensor], depth: int, origin: str) -> None:
 
 
 def is_openai(tensors: Mapping[str, Tensor], file_name: str) -> bool:
-    """Whether a state dict in OpenAI's names is OpenAI's and not open_clip's: names are equal, activations differ.
+    """Return True if a state dict in OpenAI's names is OpenAI's and not open_clip's, whose activation differs.
 
     Only OpenAI's archives hold three scalars. A state dict made from one may lack them, but it is in half precision
     and usually keeps the file's name.
@@ -226,7 +226,7 @@ def is_openai(tensors: Mapping[str, Tensor], file_name: str) -> bool:
 
 
 def infer_sizes(tensors: Mapping[str, Tensor], origin: str) -> Sizes:
-    """The sizes of one of OpenAI's models from its weights: its heads are 64 wide and it uses QuickGELU."""
+    """Return the sizes of one of OpenAI's models from its weights: its heads are 64 wide and it uses QuickGELU."""
     try:
         width, _, patch, _ = tensors["visual.conv1.weight"].shape
         tokens = len(tensors["visual.positional_embedding"]) - 1
@@ -265,7 +265,7 @@ def infer_sizes(tensors: Mapping[str, Tensor], origin: str) -> Sizes:
 
 
 def make_towers(sizes: Sizes) -> tuple[VisionTower, TextTower]:
-    """Both towers without values, so that building them costs nothing."""
+    """Return both towers without values, so that building them costs nothing."""
     with torch.device("meta"):
         return VisionTower(sizes[0]), TextTower(sizes[1])
 
@@ -286,7 +286,7 @@ def _count_blocks(tensors: Mapping[str, Tensor], begin: str) -> int:
 
 
 def _list_slots(naming: Naming, sizes: Sizes) -> dict[str, _Slot]:
-    """Every key the file must have, with our name and shape for it."""
+    """List every key the file must have, with our name and shape for it."""
     image, text = make_towers(sizes)
     slots: dict[str, _Slot] = {}
     towers: tuple[tuple[Side, nn.Module], ...] = (("image", image), ("text", text))
@@ -338,7 +338,7 @@ def _check_values(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], ori
 
 
 def _read_scalar(tensors: Mapping[str, Tensor], key: str, origin: str) -> float:
-    """A scalar of the file. The scale is stored as its logarithm; the limit is well above log(100), CLIP's maximum."""
+    """Read a scalar. The scale is stored as its logarithm; the limit is well above log(100), CLIP's maximum."""
     tensor = tensors[key]
     value = float(tensor) if tensor.numel() == 1 and tensor.is_floating_point() else float("nan")
     if not abs(value) < 50:

@@ -58,7 +58,7 @@ _UNUSED_SETTINGS = {
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file."""
+    """Read a JSON object from a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -69,12 +69,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_hf_sizes(path: Path) -> Sizes:
-    """The sizes in Hugging Face's config.json; missing entries have the defaults of transformers' CLIPConfig."""
+    """Read the sizes in Hugging Face's config.json; missing entries have the defaults of transformers' CLIPConfig."""
     return parse_hf_sizes(read_json(path), str(path))
 
 
 def parse_hf_sizes(config: Mapping[str, Any], origin: str) -> Sizes:
-    """The sizes in the content of a config.json."""
+    """Return the sizes in the content of a config.json."""
     if config.get("model_type", "clip") != "clip" or not config.keys() & {"model_type", "vision_config"}:
         raise LmrError(f"Expected the configuration of a CLIP model in {origin!r}, but it describes another model.")
     features = _Part(config, origin).whole("projection_dim", 512)
@@ -108,7 +108,7 @@ def parse_hf_sizes(config: Mapping[str, Any], origin: str) -> Sizes:
 
 
 def read_end_token(config: Mapping[str, Any], origin: str) -> int:
-    """The id of the token that ends a text, in the content of a config.json."""
+    """Return the id of the token that ends a text, from the content of a config.json."""
     end = _merge(config, "text_config", origin).get("eos_token_id", CLIP_END)
     if not isinstance(end, int) or isinstance(end, bool) or end < 0:
         raise LmrError(f"Expected the id of a token as eos_token_id in text_config of {origin!r}, got {end!r}.")
@@ -116,7 +116,7 @@ def read_end_token(config: Mapping[str, Any], origin: str) -> int:
 
 
 def read_open_clip_sizes(path: Path) -> Sizes:
-    """The sizes in open_clip's configuration; a setting that would change the features in an unknown way is refused."""
+    """Read the sizes in open_clip's configuration; a setting with an unknown effect on the features is refused."""
     config = read_json(path)
     config = config.get("model_cfg", config)
     whole = _Part(config, repr(str(path)))
@@ -181,7 +181,7 @@ def compare_sizes(one: Sizes, one_name: str, other: Sizes, other_name: str) -> N
 
 
 def _merge(config: Mapping[str, Any], key: str, origin: str) -> dict[str, Any]:
-    """One tower's settings; early files hold them twice, and transformers prefers the second, ``..._dict``."""
+    """Return one tower's settings; early files hold them twice, and transformers prefers the second, ``..._dict``."""
     merged: dict[str, Any] = {}
     for name in (key, f"{key}_dict"):
         values = config.get(name) or {}
@@ -204,7 +204,7 @@ class _Part:
         return _Part(self.values.get(key), f"{key} of {self.where}")
 
     def whole(self, key: str, default: int) -> int:
-        """A whole number above 0, or a pair of equal ones (square images, square patches)."""
+        """Read a whole number above 0, or a pair of equal ones (square images, square patches)."""
         self.known.add(key)
         value = self.values.get(key, default)
         if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
@@ -233,7 +233,7 @@ class _Part:
         return _ACTIVATIONS[name]
 
     def open_clip_activation(self, quick: bool) -> Activation:
-        """QuickGELU where the model says so, else GELU, which act_kwargs may ask to approximate."""
+        """Return QuickGELU where the model says so, else GELU, which act_kwargs may approximate."""
         self.known.add("act_kwargs")
         options = self.values.get("act_kwargs") or {}
         if options == {"approximate": "tanh"} and not quick:
@@ -306,12 +306,12 @@ _UNUSED_STEPS = {
 
 
 def openai_preprocessing(resolution: int) -> Preprocessing:
-    """The preprocessing of OpenAI's CLIP, which LAION's and DataComp's models share."""
+    """Return the preprocessing of OpenAI's CLIP, which LAION's and DataComp's models share."""
     return Preprocessing(resolution, OPENAI_MEAN, OPENAI_STD)
 
 
 def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tuple[Preprocessing, str | None]:
-    """The preprocessing of a model of this form in this folder, and the file that names it.
+    """Read the preprocessing of a model of this form in this folder, and return it with the file that names it.
 
     Without a file (None) the constants of the model's family are used.
     """
@@ -330,7 +330,7 @@ def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tupl
 
 
 def find_settings(folder: Path) -> tuple[Any, str | None]:
-    """The settings of Hugging Face's image processor in this folder, and the file that holds them (None without)."""
+    """Return the settings of Hugging Face's image processor in this folder, and their file (None without one)."""
     if (folder / PREPROCESSOR).is_file():
         return read_json(folder / PREPROCESSOR), PREPROCESSOR
     config = read_json(folder / PROCESSOR) if (folder / PROCESSOR).is_file() else {}
@@ -338,7 +338,7 @@ def find_settings(folder: Path) -> tuple[Any, str | None]:
 
 
 def describe_preprocessing(preprocessing: Preprocessing, family: str) -> dict[str, Any]:
-    """The same as Hugging Face's settings, with nothing left to defaults; ``family`` is "CLIP" or "Siglip"."""
+    """Return all of Hugging Face's settings for a preprocessing; ``family`` is "CLIP" or "Siglip"."""
     side = preprocessing.resolution
     square, short = {"height": side, "width": side}, preprocessing.resize == "short"
     return {
@@ -359,7 +359,7 @@ def describe_preprocessing(preprocessing: Preprocessing, family: str) -> dict[st
 
 
 def parse_preprocessing(config: Any, where: str, form: ModelFormat, resolution: int) -> Preprocessing:
-    """The preprocessing in the settings of Hugging Face's image processor; missing ones have its type's defaults."""
+    """Return the preprocessing of a Hugging Face image processor; missing settings have its type's defaults."""
     model = "Siglip" if form is ModelFormat.SIGLIP else "CLIP"
     config = _fill_in(check_object(config, where), where, model)
     interpolation = check_steps(config, {"size", "do_center_crop", "crop_size"}, where)
@@ -398,7 +398,7 @@ def check_steps(config: dict[str, Any], sizes: set[str], where: str) -> Interpol
 
 
 def read_channels(mean: Any, std: Any, where: str) -> tuple[Channels, Channels]:
-    """Mean and standard deviation of the three channels, checked."""
+    """Check and return mean and standard deviation of the three channels."""
     for name, values, (low, high) in (("mean", mean, MEANS), ("std", std, DEVIATIONS)):
         whole = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
         if not whole or len(values) != 3 or not all(low <= value <= high for value in values):
@@ -408,14 +408,14 @@ def read_channels(mean: Any, std: Any, where: str) -> tuple[Channels, Channels]:
 
 
 def check_object(config: Any, where: str) -> dict[str, Any]:
-    """Settings that are an object of JSON."""
+    """Refuse settings that are not an object of JSON."""
     if not isinstance(config, dict):
         raise LmrError(f"Expected an object with the preprocessing in {where}, found {config!r}.")
     return config
 
 
 def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
-    """The settings with defaults for missing ones; a processor of an unknown type must name them all."""
+    """Fill missing settings with defaults; a processor of an unknown type must name them all."""
     kind = config.get("image_processor_type") or config.get("feature_extractor_type") or model
     for begin, defaults in _DEFAULTS.items():
         if isinstance(kind, str) and kind.startswith(begin):
@@ -430,7 +430,7 @@ def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
 
 
 def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:
-    """open_clip's preprocess_cfg."""
+    """Read open_clip's preprocess_cfg."""
     config = check_object(config, where)
     known = {
         "size",
@@ -464,7 +464,7 @@ def _build(resolution: int, mean: Any, std: Any, resize: Any, interpolation: Any
 
 
 def _read_square(size: Any) -> int | None:
-    """The edge of a square size in any of its spellings: 224, [224, 224], {"height": 224, "width": 224}."""
+    """Return the edge of a square size in any spelling: 224, [224, 224], {"height": 224, "width": 224}."""
     if isinstance(size, dict):
         size = [size.get("height"), size.get("width")]
     if isinstance(size, list) and len(size) == 2 and size[0] == size[1]:
