@@ -6,12 +6,14 @@ The public names are imported when they are first used, so that ``import lmr`` t
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 
 from lmr.version import __version__
 
 TYPE_CHECKING = False  # for type checkers as in typing, whose import takes longer than all the rest here
 if TYPE_CHECKING:
-    from lmr.apps.export_folder import export
+    from lmr.apps.export import export
     from lmr.core.batch import FrozenAnswer, Mix, Prediction
     from lmr.core.bimodal import BimodalMethod
     from lmr.core.classifier import ZeroShot
@@ -73,7 +75,7 @@ _PLACES = {
     "Watched": "lmr.watch.watched",
     "ZeroShot": "lmr.core.classifier",
     "create": "lmr.core.registry",
-    "export": "lmr.apps.export_folder",
+    "export": "lmr.apps.export",
     "find_method": "lmr.core.registry",
     "from_open_clip": "lmr.models.from_open_clip",
     "from_transformers": "lmr.models.from_transformers",
@@ -135,6 +137,17 @@ __all__ = [
     "watch",
     "wrap_transformers",
 ]
+
+
+class _Package(ModuleType):
+    """Keeps public names, such as ``lmr.watch``, from being replaced by sub-packages of the same name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _PLACES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> object:

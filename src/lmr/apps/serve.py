@@ -21,8 +21,8 @@ from lmr.apps.model_options import (
     create_suited,
     describe_suited,
     make_classifier,
+    read_labels,
 )
-from lmr.apps.predict.predict_images import read_labels
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from lmr.apps.predict.image_streams import ImageStream, split_streams
-from lmr.apps.predict.labeller import Labeller, PredictOrder
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.run import Labeller
+from lmr.apps.predict.streams import ImageStream, split_streams
 from lmr.cluster.nodes import list_versions
 from lmr.cluster.predicting import predict_actor
 from lmr.cluster.predicting.predict_actor import LabelSetup, PredictActor, ShardNews, StreamTicket, measure_files
 from lmr.images.remote_files import RemoteImage
 from predict_runs import LABELS, draw_pictures, predict_images
 
-ORDER = PredictOrder(LABELS, "pocket", batch_size=2)
+OPTIONS = PredictOptions(labels=LABELS, model="pocket", batch_size=2)
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageStr
 
 
 def hire(versions: dict[str, str] | None = None, **changes: Any) -> PredictActor:
-    fingerprint = Labeller(ORDER).classifier.fingerprint
-    setup = LabelSetup(ORDER, fingerprint, {}, 1000, str(Path.cwd()), ".jsonl", False, 0.0)
+    fingerprint = Labeller(OPTIONS).classifier.fingerprint
+    setup = LabelSetup(OPTIONS, fingerprint, {}, 1000, str(Path.cwd()), ".jsonl", False, 0.0)
     return PredictActor(1, versions or list_versions(), dataclasses.replace(setup, **changes))
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from lmr.apps.predict.predict_streams import StreamPlan, plan_streams, predict_streams
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.streams import StreamPlan, plan_streams, predict_streams
 from lmr.cluster import actor_crew
 from lmr.cluster import nodes as nodes_file
 from lmr.cluster.predicting import ray_predict
@@ -58,7 +59,7 @@ def one_thread() -> Iterator[None]:
 
 def plan(out: Path, cams: Path, **options: Any) -> StreamPlan:
     given = {"model": "pocket", "batch_size": 2, "stream_by": "folder", "shards": 4, "out": out} | options
-    return plan_streams(given.pop("sources", cams / "cams"), LABELS, **given)
+    return plan_streams(given.pop("sources", cams / "cams"), PredictOptions(labels=LABELS, **given))
 
 
 def expect_same(out: Path, cams: Path) -> None:

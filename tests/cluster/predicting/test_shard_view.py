@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lmr.apps.predict.image_streams import ImageStream, Shard
+from lmr.apps.predict.streams import ImageStream, Shard
 from lmr.cluster.predicting.shard_crew import ShardEvent, ShardJob
 from lmr.cluster.predicting.shard_view import ShardView
 

@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lmr.apps.predict.folder_run import FolderRun
-from lmr.apps.predict.image_streams import ImageStream
-from lmr.apps.predict.labeller import Labeller, PredictOrder
-from lmr.apps.predict.predict_streams import RunTally, label_stream
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.run import Labeller, PredictRun
+from lmr.apps.predict.streams import ImageStream, RunTally, StreamFiles, label_stream
 from lmr.bench.running.run import Stop
 from lmr.cluster.crew_actor import CrewActor, UnfitNode, is_out_of_memory
 from lmr.cluster.nodes import describe_mismatch, digest_method, read_free_memory
@@ -33,7 +32,7 @@ from lmr.images.row_images import RowImage
 class LabelSetup:
     """What all members have in common."""
 
-    order: PredictOrder
+    options: PredictOptions
     fingerprint: Mapping[str, str]  # of the driver's model and classes
     method: Mapping[str, str]  # the digest of the method's file, if it is in one
     weights: int  # bytes of the model
@@ -134,7 +133,7 @@ class PredictActor(CrewActor):
 
     def _load(self) -> Labeller:
         """The model and the method, if they are the driver's and there is room for them."""
-        if wrong := describe_mismatch(digest_method(self.setup.order.method), self.setup.method):
+        if wrong := describe_mismatch(digest_method(self.setup.options.method), self.setup.method):
             raise UnfitNode(f"It has another {wrong}.")
         if self.labeller is None:
             free = read_free_memory()
@@ -143,9 +142,9 @@ class PredictActor(CrewActor):
                     f"It has {free / 1e9:.1f} GB of free memory, and the weights of the model alone have "
                     f"{self.setup.weights / 1e9:.1f} GB."
                 )
-            loaded = Labeller(self.setup.order)
+            loaded = Labeller(self.setup.options)
             if loaded.classifier.fingerprint != self.setup.fingerprint:
-                model = self.setup.order.model
+                model = self.setup.options.model
                 raise UnfitNode(f"Its weights or texts of the model {model!r} are not those of the driver's machine.")
             self.labeller = loaded
         return self.labeller
@@ -174,9 +173,8 @@ class PredictActor(CrewActor):
         begun = 0 if ticket.kept is None else int(read_state(progress)[1]["note.offset"])
         report = _Report(self, stream, part, progress, begun)
         try:
-            run = label_stream(
-                labeller, stream, part, progress, ticket.title, self.setup.videos, earlier, report.follow
-            )
+            files = StreamFiles(part, progress, earlier, ticket.title, self.setup.videos)
+            run = label_stream(labeller, stream, files, report.follow)
             report.send(run, True)
         finally:
             for path in (part, progress, earlier):
@@ -198,7 +196,7 @@ class _Report:
         self.last = time.monotonic()
         self.told = RunTally()
 
-    def follow(self, run: FolderRun) -> None:
+    def follow(self, run: PredictRun) -> None:
         """A batch is finished."""
         self.actor.add_news(self.stream, run.images)
         if self.actor.stopping and not run.finished:
@@ -207,7 +205,7 @@ class _Report:
         if not run.finished and time.monotonic() - self.last >= self.actor.setup.save_seconds:
             self.send(run, False)
 
-    def send(self, run: FolderRun, finished: bool) -> None:
+    def send(self, run: PredictRun, finished: bool) -> None:
         """Hand over the answers since the last time."""
         assert run.output is not None
         with open(self.part, "rb") as file:

@@ -8,11 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from lmr.apps.predict.image_streams import ImageStream, make_shards
-from lmr.apps.predict.labeller import Labeller
-from lmr.apps.predict.predict_streams import RunTally, StreamPlan, predict_streams
-from lmr.apps.predict.predict_summary import PredictSummary
-from lmr.apps.predict.stream_parts import StreamParts
+from lmr.apps.predict.results import PredictSummary
+from lmr.apps.predict.run import Labeller
+from lmr.apps.predict.streams import ImageStream, RunTally, StreamParts, StreamPlan, make_shards, predict_streams
 from lmr.cluster.nodes import (
     Node,
     check_nodes,
@@ -35,8 +33,6 @@ def run_ray_predict(
     ray: Any,
     plan: StreamPlan,
     *,
-    resume: bool = False,
-    overwrite: bool = False,
     save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
 ) -> PredictSummary:
@@ -53,7 +49,7 @@ def run_ray_predict(
             print(f"lmr: {words}", file=shown)
         setup, threads = _prepare(plan, nodes, save_seconds)
         places = count_places(nodes, threads)
-        jobs = [ShardJob(shard) for shard in make_shards(left, plan.shards or places)]
+        jobs = [ShardJob(shard) for shard in make_shards(left, plan.options.shards or places)]
         crew = ShardCrew(ray, min(len(jobs), places), threads, versions, setup, plan, parts, tally, len(jobs))
         failures: list[str] = []
         with crew, contextlib.closing(ShardView(left, shown, crew.describe)) as view:
@@ -64,7 +60,7 @@ def run_ray_predict(
         if failures:
             raise LmrError(f"{len(failures)} of {len(jobs)} shards failed, {failures[0]}")
 
-    return predict_streams(plan, resume=resume, overwrite=overwrite, run=run)
+    return predict_streams(plan, run)
 
 
 def describe_shards(ray: Any, plan: StreamPlan) -> str:
@@ -73,7 +69,7 @@ def describe_shards(ray: Any, plan: StreamPlan) -> str:
     odd = check_nodes(nodes, list_versions())
     _, threads = _prepare(plan, nodes, SAVE_SECONDS)
     places = count_places(nodes, threads)
-    shards = make_shards(plan.streams, plan.shards or places)
+    shards = make_shards(plan.streams, plan.options.shards or places)
     members = min(len(shards), places)
     lines = [*odd, *describe_members(nodes, members, threads), plan.describe(shards)]
     if len(shards) > members:
@@ -83,15 +79,15 @@ def describe_shards(ray: Any, plan: StreamPlan) -> str:
 
 def _prepare(plan: StreamPlan, nodes: Sequence[Node], save_seconds: float) -> tuple[LabelSetup, int]:
     """What members need, and their threads. The model is loaded here too: what is wrong with it shows before work."""
-    labeller = Labeller(plan.order)
+    labeller = Labeller(plan.options)
     weights = sum(tensor.numel() * tensor.element_size() for tensor in labeller.classifier.encoder.parameters())
     threads = choose_threads(labeller.backbone.is_small, nodes)
-    labeller.prepare(None, None, plan.videos)  # the method
+    labeller.prepare(None, None)  # the method
     fingerprint = labeller.classifier.fingerprint
     setup = LabelSetup(
-        plan.order,
+        plan.options,
         fingerprint,
-        digest_method(plan.order.method),
+        digest_method(plan.options.method),
         weights,
         os.getcwd(),
         plan.out.suffix,

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lmr.apps.predict.image_streams import Shard
-from lmr.apps.predict.predict_streams import RunTally, StreamPlan
-from lmr.apps.predict.stream_parts import StreamParts
+from lmr.apps.predict.streams import RunTally, Shard, StreamParts, StreamPlan
 from lmr.cluster.actor_crew import ActorCrew, CrewMember
 from lmr.cluster.predicting.predict_actor import (
     LabelSetup,

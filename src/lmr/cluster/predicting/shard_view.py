@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from lmr.apps.predict.image_streams import ImageStream
+from lmr.apps.predict.streams import ImageStream
 from lmr.bench.running.live import LiveLines, draw_bar
 from lmr.cluster.predicting.shard_crew import ShardEvent
 

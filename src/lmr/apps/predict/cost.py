@@ -1,4 +1,4 @@
-"""``lmr cost --predict``: what a run over image files takes, compared with its steps alone on decoded images."""
+"""``lmr cost --predict``: the time of a run over image files, compared with its steps alone on decoded images."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
-from lmr.apps.predict.folder_run import FolderRun
-from lmr.apps.predict.result_file import ResultFile
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.results import ResultFile
+from lmr.apps.predict.run import PredictRun
 from lmr.bench.columns import align
 from lmr.bench.cost.aims import Verdict
 from lmr.bench.cost.machine import count_cores, describe_machine, use_threads
@@ -27,13 +27,26 @@ from lmr.bench.cost.settings import AIMED_MODEL, PREDICT_AIM, PREDICT_IMAGES
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
+from lmr.core.progress import show_progress
 from lmr.core.registry import create
 from lmr.images.image_files import list_images
-from lmr.images.image_places import iterate_images
 from lmr.models import Backbone
 
 PHOTOGRAPH = (500, 375)  # width and height of most images of ImageNet
 CLASSES = 100
+
+
+@dataclass(frozen=True)
+class PredictCostOptions:
+    """What is measured: a model or a random architecture, a method, and how often."""
+
+    model: str | None = None
+    random: str | None = None
+    images: int = PREDICT_IMAGES
+    batch_size: int = 64
+    method: str = "lmr"
+    rounds: int = 3
+    threads: int | None = None  # None: all cores
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class PredictCost:
     file_bytes: int  # of an average file
     predict: tuple[float, ...]
     steps: tuple[float, ...]
-    aimed: bool  # whether the model is the one of the aim
+    aimed: bool  # True for the model of the aim
 
     @property
     def verdict(self) -> Verdict:
@@ -77,42 +90,33 @@ class PredictCost:
         return "\n\n".join([head, align(lines), align(judged)])
 
 
-def measure_predict_cost(
-    *,
-    model: str | None = None,
-    random: str | None = None,
-    images: int = PREDICT_IMAGES,
-    batch_size: int = 64,
-    method: str = "lmr",
-    rounds: int = 3,
-    threads: int | None = None,
-) -> PredictCost:
+def measure_predict_cost(options: PredictCostOptions) -> PredictCost:
     """Take turns between a run over a folder of generated photographs and its steps on the decoded images.
 
     The run is what ``lmr predict`` does once the model is loaded: it decodes, steps, writes lines and saves its state
     after every batch. Both must predict the same classes.
     """
-    threads = count_cores() if threads is None else threads
-    given = [("number of images", images), ("batch size", batch_size), ("number of rounds", rounds)]
-    for what, value in [*given, ("number of threads", threads)]:
+    threads = count_cores() if options.threads is None else options.threads
+    given = {"number of images": options.images, "batch size": options.batch_size, "number of rounds": options.rounds}
+    for name, value in (given | {"number of threads": threads}).items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise LmrError(f"Expected a {what} of at least 1, got {value!r}.")
-    measured = find_measured_model(ModelSource(model, random))
+            raise LmrError(f"Expected a {name} of at least 1, got {value!r}.")
+    measured = find_measured_model(ModelSource(options.model, options.random))
     if measured.backbone is None:
         raise LmrError(f"The model {measured.name!r} has no preprocessing; measure another one.")
     with use_threads(threads), tempfile.TemporaryDirectory(prefix="lmr-cost-") as name:
         folder = Path(name)
-        sizes = write_photographs(folder / "photographs", images)
-        adapter = create(method, _make_classifier(measured.backbone))
-        seconds = _take_turns(measured.backbone, adapter, folder, batch_size, rounds)
+        sizes = write_photographs(folder / "photographs", options.images)
+        adapter = create(options.method, _make_classifier(measured.backbone))
+        seconds = _take_turns(measured.backbone, adapter, folder, options)
     return PredictCost(
         measured.name,
         adapter.spec,
-        images,
-        batch_size,
+        options.images,
+        options.batch_size,
         threads,
         str(describe_machine()["machine"]),
-        sum(sizes) // images,
+        sum(sizes) // options.images,
         tuple(seconds["predict"]),
         tuple(seconds["steps"]),
         aimed=measured.tower is not None and has_aimed_sizes(measured.tower.config),
@@ -120,7 +124,7 @@ def measure_predict_cost(
 
 
 def write_photographs(folder: Path, count: int) -> list[int]:
-    """Write JPEG files whose decoding costs what it does for photographs; gives their sizes. Every call is the same.
+    """Write JPEG files that cost as much to decode as photographs, and return their sizes. Every call is the same.
 
     Colours change slowly over the image, and noise gives the files the size that photographs have.
     """
@@ -138,7 +142,7 @@ def write_photographs(folder: Path, count: int) -> list[int]:
 
 
 def _make_classifier(backbone: Backbone) -> ZeroShot:
-    """Random classes: a model with random weights need not have a tokenizer."""
+    """Return a classifier of random classes: a model with random weights need not have a tokenizer."""
     with torch.no_grad():
         width = backbone.encoder(torch.zeros(1, *backbone.input_shape, dtype=backbone.dtype)).shape[1]
     prototypes = F.normalize(torch.randn(CLASSES, width, generator=torch.Generator().manual_seed(0)), dim=-1)
@@ -152,25 +156,25 @@ def _make_classifier(backbone: Backbone) -> ZeroShot:
 
 
 def _take_turns(
-    backbone: Backbone, method: Method, folder: Path, batch_size: int, rounds: int
+    backbone: Backbone, method: Method, folder: Path, options: PredictCostOptions
 ) -> dict[str, list[float]]:
-    """Seconds of every round; the first of a round is the last of the next."""
-    paths = list_images([folder / "photographs"])
-    inputs = [backbone.preprocess(paths[k : k + batch_size]) for k in range(0, len(paths), batch_size)]
+    """Return the seconds of every round; the first of a round is the last of the next."""
+    paths, size = list_images([folder / "photographs"]), options.batch_size
+    inputs = [backbone.preprocess(paths[k : k + size]) for k in range(0, len(paths), size)]
     method.step(inputs[0])  # libraries load, memory is allocated
     seconds: dict[str, list[float]] = {"predict": [], "steps": []}
-    with tqdm(total=2 * rounds, unit="pass") as bar:
-        for turn in range(rounds):
+    with show_progress(total=2 * options.rounds, unit="passes") as bar:
+        for turn in range(options.rounds):
             labels = {}
             for name in ("steps", "predict") if turn % 2 == 0 else ("predict", "steps"):
-                bar.set_description(f"round {turn + 1} of {rounds}: {name}")
+                bar.describe(f"round {turn + 1} of {options.rounds}: {name}")
                 method.reset()
                 if name == "steps":
                     taken, labels[name] = _time_steps(method, inputs)
                 else:
-                    taken, labels[name] = _time_predict(backbone, method, paths, folder / "lines.jsonl", batch_size)
+                    taken, labels[name] = _time_predict(backbone, method, paths, folder / "lines.jsonl", size)
                 seconds[name].append(taken)
-                bar.update()
+                bar.advance()
             if labels["steps"] != labels["predict"]:
                 raise LmrError("The run over the files and the steps alone predicted different classes.")
     return seconds
@@ -187,11 +191,12 @@ def _time_predict(
     backbone: Backbone, method: Method, paths: list[Path], out: Path, batch_size: int
 ) -> tuple[float, list[str]]:
     out.unlink(missing_ok=True)
-    run = FolderRun(method, backbone.preprocess, ResultFile(out, 5), out.with_suffix(".state"), batch_size, 5)
+    options = PredictOptions(labels=method.classifier.names, batch_size=batch_size)
+    output = ResultFile(out, options.top)
+    run = PredictRun(method, backbone.preprocess, options, output, out.with_suffix(".state"))
     started = time.perf_counter()
     run.begin()
-    run.label(iterate_images(paths), len(paths), "")
+    run.label(paths)
     seconds = time.perf_counter() - started
-    assert run.output is not None
-    run.output.close()
+    output.close()
     return seconds, [json.loads(line)["label"] for line in out.read_text("utf-8").splitlines()]

@@ -20,12 +20,12 @@ import torch
 from PIL import Image
 
 import lmr
-from lmr.apps.predict.predict_images import predict_images
 from lmr.cli import main
 from lmr.data.sets.pocket_world import CLASSES, draw
 from lmr.images import video_files
 from lmr.images.ahead import THREAD_NAME
 from lmr.images.video_files import read_frames
+from predict_runs import predict_images
 from video_maker import cut_file, paint, write_video
 
 LABELS = list(CLASSES[:12])

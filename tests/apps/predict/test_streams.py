@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.apps.predict.predict_streams import plan_streams, predict_streams
-from lmr.apps.predict.predict_summary import PredictSummary
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.results import PredictSummary
+from lmr.apps.predict.streams import (
+    ImageStream,
+    StreamParts,
+    make_shards,
+    plan_streams,
+    predict_streams,
+    split_streams,
+)
 from lmr.core import files as files_file
 from lmr.core.errors import LmrError
 from lmr.core.state import read_state
@@ -55,10 +63,9 @@ def busy_cams(here: Path) -> Path:
     return here
 
 
-def label(out: str, resume: bool = False, overwrite: bool = False, **options: Any) -> PredictSummary:
-    given: dict[str, Any] = {"model": "pocket", "batch_size": 2, "stream_by": "folder", "out": out} | options
-    plan = plan_streams(given.pop("sources", "cams"), given.pop("labels", LABELS), **given)
-    return predict_streams(plan, resume=resume, overwrite=overwrite)
+def label(out: str, sources: Any = "cams", **options: Any) -> PredictSummary:
+    given: dict[str, Any] = {"labels": LABELS, "model": "pocket", "batch_size": 2, "stream_by": "folder", "out": out}
+    return predict_streams(plan_streams(sources, PredictOptions(**given | options)))
 
 
 def test_streams_are_labelled_as_separate_runs_would(cams: Path) -> None:
@@ -257,3 +264,137 @@ def test_images_at_an_address_are_streams_too(cams: Path) -> None:
     label("local.jsonl")
     remote, local = (read_lines(Path(f"{name}.jsonl")) for name in ("remote", "local"))
     assert [json.dumps(line).replace("memory:///", "") for line in remote] == [json.dumps(line) for line in local]
+
+
+# Which images belong to one stream, and how streams are shared out.
+
+
+@pytest.fixture
+def cameras(here: Path) -> Path:
+    """Two folders of images that exist, under a folder."""
+    Path("cams").mkdir()
+    draw_pictures(Path("cams/b"), range(2))
+    draw_pictures(Path("cams/a"), range(3))
+    return here
+
+
+def describe(streams: list[ImageStream]) -> dict[str, list[str]]:
+    assert [stream.number for stream in streams] == list(range(len(streams)))
+    return {stream.name: list(map(str, stream.images)) for stream in streams}
+
+
+def test_folder_is_the_one_that_holds_the_image(cameras: Path) -> None:
+    assert describe(split_streams(["cams"], "folder")) == {
+        "cams/a": ["cams/a/img0.png", "cams/a/img1.png", "cams/a/img2.png"],
+        "cams/b": ["cams/b/img0.png", "cams/b/img1.png"],
+    }
+    assert describe(split_streams(["cams/b/img1.png", "cams/a", "cams/b"], "folder")) == {
+        "cams/b": ["cams/b/img1.png", "cams/b/img0.png"],
+        "cams/a": ["cams/a/img0.png", "cams/a/img1.png", "cams/a/img2.png"],
+    }
+
+
+def test_expression_gathers_images_from_several_folders(cameras: Path) -> None:
+    assert describe(split_streams(["cams"], r"img(\d)")) == {
+        "0": ["cams/a/img0.png", "cams/b/img0.png"],
+        "1": ["cams/a/img1.png", "cams/b/img1.png"],
+        "2": ["cams/a/img2.png"],
+    }
+
+
+def test_column_of_a_list(cameras: Path) -> None:
+    Path("list.csv").write_text("path,camera\ncams/b/img0.png,2\ncams/a/img0.png,1\ncams/b/img0.png,1\nno.png,2\n")
+    assert describe(split_streams(["list.csv"], "column:camera")) == {
+        "2": ["cams/b/img0.png", "no.png"],
+        "1": ["cams/a/img0.png"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("stream_by", "sentence"),
+    [
+        ("(", r"Expected folder, column:NAME or a regular expression for --stream-by, got '\('"),
+        ("cam", r"a regular expression with one group .* got 'cam', which has 0 groups"),
+        ("(a)(b)", "which has 2 groups"),
+        ("(b)/img", r"finds no stream in the path 'cams/a/img0\.png'; change the expression"),
+        ("column:x", r"--stream-by column:x is for \.csv and \.parquet lists, and 'cams' is none"),
+    ],
+)
+def test_unclear_streams_are_refused(cameras: Path, stream_by: str, sentence: str) -> None:
+    with pytest.raises(LmrError, match=sentence):
+        split_streams(["cams"], stream_by)
+
+
+def test_column_that_is_missing_or_empty_is_refused(here: Path) -> None:
+    Path("list.csv").write_text("path,camera\na.png,1\nb.png,\n")
+    with pytest.raises(LmrError, match=r"Line 3 of the list 'list\.csv' has no stream"):
+        split_streams(["list.csv"], "column:camera")
+    with pytest.raises(LmrError, match="has no column 'cam'"):
+        split_streams(["list.csv"], "column:cam")
+
+
+def test_shards_have_about_as_many_images_and_every_stream_once() -> None:
+    sizes = [5, 1, 1, 9, 3, 3]
+    streams = [ImageStream(number, str(number), (Path("x"),) * size) for number, size in enumerate(sizes)]
+    shards = make_shards(streams, 3)
+    assert [shard.images for shard in shards] == [9, 7, 6]
+    assert sorted(stream.number for shard in shards for stream in shard.streams) == list(range(6))
+    assert make_shards(reversed(streams), 3) == shards
+    assert len(make_shards(streams, 100)) == 6
+    assert [stream.number for stream in make_shards(streams, 1)[0].streams] == list(range(6))
+
+
+# The work folder: answers from elsewhere are taken over in order, and merged whole or not at all.
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> StreamParts:
+    made = StreamParts(tmp_path / "o.jsonl")
+    made.begin({"--top": "5"})
+    return made
+
+
+def test_answers_from_elsewhere_continue_those_that_are_there(parts: StreamParts) -> None:
+    assert parts.read(0) is None
+    assert parts.extend(0, 0, b"one\n", b"s1")
+    assert parts.extend(0, 4, b"two\n", b"s2")
+    assert parts.extend(0, 4, b"2\n", b"s2")  # told again
+    assert parts.read(0) == (b"one\n2\n", b"s2")
+    assert not parts.extend(0, 7, b"four\n", b"s4")
+    assert parts.read(0) == (b"one\n2\n", b"s2")
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_finished_stream_has_its_answers_and_its_state_only_if_asked_for(parts: StreamParts, keep: bool) -> None:
+    parts.extend(3, 0, b'{"path": "a", "label": "x"}\n', b"s")
+    assert not parts.is_finished(3)
+    parts.finish(3, keep)
+    assert parts.is_finished(3)
+    assert parts.read(3) is None
+    assert parts.progress(3).exists() == keep
+    assert [line.label for line in parts.read_lines(3)] == ["x"]
+
+
+def test_merge_that_fails_changes_nothing(parts: StreamParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts.out.write_text("old\n")
+    parts.extend(0, 0, b"new\n", b"s")
+    parts.finish(0, False)
+
+    def refuse(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", refuse)
+    with pytest.raises(LmrError, match=r"No space left on device\. Nothing is lost: when there is room"):
+        parts.merge([0])
+    assert parts.out.read_text() == "old\n"
+    monkeypatch.undo()
+    parts.merge([0])
+    assert parts.out.read_text() == "new\n"
+    parts.remove()
+    assert not parts.folder.exists()
+
+
+def test_another_run_is_not_continued(parts: StreamParts) -> None:
+    parts.check({"--top": "5"})
+    with pytest.raises(LmrError, match=r"not finished and had --top 5, not 3; give the same command to continue it"):
+        parts.check({"--top": "3"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import os
@@ -20,8 +19,9 @@ import torch
 from PIL import Image
 
 import lmr
-from lmr.apps.predict import predict_images as predict_file
-from lmr.apps.predict.result_file import ImageAnswer, ResultFile, StandardOutput
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.results import ImageAnswer, StandardOutput
+from lmr.apps.predict.run import predict_images as predict_default
 from lmr.cli import main
 from lmr.core.spec import parse_spec
 from lmr.core.state import read_state
@@ -224,15 +224,6 @@ def test_names_that_are_no_text_survive_both_formats(here: Path) -> None:
         assert [row["path"] for row in csv.DictReader(file)] == sources
 
 
-def test_table_of_an_older_version_that_cannot_be_read_back_gets_an_error_message(here: Path) -> None:
-    """Version 0.2 did not quote a carriage return."""
-    table = ResultFile("o.csv", 1)
-    content = b"path,label,probability,top1,error\na\rb.png,x,0.5,x:0.5,\n"
-    (here / "o.csv").write_bytes(content)
-    with pytest.raises(lmr.LmrError, match=r"Cannot read 'o\.csv' back .* start again with --overwrite"):
-        table.recover(len(content), hashlib.sha256(content).hexdigest())
-
-
 def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = ImageAnswer("größe.png", [("日本", 0.5)])
     raw = io.BytesIO()
@@ -372,7 +363,7 @@ def test_default_is_the_model_of_photographs(here: Path, capsys: pytest.CaptureF
     assert [line["path"] for line in lines] == [f"photos/{number}.jpg" for number in range(6)]
     assert all({name for name, _ in line["top"]} == {"cat", "dog", "ship", "truck"} for line in lines)
     assert said.err.startswith("lmr: 6 images, 0 with an error, ")
-    predict_file.predict_images("photos", ["cat", "dog", "ship", "truck"], out="python.jsonl")
+    predict_default("photos", PredictOptions(labels=["cat", "dog", "ship", "truck"], out="python.jsonl"))
     predict_images("photos", ["cat", "dog", "ship", "truck"], model="photo", out="named.jsonl")
     for name in ("python.jsonl", "named.jsonl"):
         assert (here / name).read_text() == said.out
@@ -383,7 +374,7 @@ def test_real_photographs_get_their_lines(here: Path) -> None:
     (here / "photos").mkdir()
     for path in sorted(SAMPLE.glob("*.JPEG"))[:4]:
         shutil.copy(path, here / "photos")
-    assert predict_file.predict_images("photos", "cat,dog,ship,truck", out="o.csv").errors == 0
+    assert predict_default("photos", PredictOptions(labels="cat,dog,ship,truck", out="o.csv")).errors == 0
     assert len((here / "o.csv").read_text().splitlines()) == 5
 
 
@@ -475,15 +466,6 @@ def test_few_classes_get_the_values_for_few(here: Path, capsys: pytest.CaptureFi
         assert ("chosen for" in str(summary)) == (method == "lmr(gamma0=2)")
 
 
-def test_a_state_of_the_published_values_is_continued_with_them(here: Path) -> None:
-    """As saved by a version that had no others."""
-    draw_pictures(here / "a", range(3))
-    lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="default").save("s")
-    summary = predict_images("a", LABELS, model="pocket", state="s", out="o.jsonl")
-    assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (4.0, 1.0)
-    assert "chosen for" not in str(summary)
-
-
 def test_time_constants_are_counted_by_images(here: Path) -> None:
     draw_pictures(here / "a", range(3))
     summary = predict_images("a", LABELS, model="pocket", state="s", out="o.jsonl")
@@ -493,17 +475,6 @@ def test_time_constants_are_counted_by_images(here: Path) -> None:
     assert "pace" not in str(summary)
     assert "pace" not in read_spec(here / "t")  # the published method
     predict_images("a", LABELS, model="pocket", method="tent", state="u", out="q.jsonl")  # has no such argument
-
-
-@pytest.mark.parametrize("method", ["lmr", "lmr(preset='cifar10-c')", "lmr(gamma0=2)"])
-def test_a_state_that_counts_batches_is_continued_so(method: str, here: Path) -> None:
-    """As saved by a version that had no other count."""
-    draw_pictures(here / "a", range(3))
-    preset = None if "preset" in method else "auto"
-    earlier = lmr.create(method, lmr.load("pocket").classifier(LABELS), preset=preset)
-    earlier.save("s")
-    predict_images("a", LABELS, model="pocket", method=method, state="s", out="o.jsonl")
-    assert read_state("s")[1]["spec"] == earlier.spec
 
 
 def test_what_a_killed_run_left_does_not_decide_the_values_of_a_new_one(here: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from lmr import LmrError
-from lmr.apps.predict.folder_run import FolderRun
-from lmr.apps.predict.predict_images import predict_images
+from lmr.apps.predict.run import PredictRun
 from lmr.core.classifier import digest_tensors
 from lmr.core.state import read_state
 from lmr.data.sets.pocket_world import CLASSES, draw
+from predict_runs import predict_images
 
 LABELS = list(CLASSES[:12])
 EAGER = "watch(every=1, entropy=1e6, spread=1e6, entropy_ratio=0, least=1, confirm=2, rest=1)"  # alarmed by everything
@@ -45,16 +45,16 @@ def label(folder: Path, out: str, watch: str, resume: bool = False) -> str:
 def test_watched_run_that_is_killed_resumes_to_the_same_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = label(folder, "whole.jsonl", EAGER)
     assert "The watch changed the health of streams: 1 to watch, " in words
-    answer, calls = FolderRun.answer, 0
+    answer, calls = PredictRun.answer, 0
 
-    def die(self: FolderRun, chunk: list[Path]) -> object:
+    def die(self: PredictRun, chunk: list[Path]) -> object:
         nonlocal calls
         calls += 1
         if calls == 4:
             raise Crash
         return answer(self, chunk)
 
-    monkeypatch.setattr(FolderRun, "answer", die)
+    monkeypatch.setattr(PredictRun, "answer", die)
     with pytest.raises(Crash):
         label(folder, "parts.jsonl", EAGER)
     with pytest.raises(LmrError, match="The run had --watch watch"):
@@ -68,10 +68,10 @@ def test_watched_run_that_is_killed_resumes_to_the_same_bytes(folder: Path, monk
 KILLED = """
 import os, signal
 from pathlib import Path
-from lmr.apps.predict.folder_run import FolderRun
-from lmr.apps.predict.predict_images import predict_images
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.run import PredictRun, predict_images
 
-answer, calls = FolderRun.answer, []
+answer, calls = PredictRun.answer, []
 
 def die(self, chunk):
     calls.append(chunk)
@@ -79,11 +79,12 @@ def die(self, chunk):
         os.kill(os.getpid(), signal.SIGKILL)
     return answer(self, chunk)
 
-FolderRun.answer, folder = die, Path({folder!r})
-predict_images(
-    folder / "images", {labels!r}, model="pocket", method="lmr", batch_size=2, out=folder / "killed.jsonl",
-    watch={watch!r}, state=folder / "killed.jsonl.state", resume=False,
+PredictRun.answer, folder = die, Path({folder!r})
+options = PredictOptions(
+    labels={labels!r}, model="pocket", batch_size=2, out=folder / "killed.jsonl", watch={watch!r},
+    state=folder / "killed.jsonl.state",
 )
+predict_images(folder / "images", options)
 """
 
 

@@ -11,8 +11,14 @@ import torch
 from PIL import Image
 
 import lmr
-from lmr.apps.predict import predict_cost
-from lmr.apps.predict.predict_cost import PHOTOGRAPH, PredictCost, measure_predict_cost, write_photographs
+from lmr.apps.predict import cost as cost_file
+from lmr.apps.predict.cost import (
+    PHOTOGRAPH,
+    PredictCost,
+    PredictCostOptions,
+    measure_predict_cost,
+    write_photographs,
+)
 from lmr.bench.cost.settings import METHODS
 from lmr.cli import main
 
@@ -55,7 +61,7 @@ def test_both_sides_see_every_image_in_every_round(monkeypatch: pytest.MonkeyPat
         return real(self, images)
 
     monkeypatch.setattr(lmr.Method, "step", count)
-    cost = measure_predict_cost(model="photo", images=5, batch_size=2, rounds=2, threads=1, method="zeroshot")
+    cost = measure_predict_cost(PredictCostOptions("photo", None, 5, 2, "zeroshot", rounds=2, threads=1))
     assert seen == [2] + 4 * [2, 2, 1]
     assert len(cost.predict) == len(cost.steps) == 2
     assert min(cost.predict + cost.steps) > 0
@@ -63,9 +69,9 @@ def test_both_sides_see_every_image_in_every_round(monkeypatch: pytest.MonkeyPat
 
 
 def test_different_answers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predict_cost, "_time_steps", lambda method, inputs: (1.0, ["0"] * 5))
+    monkeypatch.setattr(cost_file, "_time_steps", lambda method, inputs: (1.0, ["0"] * 5))
     with pytest.raises(lmr.LmrError, match="predicted different classes"):
-        measure_predict_cost(model="pocket", images=5, batch_size=5, rounds=1, threads=1)
+        measure_predict_cost(PredictCostOptions("pocket", None, 5, 5, rounds=1, threads=1))
 
 
 def test_ratio_is_that_of_medians() -> None:

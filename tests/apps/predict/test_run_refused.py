@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 import pytest
 import torch
 
 import lmr
-from lmr.apps.predict import state_lock
-from lmr.apps.predict.predict_images import read_labels
-from lmr.apps.predict.result_file import ErrorCause, ImageAnswer, ResultFile, format_csv
-from lmr.apps.predict.state_lock import hold_state
+from lmr.apps.model_options import read_labels
+from lmr.apps.predict.results import ErrorCause, ImageAnswer, ResultFile, format_csv
+from lmr.apps.predict.run import hold_lock
 from lmr.cli import main
 from lmr.core.state import read_state
 from predict_runs import (
@@ -249,11 +249,9 @@ def test_labels_may_be_in_any_file_that_doctor_takes(here: Path, name: str, text
 @posix
 def test_two_runs_cannot_write_one_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = prepare(here)
-    other = ResultFile("o.jsonl", 5)
-    other.open()
-    for flag in ("--resume", "--overwrite"):
-        refuse(capsys, here, "Another run is writing 'o.jsonl'; wait for it, or give another --out.", *words, flag)
-    other.close()
+    with hold_lock(here / "o.jsonl", "busy"):
+        for flag in ("--resume", "--overwrite"):
+            refuse(capsys, here, "Another run is writing 'o.jsonl'; wait for it, or give another --out.", *words, flag)
     assert run_here(capsys, *words, "--resume")[0] == 0
 
 
@@ -280,7 +278,7 @@ def test_two_runs_cannot_use_one_state(here: Path, capsys: pytest.CaptureFixture
 @posix
 def test_the_progress_beside_an_output_is_locked_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = prepare(here)
-    with hold_state(here / "o.jsonl.state", "busy"):
+    with hold_lock(here / "o.jsonl.state", "busy"):
         refuse(
             capsys, here, "Another run is writing 'o.jsonl'; wait for it, or give another --out.", *words, "--resume"
         )
@@ -290,28 +288,27 @@ def test_the_progress_beside_an_output_is_locked_too(here: Path, capsys: pytest.
 
 
 @posix
-def test_a_lock_file_that_was_removed_in_the_meantime_is_not_trusted(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run before ends, and another begins, between the opening and the locking of the lock file."""
-    path, real = here / ".s.lock", state_lock.acquire_lock
-    others: list[IO[bytes]] = []
+def test_lock_file_that_was_removed_in_the_meantime_is_not_trusted(here: Path) -> None:
+    """One run at a time holds the lock, also while others end, remove the file and begin; nothing is left behind."""
+    holding, most, rounds = [0], [0], 20
 
-    def meet_another(file: IO[bytes]) -> bool:
-        if not others:
-            path.unlink()
-            others.append(path.open("ab"))
-            assert real(others[0])
-        return real(file)
+    def take_turns() -> None:
+        done = 0
+        while done < rounds:
+            with contextlib.suppress(lmr.LmrError), hold_lock(here / "s", "busy"):
+                holding[0] += 1
+                most[0] = max(most[0], holding[0])
+                time.sleep(0.001)
+                holding[0] -= 1
+                done += 1
 
-    monkeypatch.setattr(state_lock, "acquire_lock", meet_another)
-    with pytest.raises(lmr.LmrError, match="busy"), hold_state(here / "s", "busy"):
-        pass
-    assert path.exists()
-    others[0].close()
-    with hold_state(here / "s", "busy"):
-        assert path.exists()
-    assert not path.exists()
+    threads = [threading.Thread(target=take_turns) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == [1]
+    assert list(here.iterdir()) == []
 
 
 @posix

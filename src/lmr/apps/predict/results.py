@@ -1,4 +1,4 @@
-"""The results of images: as lines on standard output, or in a file that is checked and cut back after a crash."""
+"""The results of ``lmr predict``: lines on standard output, a file that can be resumed after a crash, and a summary."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from lmr.core.errors import LmrError
-from lmr.core.files import acquire_lock
 
 _FILE_NAME_ERRORS = sys.getfilesystemencodeerrors()  # a name that is not valid text becomes the bytes on the disk
 
 
 class ErrorCause(enum.Enum):
-    """Why an image has no label."""
+    """The reason why an image has no label."""
 
     UNREADABLE = enum.auto()  # the file is missing, damaged or not an image
     UNSUITABLE = enum.auto()  # the image cannot be turned into an input of the model
@@ -49,7 +48,7 @@ class ImageAnswer:
 
 
 class FinishedLine(NamedTuple):
-    """What a resumed run needs to know of a line; a label of None is an error."""
+    """The part of a line that a resumed run needs; a label of None is an error."""
 
     path: str
     frame: int | None
@@ -57,7 +56,7 @@ class FinishedLine(NamedTuple):
 
 
 class StandardOutput:
-    """Standard output: JSON lines in UTF-8, whatever the terminal's own encoding."""
+    """JSON lines on standard output, in UTF-8 whatever the terminal's own encoding."""
 
     def append(self, answers: Sequence[ImageAnswer]) -> None:
         """Print one line per answer and flush, so that the next program in the pipe can begin."""
@@ -78,15 +77,14 @@ class StandardOutput:
 
 
 class ResultFile:
-    """A .jsonl or .csv file of which the first ``offset`` bytes, with the digest ``digest``, are finished.
+    """A .jsonl or .csv file whose first ``offset`` bytes, with the digest ``digest``, are finished.
 
-    A .csv file has columns for the number and the time of a frame if ``frames``.
+    With ``frames``, a .csv file has columns for the number and the time of a frame.
     """
 
-    def __init__(self, path: str | os.PathLike[str], columns: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], columns: int, frames: bool = False) -> None:
         self.path = Path(path)
-        self.columns = columns
-        self.frames = False
+        self.columns, self.frames = columns, frames
         self.is_csv = self.path.suffix.lower() == ".csv"
         if not self.is_csv and self.path.suffix.lower() != ".jsonl":
             raise LmrError(f"Expected an output file that ends in .jsonl or .csv, got {str(path)!r}; rename it.")
@@ -97,16 +95,16 @@ class ResultFile:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the finished part."""
+        """The SHA-256 of the finished part."""
         return self._hash.hexdigest()
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to lose: no file, or an empty one."""
+        """True if there is nothing to lose: no file, or an empty one."""
         return not self.path.exists() or (self.path.is_file() and self.path.stat().st_size == 0)
 
     def open(self) -> None:
-        """Open for appending, without changing the content; a second run on the same file is refused."""
+        """Open the file for appending, without changing its content."""
         if self._file is not None:
             return
         try:
@@ -114,12 +112,9 @@ class ResultFile:
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (close() closes it)
         except OSError as error:
             raise LmrError(f"Cannot write {str(self.path)!r}: {error.strerror or error}.") from error
-        if not acquire_lock(self._file):
-            self.close()
-            raise LmrError(f"Another run is writing {str(self.path)!r}; wait for it, or give another --out.")
 
     def recover(self, offset: int, digest: str) -> list[FinishedLine]:
-        """Take the first ``offset`` bytes as finished; gives their lines."""
+        """Take the first ``offset`` bytes as finished and return their lines."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < offset:
             raise LmrError(
@@ -138,21 +133,15 @@ class ResultFile:
         return self._parse(offset)
 
     def read_all(self) -> list[FinishedLine]:
-        """The lines of a file that is complete."""
+        """Return the lines of a complete file."""
         return self._parse(self.path.stat().st_size)
 
     def _parse(self, offset: int) -> list[FinishedLine]:
-        """The lines in the first ``offset`` bytes."""
         texts = (line.decode("utf-8", _FILE_NAME_ERRORS) for line in self._read_lines(offset))
         if not self.is_csv:
             records = map(json.loads, texts)
             return [FinishedLine(record["path"], record.get("frame"), record.get("label")) for record in records]
-        try:
-            return self._recover_rows(csv.DictReader(texts))
-        except csv.Error as error:  # lmr 0.2 did not quote a carriage return
-            raise LmrError(f"Cannot read {str(self.path)!r} back ({error}); start again with --overwrite.") from error
-
-    def _recover_rows(self, rows: csv.DictReader[str]) -> list[FinishedLine]:
+        rows = csv.DictReader(texts)
         names = rows.fieldnames
         if names is not None:  # there is a header: it decides for the lines that follow
             if self.frames and "frame" not in names:
@@ -184,7 +173,8 @@ class ResultFile:
         content = b"".join(format_csv(a, self.columns, self.frames) if self.is_csv else format_json(a) for a in answers)
         if self.is_csv and self.offset == 0:
             frames = ["frame", "time"] * self.frames
-            names = ["path", *frames, "label", "probability", *_name_columns(self.columns), "error"]
+            best = [f"top{k}" for k in range(1, self.columns + 1)]
+            names = ["path", *frames, "label", "probability", *best, "error"]
             content = _join_row(names) + content
         try:
             _write_all(self._file, content)
@@ -195,13 +185,13 @@ class ResultFile:
         self._hash.update(content)
 
     def close(self) -> None:
-        """Close the file and release the lock."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def discard(self) -> None:
-        """Close, and remove the file if it was created here and is empty."""
+        """Close the file, and remove it if it was created here and is empty."""
         self.close()
         if self._created and self.is_empty:
             self.path.unlink(missing_ok=True)
@@ -216,7 +206,7 @@ class ResultFile:
 
 
 def format_json(answer: ImageAnswer) -> bytes:
-    """One line of JSON. Names stay readable; only a file name that is not valid text is escaped."""
+    """Return one line of JSON. Only a file name that is not valid text is escaped."""
     record: dict[str, object] = {"path": answer.path}
     if answer.frame is not None:
         record |= {"frame": answer.frame, "time": answer.time}
@@ -231,7 +221,7 @@ def format_json(answer: ImageAnswer) -> bytes:
 
 
 def format_csv(answer: ImageAnswer, columns: int, frames: bool = False) -> bytes:
-    """One row: path, frame and time if ``frames``, label, probability, ``columns`` times label:probability, error.
+    """Return one row: path, frame and time if ``frames``, label, probability, ``columns`` label:probability, error.
 
     Cells are written as they are. A spreadsheet may read a file name or class name that begins with ``=``, ``+``,
     ``-`` or ``@`` as a formula; import the file with these columns set to text if its names come from strangers.
@@ -246,7 +236,7 @@ def format_csv(answer: ImageAnswer, columns: int, frames: bool = False) -> bytes
 
 
 def _join_row(cells: Sequence[str]) -> bytes:
-    """One row that ends in a line feed.
+    """Return one row that ends in a line feed.
 
     The writer quotes the characters of its line terminator, so it is given both; Python before 3.13 would leave a
     carriage return unquoted otherwise, and no reader could tell it from the end of a row.
@@ -256,12 +246,76 @@ def _join_row(cells: Sequence[str]) -> bytes:
     return (text.getvalue().removesuffix("\r\n") + "\n").encode("utf-8", _FILE_NAME_ERRORS)
 
 
-def _name_columns(columns: int) -> list[str]:
-    return [f"top{k}" for k in range(1, columns + 1)]
-
-
 def _write_all(file: IO[bytes], content: bytes) -> None:
     """Write until nothing is left: an unbuffered file may take only a part at a time."""
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]
+
+
+@dataclass(frozen=True)
+class PredictSummary:
+    """The result of a run. ``images``, ``errors`` and ``counts`` cover the whole output, earlier runs included."""
+
+    images: int
+    errors: int
+    earlier: int  # images that were finished before this run
+    seconds: float  # of this run, without loading the model
+    counts: dict[str, int]  # images per predicted class
+    out: Path | None
+    state: Path | None
+    causes: Mapping[ErrorCause, int] = field(default_factory=dict)  # of the errors of this run
+    first_error: str | None = None  # of this run
+    watch: str | None = None  # events of the watch
+    suited: str = ""  # the values that were chosen for the number of classes
+
+    @property
+    def speed(self) -> float:
+        """Images per second of this run."""
+        return (self.images - self.earlier) / max(self.seconds, 1e-9)
+
+    @property
+    def most_predicted(self) -> tuple[str, float] | None:
+        """The class predicted most and its share of the labels; a share near 1 may mean that adaptation collapsed."""
+        if not self.counts:
+            return None
+        label = max(self.counts, key=self.counts.__getitem__)
+        return label, self.counts[label] / sum(self.counts.values())
+
+    @property
+    def complaint(self) -> str | None:
+        """An error message if every image of this run or of the whole output failed, otherwise None.
+
+        A run that finished without labelling any image must not look successful to a calling script.
+        """
+        new, failed = self.images - self.earlier, sum(self.causes.values())
+        if not (new and failed == new) and not (self.images and self.errors == self.images):
+            return None
+        parts = [f"None of the {new or self.images} images could be labelled."]
+        if self.first_error is not None:
+            parts.append(f"The first error: {self.first_error}")
+        parts.append(self._advise())
+        if self.out is not None:
+            parts.append(f"Then label them again with --overwrite; {str(self.out)!r} holds the errors.")
+        return " ".join(parts)
+
+    def _advise(self) -> str:
+        """Return what to try when every image failed, by the most frequent cause."""
+        cause = max(self.causes, key=self.causes.__getitem__, default=ErrorCause.UNREADABLE)
+        if cause is ErrorCause.UNREADABLE:
+            return "Check that the files are complete images."
+        if cause is ErrorCause.NOT_FINITE and self.state is not None:
+            return f"The state in {str(self.state)!r} is probably damaged; give another --state, or remove the file."
+        return "Check the model with 'lmr doctor'."
+
+    def __str__(self) -> str:
+        parts = [f"{self.images} images", f"{self.errors} with an error", f"{self.speed:.1f} images/s"]
+        if self.earlier:
+            parts[0] += f" ({self.earlier} of them finished earlier)"
+        if self.most_predicted is not None:
+            label, share = self.most_predicted
+            parts.append(f"most predicted {label!r} ({share:.1%})")
+        parts += [self.suited] if self.suited else []
+        parts.append(f"results in {self.out}" if self.out else "results on standard output")
+        parts += [f"state in {self.state}"] if self.state else []
+        return ", ".join(parts) + (f". {self.watch}" if self.watch else "")

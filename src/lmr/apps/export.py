@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, make_classifier
-from lmr.apps.predict.folder_run import NAMES_NOTE, TEMPLATES_NOTE
-from lmr.apps.predict.predict_images import read_labels
+from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, make_classifier, read_labels
+from lmr.apps.predict.run import NAMES_NOTE, TEMPLATES_NOTE
 from lmr.core.batch import FrozenAnswer
 from lmr.core.errors import LmrError
 from lmr.core.files import make_folder

@@ -24,12 +24,12 @@ from transformers import CLIPModel, CLIPProcessor, SiglipModel, SiglipProcessor
 import checkpoint_maker as maker
 import lmr
 import siglip_maker as siglip
-from lmr.apps import export_folder
-from lmr.apps.export_folder import CLASSES_JSON, CLASSES_TENSORS, export_state
-from lmr.apps.predict.predict_images import predict_images
+from lmr.apps import export as export_file
+from lmr.apps.export import CLASSES_JSON, CLASSES_TENSORS, export_state
 from lmr.cli import main
 from lmr.core.state import read_state, write_state
 from lmr.watch.ladder import Rung
+from predict_runs import predict_images
 
 NAMES = ["cat", "dog", "bird", "house", "table"]
 PROMPTS = {  # of several lengths, so that a model with random weights does not give every image the same class
@@ -365,7 +365,7 @@ def test_an_interrupt_leaves_nothing(backbone: lmr.Backbone, tmp_path: Path, mon
     def stop(*_: object) -> float:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(export_folder, "_compare", stop)
+    monkeypatch.setattr(export_file, "_compare", stop)
     with pytest.raises(KeyboardInterrupt):
         lmr.export(lmr.create("tent", backbone.classifier(NAMES)), backbone, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
