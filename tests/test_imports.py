@@ -248,7 +248,7 @@ def test_public_names_are_all_there() -> None:
 
 PUBLIC_PLACES = [
     "from lmr import Method, Preset, create, load, register",
-    "from lmr.data.folder import open_image, list_images",
+    "from lmr import list_images, open_image",
     "from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA, corrupt, corrupt_batch",
     "import lmr.data.corruptions\nlmr.data.corruptions.corrupt",
     "from lmr.core.method import Method, Prediction, Preset",

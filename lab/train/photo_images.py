@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.data.catalogue import open_dataset
+from lmr.data.cifar import read_training_set
+from lmr.data.dataset import CLEAN
 from lmr.data.names import read_list
-from lmr.data.sets.catalogue import open_dataset
-from lmr.data.sets.cifar_training import read_training_set
-from lmr.data.sets.dataset import CLEAN
 
 # Mean and deviation of the pixels of CIFAR-10's training images, as in common use.
 MEAN = (0.4914, 0.4822, 0.4465)

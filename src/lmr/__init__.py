@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from lmr.core.views.pixel_scale import PixelScale
     from lmr.core.views.view_maker import ViewMaker
     from lmr.core.views.view_method import EpisodicMethod, ViewMethod
-    from lmr.data.sets.dataset import Dataset, MissingData
-    from lmr.images.image_files import UnreadableImage, list_images, open_image
+    from lmr.data.dataset import Dataset, MissingData
+    from lmr.images.files import UnreadableImage, list_images, open_image
     from lmr.models import Backbone, list_models, load
     from lmr.models.from_open_clip import from_open_clip
     from lmr.models.from_transformers import from_transformers, wrap_transformers
@@ -45,13 +45,13 @@ _PLACES = {
     "Backbone": "lmr.models",
     "BimodalMethod": "lmr.core.bimodal",
     "Client": "lmr.service.client.client",
-    "Dataset": "lmr.data.sets.dataset",
+    "Dataset": "lmr.data.dataset",
     "EpisodicMethod": "lmr.core.views.view_method",
     "FrozenAnswer": "lmr.core.batch",
     "GradientMethod": "lmr.core.gradient",
     "LmrError": "lmr.core.errors",
     "Method": "lmr.core.method",
-    "MissingData": "lmr.data.sets.dataset",
+    "MissingData": "lmr.data.dataset",
     "Mix": "lmr.core.batch",
     "NormBank": "lmr.core.norms",
     "NormMethod": "lmr.core.gradient",
@@ -69,7 +69,7 @@ _PLACES = {
     "TextSide": "lmr.core.text",
     "Thresholds": "lmr.watch.watch_settings",
     "Tower": "lmr.core.traits",
-    "UnreadableImage": "lmr.images.image_files",
+    "UnreadableImage": "lmr.images.files",
     "ViewMaker": "lmr.core.views.view_maker",
     "ViewMethod": "lmr.core.views.view_method",
     "Watched": "lmr.watch.watched",
@@ -79,11 +79,11 @@ _PLACES = {
     "find_method": "lmr.core.registry",
     "from_open_clip": "lmr.models.from_open_clip",
     "from_transformers": "lmr.models.from_transformers",
-    "list_images": "lmr.images.image_files",
+    "list_images": "lmr.images.files",
     "list_methods": "lmr.core.registry",
     "list_models": "lmr.models",
     "load": "lmr.models",
-    "open_image": "lmr.images.image_files",
+    "open_image": "lmr.images.files",
     "register": "lmr.core.registry",
     "watch": "lmr.watch.watch_method",
     "wrap_transformers": "lmr.models.from_transformers",

@@ -76,7 +76,7 @@ def test_demo_prints_every_contender_and_resumes(
     for row in rows:
         assert (row.images, row.batch_size, row.order["kind"]) == (8, 4, "file")
         assert (row.backbone["name"], row.dataset) == ("photo", "photo-c")
-        assert row.protocol["pictures"] == Photographs().protocol["pictures"]
+        assert row.protocol["images"] == Photographs().protocol["images"]
     assert max(map(len, done.partition("Files:")[0].splitlines())) <= 120
     assert "lmr demo --images 2000 " in done
     # What is finished is not run again: a row that a killed demo did not write is all that is added.

@@ -14,7 +14,7 @@ import checkpoint_maker as maker
 import lmr
 from lmr.apps.model_options import ModelOptions, choose_prompts
 from lmr.cli import main
-from lmr.data.sets.pocket_world import draw
+from lmr.data.pocket_world import draw
 from predict_runs import predict_images
 
 NAMES = ["cat", "great dane", "tree"]

@@ -11,7 +11,7 @@ import pytest
 from lmr.cli import main
 from lmr.cli.completion import SHELLS, list_options
 from lmr.cli.parser import COMMANDS
-from lmr.data.orders import ORDERS
+from lmr.data.names import ORDERS
 
 
 def write(shell: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -10,8 +10,8 @@ import pytest
 
 from lmr.core.errors import LmrError
 from lmr.data import photographs
+from lmr.data.catalogue import open_dataset
 from lmr.data.photographs import FACTS, SHEET, Photographs, choose_numbers, pack_sheet, unpack_sheet, write_photographs
-from lmr.data.sets.catalogue import open_dataset
 
 WHOLE = Path(__file__).parents[3] / "shared" / "data" / "cifar10_test.npz"
 
@@ -32,7 +32,7 @@ def test_files_state_source_licence_and_citation() -> None:
     assert "cited" in facts["licence"]
     assert "Krizhevsky" in facts["citation"]
     assert SHEET.stat().st_size < 3_600_000
-    assert "2000 pictures of the test set of CIFAR-10 that come with lmr" in Photographs().protocol["pictures"]
+    assert "2000 images of the test set of CIFAR-10 that come with lmr" in Photographs().protocol["images"]
 
 
 @pytest.mark.skipif(not WHOLE.is_file(), reason="the whole test set of CIFAR-10 is not beside the repository")

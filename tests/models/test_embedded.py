@@ -21,7 +21,7 @@ from lab.train.photo import SIZES
 from lab.train.pocket import WORDS, tokenize
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
-from lmr.data.sets.pocket_world import CLASSES, COLOURS, SHAPES, draw
+from lmr.data.pocket_world import CLASSES, COLOURS, SHAPES, draw
 from lmr.models.embedded import ASSETS, Embedded, EmbeddedConfig, EmbeddedTowers
 from lmr.models.facts import ModelFormat
 from lmr.models.tokenizers import END, START, split_words

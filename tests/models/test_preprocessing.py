@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import lmr
-from lmr.images.image_files import UnreadableImage, open_image
+from lmr.images.files import UnreadableImage, open_image
 from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, ImagePreprocess, Preprocessing
 
 CLIP = Preprocessing(24, OPENAI_MEAN, OPENAI_STD)

@@ -23,10 +23,10 @@ from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import PredictSummary
 from lmr.cli import main
 from lmr.core.state import read_state
+from lmr.data.dataset import CLEAN
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
-from lmr.data.sets.dataset import CLEAN
-from lmr.data.sets.pocket_world import CLASSES, draw
+from lmr.data.pocket_world import CLASSES, draw
 
 LABELS = list(CLASSES[:12])
 TEXT = ",".join(LABELS)

@@ -20,8 +20,8 @@ from lmr.core.errors import LmrError
 from lmr.core.files import check_folder
 from lmr.core.registry import find_method
 from lmr.core.traits import Role
-from lmr.data.sets.catalogue import open_dataset
-from lmr.data.sets.dataset import CLEAN
+from lmr.data.catalogue import open_dataset
+from lmr.data.dataset import CLEAN
 from lmr.report.statistics import Difference
 from lmr.report.tables.gains import compare_answers
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from lmr.core.registry import find_method
 from lmr.core.spec import parse_spec
 from lmr.core.traits import Role
-from lmr.data.sets.catalogue import open_dataset
-from lmr.data.sets.dataset import CLEAN, Dataset
+from lmr.data.catalogue import open_dataset
+from lmr.data.dataset import CLEAN, Dataset
 
 if TYPE_CHECKING:
     from lmr.apps.demo import Comparison

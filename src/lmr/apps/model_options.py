@@ -17,7 +17,7 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
 from lmr.core.registry import AUTO, create, find_addressed, split_address
 from lmr.core.spec import parse_spec
-from lmr.data.sets.labelled import read_class_names
+from lmr.data.labelled import read_class_names
 from lmr.models import Backbone, load
 
 AnyPath = str | os.PathLike[str]

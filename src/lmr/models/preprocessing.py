@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-from lmr.images.image_files import decode_image, open_image
+from lmr.images.files import decode_image, open_image
 
 # Mean and standard deviation of CLIP's training images (Radford et al. 2021, clip.py).
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)

@@ -23,9 +23,9 @@ from lmr.apps.doctor.self_check import Check, CheckKind, CheckOutcome, SkipReaso
 from lmr.apps.model_options import ModelOptions
 from lmr.cli import main
 from lmr.core.classifier import digest_tensors
+from lmr.data.labelled import choose_places
 from lmr.data.photographs import Photographs
-from lmr.data.sets.labelled import choose_places
-from lmr.data.sets.pocket_world import CLASSES, draw
+from lmr.data.pocket_world import CLASSES, draw
 from lmr.models.agreement import NotCompared
 from lmr.models.catalog import PublishedAccuracy
 from lmr.models.embedded import Embedded
@@ -405,14 +405,14 @@ def test_default_model_is_measured_on_the_photographs_of_the_package() -> None:
     accuracy = examine(backbone, images=60, batch_size=16).accuracy
     assert accuracy is not None
     assert (accuracy.images, accuracy.unreadable, accuracy.classes) == (60, 0, 10)
-    assert accuracy.images_of == photographs.protocol["pictures"]
+    assert accuracy.images_of == photographs.protocol["images"]
     places = choose_places(2000, 60)
     clip = backbone.classifier(photographs.classes)
     pixels = torch.stack([torch.from_numpy(image) for image in photographs.read("clean", 0, places)])
     answers = lmr.create("zeroshot", clip).step(backbone.preprocess_pixels(pixels)).labels
     assert accuracy.right == int((answers.numpy() == photographs.labels("clean")[places]).sum())
     assert f"({accuracy.right} of 60 images, 10 classes, the default prompt)\n" in screen.format_accuracy(accuracy)
-    assert "  from the 2000 pictures of the test set of CIFAR-10 that come with lmr" in screen.format_accuracy(accuracy)
+    assert "  from the 2000 images of the test set of CIFAR-10 that come with lmr" in screen.format_accuracy(accuracy)
     other = examine(backbone, images=60, templates=["a blurry photo of a {}."]).accuracy
     assert other is not None
     assert other.prompts == ["a blurry photo of a {}."]

@@ -25,12 +25,12 @@ from lmr.apps.predict.run import predict_images as predict_default
 from lmr.cli import main
 from lmr.core.spec import parse_spec
 from lmr.core.state import read_state
+from lmr.data.dataset import CLEAN
 from lmr.data.photographs import Photographs
-from lmr.data.sets.dataset import CLEAN
-from lmr.data.sets.pocket_world import draw
-from lmr.images import image_places as places_file
+from lmr.data.pocket_world import draw
+from lmr.images import sources as places_file
 from lmr.images.ahead import THREAD_NAME
-from lmr.images.image_files import open_image
+from lmr.images.files import open_image
 from predict_runs import (
     CLASS_NAMES,
     DRAWINGS,

@@ -14,8 +14,8 @@ import pytest
 
 import lmr
 from lmr.apps.model_options import ModelOptions
-from lmr.data.sets.pocket_world import CLASSES
-from lmr.images import image_places as places_file
+from lmr.data.pocket_world import CLASSES
+from lmr.images import sources as places_file
 from predict_runs import (
     CLASS_NAMES,
     DRAWINGS,

@@ -21,10 +21,9 @@ from PIL import Image
 
 import lmr
 from lmr.cli import main
-from lmr.data.sets.pocket_world import CLASSES, draw
-from lmr.images import video_files
+from lmr.data.pocket_world import CLASSES, draw
 from lmr.images.ahead import THREAD_NAME
-from lmr.images.video_files import read_frames
+from lmr.images.video import read_frames
 from predict_runs import predict_images
 from video_maker import cut_file, paint, write_video
 

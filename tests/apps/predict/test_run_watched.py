@@ -15,7 +15,7 @@ from lmr import LmrError
 from lmr.apps.predict.run import PredictRun
 from lmr.core.classifier import digest_tensors
 from lmr.core.state import read_state
-from lmr.data.sets.pocket_world import CLASSES, draw
+from lmr.data.pocket_world import CLASSES, draw
 from predict_runs import predict_images
 
 LABELS = list(CLASSES[:12])

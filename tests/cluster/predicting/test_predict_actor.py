@@ -17,7 +17,7 @@ from lmr.apps.predict.streams import ImageStream, split_streams
 from lmr.cluster.nodes import list_versions
 from lmr.cluster.predicting import predict_actor
 from lmr.cluster.predicting.predict_actor import LabelSetup, PredictActor, ShardNews, StreamTicket, measure_files
-from lmr.images.remote_files import RemoteImage
+from lmr.images.remote import RemoteImage
 from predict_runs import LABELS, draw_pictures, predict_images
 
 OPTIONS = PredictOptions(labels=LABELS, model="pocket", batch_size=2)

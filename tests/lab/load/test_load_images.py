@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from lab.load.load_images import draw_image, draw_pixels, make_bomb
-from lmr.images.image_files import decode_image
+from lmr.images.files import decode_image
 
 
 def test_a_number_is_always_the_same_image() -> None:

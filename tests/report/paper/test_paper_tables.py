@@ -205,7 +205,7 @@ def test_runs_find_their_published_table(dataset: str, backbone: str, prompts: s
         ({"protocol": {"corruptions": "files in the layout of CIFAR-10-C, not checked"}}, []),
         ({"protocol": {"corruptions": "made by lmr with x"}}, ["data made by lmr (paper: official files)"]),
         ({"protocol": {"corruptions": "not the official files of CIFAR-10-C: …"}}, ["not the official files"]),
-        ({"protocol": {"pictures": "not the official test set, 9 pictures"}}, ["not the official test set"]),
+        ({"protocol": {"images": "not the official test set, 9 images"}}, ["not the official test set"]),
     ],
 )
 def test_differences_of_protocol_are_named(change: dict[str, Any], phrase: list[str]) -> None:

@@ -197,7 +197,7 @@ def test_runs_on_other_ground_have_lines_of_their_own(changes: dict[str, Any], l
 
 
 def test_a_line_shows_what_its_data_say_of_themselves() -> None:
-    made = {"pictures": "not the official test set", "corruptions": "made by lmr"}
+    made = {"images": "not the official test set", "corruptions": "made by lmr"}
     rows = [make_row("LMR", complete("lmr"), "frost", 0.5, protocol=made)]
     rows.append(make_row("LMR", complete("lmr"), "fog", 0.5, protocol=made | {"corruptions": "not checked"}))
     assert dict(build(rows).lines[0].protocol)["data"] == (

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from lmr.core.errors import LmrError
-from lmr.images.image_files import UnreadableImage, decode_image
+from lmr.images.files import UnreadableImage, decode_image
 from lmr.service.client.images import ImageContent, find_media_type, pack_images, read_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (7, 5, 3), np.uint8)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from closed_port import hold_closed_port
 from lmr.core.errors import LmrError
-from lmr.images.image_files import UnreadableImage
+from lmr.images.files import UnreadableImage
 from lmr.service.client import sources
 from lmr.service.client.sources import FolderSource, LiveSource, VideoSource, open_source
 from video_maker import cut_file, paint, write_video

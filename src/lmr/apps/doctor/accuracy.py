@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lmr.apps.model_options import Prompts
 from lmr.core.classifier import ZeroShot
-from lmr.data.sets.dataset import CLEAN, Dataset, ImageArray
-from lmr.data.sets.labelled import Labelled, choose_places
-from lmr.images.image_files import UnreadableImage, open_image
+from lmr.data.dataset import CLEAN, Dataset, ImageArray
+from lmr.data.labelled import Labelled, choose_places
+from lmr.images.files import UnreadableImage, open_image
 from lmr.models.catalog import PublishedAccuracy
 
 if TYPE_CHECKING:

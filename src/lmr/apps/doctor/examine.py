@@ -14,9 +14,9 @@ from lmr.apps.doctor.description import ModelDescription, describe_model
 from lmr.apps.doctor.self_check import Check, CheckKind, CheckOutcome, choose_texts, draw_images, run_checks
 from lmr.apps.model_options import ModelOptions, Prompts, choose_prompts, make_classifier, read_names
 from lmr.core.errors import LmrError
+from lmr.data.dataset import Dataset
+from lmr.data.labelled import AnyPath, Labelled, list_labelled
 from lmr.data.photographs import Photographs
-from lmr.data.sets.dataset import Dataset
-from lmr.data.sets.labelled import AnyPath, Labelled, list_labelled
 from lmr.models import Backbone
 from lmr.models.catalog import DEFAULT_MODEL, find_published_accuracy
 from lmr.models.facts import ModelFormat
@@ -75,7 +75,7 @@ def examine(
     The accuracy of the default model is measured without ``data`` too, on the photographs that come with the package.
 
     ``data`` is a folder with one sub-folder per class, or a .csv file with the columns path and label; ``labels`` the
-    class names (see ``lmr.data.sets.labelled``); ``dataset`` what the images are, to compare with the
+    class names (see ``lmr.data.labelled``); ``dataset`` what the images are, to compare with the
     published accuracy; ``images`` how many of them to use, drawn at random. ``templates`` or the JSON file ``prompts``
     are the texts around the class names; the last five arguments are those of ``lmr.load``. Raises LmrError for what
     cannot be loaded or read; a failed check is in the report.

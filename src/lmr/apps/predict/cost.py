@@ -29,7 +29,7 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.progress import show_progress
 from lmr.core.registry import create
-from lmr.images.image_files import list_images
+from lmr.images.files import list_images
 from lmr.models import Backbone
 
 PHOTOGRAPH = (500, 375)  # width and height of most images of ImageNet

@@ -36,10 +36,10 @@ from lmr.core.files import sync_folder
 from lmr.core.method import Method
 from lmr.core.progress import show_progress
 from lmr.images.ahead import ReadAhead
-from lmr.images.image_files import UnreadableImage
-from lmr.images.image_places import ImageItem, ImagePlace, PlaceKey, has_frames, iterate_images, list_sources
-from lmr.images.path_lists import ListedImage, is_list
-from lmr.images.remote_files import is_url
+from lmr.images.files import UnreadableImage
+from lmr.images.lists import ListedImage, is_list
+from lmr.images.remote import is_url
+from lmr.images.sources import ImageItem, ImagePlace, PlaceKey, has_frames, iterate_images, list_sources
 from lmr.watch.watched import Watched
 
 if TYPE_CHECKING:

@@ -36,9 +36,9 @@ from lmr.apps.predict.run import (
 )
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder, replace_durably, sync_folder, write_atomically
-from lmr.images.image_places import ImagePlace, PlaceKey, find_list, has_frames, list_sources
-from lmr.images.path_lists import ListedImage, read_column, read_path_list
-from lmr.images.remote_files import RemoteImage
+from lmr.images.lists import ListedImage, read_column, read_path_list
+from lmr.images.remote import RemoteImage
+from lmr.images.sources import ImagePlace, PlaceKey, find_list, has_frames, list_sources
 
 BY_FOLDER, BY_COLUMN = "folder", "column:"
 LONGEST_NAME = 150  # of a state file: a longer stream name is replaced by its digest

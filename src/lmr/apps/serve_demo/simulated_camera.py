@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmr.data.corruptions import corrupt_batch
+from lmr.data.dataset import CLEAN
 from lmr.data.photographs import Photographs
-from lmr.data.sets.dataset import CLEAN
 
 FRAMES = 4  # in a request
 STATIC = "static"  # a broken sensor: random colours instead of a picture

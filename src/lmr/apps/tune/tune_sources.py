@@ -35,9 +35,9 @@ from lmr.bench.tune.trials import TrialBatch
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.registry import load_method_file, split_address
-from lmr.data.sets.labelled import list_labelled
+from lmr.data.labelled import list_labelled
 from lmr.data.streams import shuffle_places
-from lmr.images.image_files import UnreadableImage, list_images, open_image
+from lmr.images.files import UnreadableImage, list_images, open_image
 from lmr.models.catalog import DEFAULT_MODEL
 from lmr.version import RESULTS_VERSION
 

@@ -23,9 +23,8 @@ from lmr.cluster.crew_actor import CrewActor, UnfitNode, is_out_of_memory
 from lmr.cluster.nodes import describe_mismatch, digest_method, read_free_memory
 from lmr.core.errors import LmrError, describe_error
 from lmr.core.state import read_state
-from lmr.images.path_lists import ListedImage
-from lmr.images.remote_files import RemoteImage, is_url, open_remote
-from lmr.images.row_images import RowImage
+from lmr.images.lists import ListedImage, RowImage
+from lmr.images.remote import RemoteImage, is_url, open_remote
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from lmr.core.method import Method
-from lmr.data.sets.class_subset import BEFORE_COUNT
+from lmr.data.dataset import BEFORE_COUNT
 from lmr.report.row_traits import LineKind, expand_spec, find_known
 from lmr.report.series import Series, Setting, find_common
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from lmr.bench.running.metrics import WINDOW, share_below, worst_drop
 from lmr.bench.running.row import Row
-from lmr.data.orders import ORDERS
+from lmr.data.names import ORDERS
 from lmr.report.in_life import HAUL, LifeGroup, Scenario, find_groups, find_scenario, measure_gains
 from lmr.report.noted import Noted, join_notes
 from lmr.report.row_traits import LineKind, StreamKind

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lmr.bench.running.row import Row
-from lmr.data.provenance import IMAGES
 from lmr.report.paper.paper_tables import PublishedRow, PublishedTable, find_differences
 from lmr.report.series import Series
 from lmr.report.tables.table import Cell, Line
@@ -44,8 +43,7 @@ def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
 
 def describe_data(row: Row) -> str:
     """What the row says about its data: whether they are official or made."""
-    words = {IMAGES: "images"}  # rows keep an older word
-    return "; ".join(f"{words.get(key, key)}: {value}" for key, value in row.protocol.items())
+    return "; ".join(f"{key}: {value}" for key, value in row.protocol.items())
 
 
 def list_runs(one: Series, domains: Iterable[str]) -> tuple[str, ...]:

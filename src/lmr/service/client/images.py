@@ -70,13 +70,13 @@ def _read_bytes(content: bytes) -> ImageContent:
     kind = find_media_type(content)
     if kind is not None:
         return ImageContent(kind, content)
-    from lmr.images.image_files import decode_image
+    from lmr.images.files import decode_image
 
     return _encode(decode_image(content))
 
 
 def _read_file(path: str | os.PathLike[str]) -> ImageContent:
-    from lmr.images.image_files import open_image, refuse_missing
+    from lmr.images.files import open_image, refuse_missing
 
     refuse_missing(path)
     with open(path, "rb") as file:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lmr.core.errors import LmrError
-from lmr.images.image_files import EXTENSIONS, UnreadableImage, make_sort_key, open_image
-from lmr.images.live_video import hide_password, is_live, read_live
-from lmr.images.video_files import is_video, read_frames
+from lmr.images.files import EXTENSIONS, UnreadableImage, make_sort_key, open_image
+from lmr.images.video import hide_password, is_live, is_video, read_frames, read_live
 
 if TYPE_CHECKING:
     import numpy as np
