@@ -22,6 +22,7 @@ from PIL import Image
 import lmr
 from lmr.cli import main
 from lmr.data.pocket_world import CLASSES, draw
+from lmr.images import video
 from lmr.images.ahead import THREAD_NAME
 from lmr.images.video import read_frames
 from predict_runs import predict_images
@@ -248,6 +249,6 @@ def test_interruption_does_not_wait_for_frames_that_are_passed_over(
         def release(self) -> None:
             pass
 
-    monkeypatch.setattr(video_files, "_open_capture", lambda path: LongVideo())
+    monkeypatch.setattr(video, "_open_capture", lambda path: LongVideo())
     crash_at_step(1, ["v.avi"], **MODEL, every=10**6, batch_size=1)
     assert grabbed[0] < 5000

@@ -81,7 +81,7 @@ def measure_dataset(
     places = choose_places(len(labels), len(labels) if images is None else images)
     openers = [partial(_make_image, array) for array in dataset.read(CLEAN, 0, places)]
     accuracy = _measure(classifier, preprocess, openers, labels[places].tolist(), batch_size)
-    return replace(accuracy, images_of=dataset.protocol["pictures"])
+    return replace(accuracy, images_of=dataset.protocol["images"])
 
 
 def _make_image(array: ImageArray) -> Image:
