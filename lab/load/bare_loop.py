@@ -11,8 +11,8 @@ import torch
 
 from lab.load.load_images import draw_pixels
 from lab.load.load_models import LoadModel, make_method
+from lmr.apps.serve import keep_freed_memory
 from lmr.models import Backbone
-from lmr.service.memory import keep_freed_memory
 
 
 @dataclass(frozen=True)

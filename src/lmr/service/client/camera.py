@@ -177,7 +177,7 @@ class CameraFeed:
     source: CameraSource
     client: Client
     stream: str
-    options: CameraOptions = CameraOptions()
+    options: CameraOptions = field(default_factory=CameraOptions)
     out: IO[str] | None = None
     report: Report = lambda message: None
     clock: Callable[[], float] = time.monotonic
