@@ -139,7 +139,7 @@ def test_siglip_without_its_tokenizer_is_not_compared(tmp_path: Path) -> None:
 def test_words_of_the_screen_decide_nothing(folders: dict[str, Path]) -> None:
     """Whatever the facts are called on the screen, the comparison asks their types."""
     backbone = lmr.load(folders["huggingface"])
-    backbone.facts = {"format": "a folder of another hub", "files": "elsewhere", "taken off": "all of it"}
+    backbone.facts = {"format": "a folder of another hub", "files": "elsewhere", "unwrapped": "all of it"}
     assert backbone.model_facts.format is ModelFormat.HUGGINGFACE
     assert compare(backbone).reader is WeightsReader.TRANSFORMERS
 

@@ -308,8 +308,8 @@ def test_what_was_taken_off_is_told(model: Any, tmp_path: Path) -> None:
     folder = maker.write_huggingface(model, tmp_path)
     state = {f"module.clip_model.{name}": tensor for name, tensor in model.state_dict().items()}
     torch.save({"state_dict": state, "epoch": 3}, folder / "epoch.pt")
-    assert lmr.load(folder / "epoch.pt").facts["taken off"] == "state_dict, module., clip_model."
-    assert "taken off" not in lmr.load(folder).facts
+    assert lmr.load(folder / "epoch.pt").facts["unwrapped"] == "state_dict, module., clip_model."
+    assert "unwrapped" not in lmr.load(folder).facts
 
 
 def test_weights_belong_to_the_model_not_to_the_file(whole: Path, tmp_path: Path) -> None:

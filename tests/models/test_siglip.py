@@ -349,21 +349,24 @@ HEAD = "vision_model.head.layernorm.weight"
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (
         lambda f: change_weights(f, lambda w: w.pop(HEAD)),
-        rf"do not match the model: 1 missing \({HEAD}\)\. Nothing was loaded",
+        rf"does not match: of \d+ keys 1 missing \({HEAD}\)\. Nothing was loaded",
     ),
     "odd": (lambda f: change_weights(f, lambda w: w.update(extra=torch.ones(2))), r"1 unexpected \(extra\)"),
     "half": (
         lambda f: change_weights(f, lambda w: [w.pop(key) for key in list(w) if key.startswith("text_model")]),
         r"missing \(text_model\.",
     ),
-    "shape": (lambda f: change_weights(f, lambda w: w.update({HEAD: torch.ones(3)})), rf"another shape \({HEAD}\)"),
+    "shape": (
+        lambda f: change_weights(f, lambda w: w.update({HEAD: torch.ones(3)})),
+        rf"another shape \({HEAD} \[3\] instead of \[{WIDTH}\]\)",
+    ),
     "nan": (
         lambda f: change_weights(f, lambda w: w.update({HEAD: torch.full((WIDTH,), torch.nan)})),
-        rf"1 without finite floating-point values \({HEAD}\)",
+        rf"NaN or infinite values in 1 tensors \({HEAD}\)",
     ),
     "quantised": (
         lambda f: change_weights(f, lambda w: w.update({HEAD: torch.ones(WIDTH, dtype=torch.int8)})),
-        rf"1 without finite floating-point values \({HEAD}\)",
+        f"found torch.int8 in {HEAD}; quantised",
     ),
     "no scale": (lambda f: change_weights(f, lambda w: w.pop("logit_scale")), r"1 missing \(logit_scale\)"),
     "wild scale": (

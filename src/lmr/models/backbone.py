@@ -93,7 +93,7 @@ class Backbone(ABC):
 
     @cached_property
     def facts(self) -> dict[str, str]:
-        """``model_facts`` in words, for people; code asks ``model_facts``."""
+        """``model_facts`` as text for people; code reads ``model_facts``."""
         return describe_facts(self.model_facts)
 
     @property

@@ -20,7 +20,7 @@ from lmr.core.text import TextSide
 from lmr.core.traits import Tower
 from lmr.models.backbone import Backbone
 from lmr.models.facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
-from lmr.models.formats.checkpoints import check_depth
+from lmr.models.formats.checkpoints import check_depth, check_tensors, is_ignored
 from lmr.models.formats.configs import HF_CONFIG, find_settings, read_preprocessing
 from lmr.models.formats.export import Norms, write_model, write_preprocessing, write_tokenizer
 from lmr.models.formats.weights import read_weights
@@ -28,7 +28,7 @@ from lmr.models.naflex import PatchPreprocessing, PatchTower, parse_patch_prepro
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import TokenPrompts
 from lmr.models.tokenizers import PaddedTokenizer, read_tokenizer
-from lmr.models.transformers_library import import_transformers, quiet_transformers
+from lmr.models.transformers_library import import_transformers, quiet_transformers, shorten_error
 
 _TOKENIZER_FILES = ("spiece.model", "tokenizer.model", "tokenizer.json", "tokenizer_config.json")
 
@@ -173,7 +173,7 @@ def _read_config(folder: Path) -> Any:
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # whatever a foreign file makes transformers raise
         raise LmrError(
-            f"{str(folder / 'config.json')!r} is not a configuration of SigLIP: {_shorten(error)}"
+            f"{str(folder / 'config.json')!r} is not a configuration of SigLIP: {shorten_error(error)}"
         ) from error
     if not isinstance(config, SiglipConfig) and not is_naflex(config):
         raise LmrError(f"{str(folder)!r} holds a model of type {config.model_type!r}, not a SigLIP model.")
@@ -213,20 +213,12 @@ def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any
             model: Any = Siglip2Model(config) if is_naflex(config) else SiglipModel(config)
             _replace_norms(model)
     except Exception as error:  # inconsistent sizes
-        raise LmrError(f"The configuration beside {origin!r} does not describe a model: {_shorten(error)}") from error
-    expected = model.state_dict()
-    given = {key: value for key, value in tensors.items() if not key.endswith(".position_ids")}
-    faults = {
-        "missing": [key for key in expected if key not in given],
-        "unexpected": [key for key in given if key not in expected],
-        "without finite floating-point values": [key for key, value in given.items() if not _is_valid(value)],
-        "of another shape": [key for key in expected if key in given and expected[key].shape != given[key].shape],
-    }
-    found = [f"{len(keys)} {what} ({', '.join(keys[:3])})" for what, keys in faults.items() if keys]
-    if found:
-        raise LmrError(f"The weights in {origin!r} do not match the model: {'; '.join(found)}. Nothing was loaded.")
+        raise LmrError(
+            f"The configuration beside {origin!r} does not describe a model: {shorten_error(error)}"
+        ) from error
+    check_tensors(tensors, {key: value.shape for key, value in model.state_dict().items()}, origin)
     # Copied: the tensors may be memory-mapped, and the file could change.
-    model.load_state_dict({key: value.clone() for key, value in given.items()}, assign=True)
+    model.load_state_dict({key: value.clone() for key, value in tensors.items() if not is_ignored(key)}, assign=True)
     parts: list[Any] = [model.vision_model.embeddings, model.text_model.embeddings]
     for part in parts:  # the only buffer that is computed and not read from the file
         if hasattr(part, "position_ids"):
@@ -251,14 +243,3 @@ def _replace_norms(model: nn.Module) -> None:
         for name, norm in parent.named_children():
             if type(norm) is nn.LayerNorm:
                 setattr(parent, name, RowNorm(norm.normalized_shape, eps=norm.eps))
-
-
-def _is_valid(weights: Tensor) -> bool:
-    """Return True for finite floating-point numbers, not below half precision."""
-    if not weights.is_floating_point() or weights.dtype.itemsize < 2:
-        return False
-    return bool(torch.stack(weights.aminmax()).isfinite().all()) if weights.numel() else True
-
-
-def _shorten(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200] or type(error).__name__

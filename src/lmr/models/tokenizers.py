@@ -23,7 +23,7 @@ import hashlib
 import json
 from typing import Any
 
-from lmr.models.transformers_library import import_transformers, quiet_transformers
+from lmr.models.transformers_library import import_transformers, quiet_transformers, shorten_error
 
 MERGES = Path(__file__).with_name("assets") / "clip_merges.txt.gz"  # source and licence: clip_merges.LICENSE.txt
 MERGE_COUNT = 48_894
@@ -270,7 +270,7 @@ def read_tokenizer(folder: Path, expected: str = "tokenizer.json with tokenizer_
     except ImportError as error:  # transformers asks for a package that this kind of tokenizer needs
         raise LmrError(f"{purpose} needs more packages; install them with: pip install 'lmr[siglip]'") from error
     except Exception as error:  # the tokenizers library raises bare exceptions
-        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        reason = shorten_error(error)
         raise LmrError(f"Cannot read the tokenizer in {str(folder)!r} ({reason}); expected {expected}.") from error
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # transformers makes one up without a file
         raise LmrError(f"The tokenizer in {str(folder)!r} has no vocabulary; expected {expected}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -188,8 +188,8 @@ def convert_weights(
     """Return the weights of both towers in ``dtype``, copied from the file's tensors; every key must match."""
     check_depth(tensors, max(sizes[0].depth, sizes[1].depth), origin)
     slots = _list_slots(naming, sizes)
-    _check_keys(tensors, slots, origin)
-    _check_values(tensors, slots, origin)
+    scalars = {key: None for key in ("logit_scale", "logit_bias") if key == "logit_scale" or key in tensors}
+    check_tensors(tensors, {key: slot.shape for key, slot in slots.items()} | scalars, origin)
     parts: dict[tuple[Side, str], list[Tensor]] = {}
     for source, slot in slots.items():
         tensor = tensors[source]
@@ -300,36 +300,29 @@ def _list_slots(naming: Naming, sizes: Sizes) -> dict[str, _Slot]:
     return slots
 
 
-def _check_keys(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], origin: str) -> None:
-    """Refuse keys that are missing, unexpected or of another shape: name the first and count them."""
-    scalars = {"logit_scale", "logit_bias"}
-    missing = [key for key in (*slots, "logit_scale") if key not in tensors]
-    unexpected = [key for key in tensors if key not in slots and key not in scalars and not is_ignored(key)]
-    wrong = [
-        f"{key} {list(tensors[key].shape)} instead of {list(slot.shape)}"
-        for key, slot in slots.items()
-        if key in tensors and tuple(tensors[key].shape) != slot.shape
-    ]
-    found = [
-        f"{len(names)} {what} ({_show(names)})"
-        for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", wrong))
-        if names
-    ]
+def check_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int] | None], origin: str) -> None:
+    """Refuse tensors that are missing, unexpected, of another shape, quantised or not finite; None is any shape."""
+    given = {key: tuple(tensor.shape) for key, tensor in tensors.items() if not is_ignored(key)}
+    wrong = {key: shape for key, shape in shapes.items() if shape is not None and given.get(key, shape) != tuple(shape)}
+    faults = {
+        "missing": [key for key in shapes if key not in given],
+        "unexpected": [key for key in given if key not in shapes],
+        "of another shape": [f"{key} {list(given[key])} instead of {list(shape)}" for key, shape in wrong.items()],
+    }
+    found = [f"{len(keys)} {what} ({_show(keys)})" for what, keys in faults.items() if keys]
     if found:
         raise LmrError(
-            f"The checkpoint {origin!r} does not match: of {len(slots) + 1} keys {'; '.join(found)}. Nothing was "
-            "loaded. Check that the file is complete and that its config or the named architecture belongs to it."
+            f"The checkpoint {origin!r} does not match: of {len(shapes)} keys {'; '.join(found)}. Nothing was loaded. "
+            "Check that the file is complete and that its config or the named architecture belongs to it."
         )
-
-
-def _check_values(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], origin: str) -> None:
-    for key in slots:
+    filled = [key for key, shape in shapes.items() if shape is not None and tensors[key].numel()]
+    for key in filled:
         if not tensors[key].is_floating_point() or tensors[key].dtype.itemsize < 2:
             raise LmrError(
                 f"Expected floating-point weights in {origin!r}, found {tensors[key].dtype} in {key}; quantised "
                 "checkpoints cannot be adapted. Use the original one."
             )
-    broken = [key for key in slots if not torch.stack(tensors[key].aminmax()).isfinite().all()]  # NaN propagates
+    broken = [key for key in filled if not torch.stack(tensors[key].aminmax()).isfinite().all()]  # NaN propagates
     if broken:
         raise LmrError(
             f"The weights in {origin!r} hold NaN or infinite values in {len(broken)} tensors ({_show(broken)}). "

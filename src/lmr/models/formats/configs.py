@@ -36,25 +36,13 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 
-# open_clip's settings that do not change our features: of training, of other outputs, of unused parts.
+# open_clip's settings that do not change our features: of training, of other outputs, of unused parts. The positions
+# are stored with the weights; a norm of every token and the selection of one token commute.
 _UNUSED_SETTINGS = {
-    "patch_dropout",
-    "output_tokens",
-    "attn_pooler_queries",
-    "attn_pooler_heads",
-    "pos_embed_type",  # the positions are stored with the weights
-    "final_ln_after_pool",  # a norm of every token and the selection of one token commute
-    "pad_id",
-    "timm_model_pretrained",
-    "timm_pool",
-    "timm_proj",
-    "timm_proj_bias",
-    "timm_drop",
-    "timm_drop_path",
-    "hf_model_pretrained",
-    "hf_proj_type",
-    "hf_pooler_type",
-}
+    "patch_dropout", "output_tokens", "attn_pooler_queries", "attn_pooler_heads", "pos_embed_type",
+    "final_ln_after_pool", "pad_id", "timm_model_pretrained", "timm_pool", "timm_proj", "timm_proj_bias", "timm_drop",
+    "timm_drop_path", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type",
+}  # fmt: skip
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -79,7 +67,7 @@ def parse_hf_sizes(config: Mapping[str, Any], origin: str) -> Sizes:
         raise LmrError(f"Expected the configuration of a CLIP model in {origin!r}, but it describes another model.")
     features = _Part(config, origin).whole("projection_dim", 512)
     image = _Part(_merge(config, "vision_config", origin), f"vision_config of {origin!r}")
-    words = _Part(_merge(config, "text_config", origin), f"text_config of {origin!r}")
+    text_part = _Part(_merge(config, "text_config", origin), f"text_config of {origin!r}")
     if image.whole("num_channels", 3) != 3:
         raise LmrError(f"{origin!r} describes images of {image.whole('num_channels', 3)} channels, not of 3.")
     vision = VisionConfig(
@@ -94,15 +82,15 @@ def parse_hf_sizes(config: Mapping[str, Any], origin: str) -> Sizes:
         eps=image.number("layer_norm_eps", 1e-5),
     )
     text = TextConfig(
-        context=words.whole("max_position_embeddings", 77),
-        vocabulary=words.whole("vocab_size", 49408),
-        width=words.whole("hidden_size", 512),
-        depth=words.whole("num_hidden_layers", 12),
-        heads=words.heads("hidden_size", 512, "num_attention_heads", 8),
+        context=text_part.whole("max_position_embeddings", 77),
+        vocabulary=text_part.whole("vocab_size", 49408),
+        width=text_part.whole("hidden_size", 512),
+        depth=text_part.whole("num_hidden_layers", 12),
+        heads=text_part.heads("hidden_size", 512, "num_attention_heads", 8),
         features=features,
-        hidden=words.whole("intermediate_size", 2048),
-        activation=words.activation(),
-        eps=words.number("layer_norm_eps", 1e-5),
+        hidden=text_part.whole("intermediate_size", 2048),
+        activation=text_part.activation(),
+        eps=text_part.number("layer_norm_eps", 1e-5),
     )
     return vision, text
 
@@ -120,12 +108,12 @@ def read_open_clip_sizes(path: Path) -> Sizes:
     config = read_json(path)
     config = config.get("model_cfg", config)
     whole = _Part(config, repr(str(path)))
-    image, words = whole.part("vision_cfg"), whole.part("text_cfg")
+    image, text_part = whole.part("vision_cfg"), whole.part("text_cfg")
     for values, key, what in (
         (config, "multimodal_cfg", "it is a CoCa model, with a text decoder"),
         (image.values, "timm_model_name", "its image tower is a timm model"),
-        (words.values, "hf_model_name", "its text tower is a Hugging Face language model"),
-        (words.values, "hf_tokenizer_name", "its tokenizer is not CLIP's"),
+        (text_part.values, "hf_model_name", "its text tower is a Hugging Face language model"),
+        (text_part.values, "hf_tokenizer_name", "its tokenizer is not CLIP's"),
     ):
         if values.get(key):
             raise LmrError(f"{str(path)!r} describes a model that cannot be loaded: {what}. {OTHER_MODELS}")
@@ -136,7 +124,7 @@ def read_open_clip_sizes(path: Path) -> Sizes:
     whole.known = {"embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text", "output_dict"}
     whole.known |= {"init_logit_scale", "init_logit_bias", "nonscalar_logit_scale", "cast_dtype"}
     features, quick = whole.whole("embed_dim", 512), bool(config.get("quick_gelu"))
-    width, text_width = image.whole("width", 768), words.whole("width", 512)
+    width, text_width = image.whole("width", 768), text_part.whole("width", 512)
     vision = VisionConfig(
         resolution=image.whole("image_size", 224),
         patch=image.whole("patch_size", 16),
@@ -149,21 +137,21 @@ def read_open_clip_sizes(path: Path) -> Sizes:
         eps=image.open_clip_eps(),
     )
     text = TextConfig(
-        context=words.whole("context_length", 77),
-        vocabulary=words.whole("vocab_size", 49408),
+        context=text_part.whole("context_length", 77),
+        vocabulary=text_part.whole("vocab_size", 49408),
         width=text_width,
-        depth=words.whole("layers", 12),
-        heads=words.heads("width", 512, "heads", 8),
+        depth=text_part.whole("layers", 12),
+        heads=text_part.heads("width", 512, "heads", 8),
         features=features,
-        hidden=int(text_width * words.number("mlp_ratio", 4.0)),
-        activation=words.open_clip_activation(quick),
-        eps=words.open_clip_eps(),
+        hidden=int(text_width * text_part.number("mlp_ratio", 4.0)),
+        activation=text_part.open_clip_activation(quick),
+        eps=text_part.open_clip_eps(),
     )
     image.accept("pool_type", "tok")
-    words.accept("pool_type", "argmax")
-    words.accept("proj_type", "linear")
-    words.accept("eos_id", 2, CLIP_END)
-    for part in (whole, image, words):
+    text_part.accept("pool_type", "argmax")
+    text_part.accept("proj_type", "linear")
+    text_part.accept("eos_id", 2, CLIP_END)
+    for part in (whole, image, text_part):
         part.refuse_unknown()
     return vision, text
 
@@ -239,16 +227,14 @@ class _Part:
         if options == {"approximate": "tanh"} and not quick:
             return "gelu_tanh"
         if options not in ({}, {"approximate": "none"}):
-            raise LmrError(
-                f"{self.where} asks for an activation with {options!r}, which is not known here. {OTHER_MODELS}"
-            )
+            raise LmrError(f"{self.where} has an activation with {options!r}, which is not known here. {OTHER_MODELS}")
         return "quick_gelu" if quick else "gelu"
 
     def open_clip_eps(self) -> float:
         self.known.add("norm_kwargs")
         options = self.values.get("norm_kwargs") or {}
         if not isinstance(options, dict) or set(options) - {"eps"}:
-            raise LmrError(f"{self.where} asks for norms with {options!r}, which are not known here. {OTHER_MODELS}")
+            raise LmrError(f"{self.where} has norms with {options!r}, which are not known here. {OTHER_MODELS}")
         return _Part(options, self.where).number("eps", 1e-5)
 
     def accept(self, key: str, *values: Any) -> None:
@@ -260,7 +246,7 @@ class _Part:
         """Refuse the first setting that was not read; false, null and empty settings have no effect."""
         for key, value in self.values.items():
             if key not in self.known and key not in _UNUSED_SETTINGS and value not in (None, False, {}, [], ""):
-                raise LmrError(f"{self.where} asks for {key}={value!r}, which is not known here. {OTHER_MODELS}")
+                raise LmrError(f"{self.where} sets {key}={value!r}, which is not known here. {OTHER_MODELS}")
 
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
@@ -271,38 +257,20 @@ HALF = (0.5, 0.5, 0.5)  # SigLIP's mean and deviation (Zhai et al. 2023): pixels
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "CLIP": {
         "size": {"shortest_edge": 224},
-        "resample": 3,
         "do_center_crop": True,
         "image_mean": OPENAI_MEAN,
         "image_std": OPENAI_STD,
-        "default_to_square": False,
     },
-    "Siglip": {
-        "size": {"height": 224, "width": 224},
-        "resample": 3,
-        "do_center_crop": False,
-        "image_mean": HALF,
-        "image_std": HALF,
-        "default_to_square": False,
-    },
+    "Siglip": {"size": {"height": 224, "width": 224}, "do_center_crop": False, "image_mean": HALF, "image_std": HALF},
 }
 _DEMANDED = ("size", "resample", "image_mean", "image_std")  # of a processor whose defaults are unknown
 
-# Entries of preprocessor_config.json that do not change the values of the tensors.
+# Entries of preprocessor_config.json that do not change the values of the tensors; images are always converted to RGB.
 _UNUSED_STEPS = {
-    "image_processor_type",
-    "feature_extractor_type",
-    "processor_class",
-    "_valid_processor_keys",
-    "do_convert_rgb",  # images are always converted
-    "data_format",
-    "input_data_format",
-    "return_tensors",
-    "default_to_square",
-    "device",
-    "auto_map",
+    "image_processor_type", "feature_extractor_type", "processor_class", "_valid_processor_keys", "do_convert_rgb",
+    "data_format", "input_data_format", "return_tensors", "default_to_square", "device", "auto_map",
     "transformers_version",
-}
+}  # fmt: skip
 
 
 def openai_preprocessing(resolution: int) -> Preprocessing:
@@ -419,7 +387,7 @@ def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
     kind = config.get("image_processor_type") or config.get("feature_extractor_type") or model
     for begin, defaults in _DEFAULTS.items():
         if isinstance(kind, str) and kind.startswith(begin):
-            return defaults | config
+            return {"resample": 3, "default_to_square": False} | defaults | config
     missing = [key for key in _DEMANDED if key not in config]
     if missing:
         raise LmrError(
@@ -432,15 +400,7 @@ def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
 def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:
     """Read open_clip's preprocess_cfg."""
     config = check_object(config, where)
-    known = {
-        "size",
-        "mode",
-        "mean",
-        "std",
-        "interpolation",
-        "resize_mode",
-        "fill_color",
-    }  # fill_color is used by "longest" only
+    known = {"size", "mode", "mean", "std", "interpolation", "resize_mode", "fill_color"}  # the last is of "longest"
     _refuse_unknown(config, known, where)
     size = config.get("size", resolution)
     if _read_square(size) != resolution:
@@ -476,6 +436,6 @@ def _refuse_unknown(config: dict[str, Any], known: Iterable[str], where: str) ->
     for key, value in config.items():
         if key not in known and value not in (None, False, {}, []):
             raise LmrError(
-                f"{where} asks for {key}={value!r}, which is unknown here, so the model would get other inputs than in "
+                f"{where} sets {key}={value!r}, which is not known here, so the model would get other inputs than in "
                 "training. Remove the entry if it has no effect."
             )

@@ -21,16 +21,10 @@ from lmr.models.tokenizers import TOKENIZER_JSON
 Get = Callable[[str], Path | None]  # a file of the model by its name, or None where there is none
 
 SIGLIP = ("siglip", "siglip2")
-HF_WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-_OPEN_CLIP_WEIGHTS = (
-    "open_clip_model.safetensors",
-    "open_clip_pytorch_model.safetensors",
-    "open_clip_pytorch_model.bin",
+_INDEX = ".index.json"  # of weights in several files
+HF_WEIGHTS = tuple(name + end for name in ("model.safetensors", "pytorch_model.bin") for end in ("", _INDEX))
+_OPEN_CLIP_WEIGHTS = tuple(
+    f"open_clip_{name}" for name in ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
 )
 _VOCABULARIES = ("tokenizer.json", "spiece.model", "tokenizer.model")
 _TOKENIZER = (*_VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json")
@@ -88,7 +82,7 @@ def find_in_folder(folder: Path) -> ModelFiles:
     found = _pick(get, str(folder))
     if found:
         return found
-    index = _get_first(get, (name for name in HF_WEIGHTS if name.endswith(".index.json")))
+    index = _get_first(get, (name for name in HF_WEIGHTS if name.endswith(_INDEX)))
     if index:
         return _find_file(index)  # some of the files it names are missing; the reader names them
     weights = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
@@ -148,7 +142,7 @@ def _get_first(get: Get, names: Iterable[str]) -> Path | None:
 
 
 def _get_shards(get: Get, files: ModelFiles) -> ModelFiles | None:
-    if not files.weights.name.endswith(".index.json"):
+    if not files.weights.name.endswith(_INDEX):
         return files
     return files if all(get(shard.name) for shard in list_shards(files.weights)) else None
 
@@ -256,7 +250,7 @@ def _list_missing(hub_id: str) -> list[str]:
             needs[PREPROCESSOR] = _get_first(get, (PREPROCESSOR, PROCESSOR))
         if model_type in SIGLIP or (model_type is None and "siglip" in hub_id.lower()):
             needs[f"{' or '.join(_VOCABULARIES[:2])} with tokenizer_config.json"] = _get_first(get, _VOCABULARIES)
-    if weights and weights.name.endswith(".index.json"):
+    if weights and weights.name.endswith(_INDEX):
         needs |= {shard.name: get(shard.name) for shard in list_shards(weights)}
     return [name for name, path in needs.items() if path is None]
 
