@@ -1,12 +1,12 @@
-"""The self-check of a loaded model: what must hold for any model, each check with what was measured."""
+"""The self-check of a loaded model: properties that every model must have, each with its measurement."""
 
 from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,71 +17,59 @@ from lmr.core.classifier import ZeroShot, digest_tensors, leave_autocast, leave_
 from lmr.core.errors import LmrError
 from lmr.core.norms import NormBank
 from lmr.models import Backbone
-from lmr.models.agreement import NotCompared, WeightsReader, compare_with_transformers
+from lmr.models.agreement import compare_with_transformers
 from lmr.models.backbone import DEFAULT_TEMPLATES
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 IMAGES = 8  # in the batch that single images are compared with
-STEP = 1e-3  # how far a gradient step moves each adapted parameter, the learning rate of most methods
+STEP = 1e-3  # distance that a gradient step moves each adapted parameter, the learning rate of most methods
 
-# How far two unit features of the same input may differ: rounding that depends on the batch, with room to spare.
+# Largest difference of two unit features of the same input: rounding that depends on the batch, with room to spare.
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 5e-2}
 
-_WORDS = (("cat", "dog", "bird", "house"), ("red star", "blue ring", "green circle", "striped purple heart"))
+_TEXTS = (("cat", "dog", "bird", "house"), ("red star", "blue ring", "green circle", "striped purple heart"))
+NO_TOKENIZER = "the model has no tokenizer, so it cannot read texts"
 
 
 class CheckKind(enum.Enum):
-    """What is checked. The first four are for a group of checks that failed before it could measure anything."""
+    """A check, with its title. The first four stand for a group of checks that failed before it measured anything."""
 
-    IMAGE_SIDE = enum.auto()
-    PREPROCESSING = enum.auto()
-    TEXT_SIDE = enum.auto()
-    GRADIENT_STEP = enum.auto()
-    IMAGES_FINITE = enum.auto()
-    IMAGES_UNIT = enum.auto()
-    IMAGES_DIFFER = enum.auto()
-    BATCH_SIZE = enum.auto()
-    DETERMINISTIC = enum.auto()
-    FILES_AND_ARRAYS = enum.auto()
-    TEXTS_FINITE = enum.auto()
-    TEXTS_UNIT = enum.auto()
-    TEXTS_DIFFER = enum.auto()
-    PADDING = enum.auto()
-    STEP_ADAPTS = enum.auto()
-    STEP_LEAVES_MODEL = enum.auto()
-    AGREEMENT = enum.auto()
-
-
-class CheckOutcome(enum.Enum):
-    """How a check ended."""
-
-    PASSED = enum.auto()
-    FAILED = enum.auto()
-    SKIPPED = enum.auto()
-
-
-class SkipReason(enum.Enum):
-    """Why a check was skipped."""
-
-    NO_TOKENIZER = enum.auto()
-    NO_ARRAYS = enum.auto()
+    IMAGE_SIDE = "image features"
+    PREPROCESSING = "preprocessing"
+    TEXT_SIDE = "text features"
+    GRADIENT_STEP = "gradient step"
+    IMAGES_FINITE = "image features are finite"
+    IMAGES_UNIT = "image features are unit vectors"
+    IMAGES_DIFFER = "different images have different features"
+    BATCH_SIZE = "batch size changes nothing"
+    DETERMINISTIC = "deterministic"
+    FILES_AND_ARRAYS = "files and arrays are preprocessed alike"
+    TEXTS_FINITE = "text features are finite"
+    TEXTS_UNIT = "text features are unit vectors"
+    TEXTS_DIFFER = "different texts have different features"
+    PADDING = "padding changes nothing"
+    STEP_ADAPTS = "a gradient step adapts"
+    STEP_LEAVES_MODEL = "the step leaves the model unchanged"
+    AGREEMENT = "agreement with transformers"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its outcome, the numbers that were measured, and why it was skipped or which error ended it."""
+    """The result of one check: what was measured, why it was skipped, or the error that ended it."""
 
     kind: CheckKind
-    outcome: CheckOutcome
-    measured: Mapping[str, Any] = field(default_factory=dict)  # numbers, and who read the weights of a comparison
-    reason: SkipReason | NotCompared | None = None
-    error: str | None = None
+    passed: bool | None  # None: it was skipped
+    detail: str
+
+    def __str__(self) -> str:
+        result = "-" if self.passed is None else "ok" if self.passed else "FAILED"
+        return f"  {result:<7} {self.kind.value}: {self.detail}"
 
 
 def run_checks(backbone: Backbone, texts: Sequence[str], images: Sequence[Image]) -> list[Check]:
-    """All checks: the image side, the text side, one step of adaptation, and the agreement with transformers."""
+    """Run all checks: the image side, the text side, one step of adaptation, and the agreement with transformers."""
     device, dtype = find_place(backbone.encoder)
     tolerance = TOLERANCES.get(dtype, 1e-4)
     inputs = torch.stack([backbone.preprocess(image) for image in images]).to(device, dtype)
@@ -96,26 +84,18 @@ def run_checks(backbone: Backbone, texts: Sequence[str], images: Sequence[Image]
         try:
             checks += group()
         except (LmrError, RuntimeError) as error:
-            checks.append(_fail(kind, error))
+            checks.append(Check(kind, False, _read_line(error)))
     return [*checks, _check_agreement(backbone, texts, inputs[: IMAGES // 2], tolerance)]
 
 
 def find_place(encoder: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """The device and type of an encoder's weights, which its inputs must have too."""
+    """Return the device and type of an encoder's weights, which its inputs must have too."""
     first = next((t for t in encoder.parameters() if t.is_floating_point()), torch.empty(0))
     return first.device, first.dtype
 
 
-def _judge(kind: CheckKind, passed: bool, **measured: float | WeightsReader | None) -> Check:
-    return Check(kind, CheckOutcome.PASSED if passed else CheckOutcome.FAILED, measured)
-
-
-def _skip(kind: CheckKind, reason: SkipReason | NotCompared) -> Check:
-    return Check(kind, CheckOutcome.SKIPPED, reason=reason)
-
-
-def _fail(kind: CheckKind, error: Exception) -> Check:
-    return Check(kind, CheckOutcome.FAILED, error=str(error).partition("\n")[0])
+def _read_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _check_images(encoder: nn.Module, images: Tensor, tolerance: float) -> Iterator[Check]:
@@ -125,50 +105,53 @@ def _check_images(encoder: nn.Module, images: Tensor, tolerance: float) -> Itera
     with torch.no_grad():
         together, again = encode(images), encode(images)
         alone = torch.cat([encode(image) for image in images.unsqueeze(1)])
-    yield from _check_features(together, CheckKind.IMAGES_FINITE, CheckKind.IMAGES_UNIT, CheckKind.IMAGES_DIFFER)
+    kinds = (CheckKind.IMAGES_FINITE, CheckKind.IMAGES_UNIT, CheckKind.IMAGES_DIFFER)
+    yield from _check_features(together, kinds, "images")
     gap = _measure_gap(alone, together)
-    yield _judge(CheckKind.BATCH_SIZE, gap <= tolerance, gap=gap, count=len(images), tolerance=tolerance)
+    detail = f"{gap:.1e} apart, alone and in a batch of {len(images)} (limit {tolerance:g})"
+    yield Check(CheckKind.BATCH_SIZE, gap <= tolerance, detail)
     gap = _measure_gap(again, together)
-    yield _judge(CheckKind.DETERMINISTIC, gap == 0, gap=gap)
+    yield Check(CheckKind.DETERMINISTIC, gap == 0, f"{gap:.1e} apart, run twice" if gap else "the same bits twice")
 
 
-def _check_features(features: Tensor, finite: CheckKind, unit: CheckKind, differ: CheckKind) -> Iterator[Check]:
-    """What holds for the unit features [N, D] of N different inputs."""
-    sound = int(features.isfinite().all(1).sum())
-    yield _judge(finite, sound == len(features), finite=sound, count=len(features))
+def _check_features(features: Tensor, kinds: tuple[CheckKind, CheckKind, CheckKind], inputs: str) -> Iterator[Check]:
+    """Check the unit features [N, D] of N different inputs: finite, of unit length, different."""
+    finite = int(features.isfinite().all(1).sum())
+    yield Check(kinds[0], finite == len(features), f"{finite} of {len(features)} {inputs}")
     gap = _measure_gap(features.norm(dim=-1), torch.ones_like(features[:, 0]))
-    yield _judge(unit, gap <= 1e-4, gap=gap)
+    yield Check(kinds[1], gap <= 1e-4, f"lengths at most {gap:.1e} from 1")
     cosines = features @ features.T - 2 * torch.eye(len(features), dtype=features.dtype, device=features.device)
     nearest = float(cosines.max())
-    yield _judge(differ, nearest < 1 - 1e-6, cosine=nearest)
+    yield Check(kinds[2], nearest < 1 - 1e-6, f"largest cosine {nearest:.4f}")
 
 
 def _check_pixels(backbone: Backbone, image: Image) -> Iterator[Check]:
-    """An image of the model's own size gives the same input as a file and as an array."""
+    """Check that an image of the model's own size gives the same input as a file and as an array."""
     inherited = type(backbone).preprocess_pixels is Backbone.preprocess_pixels
     if inherited and not hasattr(backbone, "preprocessing"):
-        yield _skip(CheckKind.FILES_AND_ARRAYS, SkipReason.NO_ARRAYS)
+        yield Check(CheckKind.FILES_AND_ARRAYS, None, "not checked, the model takes no arrays")
         return
     height, width = backbone.input_shape[-2:]
     square = image.convert("RGB").resize((width, height))
     array = torch.from_numpy(np.array(square)).unsqueeze(0)
     gap = _measure_gap(backbone.preprocess_pixels(array)[0].cpu().float(), backbone.preprocess(square).cpu().float())
-    yield _judge(CheckKind.FILES_AND_ARRAYS, gap <= 1e-5, gap=gap)
+    yield Check(CheckKind.FILES_AND_ARRAYS, gap <= 1e-5, f"{gap:.1e} apart")
 
 
 def _check_texts(backbone: Backbone, texts: Sequence[str], tolerance: float) -> Iterator[Check]:
     if not texts:
-        yield _skip(CheckKind.TEXT_SIDE, SkipReason.NO_TOKENIZER)
+        yield Check(CheckKind.TEXT_SIDE, None, f"not checked, {NO_TOKENIZER}")
         return
-    features = backbone.encode_text(list(texts))
-    yield from _check_features(features, CheckKind.TEXTS_FINITE, CheckKind.TEXTS_UNIT, CheckKind.TEXTS_DIFFER)
+    kinds = (CheckKind.TEXTS_FINITE, CheckKind.TEXTS_UNIT, CheckKind.TEXTS_DIFFER)
+    yield from _check_features(backbone.encode_text(list(texts)), kinds, "texts")
     short, long = texts[0], DEFAULT_TEMPLATES[0].replace("{}", texts[0])
     gap = _measure_gap(backbone.encode_text([short]), backbone.encode_text([short, long])[:1])
-    yield _judge(CheckKind.PADDING, gap <= tolerance, gap=gap, tolerance=tolerance)
+    detail = f"{gap:.1e} apart, alone and with a longer text (limit {tolerance:g})"
+    yield Check(CheckKind.PADDING, gap <= tolerance, detail)
 
 
 def _check_step(backbone: Backbone, texts: Sequence[str], images: Tensor) -> Iterator[Check]:
-    """One step along the gradient of the norms must change the answers, and leave the model itself as it was.
+    """Check that one step along the gradient of the norms changes the answers and leaves the model itself unchanged.
 
     The step widens the margin between the two most probable classes, so every image takes part in it. It is taken
     with the norms alone, without a method: what is checked is the model.
@@ -183,71 +166,73 @@ def _check_step(backbone: Backbone, texts: Sequence[str], images: Tensor) -> Ite
             with bank.serve(rows):
                 logits = classifier.logits(classifier.cosines(classifier.features(images)))
             best, second = logits.topk(2, dim=1).values.unbind(1)
-            (slopes,) = torch.autograd.grad((best - second).mean(), rows)
-        with bank.serve(rows.detach() + STEP * slopes.sign()):
+            (gradients,) = torch.autograd.grad((best - second).mean(), rows)
+        with bank.serve(rows.detach() + STEP * gradients.sign()):
             change = _measure_gap(_answer(classifier, images), before)
         gap = _measure_gap(_answer(classifier, images), before)
-    share = float((slopes != 0).float().mean())
-    adapts = share > 0 and bool(slopes.isfinite().all()) and 0 < change < float("inf")
-    yield _judge(CheckKind.STEP_ADAPTS, adapts, share=share, change=change)
+    share = float((gradients != 0).float().mean())
+    adapts = share > 0 and bool(gradients.isfinite().all()) and 0 < change < float("inf")
+    detail = f"{share:.0%} of the adapted parameters have a gradient, logits move by up to {change:.1e}"
+    yield Check(CheckKind.STEP_ADAPTS, adapts, detail)
     same = digest_tensors(classifier.encoder.state_dict()) == weights
-    yield _judge(CheckKind.STEP_LEAVES_MODEL, gap == 0 and same, gap=gap, same=same)
+    detail = f"answers {gap:.1e} apart" + ("" if same else ", and the model's own weights have changed")
+    yield Check(CheckKind.STEP_LEAVES_MODEL, gap == 0 and same, detail)
 
 
 def _compare_images(backbone: Backbone, images: Tensor) -> ZeroShot:
-    """A classifier for a model that cannot read texts: images stand for the classes."""
+    """Return a classifier for a model that cannot read texts: images stand for the classes."""
     with torch.no_grad():
         return ZeroShot(backbone.encoder, backbone.encoder(images[::2]).float(), backbone.logit_scale)
 
 
 @torch.no_grad()
 def _answer(classifier: ZeroShot, images: Tensor) -> Tensor:
-    """Logits [B, C] with the norms as they are served at the moment."""
+    """Return the logits [B, C] with the norms as they are served at the moment."""
     return classifier.logits(classifier.cosines(classifier.features(images)))
 
 
 def _check_agreement(backbone: Backbone, texts: Sequence[str], images: Tensor, tolerance: float) -> Check:
-    """With common words where the model knows them: transformers cleans unusual ones differently."""
+    """Compare on common words where the model knows them: transformers cleans unusual ones differently."""
     if not texts:
-        return _skip(CheckKind.AGREEMENT, SkipReason.NO_TOKENIZER)
+        return Check(CheckKind.AGREEMENT, None, f"not compared, {NO_TOKENIZER}")
     with contextlib.suppress(LmrError):
         texts = choose_texts(backbone)
     try:
         found = compare_with_transformers(backbone, images, texts)
     except (LmrError, OSError, ValueError, RuntimeError, ImportError) as error:
-        return _fail(CheckKind.AGREEMENT, error)
+        return Check(CheckKind.AGREEMENT, False, f"transformers cannot run these weights: {_read_line(error)}")
     if found.reason is not None:
-        return _skip(CheckKind.AGREEMENT, found.reason)
-    measured = {"image": found.image, "text": found.text, "tolerance": tolerance, "reader": found.reader}
-    return _judge(CheckKind.AGREEMENT, found.holds(tolerance), **measured)
+        return Check(CheckKind.AGREEMENT, None, f"not compared, {found.reason}")
+    detail = f"image {found.image:.1e}, text {found.text:.1e} apart (limit {tolerance:g}), {found.reader}"
+    return Check(CheckKind.AGREEMENT, found.holds(tolerance), detail)
 
 
 def _measure_gap(one: Tensor, other: Tensor) -> float:
-    """The largest difference; NaN counts as infinitely far."""
+    """Return the largest difference; NaN counts as infinite."""
     return float((one - other).abs().nan_to_num(nan=float("inf")).max())
 
 
 def choose_texts(backbone: Backbone, names: Sequence[str] | None = None) -> list[str]:
-    """Different texts this model can read: the user's class names, or common words, or those of an embedded model.
+    """Return different texts that this model can read: the user's class names, common words, or an embedded model's.
 
-    An empty list for a model without a tokenizer.
+    The list is empty for a model without a tokenizer.
     """
     if not backbone.model_facts.reads_texts:
         return []
     given = {" ".join(name.replace("_", " ").casefold().split()): None for name in names or ()}
     problem: LmrError | None = None
-    for words in [list(given)[:IMAGES]] if len(given) > 1 else _WORDS:
+    for texts in [list(given)[:IMAGES]] if len(given) > 1 else _TEXTS:
         try:
-            backbone.encode_text(list(words))
+            backbone.encode_text(list(texts))
         except LmrError as error:
             problem = problem or error
         else:
-            return list(words)
+            return list(texts)
     raise LmrError(f"The model can read none of the words tried; give --labels with words it knows. ({problem})")
 
 
 def draw_images(count: int = IMAGES, side: int = 256, seed: int = 0) -> list[Image]:
-    """Images to try a model on: coarse colours with fine noise, all different and the same in every run."""
+    """Return images to try a model on: coarse colours with fine noise, all different and the same in every run."""
     from PIL import Image
 
     generator = np.random.default_rng(seed)
