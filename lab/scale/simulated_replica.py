@@ -144,7 +144,7 @@ class SimulatedReplica:
 
     def _bring(self, streams: set[str], plan: RowPlan) -> int:
         """Give every stream a row; how many had to be read."""
-        missing = [stream for stream in sorted(streams) if self.residents.get(stream) is None]
+        missing = [stream for stream in sorted(streams) if self.residents.use(stream) is None]
         stay = plan.stay | streams
         for stream in missing:
             if len(self.residents) >= self.residents.rows:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from lab.load.ray_replicas import find_processes
+from lab.load.replicas import find_processes
 
 
 def test_only_processes_below_are_found() -> None:

@@ -1,4 +1,4 @@
-"""Bad input: bombs, truncated files, other formats, bodies that are too large, slow senders, clients that hang up."""
+"""Bad input: bombs, truncated files, other formats, too large bodies, slow senders, clients that disconnect."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lab.load.child_service import ChildService, read_memory_mb
-from lab.load.load_bench import LoadBench
-from lab.load.load_images import draw_image, draw_pixels, encode_pixels, make_bomb
-from lab.load.load_models import find_pocket
-from lab.load.load_result import LoadResult, judge
+from lab.load.bench import LoadBench, LoadResult, judge
+from lab.load.child_service import ChildService
+from lab.load.inputs import draw_image, draw_pixels, encode_pixels, find_pocket, make_bomb
 from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
 
@@ -21,7 +19,7 @@ MOST_GROWTH_MB = 200.0  # of memory; a bomb that is unpacked takes gigabytes
 
 
 def list_bad_bodies() -> dict[str, tuple[str, bytes, set[int]]]:
-    """Media type and body of each, and the codes that are right for it."""
+    """Return the media type and body of each kind, and the status codes that are correct for it."""
     pixels = draw_pixels(0, 64)
     png, jpeg, webp = (encode_pixels(pixels, kind) for kind in ("PNG", "JPEG", "WEBP"))
     noise = np.random.default_rng(0).bytes(2000)
@@ -41,29 +39,29 @@ def list_bad_bodies() -> dict[str, tuple[str, bytes, set[int]]]:
     }
 
 
-def measure_hostile(bench: LoadBench) -> LoadResult:
-    """Each kind is refused with its code, the state of the stream does not change, and others are served meanwhile."""
+def measure_bad_input(bench: LoadBench) -> LoadResult:
+    """Check that each kind is refused with its code, no state changes, and other streams are served meanwhile."""
     model, wrong = find_pocket(), list[str]()
     good = draw_image(1, model.side)
     with bench.make_service(model, "hostile", ["--timeout-ms", "5000"]) as service, Client(service.url) as client:
         client.step(STREAM, good)
-        before, memory, failed = client.state(STREAM), read_memory_mb(service), _count_failures(service)
+        before, memory, failed = client.state(STREAM), service.read_memory_mb(), _count_failures(service)
         codes = {name: _post(client, kind, body) for name, (kind, body, _) in list_bad_bodies().items()}
         wrong += [
             f"{name}: {codes[name]}" for name, (_, _, right) in list_bad_bodies().items() if codes[name] not in right
         ]
         mixed = client.step("load-00001", [good, b"\x89PNG\r\n\x1a\nnothing", good])
         if [one.error is None for one in mixed.answers] != [True, False, True]:
-            wrong.append("an unreadable image among others is not an error in its place")
+            wrong.append("an undecodable image among others is not an error at its position")
         slow = _keep_sending_slowly(service, bench.count(50, 5), lambda: client.step("load-00002", good))
         if not slow:
             wrong.append("slow senders kept others from being served")
-        _hang_up(service, good, bench.count(100, 10))
+        _disconnect(service, good, bench.count(100, 10))
         after = client.step("load-00003", good)
         if after.label is None or not client.is_ready():
-            wrong.append("not ready after clients that hung up")
+            wrong.append("not ready after clients that disconnected")
         unchanged = client.state(STREAM) == before
-        growth = read_memory_mb(service) - memory
+        growth = service.read_memory_mb() - memory
         server_errors = _count_failures(service) - failed
     if not unchanged:
         wrong.append("the state of a stream changed")
@@ -74,22 +72,22 @@ def measure_hostile(bench: LoadBench) -> LoadResult:
     figures = {"codes": codes, "memory_growth_mb": growth, "server_errors": server_errors, "wrong": wrong}
     return LoadResult(
         "bad input",
-        f"{len(codes)} kinds of bad bodies, slow senders, clients that hang up",
-        "right codes, no state changed, others served",
-        "; ".join(wrong) or f"all refused as they should be; state unchanged; memory {growth:+.0f} MB",
+        f"{len(codes)} kinds of bad bodies, slow senders, clients that disconnect",
+        "correct codes, no state changed, others served",
+        "; ".join(wrong) or f"all refused with a correct code; state unchanged; memory {growth:+.0f} MB",
         judge(not wrong),
         figures,
     )
 
 
 def _count_failures(service: ChildService) -> float:
-    """Requests with codes from 500 on so far; while the model loads they are usual."""
+    """Return the number of 5xx responses so far; while the model loads they are normal."""
     metrics = service.read_metrics().items()
     return sum(value for name, value in metrics if name.startswith("lmr_requests_total") and 'code="5' in name)
 
 
 def _post(client: Client, kind: str, body: bytes) -> int:
-    """The code for a body, sent as it is."""
+    """Return the status code for a body that is sent as it is."""
     try:
         client.send_body(STREAM, kind, body)
     except ServiceError as error:
@@ -109,7 +107,7 @@ def _write_head(length: int) -> bytes:
 
 
 def _keep_sending_slowly(service: ChildService, count: int, serve: Callable[[], object]) -> bool:
-    """Senders that give a byte now and then and never finish; whether others are served meanwhile."""
+    """Send single bytes without ever finishing; return True if other requests are served meanwhile."""
     sockets = [_connect(service) for _ in range(count)]
     try:
         for sender in sockets:
@@ -118,7 +116,7 @@ def _keep_sending_slowly(service: ChildService, count: int, serve: Callable[[], 
             for sender in sockets:
                 try:
                     sender.sendall(b"x")
-                except OSError:  # it was refused in the meantime, which is right too
+                except OSError:  # it was refused in the meantime, which is correct too
                     continue
             serve()
             time.sleep(0.1)
@@ -130,8 +128,8 @@ def _keep_sending_slowly(service: ChildService, count: int, serve: Callable[[], 
     return True
 
 
-def _hang_up(service: ChildService, image: bytes, count: int) -> None:
-    """Clients that go before their answer, in the middle of the body or after it."""
+def _disconnect(service: ChildService, image: bytes, count: int) -> None:
+    """Disconnect before the answer, in the middle of the body or after it."""
     for number in range(count):
         with _connect(service) as client:
             head = _write_head(len(image)).replace(STREAM.encode(), b"load-00004")

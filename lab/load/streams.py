@@ -1,4 +1,4 @@
-"""Far more streams than rows: states go to the store and come back, and answers are those of solo runs."""
+"""Many more streams than rows: states move to the store and back, and answers equal those of solo runs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import math
 
 import torch
 
-from lab.load.child_service import read_memory_mb
-from lab.load.load_bench import LoadBench, read_spec
-from lab.load.load_images import draw_image, draw_pixels
-from lab.load.load_models import find_pocket, make_method, name_streams
-from lab.load.load_result import LoadResult, judge
+from lab.load.bench import LoadBench, LoadResult, judge
+from lab.load.inputs import draw_image, draw_pixels, find_pocket, make_method, name_streams
 from lab.load.senders import Send, run_senders
 from lmr.core.batch import Prediction
 from lmr.service.client.client import Client, ServiceAnswer
@@ -18,13 +15,13 @@ from lmr.service.client.client import Client, ServiceAnswer
 ROUNDS, EACH, THREADS = 3, 2, 16
 FLAT = 1.10
 NEAR = 1e-4
-LEAST = 0.02  # probabilities come with six digits; smaller ones would not tell a logit to 1e-4
+LEAST = 0.02  # probabilities have six digits, which gives a logit to 1e-4 only above this
 
 
 def measure_many_streams(bench: LoadBench) -> LoadResult:
-    """Every stream sends once in each round, so that it comes back after all others were served."""
+    """Let every stream send once per round, so that all others are served between its requests."""
     model, count, resident = find_pocket(), bench.count(10_000, 48), bench.count(500, 8)
-    every = count // bench.count(250, 12)  # one stream in so many is run alone as well
+    every = count // bench.count(250, 12)  # every n-th stream is compared with a solo run
     names, memories, problems = name_streams(count), list[float](), list[str]()
     kept: dict[int, list[ServiceAnswer]] = {}
 
@@ -40,12 +37,12 @@ def measure_many_streams(bench: LoadBench) -> LoadResult:
         return send
 
     with bench.make_service(model, "streams", ["--resident", str(resident)]) as service:
-        spec, watched = read_spec(service)
+        spec, watched = service.read_spec()
         for turn in range(ROUNDS):
-            bench.say(f"many streams: round {turn + 1} of {ROUNDS}")
-            tolls, _ = run_senders(service.url, THREADS, make_send(turn), 3600, patience=120, most=count // THREADS)
-            problems += tolls.problems
-            memories.append(read_memory_mb(service))
+            bench.report(f"many streams: round {turn + 1} of {ROUNDS}")
+            stats, _ = run_senders(service.url, THREADS, make_send(turn), 3600, patience=120, most=count // THREADS)
+            problems += stats.problems
+            memories.append(service.read_memory_mb())
         store = service.read_metrics()["lmr_store_bytes"]
     backbone = model.load()
     worst, same = 0.0, True
@@ -74,17 +71,17 @@ def measure_many_streams(bench: LoadBench) -> LoadResult:
 
 
 def _list_places(stream: int, turn: int) -> list[int]:
-    """The numbers of the images of a stream in a round."""
+    """Return the numbers of the images of a stream in a round."""
     return [1000 * stream + EACH * turn + k for k in range(EACH)]
 
 
 def _compare(alone: Prediction, answer: ServiceAnswer, classes: tuple[str, ...]) -> tuple[float, bool]:
-    """The largest difference of the logits, both without what is common to all classes, and whether labels agree."""
+    """Return the largest difference of log-probabilities, and True if the labels agree."""
     expected, worst, same = alone.logits.log_softmax(1), 0.0, True
     for row, result in enumerate(answer.answers):
         found = dict(result.top)
         logits = torch.tensor([math.log(max(found[name], 1e-30)) for name in classes])
-        telling = expected[row] > math.log(LEAST)
-        worst = max(worst, float((logits - expected[row])[telling].abs().max()))
+        compared = expected[row] > math.log(LEAST)
+        worst = max(worst, float((logits - expected[row])[compared].abs().max()))
         same = same and classes[int(alone.labels[row])] == result.label
     return worst, same

@@ -1,4 +1,4 @@
-"""Cameras that go on whatever happens, and the proof that nothing was lost and nothing was applied twice."""
+"""Cameras that send through every fault, and the check that no request was lost or applied twice."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Self
 
 import torch
 
-from lab.load.load_images import draw_image, draw_pixels
-from lab.load.load_models import LoadModel, make_method, name_streams
+from lab.load.inputs import LoadModel, draw_image, draw_pixels, make_method, name_streams
 from lmr.core.state import decode_state
 from lmr.service.client.client import Client, ServiceAnswer
 from lmr.service.client.errors import ServiceError
@@ -23,7 +22,7 @@ ATTEMPT_SECONDS = 20.0
 
 
 class SteadyCamera(threading.Thread):
-    """Sends one request after the other, each until it is acknowledged, and checks that numbers follow each other."""
+    """A thread that sends each request until it is acknowledged, and checks that their numbers are consecutive."""
 
     def __init__(
         self, url: str, stream: str, number: int, side: int, ended: threading.Event, pause: float = 0.0
@@ -36,7 +35,7 @@ class SteadyCamera(threading.Thread):
         self._url, self._side, self._ended, self._pause = url, side, ended, pause
 
     def run(self) -> None:
-        """Until the end is announced."""
+        """Send until ``ended`` is set."""
         try:
             with Client(self._url, patience=PATIENCE, timeout=ATTEMPT_SECONDS) as client:
                 while not self._ended.is_set():
@@ -47,31 +46,31 @@ class SteadyCamera(threading.Thread):
                         self.wrong.append(f"{self.stream}: request {turn + 1} was acknowledged as {answer.seq}")
                     self.answers.append(answer)
                     self._ended.wait(self._pause)
-        except BaseException as error:  # told in the result
+        except BaseException as error:  # reported in the result
             self.failure = error
 
     def list_places(self, turn: int) -> list[int]:
-        """The numbers of the images of a request."""
+        """Return the numbers of the images of a request."""
         return [1_000_000 * self.number + EACH * turn + k for k in range(EACH)]
 
 
 @dataclass(frozen=True)
 class SoloGap:
-    """How far a stream is from the same requests in one process, without any fault."""
+    """The differences between a stream and a run of the same requests in one process without faults."""
 
     state: float = 0.0  # the largest relative difference of an adapted tensor
     probability: float = 0.0  # of an answer
     labels: int = 0  # answers with another label
 
     def join(self, other: SoloGap) -> SoloGap:
-        """The worse of two streams."""
+        """Return the worse of two streams."""
         return SoloGap(
             max(self.state, other.state), max(self.probability, other.probability), self.labels + other.labels
         )
 
 
 class SteadyCameras:
-    """Some cameras, which send from the beginning of the context until ``finish``; ``pause`` seconds after answers."""
+    """Cameras that send from the start of the context until ``finish``, with ``pause`` seconds after each answer."""
 
     def __init__(self, url: str, model: LoadModel, count: int, pause: float = 0.0) -> None:
         self._url, self._model, self._ended = url, model, threading.Event()
@@ -90,16 +89,16 @@ class SteadyCameras:
 
     @property
     def acknowledged(self) -> int:
-        """Requests that were answered."""
+        """Return the number of answered requests."""
         return sum(len(camera.answers) for camera in self.cameras)
 
     @property
     def replayed(self) -> int:
-        """Requests whose answer was a kept one."""
+        """Return the number of requests that got a stored answer."""
         return sum(answer.replayed for camera in self.cameras for answer in camera.answers)
 
     def wait_for_answer(self) -> bool:
-        """Wait for the next acknowledged request, so that a fault comes during work; False if none came."""
+        """Wait for the next acknowledged request, so that a fault comes during work; return False if none came."""
         before, end = self.acknowledged, time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < end:
             if self.acknowledged > before:
@@ -108,11 +107,11 @@ class SteadyCameras:
         return False
 
     def finish(self) -> list[str]:
-        """Let every camera end with an answer; what went wrong, in words."""
+        """Let every camera end with an answer; return the problems as sentences."""
         self._ended.set()
         for camera in self.cameras:
             camera.join(PATIENCE)
-        wrong = [words for camera in self.cameras for words in camera.wrong]
+        wrong = [problem for camera in self.cameras for problem in camera.wrong]
         wrong += [f"{camera.stream}: {camera.failure}" for camera in self.cameras if camera.failure is not None]
         with Client(self._url) as client:
             for camera in self.cameras:
@@ -120,7 +119,7 @@ class SteadyCameras:
         return wrong
 
     def compare(self, spec: str, watched: bool, most: int | None = None) -> SoloGap:
-        """The states and answers of the first cameras that were served, against solo runs of their requests."""
+        """Compare the states and answers of the first ``most`` served cameras with solo runs of their requests."""
         served = [camera for camera in self.cameras if camera.answers][:most]
         with Client(self._url) as client:
             states = [client.state(camera.stream) for camera in served]
@@ -131,7 +130,7 @@ class SteadyCameras:
 
 
 def _check_end(client: Client, camera: SteadyCamera) -> Sequence[str]:
-    """Whether the service has as many steps of a stream as it has acknowledged."""
+    """Return the problem if the service has fewer or more steps of a stream than it has acknowledged."""
     if not camera.answers:
         return []
     try:

@@ -1,14 +1,13 @@
-"""kill -9 at random moments under load: nothing that was acknowledged is lost, and nothing is applied twice."""
+"""Kill -9 at random moments under load: no acknowledged request is lost, and none is applied twice."""
 
 from __future__ import annotations
 
 import random
 import time
 
-from lab.load.load_bench import LoadBench, read_spec
-from lab.load.load_models import find_pocket
-from lab.load.load_result import LoadResult, judge
-from lab.load.steady_cameras import SteadyCameras
+from lab.load.bench import LoadBench, LoadResult, judge
+from lab.load.cameras import SteadyCameras
+from lab.load.inputs import find_pocket
 
 STREAMS = 6
 LONGEST_LIFE = 1.5  # seconds of service between an answer and a kill, at most
@@ -17,18 +16,18 @@ NEAR = 1e-3  # states: sums over a different number of streams in a batch round 
 
 
 def measure_kills(bench: LoadBench) -> LoadResult:
-    """Cameras send all the time, with retries under one key, while the service is killed and started again."""
-    model, kills = find_pocket(), bench.count(bench.kills, 2)
+    """Kill and restart the service while cameras send requests, with retries under one key."""
+    model, kills = find_pocket(), bench.count(bench.kills, 1)
     chance = random.Random(bench.seed)
     with bench.make_service(model, "kills") as service, SteadyCameras(service.url, model, STREAMS) as cameras:
-        spec, watched = read_spec(service)
+        spec, watched = service.read_spec()
         busy = 0
         for kill in range(kills):
             busy += cameras.wait_for_answer()
             time.sleep(chance.uniform(0, LONGEST_LIFE))
             service.kill()
             if kill % 10 == 9:
-                bench.say(f"kill -9: {kill + 1} of {kills}")
+                bench.report(f"kill -9: {kill + 1} of {kills}")
             service.start()
         busy += cameras.wait_for_answer()
         wrong = cameras.finish()

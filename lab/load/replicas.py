@@ -1,4 +1,4 @@
-"""The service on a cluster of this machine: replicas come, go and are killed under load; and what Ray Serve adds."""
+"""The service on Ray on this machine: replicas are added and killed under load; and the latency of Ray Serve."""
 
 from __future__ import annotations
 
@@ -8,33 +8,31 @@ import signal
 import time
 from pathlib import Path
 
+from lab.load.bench import LoadBench, LoadResult, judge
+from lab.load.cameras import SteadyCameras
 from lab.load.child_service import ChildService
-from lab.load.kill_loop import LONGEST_LIFE, NEAR, STREAMS
-from lab.load.load_bench import LoadBench, read_spec
-from lab.load.load_images import draw_image
-from lab.load.load_models import find_pocket
-from lab.load.load_result import LoadResult, judge
-from lab.load.senders import Tolls, find_percentile, run_senders
-from lab.load.steady_cameras import SteadyCameras
+from lab.load.inputs import draw_image, find_pocket
+from lab.load.kill import LONGEST_LIFE, NEAR, STREAMS
+from lab.load.senders import ClientStats, find_percentile, run_senders
 from lmr.core.errors import LmrError
 from lmr.service.client.client import Client, ServiceAnswer
 
 KILLS = 20
-REPLICAS = 2  # and one more in the middle
+REPLICAS = 2  # plus one in the middle of the experiment
 NEAR_ANSWER = 1e-4  # probabilities
-REPLICA, STORE = "ray::ServeReplica:lmr", "ray::StoreActor"  # how Ray names the processes
+REPLICA, STORE = "ray::ServeReplica:lmr", "ray::StoreActor"  # titles of Ray's processes
 SCALE_SECONDS = 120.0
 BLOCK = 50  # requests to one service before the other has its turn
 _ON_RAY = ["--ray", "--replica-cpus", "0.5"]  # so that a third replica fits on two cores
 
 
 def measure_replicas(bench: LoadBench) -> LoadResult:
-    """Cameras send all the time while there are two, three and two replicas, and replicas and a store are killed."""
+    """Kill replicas and a store while cameras send, with two, three and two replicas."""
     model, kills = find_pocket(), bench.count(min(bench.kills, KILLS), 2)
     chance = random.Random(bench.seed)
     options = [*_ON_RAY, "--replicas", str(REPLICAS), "--partitions", "2"]
     with bench.make_service(model, "ray", options) as service, SteadyCameras(service.url, model, STREAMS) as cameras:
-        spec, watched = read_spec(service)
+        spec, watched = service.read_spec()
         cameras.wait_for_answer()
         replicas = REPLICAS
         for kill in range(kills):
@@ -44,7 +42,7 @@ def measure_replicas(bench: LoadBench) -> LoadResult:
                 os.kill(service.pid, signal.SIGTTIN if added > 0 else signal.SIGTTOU)
             kill_replica(service.pid, replicas, chance)
             cameras.wait_for_answer()
-            bench.say(f"ray: {kill + 1} of {kills} replicas killed, {cameras.acknowledged} requests acknowledged")
+            bench.report(f"ray: {kill + 1} of {kills} replicas killed, {cameras.acknowledged} requests acknowledged")
         os.kill(find_processes(service.pid, STORE)[0], signal.SIGKILL)
         cameras.wait_for_answer()
         wrong = cameras.finish()
@@ -72,7 +70,7 @@ def measure_replicas(bench: LoadBench) -> LoadResult:
 
 
 def kill_replica(root: int, replicas: int, chance: random.Random) -> None:
-    """kill -9 one of the replicas below a process, when there are so many and after a while of work."""
+    """Kill -9 one of the replicas below a process, once there are ``replicas`` of them."""
     end = time.monotonic() + SCALE_SECONDS
     while len(found := find_processes(root, REPLICA)) != replicas:
         if time.monotonic() > end:
@@ -83,52 +81,52 @@ def kill_replica(root: int, replicas: int, chance: random.Random) -> None:
 
 
 def find_processes(root: int, title: str) -> list[int]:
-    """The ids of the processes below ``root`` whose titles begin so, on Linux."""
+    """Return the ids of the processes below ``root`` whose command lines start with ``title``, on Linux."""
     parents: dict[int, int] = {}
     titles: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            stat, words = (folder / "stat").read_text(), (folder / "cmdline").read_text(errors="replace")
+            stat, line = (folder / "stat").read_text(), (folder / "cmdline").read_text(errors="replace")
         except OSError:  # it has ended
             continue
         parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
-        titles[int(folder.name)] = words
+        titles[int(folder.name)] = line
 
     def is_below(process: int) -> bool:
         while process in parents and process != root:
             process = parents[process]
         return process == root
 
-    return sorted(process for process, words in titles.items() if words.startswith(title) and is_below(process))
+    return sorted(process for process, line in titles.items() if line.startswith(title) and is_below(process))
 
 
 def measure_ray_latency(bench: LoadBench) -> LoadResult:
-    """One request in flight, by turns to the service of one machine and to one replica on Ray, both idle otherwise."""
+    """Measure one request in flight, alternating between the plain service and one replica on Ray."""
     model, rounds = find_pocket(), bench.count(20, 1)
     images = [draw_image(number, model.side) for number in range(BLOCK)]
 
     def send(client: Client, thread: int, number: int) -> ServiceAnswer:
         return client.step("load-00000", images[number % BLOCK], top=1)
 
-    def run_block(service: ChildService) -> Tolls:
+    def run_block(service: ChildService) -> ClientStats:
         return run_senders(service.url, 1, send, 600, most=BLOCK)[0]
 
     plain = bench.make_service(model, "plain")
     on_ray = bench.make_service(model, "on-ray", [*_ON_RAY, "--replicas", "1"])
-    tolls: list[tuple[Tolls, Tolls]] = []
+    stats: list[tuple[ClientStats, ClientStats]] = []
     with plain, on_ray:
         for service in (plain, on_ray):
             run_block(service)  # warm
         for turn in range(rounds):
             pair = (plain, on_ray) if turn % 2 == 0 else (on_ray, plain)
             found = {service.url: run_block(service) for service in pair}
-            tolls.append((found[plain.url], found[on_ray.url]))
+            stats.append((found[plain.url], found[on_ray.url]))
         code, _ = on_ray.terminate()
-    whole = [[seconds for pair in tolls for seconds in pair[side].seconds] for side in (0, 1)]
-    added = [[seconds for pair in tolls for seconds in pair[side].added] for side in (0, 1)]
+    whole = [[seconds for pair in stats for seconds in pair[side].seconds] for side in (0, 1)]
+    added = [[seconds for pair in stats for seconds in pair[side].added] for side in (0, 1)]
     middle, high = ([1000 * find_percentile(values, share) for values in whole] for share in (0.5, 0.99))
     beyond = [1000 * find_percentile(values, 0.5) for values in added]
-    codes = sum((pair[side].codes for pair in tolls for side in (0, 1)), start=type(tolls[0][0].codes)())
+    codes = sum((pair[side].codes for pair in stats for side in (0, 1)), start=type(stats[0][0].codes)())
     figures = {
         "requests_each": len(whole[0]), "plain_p50_ms": middle[0], "ray_p50_ms": middle[1], "plain_p99_ms": high[0],
         "ray_p99_ms": high[1], "plain_beyond_p50_ms": beyond[0], "ray_beyond_p50_ms": beyond[1],

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from lab.load.load_result import LoadResult, format_load_table, judge
+from lab.load.bench import LoadResult, format_load_table, judge
 
 
 def test_everything_must_hold() -> None:

@@ -1,14 +1,12 @@
-"""SIGTERM under load: what was accepted is finished or refused within the limit, and nothing acknowledged is lost."""
+"""SIGTERM under load: accepted requests are finished or refused in time, and no acknowledged one is lost."""
 
 from __future__ import annotations
 
 import threading
 import time
 
-from lab.load.load_bench import LoadBench
-from lab.load.load_images import draw_image
-from lab.load.load_models import find_pocket, name_streams
-from lab.load.load_result import LoadResult, judge
+from lab.load.bench import LoadBench, LoadResult, judge
+from lab.load.inputs import draw_image, find_pocket, name_streams
 from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
 
@@ -18,7 +16,7 @@ ENOUGH_SECONDS = 120.0  # to wait for a few answers on a slow machine
 
 
 def measure_drain(bench: LoadBench) -> LoadResult:
-    """Requests in flight get 200 or 503; the process ends with code 0 in time; every acknowledged step is there."""
+    """Check the responses during SIGTERM, the exit code and the time, and that every acknowledged step is stored."""
     model, names = find_pocket(), name_streams(STREAMS)
     images = [draw_image(number, model.side) for number in range(8)]
     seqs, codes, stop = dict[str, int](), list[int](), threading.Event()
@@ -36,7 +34,7 @@ def measure_drain(bench: LoadBench) -> LoadResult:
                     codes.append(code)
                     seqs[name] = max(seqs.get(name, 0), seq)
                 if code == 0:
-                    return  # nobody listens any more
+                    return  # the service has ended
 
     with service:
         workers = [threading.Thread(target=work, args=(name,), daemon=True) for name in names]
@@ -59,8 +57,8 @@ def measure_drain(bench: LoadBench) -> LoadResult:
     return LoadResult(
         "SIGTERM",
         f"pocket, {STREAMS} streams under load, --drain-s {DRAIN_SECONDS:g}",
-        "only 200 and 503 until it is gone; ends with code 0 within --drain-s and 5 s; nothing lost",
-        f"{answered} answered, codes {counts} (0: no connection any more), exit code {code} after {seconds:.1f} s, "
+        "only 200 and 503 until it ends; exit code 0 within --drain-s and 5 s; nothing lost",
+        f"{answered} answered, codes {counts} (0: no connection), exit code {code} after {seconds:.1f} s, "
         f"{len(lost)} streams lost a step",
         judge(set(counts) <= {0, 200, 503}, code == 0, seconds <= DRAIN_SECONDS + 5, not lost, answered > 0),
         figures,
