@@ -88,8 +88,8 @@ def run_load(names: Sequence[str], bench: LoadBench, out: str | None = None) -> 
     return results
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the experiments and print the table; return the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = build_parser("load", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
     add("experiments", nargs="*", metavar="NAME", help="experiments to run (default: all without Ray)")
@@ -98,7 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--kills", type=int, default=200, metavar="N", help="number of kills of the service (default: %(default)s)")
     add("--out", metavar="FILE", help="append a JSON line for each experiment to FILE")
     add("--folder", metavar="DIR", help="keep models, stores and logs in DIR (default: a temporary folder)")
-    return run_command(parser, run, argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the experiments and print the table; return the exit code."""
+    return run_command(make_parser(), run, argv)
 
 
 def run(options: argparse.Namespace) -> str | None:

@@ -1,30 +1,39 @@
-"""The calculation and the simulation as text for a terminal, and as values for JSON."""
+"""The calculation and the simulation as text, as values for JSON, and as a figure."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from lab.scale.capacity import SPARSE, Capacity, Resource
-from lab.scale.simulation import SimulationPlan, SimulationResult
-from lab.scale.sized_method import SizedMethod
+from lab.scale.replica import SimulatedReplica
+from lab.scale.simulation import SimulationPlan, SimulationResult, draw_arrivals, make_times
 from lmr.bench.columns import align
+from lmr.report.figures.drawing import DASHES, OURS, PALETTE, Drawing, label_ends, render
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 INTERVALS = (1.0, 10.0, 60.0, 600.0)  # seconds between commits, for comparison
+LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of the figure
+SECONDS = 30.0  # simulated for each load
+_LINES = ((50, "p50"), (95, "p95"), (99, "p99"))
 
-_WORDS = {
+_FIRST = {
     "accelerators": ("The accelerators break first", "compute {needed}"),
     "disk": ("The disks break first", "write {needed}"),
     "network": ("The network breaks first", "carry {needed}"),
     "memory": ("Memory breaks first", "keep {needed} resident"),
 }
 
-Line = tuple[str, str, str]  # what, how much, and what it follows from
+Line = tuple[str, str, str]  # a quantity, its value, and where it comes from
 
 
 def describe_capacity(capacity: Capacity) -> str:
-    """The tables, and a sentence that says what breaks first."""
+    """Return the tables, and a sentence about the resource that breaks first."""
     options = capacity.options
     title = (
         f"{options.streams:,} streams at {options.fps:g} images/s, {options.model}, {options.classes:,} classes, "
@@ -38,19 +47,19 @@ def describe_capacity(capacity: Capacity) -> str:
         _list("Network", _list_network(capacity)),
         _list("One replica on each accelerator", _list_replica(capacity)),
         _describe_resources(capacity),
-        say_what_breaks(capacity),
+        describe_bottleneck(capacity),
     ]
     return "\n\n".join(parts)
 
 
-def say_what_breaks(capacity: Capacity) -> str:
-    """Which resource decides how many machines there must be, and what would change that."""
+def describe_bottleneck(capacity: Capacity) -> str:
+    """Return which resource decides the number of machines, and what would change that."""
     first, *others = capacity.resources
-    words, work = _WORDS[first.name]
-    rest = ", ".join(f"{one.machines:,} to {_say_work(one)}" for one in others)
+    message, work = _FIRST[first.name]
+    rest = ", ".join(f"{one.machines:,} to {_format_work(one)}" for one in others)
     load = f"{capacity.options.load:.0%}"
-    need = f"{_count(first.machines, 'machine')} to {work.format(needed=_say_need(first))}"
-    lines = [f"{words}: {need} at {load} load; {rest}."]
+    need = f"{_count(first.machines, 'machine')} to {work.format(needed=_format_need(first))}"
+    lines = [f"{message}: {need} at {load} load; {rest}."]
     if first.name == "disk" and capacity.options.durability == "answer":
         period = capacity.options.images_per_request / capacity.options.fps
         lines.append(
@@ -66,21 +75,21 @@ def say_what_breaks(capacity: Capacity) -> str:
 
 
 def compare(capacity: Capacity, plan: SimulationPlan, result: SimulationResult) -> str:
-    """The simulation beside what the table predicts for the same streams."""
-    rhythm, options = capacity.rhythm, capacity.options
+    """Return the simulation beside the predictions of the table for the same streams."""
+    steady, options = capacity.steady, capacity.options
     rows = [
         ("requests per second", f"{options.requests_per_second:,.0f}", f"{result.sent / result.seconds:,.0f}"),
         ("answered", f"{result.sent:,}", f"{result.answered:,}"),
         ("refused (429), past their deadline (504)", "0", f"{result.refused:,}, {result.expired:,}"),
-        ("latency, p50", _milli(rhythm.median_seconds), _milli(result.median)),
+        ("latency, p50", _milli(steady.median_seconds), _milli(result.median)),
         ("latency, p95", "", _milli(result.p95)),
         ("latency, p99", "", _milli(result.p99)),
         ("latency, longest", "", _milli(result.longest)),
         ("longest wait for a batch", "", _milli(result.longest_wait)),
         (f"streams that waited more than {plan.starved_seconds:g} s", "0", f"{result.starved:,}"),
-        ("images per batch", f"{rhythm.batch_images:.1f}", f"{result.batch_images:.1f}"),
-        ("batch fill", f"{rhythm.batch_images / capacity.batch_limit:.0%}", f"{result.batch_fill:.0%}"),
-        ("accelerators busy", f"{rhythm.busy:.0%}", f"{result.busy:.0%} (most: {result.busiest:.0%})"),
+        ("images per batch", f"{steady.batch_images:.1f}", f"{result.batch_images:.1f}"),
+        ("batch fill", f"{steady.batch_images / capacity.batch_limit:.0%}", f"{result.batch_fill:.0%}"),
+        ("accelerators busy", f"{steady.busy:.0%}", f"{result.busy:.0%} (most: {result.busiest:.0%})"),
         ("states written per second", "", f"{result.states_per_second:,.0f}"),
         ("written", _rate(capacity.find_written(options.durability)), _rate(result.written_per_second)),
         ("streams of the busiest replica", f"{capacity.imbalance * capacity.streams_per_replica:,.0f}",
@@ -97,7 +106,7 @@ def compare(capacity: Capacity, plan: SimulationPlan, result: SimulationResult) 
 
 
 def to_values(capacity: Capacity, plan: SimulationPlan | None, result: SimulationResult | None) -> dict[str, Any]:
-    """Every number, for JSON."""
+    """Return every number, for JSON."""
     values = dataclasses.asdict(capacity)
     values |= {
         "machines": capacity.machines,
@@ -111,7 +120,7 @@ def to_values(capacity: Capacity, plan: SimulationPlan | None, result: Simulatio
         "moved_share": capacity.moved_share,
         "busiest_load": capacity.busiest_load,
         "breaks_first": capacity.resources[0].name,
-        "sentence": say_what_breaks(capacity),
+        "sentence": describe_bottleneck(capacity),
     }
     if plan is not None and result is not None:
         values["simulation"] = {"plan": dataclasses.asdict(plan), "result": dataclasses.asdict(result)}
@@ -147,15 +156,10 @@ def _list_state(capacity: Capacity) -> list[Line]:
         ("all streams", _size(capacity.options.streams * sized.stored_bytes), "streams x file"),
     ]
     if sized.moments:
-        lines.append(_shrink("with 8-bit moments", sized.small_moments_bytes, sized, "not built"))
-    if capacity.lean_spec is not None and capacity.lean_bytes is not None:
-        lines.append(_shrink(f"--method '{capacity.lean_spec}'", capacity.lean_bytes, sized, "adapts less"))
+        saved = 1 - sized.small_moments_bytes / sized.stored_bytes
+        lines.append(("with 8-bit moments", _size(sized.small_moments_bytes), f"saves {saved:.0%}; not built"))
     extra = "counted" if capacity.options.watch == "on" else "not counted (--watch off)"
     return [*lines, ("the watch adds", _size(sized.watch_bytes), f"at most, its snapshots; {extra}")]
-
-
-def _shrink(name: str, size: float, sized: SizedMethod, remark: str) -> Line:
-    return name, _size(size), f"saves {1 - size / sized.stored_bytes:.0%}; {remark}"
 
 
 def _list_written(capacity: Capacity) -> list[Line]:
@@ -189,7 +193,7 @@ def _list_network(capacity: Capacity) -> list[Line]:
 
 
 def _list_replica(capacity: Capacity) -> list[Line]:
-    options, rhythm = capacity.options, capacity.rhythm
+    options, steady = capacity.options, capacity.steady
     moved = options.streams * capacity.moved_share
     state = moved * capacity.sized.stored_bytes
     after = "step, commit" if options.durability == "answer" else "step"
@@ -197,10 +201,10 @@ def _list_replica(capacity: Capacity) -> list[Line]:
         ("replicas", f"{capacity.replicas:,}", f"{_count(capacity.machines, 'machine')} x {options.gpus_per_machine}"),
         ("streams of one", f"{capacity.streams_per_replica:,.0f}",
          f"the busiest has {capacity.imbalance:.2f} x as many ({options.virtual_nodes} places on the hash ring)"),
-        ("streams per step", f"{rhythm.batch_images / options.images_per_request:.1f}",
+        ("streams per step", f"{steady.batch_images / options.images_per_request:.1f}",
          "what comes while the batch before is served"),
-        ("a step", f"{1000 * rhythm.step_seconds:.1f} ms", f"commit of it: {1000 * rhythm.commit_seconds:.1f} ms"),
-        ("median latency", f"{1000 * rhythm.median_seconds:.0f} ms", f"queue, {after}; without chance"),
+        ("a step", f"{1000 * steady.step_seconds:.1f} ms", f"commit of it: {1000 * steady.commit_seconds:.1f} ms"),
+        ("median latency", f"{1000 * steady.median_seconds:.0f} ms", f"queue, {after}; without chance"),
         ("one more replica", f"{moved:,.0f} streams", f"change hands, 1/(n+1); {_size(state)} of states to read"),
     ]  # fmt: skip
 
@@ -208,16 +212,16 @@ def _list_replica(capacity: Capacity) -> list[Line]:
 def _describe_resources(capacity: Capacity) -> str:
     rows = [("resource", "needed", "a machine has", "machines")]
     for one in capacity.resources:
-        rows.append((one.name, _say_need(one), f"{one.limit:,.0f} {one.unit}", f"{one.machines:,}"))
+        rows.append((one.name, _format_need(one), f"{one.limit:,.0f} {one.unit}", f"{one.machines:,}"))
     return align(rows)
 
 
-def _say_need(one: Resource) -> str:
+def _format_need(one: Resource) -> str:
     return f"{one.needed:,.0f} {one.unit}"
 
 
-def _say_work(one: Resource) -> str:
-    return _WORDS[one.name][1].format(needed=_say_need(one))
+def _format_work(one: Resource) -> str:
+    return _FIRST[one.name][1].format(needed=_format_need(one))
 
 
 def _list(title: str, lines: Sequence[Line]) -> str:
@@ -242,3 +246,50 @@ def _milli(seconds: float) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+# The figure.
+
+
+def measure_loads(
+    capacity: Capacity, plan: SimulationPlan, loads: Sequence[float] = LOADS, seconds: float = SECONDS
+) -> dict[float, list[float]]:
+    """Return the p50, p95 and p99 of the simulated latency of one replica at each load, in milliseconds.
+
+    A load is a share of the capacity: that of the accelerator in full batches or of the disk, whichever is slower.
+    """
+    options = capacity.options
+    per_request = options.images_per_request / capacity.images_per_accelerator
+    if options.durability == "answer":
+        per_request = max(per_request, make_times(capacity).commit(1) - options.commit_ms / 1000)
+    rate = options.fps / options.images_per_request
+    found = {}
+    for load in loads:
+        streams = [f"camera-{k}" for k in range(max(1, round(load / per_request / rate)))]
+        chance = np.random.default_rng([plan.seed, round(1000 * load)])
+        arrivals = draw_arrivals(streams, rate, dataclasses.replace(plan, seconds=seconds), chance)
+        log = SimulatedReplica(options.make_settings(len(streams)), make_times(capacity), streams).run(
+            arrivals, options.images_per_request
+        )
+        found[load] = [1000 * float(value) for value in np.percentile(log.latencies, [p for p, _ in _LINES])]
+    return found
+
+
+def draw_loads(found: dict[float, list[float]], title: str) -> Drawing:
+    """Return the figure of the latencies over the loads."""
+
+    def draw(axes: Axes) -> str:
+        styles = [OURS, *({"color": PALETTE[k], "linestyle": DASHES[k + 1], "marker": "^sD"[k]} for k in range(2))]
+        ends = []
+        for k, (_, name) in enumerate(_LINES):
+            values = [found[load][k] for load in found]
+            axes.plot([100 * load for load in found], values, **styles[k])
+            ends.append((name, 100 * max(found), values[-1], str(styles[k]["color"])))
+        axes.set_xlabel("load of a replica (% of its capacity)")
+        axes.set_ylabel("latency (ms)")
+        axes.set_ylim(bottom=0)
+        axes.set_title(title)
+        label_ends(axes, ends)
+        return "Simulated latency of one replica over its load."
+
+    return render("scale-latency", "", draw, (4.2, 2.6))

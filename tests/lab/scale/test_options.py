@@ -1,4 +1,4 @@
-"""What lmr scale is told: bad values are refused with the option that they came by."""
+"""Invalid values are refused with the name of their option."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lab.scale.scale_options import ScaleOptions
+from lab.scale.options import ScaleOptions
 from lmr.core.errors import LmrError
 from lmr.service.settings import ServiceSettings
 

@@ -1,9 +1,9 @@
 """SimulatedReplica: one replica of the service on a simulated clock.
 
-Scheduler and residents are those of the service. What takes time is replaced by formulas: a step by a fixed time and
-one for each image, a commit by a fixed time and its bytes, the reading of a state by its bytes. As in the engine, the
-commit of a batch overlaps the next steps, at most two commits are unfinished, and a stream whose state is not
-committed keeps its row.
+Scheduler and residents are those of the service. Times come from formulas: a step takes a fixed time and a time for
+each image, a commit a fixed time and a time for its bytes, the reading of a state a time for its bytes. As in the
+engine, the commit of a batch overlaps the next steps, at most two commits are unfinished, and a stream whose state is
+not committed keeps its row.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from lmr.service.settings import ServiceSettings
 
 @dataclass(frozen=True)
 class ReplicaTimes:
-    """Seconds of what a replica does."""
+    """The seconds that the actions of a replica take."""
 
-    step: Callable[[int], float]  # of so many images
-    commit: Callable[[int], float]  # of so many states
+    step: Callable[[int], float]  # of a number of images
+    commit: Callable[[int], float]  # of a number of states
     read: float = 0.0  # of one state
 
 
 @dataclass
 class ReplicaLog:
-    """What happened to the requests of a replica, and how it spent its time."""
+    """The requests of a replica, and how it spent its time."""
 
     sent: int = 0
     refused: int = 0
@@ -47,16 +47,16 @@ class ReplicaLog:
     loads: int = 0
     evictions: int = 0
     resident: int = 0
-    ended: float = 0.0  # when all was served
+    ended: float = 0.0  # the time at which everything was served
 
     @property
     def answered(self) -> int:
-        """Requests with an answer."""
+        """Return the number of answered requests."""
         return len(self.latencies)
 
 
 class SimulatedReplica:
-    """Serves requests that arrive at given times."""
+    """A replica that serves requests which arrive at given times."""
 
     def __init__(self, settings: ServiceSettings, times: ReplicaTimes, streams: Sequence[str]) -> None:
         self.settings, self.times, self.log = settings, times, ReplicaLog()
@@ -64,10 +64,10 @@ class SimulatedReplica:
         self.residents = Residents(settings.resident)
         self.now = 0.0
         self._at_intervals = settings.durability == "interval"
-        self._commits: deque[tuple[float, set[str]]] = deque()  # when each is finished, and its streams
+        self._commits: deque[tuple[float, set[str]]] = deque()  # the end of each, and its streams
         self._pending: set[str] = set()  # answered, to be committed with the next interval
         self._pending_since = 0.0
-        for stream in streams[: settings.resident]:  # as after a long time, not as after a start
+        for stream in streams[: settings.resident]:  # the state after a long time, not after a start
             self._give_row(stream)
 
     def run(
@@ -76,9 +76,9 @@ class SimulatedReplica:
         images: int = 1,
         on_batch: Callable[[float, Sequence[Job]], None] = lambda now, batch: None,
     ) -> ReplicaLog:
-        """Serve requests of so many images, each with its time and stream, in the order of time, until all are served.
+        """Serve requests of ``images`` images, given by time and stream in the order of time, until all are served.
 
-        ``on_batch`` is told every batch when it is formed.
+        ``on_batch`` is called with every batch when it is formed.
         """
         position = 0
         self.log.sent = len(arrivals)
@@ -107,7 +107,7 @@ class SimulatedReplica:
             self.log.refused += 1
 
     def _form(self) -> tuple[list[Job], RowPlan]:
-        """The next batch, and which streams may leave their rows for it. What is due for a commit goes first."""
+        """Return the next batch and the plan of its rows, after a commit that is due."""
         if self._pending and self.now >= self._pending_since + self.settings.interval_s:
             self._flush()
         unsaved = self._pending.union(*(streams for _, streams in self._commits))
@@ -117,12 +117,12 @@ class SimulatedReplica:
         batch = self.scheduler.form(self.now, plan.admit)
         if not batch and self._pending and self.scheduler.requests:
             due = self.scheduler.find_next_time()
-            if due is not None and due <= self.now:  # every row is kept by what is not committed
+            if due is not None and due <= self.now:  # uncommitted streams keep every row
                 self._flush()
         return batch, plan
 
     def _serve(self, batch: Sequence[Job], plan: RowPlan) -> None:
-        """Bring the states, take the step, and let the answers go after their commit."""
+        """Load the states, take the step, and send the answers after their commit."""
         images, streams = sum(job.images for job in batch), {job.stream for job in batch}
         seconds = self._bring(streams, plan) * self.times.read + self.times.step(images)
         self.now += seconds
@@ -143,7 +143,7 @@ class SimulatedReplica:
                 self.log.waited[job.stream] = wait
 
     def _bring(self, streams: set[str], plan: RowPlan) -> int:
-        """Give every stream a row; how many had to be read."""
+        """Give every stream a row; return the number of streams that had to be read."""
         missing = [stream for stream in sorted(streams) if self.residents.use(stream) is None]
         stay = plan.stay | streams
         for stream in missing:
@@ -167,7 +167,7 @@ class SimulatedReplica:
             self._pending = set()
 
     def _commit(self, streams: set[str]) -> float:
-        """Commit after the commits before; when it will be finished."""
+        """Commit after the earlier commits; return the time at which it is finished."""
         begun = max(self.now, self._commits[-1][0]) if self._commits else self.now
         finished = begun + self.times.commit(len(streams))
         self._commits.append((finished, streams))
@@ -176,7 +176,7 @@ class SimulatedReplica:
         return finished
 
     def _find_next(self, arrival: float | None) -> float:
-        """The next moment at which something can change; now, if the last requests are past their deadline."""
+        """Return the next time at which something can change; now, if the last requests are past their deadline."""
         known = [arrival, self.scheduler.find_next_time(), self._commits[0][0] if self._commits else None]
         known += [self._pending_since + self.settings.interval_s] if self._pending else []
         later = [time for time in known if time is not None and time > self.now]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.scale.simulated_replica import ReplicaLog, ReplicaTimes, SimulatedReplica
+from lab.scale.replica import ReplicaLog, ReplicaTimes, SimulatedReplica
 from lab.scale.simulation import SimulationPlan, draw_arrivals
 from lmr.service.engine.batch import Job
 from lmr.service.settings import ServiceSettings

@@ -1,4 +1,4 @@
-"""ScaleOptions: what ``lmr scale`` is told, checked once."""
+"""ScaleOptions: the streams and machines of a calculation, validated once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_STREAMS = 10**10
 class ScaleOptions:
     """The streams, the model, the method and the machines, each with the meaning of the option of the same name.
 
-    What a machine has and reaches is an assumption: replace it by what was measured on yours.
+    The values of machines are assumptions: replace them by what was measured on yours.
     """
 
     streams: int
@@ -69,15 +69,15 @@ class ScaleOptions:
 
     @property
     def requests_per_second(self) -> float:
-        """Of all streams."""
+        """Return the requests of all streams."""
         return self.streams * self.fps / self.images_per_request
 
     def find_step_seconds(self, images: float, seconds_per_image: float) -> float:
-        """A step: a fixed time, and a time for each image."""
+        """Return the seconds of a step: a fixed time, and a time for each image."""
         return self.overhead_ms / 1000 + images * seconds_per_image
 
     def make_settings(self, rows: int) -> ServiceSettings:
-        """The settings of each replica; its queue holds at least four full batches."""
+        """Return the settings of each replica; its queue holds at least four full batches."""
         plain = ServiceSettings()
         return ServiceSettings(
             resident=rows,
@@ -92,7 +92,7 @@ class ScaleOptions:
 
 
 def name_option(name: str) -> str:
-    """The option of a field."""
+    """Return the option of a field."""
     return "--" + name.replace("_", "-")
 
 
