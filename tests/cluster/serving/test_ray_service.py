@@ -12,10 +12,9 @@ import httpx
 import pytest
 
 import lmr
-from lab.load.load_images import draw_image
-from lab.load.load_models import find_pocket
-from lab.load.ray_replicas import REPLICA, STORE, find_processes, kill_replica
-from lab.load.steady_cameras import SteadyCameras
+from lab.load.cameras import SteadyCameras
+from lab.load.inputs import draw_image, find_pocket
+from lab.load.replicas import REPLICA, STORE, find_processes, kill_replica
 from lmr import LmrError
 from lmr.apps.serve import ServingPlan, describe_states
 from lmr.cluster.nodes import list_versions

@@ -3,10 +3,10 @@ from __future__ import annotations
 import io
 
 import numpy as np
-from lmr.images.files import decode_image
 from PIL import Image
 
 from lab.load.inputs import draw_image, draw_pixels, make_bomb
+from lmr.images.files import decode_image
 
 
 def test_a_number_is_always_the_same_image() -> None:
