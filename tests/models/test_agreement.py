@@ -14,13 +14,7 @@ import checkpoint_maker as maker
 import lmr
 import siglip_maker as siglip
 from lmr.cli import main
-from lmr.models.agreement import (
-    Agreement,
-    NotCompared,
-    WeightsReader,
-    compare_with_transformers,
-    find_folder,
-)
+from lmr.models.agreement import Agreement, NotCompared, WeightsReader, compare_with_transformers, find_folder
 from lmr.models.facts import ModelFormat
 from lmr.models.formats.export import build_transformers_vision
 from lmr.models.towers.image import VisionTower
@@ -52,8 +46,7 @@ def compare(backbone: lmr.Backbone) -> Agreement:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reader"),
-    [("huggingface", WeightsReader.TRANSFORMERS), ("open_clip", WeightsReader.LMR)],
+    ("kind", "reader"), [("huggingface", WeightsReader.TRANSFORMERS), ("open_clip", WeightsReader.LMR)]
 )
 def test_features_agree(folders: dict[str, Path], kind: str, reader: WeightsReader) -> None:
     backbone = lmr.load(folders[kind])

@@ -136,7 +136,7 @@ def test_settings_of_another_model_are_refused(tmp_path: Path) -> None:
         ("resample", 0, "Expected resample 3"),
         ("image_mean", [0.5], r"Expected three numbers .* as mean"),
         ("image_std", "half", r"Expected three numbers .* as std"),
-        ("do_pad", True, "asks for do_pad=True"),
+        ("do_pad", True, "sets do_pad=True"),
     ):
         file.write_text(json.dumps(settings | {key: value}))
         with pytest.raises(lmr.LmrError, match=words):

@@ -376,7 +376,7 @@ def test_content_is_opened_as_files_are(tmp_path: Path) -> None:
         (np.zeros((0, 5, 3), np.uint8), r"with pixels, got an array \[0, 5, 3\]"),
         ("missing.png", r"Cannot read 'missing\.png': there is no such file"),
         (b"", "Cannot read the image in 0 bytes: the file is empty"),
-        (b"no image", "Cannot read the image in 8 bytes: it is not an image or has an unknown format"),
+        (b"no image", "Cannot read the image in 8 bytes: it is not an image of a known format"),
         (
             [np.zeros((5, 5, 3), np.uint8), b"no image"],
             r"Image 1 of the list \(the first is 0\): Cannot read the image",

@@ -444,8 +444,7 @@ def test_settings_that_are_missing_are_siglips(siglip: Case, tmp_path: Path) -> 
 def test_tokenizer_of_another_model_gets_a_sentence(siglip: Case, tmp_path: Path) -> None:
     folder = shutil.copytree(siglip.folder, tmp_path / "copy")
     change_weights(
-        folder,
-        lambda w: w.update({(key := "text_model.embeddings.token_embedding.weight"): w[key][:3].clone()}),
+        folder, lambda w: w.update({(key := "text_model.embeddings.token_embedding.weight"): w[key][:3].clone()})
     )
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["vocab_size"] = 3

@@ -428,9 +428,7 @@ def expect(model: Any, folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("end", "config"),
-    [(None, {}), (5, {}), (None, {"eos_token_id": 2})],
-    ids=["last", "in between", "the highest id"],
+    ("end", "config"), [(None, {}), (5, {}), (None, {"eos_token_id": 2})], ids=["last", "in between", "the highest id"]
 )
 def test_features_are_those_of_transformers(end: int | None, config: dict[str, Any], tmp_path: Path) -> None:
     model = save(tmp_path, end, **config)

@@ -161,12 +161,7 @@ class Clip(Backbone):
 
 
 def load_clip(
-    path: Path,
-    name: str,
-    *,
-    architecture: str | None = None,
-    device: Device = "cpu",
-    dtype: torch.dtype | None = None,
+    path: Path, name: str, *, architecture: str | None = None, device: Device = "cpu", dtype: torch.dtype | None = None
 ) -> Clip:
     """Load a CLIP model from its weights file, with configuration, preprocessing and tokenizer from the same folder.
 

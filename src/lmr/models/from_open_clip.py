@@ -25,10 +25,7 @@ Tokenizer = Callable[[list[str]], Tensor]
 
 
 def from_open_clip(
-    model: Any,
-    tokenizer: Tokenizer,
-    names: Sequence[str],
-    templates: Templates = DEFAULT_TEMPLATES,
+    model: Any, tokenizer: Tokenizer, names: Sequence[str], templates: Templates = DEFAULT_TEMPLATES
 ) -> ZeroShot:
     """Return a classifier for these class names from a model of open_clip's form, also OpenAI's.
 

@@ -1,4 +1,4 @@
-"""SigLIP 2 for images of any shape (NaFlex): an image becomes as many patches as its shape asks for.
+"""SigLIP 2 for images of any shape (NaFlex): the shape of an image decides its number of patches.
 
 transformers passes three tensors to the tower: patches, a mask and the shape of the grid. Methods pass one tensor per
 batch, so the patches carry two more columns of zeros and ones, which every type holds exactly: whether there is a patch
@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.models.formats.configs import HALF, check_object, check_steps, read_channels
-from lmr.models.preprocessing import Preprocessing, convert_to_rgb
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
+from lmr.models.preprocessing import Preprocessing, check_image, check_pixels, convert_to_rgb
 
 _COLUMNS = 2  # beside the pixels of a patch
 _STEP = 1e-5  # to which transformers finds the scale of an image
@@ -48,16 +45,12 @@ class PatchPreprocessing(Preprocessing):
         """Shape of one prepared image: patches, and the pixels of a patch with two more columns."""
         return self.patches, 3 * self.patch**2 + _COLUMNS
 
-    def prepare_image(self, image: Image) -> Tensor:
+    def prepare_image(self, image: Image.Image) -> Tensor:
         """Return a PIL image of any size and mode as float32 [patches, 3 * patch * patch + 2]."""
-        from PIL.Image import Image, Resampling
-
-        if not isinstance(image, Image) or min(image.size) == 0:
-            came = f"one of size {image.size}" if isinstance(image, Image) else type(image).__name__
-            raise LmrError(f"Expected a PIL image with pixels, got {came}.")
+        check_image(image)
         rows, columns = fit_grid(image.height, image.width, self.patch, self.patches)
         size = (columns * self.patch, rows * self.patch)
-        scaled = convert_to_rgb(image).resize(size, Resampling[self.interpolation.upper()])
+        scaled = convert_to_rgb(image).resize(size, Image.Resampling[self.interpolation.upper()])
         pixels = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8).view(1, size[1], size[0], 3)
         cut = self._normalise(pixels)[0].reshape(3, rows, self.patch, columns, self.patch)
         flat = cut.permute(1, 3, 2, 4, 0).reshape(rows * columns, -1)
@@ -67,11 +60,7 @@ class PatchPreprocessing(Preprocessing):
 
     def prepare_pixels(self, pixels: Tensor) -> Tensor:
         """Return uint8 images [N, h, w, 3] as float32 [N, patches, 3 * patch * patch + 2], on their device."""
-        from PIL import Image
-
-        if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
-            came = f"{list(pixels.shape)} of {pixels.dtype}" if isinstance(pixels, Tensor) else type(pixels).__name__
-            raise LmrError(f"Expected images as a uint8 tensor ['N', 'h', 'w', 3], got {came}.")
+        check_pixels(pixels)
         images = [self.prepare_image(Image.fromarray(one)) for one in pixels.cpu().numpy()]
         stacked = torch.stack(images) if images else torch.empty(0, *self.input_shape)
         return stacked.to(pixels.device)

@@ -74,10 +74,7 @@ class Preprocessing:
 
     def prepare_image(self, image: Image.Image) -> Tensor:
         """Return a PIL image of any size and mode as float32 [3, resolution, resolution]."""
-        if not isinstance(image, Image.Image):
-            raise LmrError(f"Expected a PIL image, got {type(image).__name__}.")
-        if min(image.size) == 0:
-            raise LmrError(f"Expected an image with pixels, got one of size {image.size}.")
+        check_image(image)
         x, y = self._trim(image.width, image.height)
         if x or y:
             image = image.crop((x, y, image.width - x, image.height - y))
@@ -101,12 +98,7 @@ class Preprocessing:
         value in a hundred (a few on hard contrasts) is rounded to the next of the 256 levels, seldom to the next but
         one: PIL filters with fixed-point weights, this with floats.
         """
-        came = list(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
-        if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
-            kind = f" of {pixels.dtype}" if isinstance(pixels, Tensor) else ""
-            raise LmrError(f"Expected images as a uint8 tensor ['N', 'h', 'w', 3], got {came}{kind}.")
-        if min(pixels.shape[1:3]) == 0:
-            raise LmrError(f"Expected images with pixels, got {came}.")
+        check_pixels(pixels)
         x, y = self._trim(pixels.shape[2], pixels.shape[1])
         pixels = pixels[:, y : pixels.shape[1] - y, x : pixels.shape[2] - x]
         width, height = self._scale(pixels.shape[2], pixels.shape[1])
@@ -157,6 +149,23 @@ class Preprocessing:
         scaled = pixels.permute(0, 3, 1, 2).float() / 255
         channels = zip(scaled.unbind(1), self.mean, self.std, strict=True)
         return torch.stack([(channel - mean) / std for channel, mean, std in channels], dim=1)
+
+
+def check_image(image: object) -> None:
+    """Refuse what is not a PIL image with pixels."""
+    if not isinstance(image, Image.Image):
+        raise LmrError(f"Expected a PIL image, got {type(image).__name__}.")
+    if min(image.size) == 0:
+        raise LmrError(f"Expected an image with pixels, got one of size {image.size}.")
+
+
+def check_pixels(pixels: object) -> None:
+    """Refuse what is not a uint8 tensor [N, h, w, 3] with pixels."""
+    if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
+        came = f"{list(pixels.shape)} of {pixels.dtype}" if isinstance(pixels, Tensor) else type(pixels).__name__
+        raise LmrError(f"Expected images as a uint8 tensor ['N', 'h', 'w', 3], got {came}.")
+    if min(pixels.shape[1:3]) == 0:
+        raise LmrError(f"Expected images with pixels, got {list(pixels.shape)}.")
 
 
 def convert_to_rgb(image: Image.Image) -> Image.Image:

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+import difflib
 import gzip
+import hashlib
 import html
+import json
 import re
 import zlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
+from lmr.models.transformers_library import import_transformers, quiet_transformers, shorten_error
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-import difflib
-import hashlib
-import json
-from typing import Any
-
-from lmr.models.transformers_library import import_transformers, quiet_transformers, shorten_error
 
 MERGES = Path(__file__).with_name("assets") / "clip_merges.txt.gz"  # source and licence: clip_merges.LICENSE.txt
 MERGE_COUNT = 48_894
-CLIP_START, CLIP_END = (
-    49_406,
-    49_407,
-)  # after 256 bytes, 256 bytes that end a word, and the merges
+CLIP_START, CLIP_END = 49_406, 49_407  # after 256 bytes, 256 bytes that end a word, and the merges
 SPECIAL = ("<|startoftext|>", "<|endoftext|>")
+HIGHEST = 2  # as the id of the end token: "the highest id of a text", in configurations of early versions
+PAD, START, END = "<pad>", "<start>", "<end>"  # the first three words of every vocabulary of whole words
+
+TOKENIZER_JSON, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
+_OTHER_VOCABULARIES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.txt")
 
 # CLIP splits a cleaned text into contractions, words, single digits and runs of anything else (Radford et al. 2021,
 # simple_tokenizer.py); the special texts are split off before that.
@@ -59,10 +60,8 @@ class ClipTokenizer:
         texts = check_texts(texts)
         encoder = build_encoder()  # text by text: batches start threads, and a later fork would warn about them
         rows = [[CLIP_START, *encoder.encode(clean(text)).ids[: self.context - 2], CLIP_END] for text in texts]
-        longest = max(map(len, rows))
-        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
         # CLIP takes the feature of the first end token, also where a text contains "<|endoftext|>" itself.
-        return tokens, torch.tensor([row.index(CLIP_END) for row in rows])
+        return _pad(rows), torch.tensor([row.index(CLIP_END) for row in rows])
 
 
 def check_texts(texts: Sequence[str]) -> list[str]:
@@ -73,6 +72,12 @@ def check_texts(texts: Sequence[str]) -> list[str]:
     if not texts or not all(isinstance(text, str) for text in texts):
         raise LmrError(f"Expected at least one text to encode and nothing but texts, got {texts[:5]}.")
     return texts
+
+
+def _pad(rows: list[list[int]]) -> Tensor:
+    """Return ids int64 [N, longest], zero after the end of each row."""
+    longest = max(map(len, rows))
+    return torch.tensor([row + [0] * (longest - len(row)) for row in rows])
 
 
 def clean(text: str) -> str:
@@ -126,11 +131,6 @@ def list_byte_symbols() -> list[str]:
     return [chr(byte) for byte in printable] + [chr(256 + number) for number in range(others)]
 
 
-TOKENIZER_JSON, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
-_OTHER_VOCABULARIES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.txt")
-
-
 def has_tokenizer(folder: Path) -> bool:
     """Return True if the folder has a file with a vocabulary."""
     names = (TOKENIZER_JSON, VOCABULARY_FILE, MERGES_FILE, *_OTHER_VOCABULARIES)
@@ -142,7 +142,11 @@ def find_foreign_tokenizer(folder: Path) -> str | None:
 
     Vocabulary and merges are compared; the tokens that begin and end a text may be stored in any of the files.
     """
-    checks = ((TOKENIZER_JSON, is_clip_json), (VOCABULARY_FILE, _is_clip_vocabulary), (MERGES_FILE, _is_clip_merges))
+    checks = (
+        (TOKENIZER_JSON, is_clip_json),
+        (VOCABULARY_FILE, lambda text: _is_same_vocabulary(json.loads(text))),
+        (MERGES_FILE, _is_clip_merges),
+    )
     present = [(name, check) for name, check in checks if (folder / name).is_file()]
     for name, check in present:
         try:
@@ -165,10 +169,6 @@ def is_clip_json(text: str) -> bool:
         return False
     merges = [" ".join(map(str, pair)) if isinstance(pair, list) else pair for pair in model["merges"]]
     return _is_same_vocabulary(model.get("vocab")) and merges == [" ".join(pair) for pair in read_merges()]
-
-
-def _is_clip_vocabulary(text: str) -> bool:
-    return _is_same_vocabulary(json.loads(text))
 
 
 def _is_clip_merges(text: str) -> bool:
@@ -195,9 +195,6 @@ def _names_other_class(path: Path) -> bool:
     return isinstance(kind, str) and not kind.startswith("CLIPTokenizer")
 
 
-HIGHEST = 2  # as the id of the end token: "the highest id of a text", in configurations of early versions
-
-
 class TransformersTokenizer:
     """Texts to the ids of a tokenizer of transformers, and where each text ends, as CLIP's text tower needs them."""
 
@@ -213,9 +210,7 @@ class TransformersTokenizer:
         id where that is 2. Texts are read one by one and without padding, which a causal tower does not see.
         """
         rows = [self._read(text) for text in check_texts(texts)]
-        longest = max(map(len, rows))
-        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-        return tokens, torch.tensor([self._find_end(row) for row in rows])
+        return _pad(rows), torch.tensor([self._find_end(row) for row in rows])
 
     def _read(self, text: str) -> list[int]:
         with quiet_transformers():
@@ -301,9 +296,6 @@ def name_tokenizer(tokenizer: Any) -> str:
     return f"{type(tokenizer).__name__}, {len(tokenizer)} tokens"
 
 
-PAD, START, END = "<pad>", "<start>", "<end>"  # the first three words of every vocabulary
-
-
 class WordTokenizer:
     """Texts to the ids of their words. A word outside the vocabulary is an error, never dropped.
 
@@ -331,8 +323,7 @@ class WordTokenizer:
             raise LmrError(
                 f"The text {text!r} has {longest - 2} words; the {self.model} model reads at most {context - 2}."
             )
-        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-        return tokens, torch.tensor([len(row) - 1 for row in rows])
+        return _pad(rows), torch.tensor([len(row) - 1 for row in rows])
 
     def _read(self, text: str) -> list[int]:
         words = split_words(text)

@@ -11,15 +11,7 @@ from typing import Any
 from lmr.core.errors import LmrError
 from lmr.models.catalog import OTHER_MODELS
 from lmr.models.facts import ModelFormat
-from lmr.models.preprocessing import (
-    DEVIATIONS,
-    MEANS,
-    OPENAI_MEAN,
-    OPENAI_STD,
-    Channels,
-    Interpolation,
-    Preprocessing,
-)
+from lmr.models.preprocessing import DEVIATIONS, MEANS, OPENAI_MEAN, OPENAI_STD, Channels, Interpolation, Preprocessing
 from lmr.models.tokenizers import CLIP_END
 from lmr.models.towers.architectures import Sizes
 from lmr.models.towers.block import Activation

@@ -187,12 +187,7 @@ class VisionTower(nn.Module):
         return x @ self.projection, Kept(source, kept, seen, arena if fast else None) if keep else None
 
     def _run_blocks(
-        self,
-        x: Tensor,
-        numbers: range,
-        parameters: Sequence[NormParameters],
-        keep: Memory | None,
-        arena: Arena | None,
+        self, x: Tensor, numbers: range, parameters: Sequence[NormParameters], keep: Memory | None, arena: Arena | None
     ) -> tuple[Tensor, list[Trace | Tensor]]:
         """Run some blocks, the first with the first two parameters; return the output and what is kept of each."""
         fast, kept = keep == "fast", list[Trace | Tensor]()

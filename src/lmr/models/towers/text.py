@@ -48,12 +48,7 @@ class TextTower(nn.Module):
         self.blocks = nn.Sequential(
             *(
                 Block(
-                    width,
-                    config.heads,
-                    causal=True,
-                    hidden=config.hidden,
-                    activation=config.activation,
-                    eps=config.eps,
+                    width, config.heads, causal=True, hidden=config.hidden, activation=config.activation, eps=config.eps
                 )
                 for _ in range(config.depth)
             )
