@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import set_maker as maker
-from lmr.data.cifar import CHECKSUMS, OFFICIAL, Cifar, CifarC, open_cifar, open_cifar_c, read_archive
+from lmr.data.cifar import OFFICIAL, Cifar, CifarC, open_cifar, open_cifar_c, read_archive, read_checksums
 from lmr.data.corruptions import corrupt
 from lmr.data.provenance import MADE_NOTE, DataOrigin, Provenance, read_origin
 
@@ -281,7 +281,7 @@ def test_digest_of_a_part_follows_its_own_files(official: Path) -> None:
 def test_files_are_official_by_their_checksums(official: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("labels", "fog"):
         checksum = hashlib.md5((official / f"{name}.npy").read_bytes()).hexdigest()
-        monkeypatch.setitem(CHECKSUMS[10], name, checksum)
+        monkeypatch.setitem(read_checksums(10), name, checksum)
     found = CifarC(official, 10)
     assert found.describe_part(["fog"])["corruptions"] == "the official files of CIFAR-10-C"
     others = found.describe_part(["fog", "spatter"])

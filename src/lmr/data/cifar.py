@@ -11,7 +11,7 @@ import pickle
 import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,14 +32,13 @@ from lmr.data.dataset import (
     describe_missing,
     find_first,
 )
-from lmr.data.names import read_list
+from lmr.data.names import ASSETS, read_list
 from lmr.data.provenance import Provenance, compute_checksum, describe_files, describe_test_set, read_made_note
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images [N, 32, 32, 3] and labels [N]
 
 SIDE = 32
 COUNT = 10_000  # images of a test set, and rows per severity of a corrupted one
-TRAINING_COUNT = 50_000
 _PIXELS = 3 * SIDE * SIDE
 
 # Digests of the official test sets; tests/data/test_cifar.py computes them from the images.
@@ -53,60 +52,6 @@ _FILES = {
 }  # fmt: skip
 _HUB = {10: "plain_text/test-00000-of-00001.parquet", 100: "cifar100/test-00000-of-00001.parquet"}
 
-# The files of a training set under the root: as `lmr fetch` unpacks it, or as one archive of arrays.
-_TRAINING: dict[int, tuple[tuple[str, ...], ...]] = {
-    10: (tuple(f"cifar-10-batches-py/data_batch_{k}" for k in range(1, 6)), ("cifar10_train.npz",)),
-    100: (("cifar-100-python/train",), ("cifar100_train.npz",)),
-}
-
-# MD5 of the .npy files of the corrupted sets, from the package torch-uncertainty.
-CHECKSUMS: dict[int, dict[str, str]] = {
-    10: {
-        "labels": "c439b113295ed5254878798ffe28fd54",
-        "gaussian_noise": "ecaf8b9a2399ffeda7680934c33405fd",
-        "shot_noise": "3a7239bb118894f013d9bf1984be7f11",
-        "impulse_noise": "2090e01c83519ec51427e65116af6b1a",
-        "defocus_blur": "7d1322666342a0702b1957e92f6254bc",
-        "glass_blur": "7361fb4019269e02dbf6925f083e8629",
-        "motion_blur": "fffa5f852ff7ad299cfe8a7643f090f4",
-        "zoom_blur": "6ea8e63f1c5cdee1517533840641641b",
-        "snow": "bb238de8555123da9c282dea23bd6e55",
-        "frost": "31f6ab3bce1d9934abfb0cc13656f141",
-        "fog": "7b397314b5670f825465fbcd1f6e9ccd",
-        "brightness": "0a81ef75e0b523c3383219c330a85d48",
-        "contrast": "3c8262171c51307f916c30a3308235a8",
-        "elastic_transform": "9421657c6cd452429cf6ce96cc412b5f",
-        "pixelate": "0f14f7e2db14288304e1de10df16832f",
-        "jpeg_compression": "2b9cc4c864e0193bb64db8d7728f8187",
-        "speckle_noise": "ef00b87611792b00df09c0b0237a1e30",
-        "gaussian_blur": "c33370155bc9b055fb4a89113d3c559d",
-        "spatter": "8a5a3903a7f8f65b59501a6093b4311e",
-        "saturate": "1cfae0964219c5102abbb883e538cc56",
-    },
-    100: {
-        "labels": "bb4026e9ce52996b95f439544568cdb2",
-        "gaussian_noise": "ecc4d366eac432bdf25c024086f5e97d",
-        "shot_noise": "b0a1fa6e1e465a747c1b204b1914048a",
-        "impulse_noise": "3b3c210ddfa0b5cb918ff4537a429fef",
-        "defocus_blur": "d923e3d9c585a27f0956e2f2ad832564",
-        "glass_blur": "0bf384f38e5ccbf8dd479d9059b913e1",
-        "motion_blur": "732a7e2e54152ff97c742d4c388c5516",
-        "zoom_blur": "0204613400c034a81c4830d5df81cb82",
-        "snow": "0237be164583af146b7b144e73b43465",
-        "frost": "3a39c6823bdfaa0bf8b12fe7004b8117",
-        "fog": "4efc7ebd5e82b028bdbe13048e3ea564",
-        "brightness": "f22d7195aecd6abb541e27fca230c171",
-        "contrast": "322bb385f1d05154ee197ca16535f71e",
-        "elastic_transform": "a0792bd6581f6810878be71acedfc65a",
-        "pixelate": "96c00c60f144539e14cffb02ddbd0640",
-        "jpeg_compression": "c851b7f1324e1d2ffddeb76920576d11",
-        "speckle_noise": "e3f215b1a0f9fd9fd6f0d1cf94a7ce99",
-        "gaussian_blur": "5204ba0d557839772ef5a4196a052c3e",
-        "spatter": "12ccf41d62564d36e1f6a6ada5022728",
-        "saturate": "c0697e9fdd646916a61e9c312c77bf6b",
-    },
-}
-
 
 def list_places(classes: int) -> list[str]:
     """Return the paths of the clean test set under the root, in the order in which they are searched."""
@@ -117,6 +62,16 @@ def list_places(classes: int) -> list[str]:
 def list_folders(classes: int) -> list[str]:
     """Return the folders of the corrupted files under the root, in the order in which they are searched."""
     return [f"CIFAR-{classes}-C", f"cifar{classes}-c", f"cifar/CIFAR-{classes}-C"]
+
+
+@cache
+def read_checksums(classes: int) -> dict[str, str]:
+    """Return the published MD5 of every file of a corrupted set, by its name without the ending.
+
+    They come from the package torch-uncertainty.
+    """
+    lines = (ASSETS / f"cifar{classes}_c.md5").read_text("ascii").splitlines()
+    return {name.removesuffix(".npy"): checksum for checksum, name in map(str.split, lines)}
 
 
 def open_cifar(classes: int, root: Path) -> Cifar:
@@ -137,23 +92,6 @@ def open_cifar_c(classes: int, root: Path, workers: int = 1) -> Dataset:
         hint = f"The clean test set (`lmr fetch cifar{classes}`) is sufficient: it is then corrupted on the fly."
         raise describe_missing(name, root, list_folders(classes), hint)
     return CorruptedOnTheFly(name, open_cifar(classes, root), "cifar", workers=workers)
-
-
-def read_training_set(classes: int, root: Path) -> Arrays:
-    """Return the 50,000 training images and labels, which only training uses. Raises LmrError."""
-    for layout in _TRAINING[classes]:
-        if all((root / file).is_file() for file in layout):
-            parts = [read_archive(root / file, classes) for file in layout]
-            images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-            if len(images) != TRAINING_COUNT:
-                raise LmrError(
-                    f"Expected {TRAINING_COUNT} training images in {str(root / layout[0])!r}, got {len(images)}."
-                )
-            return images, labels
-    places = [layout[0] for layout in _TRAINING[classes]]
-    raise describe_missing(
-        f"cifar{classes}", root, places, "Training needs the training images, not only the test set."
-    )
 
 
 class Cifar(ArraySet):
@@ -249,7 +187,7 @@ class CifarC(CorruptedFiles):
     def _is_published(self, name: str) -> bool:
         if name not in self._published:
             checksum = compute_checksum(self.folder / f"{name}.npy", "md5")
-            self._published[name] = checksum == CHECKSUMS[len(self.classes)][name]
+            self._published[name] = checksum == read_checksums(len(self.classes))[name]
         return self._published[name]
 
 

@@ -26,7 +26,7 @@ _OFFICIAL, _OTHER, _MADE = "the official", "not the official", "made by lmr"
 
 
 class Provenance(Enum):
-    """What is known about the origin of some files or images."""
+    """The origin of some files or images, as far as it is known."""
 
     OFFICIAL = "official"  # they match the published checksums, or were unpacked from an archive that does
     MADE = "made"  # computed by lmr
@@ -91,7 +91,7 @@ def describe_made(constants: str, seed: int) -> str:
 
 @dataclass(frozen=True)
 class ArchiveNote:
-    """What is known about an archive whose checksum was verified."""
+    """A note about an archive whose checksum was verified."""
 
     checksum: str
     listed: bool  # only the listed images were kept

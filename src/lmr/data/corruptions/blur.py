@@ -143,6 +143,8 @@ def _enlarge_axis(x: Floats, axis: int, factor: float) -> Floats:
     low = np.minimum(place.astype(np.int64), max(crop - 2, 0))
     first = (length - crop) // 2
     part = np.expand_dims(place - low, [other for other in range(x.ndim) if other != axis])
+    near: Floats
+    far: Floats
     near, far = x.take(first + low, axis), x.take(first + np.minimum(low + 1, crop - 1), axis)
     near *= 1 - part
     far *= part

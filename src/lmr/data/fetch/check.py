@@ -13,7 +13,7 @@ import numpy as np
 
 from lmr.core.errors import LmrError
 from lmr.core.progress import show_progress
-from lmr.data.cifar import CHECKSUMS, COUNT, OFFICIAL, SIDE, Cifar, list_folders, list_places
+from lmr.data.cifar import COUNT, OFFICIAL, SIDE, Cifar, list_folders, list_places, read_checksums
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.dataset import SEVERITIES, find_first
 from lmr.data.imagenet import COUNTS, FOLDERS, ImageNetC, open_folder
@@ -68,7 +68,7 @@ def _check_cifar(classes: int, folder: Path, report: Report) -> list[str]:
 
 def _check_cifar_c(classes: int, folder: Path, report: Report) -> list[str]:
     place = find_first(folder, list_folders(classes)) or folder
-    expected, problems = CHECKSUMS[classes], _check_note(place)
+    expected, problems = read_checksums(classes), _check_note(place)
     if problems:
         return problems
     with show_progress(f"checking CIFAR-{classes}-C", len(expected), "files") as bar:
