@@ -16,13 +16,13 @@ from lmr.cluster.nodes import (
     check_nodes,
     choose_threads,
     count_places,
-    describe_members,
+    describe_workers,
     digest_method,
     find_nodes,
     list_versions,
 )
 from lmr.cluster.predicting.predict_actor import LabelSetup
-from lmr.cluster.predicting.shard_crew import ShardCrew, ShardJob
+from lmr.cluster.predicting.shard_pool import ShardJob, ShardPool
 from lmr.cluster.predicting.shard_view import ShardView
 from lmr.core.errors import LmrError
 
@@ -36,9 +36,9 @@ def run_ray_predict(
     save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
 ) -> PredictSummary:
-    """As ``predict_streams``, on the nodes of a cluster; this process alone writes the output.
+    """Label streams on the nodes of a cluster; this process alone writes the output.
 
-    All nodes must have the same versions and, under the same paths, the same files. Every member has one thread for a
+    All nodes must have the same versions and, under the same paths, the same files. Every worker has one thread for a
     small model, otherwise as many as the smallest node has cores.
     """
     shown = screen or sys.stderr
@@ -50,10 +50,10 @@ def run_ray_predict(
         setup, threads = _prepare(plan, nodes, save_seconds)
         places = count_places(nodes, threads)
         jobs = [ShardJob(shard) for shard in make_shards(left, plan.options.shards or places)]
-        crew = ShardCrew(ray, min(len(jobs), places), threads, versions, setup, plan, parts, tally, len(jobs))
+        pool = ShardPool(ray, min(len(jobs), places), threads, versions, setup, plan, parts, tally, len(jobs))
         failures: list[str] = []
-        with crew, contextlib.closing(ShardView(left, shown, crew.describe)) as view:
-            for event in crew.run(jobs):
+        with pool, contextlib.closing(ShardView(left, shown, pool.describe)) as view:
+            for event in pool.run(jobs):
                 view.show(event)
                 if event.kind == "failed":
                     failures.append(f"{event.job.run}: {event.words}")
@@ -64,21 +64,21 @@ def run_ray_predict(
 
 
 def describe_shards(ray: Any, plan: StreamPlan) -> str:
-    """What would run where: the nodes, the members, and the streams of each shard."""
+    """Describe the nodes, the workers, and the streams of each shard."""
     nodes = find_nodes(ray)
     odd = check_nodes(nodes, list_versions())
     _, threads = _prepare(plan, nodes, SAVE_SECONDS)
     places = count_places(nodes, threads)
     shards = make_shards(plan.streams, plan.options.shards or places)
-    members = min(len(shards), places)
-    lines = [*odd, *describe_members(nodes, members, threads), plan.describe(shards)]
-    if len(shards) > members:
-        lines.append(f"The first {members} shards start at once, each of the others when a member is free.")
+    workers = min(len(shards), places)
+    lines = [*odd, *describe_workers(nodes, workers, threads), plan.describe(shards)]
+    if len(shards) > workers:
+        lines.append(f"The first {workers} shards start at once, each of the others when a worker is free.")
     return "\n".join(lines)
 
 
 def _prepare(plan: StreamPlan, nodes: Sequence[Node], save_seconds: float) -> tuple[LabelSetup, int]:
-    """What members need, and their threads. The model is loaded here too: what is wrong with it shows before work."""
+    """Return the setup of the workers and their threads; the model is loaded to find its errors before work."""
     labeller = Labeller(plan.options)
     weights = sum(tensor.numel() * tensor.element_size() for tensor in labeller.classifier.encoder.parameters())
     threads = choose_threads(labeller.backbone.is_small, nodes)

@@ -111,7 +111,7 @@ def _check(plan: ServingPlan, state_dir: str | os.PathLike[str], partitions: int
 
 
 def _spread(plan: ServingPlan) -> ServingPlan:
-    """The plan for other folders and machines: full paths, and the prompts themselves in the place of their file."""
+    """Return the plan for other folders and machines: full paths, and prompts in place of their file."""
     file, spec = split_address(plan.method)
     if file is not None:
         plan = replace(plan, method=f"{os.path.abspath(file)}:{spec}")

@@ -1,4 +1,4 @@
-"""The crew that labels shards on Ray: what its members have finished goes to the parts of the driver."""
+"""The pool that labels shards on Ray: what its workers have finished goes to the parts of the driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lmr.apps.predict.streams import RunTally, Shard, StreamParts, StreamPlan
-from lmr.cluster.actor_crew import ActorCrew, CrewMember
+from lmr.cluster.actor_pool import ActorPool, PoolWorker
 from lmr.cluster.predicting.predict_actor import (
     LabelSetup,
     PredictActor,
@@ -21,13 +21,13 @@ from lmr.core.errors import LmrError
 
 @dataclass(frozen=True)
 class ShardJob:
-    """A shard as the job of a member."""
+    """A shard as the job of a worker."""
 
     shard: Shard
 
     @property
     def run(self) -> str:
-        """The name of the shard."""
+        """Return the name of the shard."""
         return f"shard {self.shard.number + 1}"
 
     @property
@@ -38,7 +38,7 @@ class ShardJob:
 
 @dataclass(frozen=True)
 class ShardEvent:
-    """What a member reports about its shard."""
+    """A report of a worker about its shard."""
 
     kind: Literal["progress", "stream", "word", "done", "failed"]
     worker: int
@@ -47,7 +47,7 @@ class ShardEvent:
     images: int = 0  # of this stream, so far
 
 
-class ShardCrew(ActorCrew[ShardJob, ShardEvent, ShardResult]):
+class ShardPool(ActorPool[ShardJob, ShardEvent, ShardResult]):
     """Labels shards; finished answers are among ``parts`` before the event about them."""
 
     def __init__(
@@ -66,11 +66,11 @@ class ShardCrew(ActorCrew[ShardJob, ShardEvent, ShardResult]):
         self.versions, self.setup, self.plan, self.parts, self.tally = versions, setup, plan, parts, tally
 
     def create_actor(self, make: Any) -> Any:
-        """An actor that labels shards."""
+        """Return an actor that labels shards."""
         return make(PredictActor)(self.threads, self.versions, self.setup)
 
-    def choose_job(self, fitting: Sequence[ShardJob], member: CrewMember[ShardJob]) -> ShardJob:
-        """The next shard."""
+    def choose_job(self, fitting: Sequence[ShardJob], worker: PoolWorker[ShardJob]) -> ShardJob:
+        """Return the next shard."""
         return fitting[0]
 
     def start_job(self, actor: Any, job: ShardJob) -> Any:
@@ -85,28 +85,28 @@ class ShardCrew(ActorCrew[ShardJob, ShardEvent, ShardResult]):
             tickets.append(StreamTicket(stream, self.plan.title(stream), sizes, kept, earlier))
         return actor.run.remote(tickets)
 
-    def tell_news(self, number: int, job: ShardJob, news: ShardNews) -> Iterator[ShardEvent]:
+    def report_progress(self, number: int, job: ShardJob, progress: ShardNews) -> Iterator[ShardEvent]:
         """Keep the answers."""
-        if not self._keep(news):
+        if not self._keep(progress):
             raise LmrError(f"Answers of {job.run} were lost on the way from its node.")
         names = {stream.number: stream.name for stream in job.shard.streams}
-        for part in news.parts:
+        for part in progress.parts:
             if part.finished:
                 yield ShardEvent("stream", number, job, names[part.number])
-        if news.stream:
-            yield ShardEvent("progress", number, job, news.stream, news.images)
+        if progress.stream:
+            yield ShardEvent("progress", number, job, progress.stream, progress.images)
 
     def finish_job(self, number: int, job: ShardJob, result: ShardResult) -> Iterator[ShardEvent]:
         """Keep the last answers."""
-        yield from self.tell_news(number, job, result.news)
+        yield from self.report_progress(number, job, result.progress)
         yield ShardEvent("failed" if result.words else "done", number, job, result.words)
 
     def keep_unfinished(self, job: ShardJob, result: ShardResult) -> None:
-        """Keep what a shard has finished that was stopped; if news before it were lost, it does not count."""
-        self._keep(result.news)
+        """Keep what a shard has finished that was stopped; if progress before it were lost, it does not count."""
+        self._keep(result.progress)
 
-    def _keep(self, news: ShardNews) -> bool:
-        for part in news.parts:
+    def _keep(self, progress: ShardNews) -> bool:
+        for part in progress.parts:
             if self.parts.is_finished(part.number):  # told twice, when an interrupt came in between
                 continue
             if not self.parts.extend(part.number, part.offset, part.content, part.state):
@@ -117,9 +117,9 @@ class ShardCrew(ActorCrew[ShardJob, ShardEvent, ShardResult]):
         return True
 
     def make_event(self, kind: Literal["word", "failed"], number: int, job: ShardJob, words: str) -> ShardEvent:
-        """An event that is only words."""
+        """Return an event that is only a message."""
         return ShardEvent(kind, number, job, words)
 
     def name_work(self, job: ShardJob) -> str:
-        """The shard."""
+        """Return the shard."""
         return job.run

@@ -1,4 +1,4 @@
-"""What every member of a crew on Ray has: a place on a node, a folder of its own there, and a way to stop it."""
+"""PoolActor: base of the workers of a pool on Ray, each on a node with a folder of its own, and a way to stop it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmr.cluster.own_folder import OwnFolder
 from lmr.core.errors import LmrError
 
 
-class CrewActor:
+class PoolActor:
     """Lives on one node. Its methods may be called while it is at work, from other threads."""
 
     def __init__(self, threads: int, versions: Mapping[str, str]) -> None:
@@ -23,7 +23,7 @@ class CrewActor:
         self.stopping = False
 
     def get_place(self) -> tuple[str, str]:
-        """Ray's id of the node this member is on, and a name for it."""
+        """Return Ray's id of the node of this worker, and a name for it."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
@@ -34,7 +34,7 @@ class CrewActor:
         self.stopping = True
 
     def close(self) -> None:
-        """Remove the folder of this member."""
+        """Remove the folder of this worker."""
         self._own.remove()
 
     def check_versions(self) -> None:
@@ -48,7 +48,7 @@ class UnfitNode(LmrError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or what it was raised from, is that there was no memory; torch says it in words alone."""
+    """Return True if an error, or its cause, is a lack of memory; torch says so in its message only."""
     import torch
 
     found: BaseException | None = error

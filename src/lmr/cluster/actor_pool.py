@@ -1,8 +1,8 @@
-"""A crew on Ray: actors that live on the nodes of a cluster and do jobs one after the other.
+"""A pool on Ray: actors that live on the nodes of a cluster and do jobs one after the other.
 
-A member that dies, or whose node does, costs time only: its job is given to another one, from what it has finished.
-Nodes that join while the crew is at work get members too, if there is work for them. What a job is, and what becomes of
-its results, is up to the crews made of this one.
+A worker that dies, or whose node does, costs time only: its job is given to another one, from what it has finished.
+Nodes that join while the pool is at work get workers too, if there is work for them. What a job is, and what becomes of
+its results, is up to the pools made of this one.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ from lmr.core.errors import LmrError
 
 POLL_SECONDS = 0.5
 HIRE_SECONDS = 5.0  # between looks for free cores
-START_SECONDS = 180.0  # without any member that works
+START_SECONDS = 180.0  # without any worker that works
 STOP_SECONDS = 20.0
-CLOSE_SECONDS = 2.0  # for members to remove their folders
-NOBODY = -1  # the number of no member, in events that are about none
-TRIES = 3  # of a job whose member died, and of a node where members do not start
+CLOSE_SECONDS = 2.0  # for workers to remove their folders
+NOBODY = -1  # the number of no worker, in events that are about none
+TRIES = 3  # of a job whose worker died, and of a node where workers do not start
 
 
-class CrewJob(Protocol):
-    """Something that one member does."""
+class PoolJob(Protocol):
+    """Something that one worker does."""
 
     @property
     def run(self) -> str:
-        """A name that no other job has."""
+        """Return a name that no other job has."""
         ...
 
     @property
     def group(self) -> tuple[str, ...]:
-        """What it shares with other jobs: a node that cannot do one of them cannot do the others."""
+        """Return the group of the job: a node that cannot do one job of a group cannot do the others."""
         ...
 
 
 class JobResult(Protocol):
-    """How a job ended on a member, as far as every crew looks at it."""
+    """The end of a job on a worker, as every pool needs it."""
 
     @property
     def unfit(self) -> bool:
-        """Whether the node, not the job, is the reason that it was not done: another node may do it."""
+        """Return True if the node, not the job, is the reason that it was not done: another node may do it."""
         ...
 
     @property
     def words(self) -> str:
-        """Why it was not done."""
+        """Return the reason that it was not done."""
         ...
 
 
-J = TypeVar("J", bound=CrewJob)
+J = TypeVar("J", bound=PoolJob)
 E = TypeVar("E")
 R = TypeVar("R", bound=JobResult)
 
 
 @dataclass
-class CrewMember(Generic[J]):
+class PoolWorker(Generic[J]):
     """An actor, where it is and what it does."""
 
     actor: Any
@@ -68,7 +68,7 @@ class CrewMember(Generic[J]):
     name: str
     job: J | None = None
     result: Any = None  # future of the job's result
-    news: Any = None  # future of what it says meanwhile
+    progress: Any = None  # future of what it says meanwhile
     group: tuple[str, ...] = ()
 
 
@@ -81,42 +81,42 @@ class Newcomer:
     place: Any
 
 
-class ActorCrew(ABC, Generic[J, E, R]):
-    """Members with ``threads`` threads each; a context manager that ends them.
+class ActorPool(ABC, Generic[J, E, R]):
+    """Workers with ``threads`` threads each; a context manager that ends them.
 
-    There is room for ``count`` of them when the crew begins, and there are ``most`` of them when nodes join.
+    There is room for ``count`` of them when the pool begins, and there are ``most`` of them when nodes join.
     """
 
     def __init__(self, ray: Any, count: int, threads: int, most: int | None = None) -> None:
         self.ray, self.count, self.threads = ray, count, threads
         self.most = count if most is None else most
         self.nodes: dict[str, float] = {}  # those that are alive and large enough, with their cores
-        self.members: dict[int, CrewMember[J]] = {}
+        self.workers: dict[int, PoolWorker[J]] = {}
         self.starting: dict[int, Newcomer] = {}
         self.unfit: dict[tuple[str, tuple[str, ...]], str] = {}  # node and group of jobs -> why not there
-        self.avoided: set[tuple[str, tuple[str, ...]]] = set()  # where a member died at such jobs, and its node did not
-        self.deaths: Counter[str] = Counter()  # of members, by the job they were at
-        self.failures: Counter[str] = Counter()  # members in turn that did not start, by the node they were meant for
+        self.avoided: set[tuple[str, tuple[str, ...]]] = set()  # where a worker died at such jobs, and its node did not
+        self.deaths: Counter[str] = Counter()  # of workers, by the job they were at
+        self.failures: Counter[str] = Counter()  # workers in turn that did not start, by the node they were meant for
         self.causes: dict[str, str] = {}  # of the last such failure, by node
         self.asked = float("-inf")  # when free cores were last looked for
 
-    # What a crew does with its jobs.
+    # The handling of jobs, in subclasses.
 
     @abstractmethod
     def create_actor(self, make: Any) -> Any:
         """Create an actor; ``make(Class)`` gives what is called with the arguments of the class."""
 
     @abstractmethod
-    def choose_job(self, fitting: Sequence[J], member: CrewMember[J]) -> J:
-        """The job that a member does next."""
+    def choose_job(self, fitting: Sequence[J], worker: PoolWorker[J]) -> J:
+        """Return the job that a worker does next."""
 
     @abstractmethod
     def start_job(self, actor: Any, job: J) -> Any:
         """Let an actor do a job; gives the future of its result."""
 
     @abstractmethod
-    def tell_news(self, number: int, job: J, news: Any) -> Iterator[E]:
-        """Keep what a member has sent while it is at work."""
+    def report_progress(self, number: int, job: J, progress: Any) -> Iterator[E]:
+        """Keep what a worker has sent while it is at work."""
 
     @abstractmethod
     def finish_job(self, number: int, job: J, result: R) -> Iterator[E]:
@@ -124,17 +124,17 @@ class ActorCrew(ABC, Generic[J, E, R]):
 
     @abstractmethod
     def keep_unfinished(self, job: J, result: R) -> None:
-        """Keep what a member that was stopped has finished."""
+        """Keep what a worker that was stopped has finished."""
 
     @abstractmethod
     def make_event(self, kind: Literal["word", "failed"], number: int, job: J, words: str) -> E:
-        """An event that is only words."""
+        """Return an event that is only a message."""
 
     @abstractmethod
     def name_work(self, job: J) -> str:
-        """What a node is not used for if it does not fit."""
+        """Return the name of the work that an unfit node is not used for."""
 
-    # The crew.
+    # The pool.
 
     def __enter__(self) -> Self:
         return self
@@ -143,24 +143,24 @@ class ActorCrew(ABC, Generic[J, E, R]):
         self.stop()
 
     def describe(self, worker: int) -> str:
-        """The node of a member."""
-        member = self.members.get(worker)
-        return member.name if member else ""
+        """Return the node of a worker."""
+        found = self.workers.get(worker)
+        return found.name if found else ""
 
     def run(self, tasks: Sequence[J]) -> Iterator[E]:
         """Assign the jobs and yield events until all are done or have failed."""
         left, idle_since = list(tasks), time.monotonic()
-        while left or any(member.job for member in self.members.values()):
+        while left or any(worker.job for worker in self.workers.values()):
             self.nodes = self._list_nodes()
             self._dismiss_useless(left)
             for words in self._hire(left):
                 if left:
                     yield self.make_event("word", NOBODY, left[0], words)
-            for member in self.members.values():
-                if member.job is None and left:
-                    self._give(member, left)
-            yield from self._fail_homeless(left)
-            busy = {member.result: number for number, member in self.members.items() if member.job}
+            for worker in self.workers.values():
+                if worker.job is None and left:
+                    self._give(worker, left)
+            yield from self._fail_unplaceable(left)
+            busy = {worker.result: number for number, worker in self.workers.items() if worker.job}
             if busy:
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > START_SECONDS:
@@ -173,42 +173,42 @@ class ActorCrew(ABC, Generic[J, E, R]):
                 self.ray.wait(waited, num_returns=1, timeout=POLL_SECONDS)
             elif left:
                 time.sleep(POLL_SECONDS)
-            for number in list(self.members):
+            for number in list(self.workers):
                 yield from self._hear(number, left)
 
     def _explain_idleness(self) -> str:
         if self.starting:
             return (
-                f"No member of the crew has started within {START_SECONDS:.0f} s: its node is very slow, or the cores "
+                f"No worker has started within {START_SECONDS:.0f} s: its node is very slow, or the cores "
                 "were taken by others; 'ray status' shows what uses them."
             )
         return "No node of the Ray cluster has a free core; 'ray status' shows what uses them."
 
     def stop(self) -> None:
-        """Ask the members to end with what they have finished, keep that, and end all of them."""
-        actors = [member.actor for member in self.members.values()]
+        """Ask the workers to end with what they have finished, keep that, and end all of them."""
+        actors = [worker.actor for worker in self.workers.values()]
         actors += [newcomer.actor for newcomer in self.starting.values()]
         try:
             self._collect_unfinished()
         finally:  # also after a second Ctrl-C
-            self.members, self.starting = {}, {}
+            self.workers, self.starting = {}, {}
             self._end(actors)
 
     def _collect_unfinished(self) -> None:
-        working = [member for member in self.members.values() if member.job]
-        for member in working:
-            member.actor.stop.remote()
+        working = [worker for worker in self.workers.values() if worker.job]
+        for worker in working:
+            worker.actor.stop.remote()
         end = time.monotonic() + STOP_SECONDS
-        for member in working:
-            if member.job is None:
+        for worker in working:
+            if worker.job is None:
                 continue
             try:
-                result: R = self.ray.get(member.result, timeout=max(0.1, end - time.monotonic()))
-                if member.news is not None:
-                    list(self.tell_news(NOBODY, member.job, self.ray.get(member.news, timeout=STOP_SECONDS)))
+                result: R = self.ray.get(worker.result, timeout=max(0.1, end - time.monotonic()))
+                if worker.progress is not None:
+                    list(self.report_progress(NOBODY, worker.job, self.ray.get(worker.progress, timeout=STOP_SECONDS)))
             except self.ray.exceptions.RayError:
                 continue
-            self.keep_unfinished(member.job, result)
+            self.keep_unfinished(worker.job, result)
 
     def _end(self, actors: Sequence[Any]) -> None:
         """Let actors remove their folders, within a limit, and end them."""
@@ -220,25 +220,25 @@ class ActorCrew(ABC, Generic[J, E, R]):
             for actor in actors:
                 self.ray.kill(actor)
 
-    # Members.
+    # Workers.
 
     def _dismiss_useless(self, left: list[J]) -> None:
-        """End members on nodes that cannot do any of the jobs that are left: their cores count for others."""
+        """End workers on nodes that cannot do any of the jobs that are left: their cores count for others."""
         useless = [
             number
-            for number, member in self.members.items()
-            if member.job is None and left and not self._list_fitting(member.node, left)
+            for number, worker in self.workers.items()
+            if worker.job is None and left and not self._list_fitting(worker.node, left)
         ]
         if useless:
-            self._end([self.members.pop(number).actor for number in useless])
+            self._end([self.workers.pop(number).actor for number in useless])
             self.asked = float("-inf")
 
     def _list_fitting(self, node: str, left: list[J]) -> list[J]:
-        """The jobs that a node may do, as far as is known."""
+        """Return the jobs that a node may do, as far as is known."""
         return [job for job in left if self._may_do(node, job.group)]
 
     def _may_do(self, node: str, group: tuple[str, ...]) -> bool:
-        """Where a member died at such jobs, they are only done if no other node is left: it may lack the memory."""
+        """Avoid nodes where a worker died at such jobs unless no other is left: they may lack the memory."""
         if (node, group) in self.avoided and any(self._is_good(other, group) for other in self.nodes):
             return False
         return (node, group) not in self.unfit
@@ -247,17 +247,17 @@ class ActorCrew(ABC, Generic[J, E, R]):
         return (node, group) not in self.unfit and (node, group) not in self.avoided and not self._is_closed(node)
 
     def _is_closed(self, node: str) -> bool:
-        """Whether no member is on a node because none starts there."""
-        return self.failures[node] >= TRIES and not self._count_members(node)
+        """Return True if no worker is on a node because none starts there."""
+        return self.failures[node] >= TRIES and not self._count_workers(node)
 
     def _find_reason(self, node: str, group: tuple[str, ...]) -> str | None:
-        """Why a node cannot do such jobs; None if it can, as far as is known."""
+        """Return why a node cannot do such jobs; None if it can, as far as is known."""
         if self._is_closed(node):
-            return f"Members of the crew do not start there ({self.causes[node]})."
+            return f"Workers do not start there ({self.causes[node]})."
         return self.unfit.get((node, group))
 
     def _hire(self, left: list[J]) -> list[str]:
-        """Start members where cores are free, and take in those that have started; gives words about other nodes."""
+        """Start workers on free cores, and take in those that have started; return messages about other nodes."""
         words: list[str] = []
         for number, newcomer in list(self.starting.items()):
             if self.ray.wait([newcomer.place], timeout=0)[0]:
@@ -268,28 +268,28 @@ class ActorCrew(ABC, Generic[J, E, R]):
                     words += self._note_failure(newcomer.node, error)
                     continue
                 del self.failures[node]
-                self.members[number] = CrewMember(newcomer.actor, node, name)
-        missing = min(self.most, len(left) + len(self.members)) - len(self.members) - len(self.starting)
+                self.workers[number] = PoolWorker(newcomer.actor, node, name)
+        missing = min(self.most, len(left) + len(self.workers)) - len(self.workers) - len(self.starting)
         if missing <= 0 or time.monotonic() - self.asked < HIRE_SECONDS:
             return words
         self.asked = time.monotonic()
         room = self._count_room()
-        numbers = [number for number in range(self.most) if number not in self.members and number not in self.starting]
+        numbers = [number for number in range(self.most) if number not in self.workers and number not in self.starting]
         usable = [node for node in self.nodes if self.failures[node] < TRIES]
         fitting = [node for node in usable if self._list_fitting(node, left)]
         for number in numbers[:missing]:
             free = [node for node in fitting if room[node] > 0]
             if not free:
                 break
-            members = {node: self._count_members(node) for node in free}
-            node = choose_node({node: self.nodes[node] for node in free}, members)
+            workers = {node: self._count_workers(node) for node in free}
+            node = choose_node({node: self.nodes[node] for node in free}, workers)
             room[node] -= 1
             actor = self._start_actor(node)
             self.starting[number] = Newcomer(actor, node, actor.get_place.remote())
         return words
 
     def _note_failure(self, node: str, error: Exception) -> list[str]:
-        """A member did not start. Unless its node has gone, others will not either: it lacks lmr, or memory."""
+        """Return a worker did not start. Unless its node has gone, others will not either: it lacks lmr, or memory."""
         if node not in self.nodes:
             return []
         self.failures[node] += 1
@@ -297,28 +297,28 @@ class ActorCrew(ABC, Generic[J, E, R]):
         if self.failures[node] != TRIES:
             return []
         name = f"{self._find_host(node)}/{node[:4]}"
-        return [f"The node {name} gets no more members: {TRIES} did not start there ({self.causes[node]})."]
+        return [f"The node {name} gets no more workers: {TRIES} did not start there ({self.causes[node]})."]
 
     def _find_host(self, node: str) -> str:
         hosts = {one["NodeID"]: one.get("NodeManagerHostname") for one in self.ray.nodes()}
         return hosts.get(node) or ""
 
     def _count_room(self) -> dict[str, int]:
-        """The members that each node has room for beside its own; cores of actors that start may still look free."""
+        """Return the number of further workers that each node has room for, without cores of starting actors."""
         free = count_free_places(self.ray, self.threads)
         return {
-            node: min(free.get(node, 0), int(cores // self.threads) - self._count_members(node))
+            node: min(free.get(node, 0), int(cores // self.threads) - self._count_workers(node))
             for node, cores in self.nodes.items()
         }
 
-    def _count_members(self, node: str) -> int:
-        """Those that work on a node or are meant for it."""
-        nodes = [member.node for member in self.members.values()]
+    def _count_workers(self, node: str) -> int:
+        """Return those that work on a node or are meant for it."""
+        nodes = [worker.node for worker in self.workers.values()]
         nodes += [newcomer.node for newcomer in self.starting.values()]
         return nodes.count(node)
 
     def _start_actor(self, node: str) -> Any:
-        """An actor on a node; on another one if its cores were taken in this moment."""
+        """Return an actor on a node; on another one if its cores were taken in this moment."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         # Without spilling, an actor waits for a node that is full while others have free cores.
@@ -328,21 +328,21 @@ class ActorCrew(ABC, Generic[J, E, R]):
         return self.create_actor(lambda kind: self.ray.remote(kind).options(**options).remote)
 
     def _list_nodes(self) -> dict[str, float]:
-        """The nodes that are alive and have cores enough for a member, with their cores."""
+        """Return the nodes that are alive and have cores enough for a worker, with their cores."""
         cores = {node["NodeID"]: node["Resources"].get("CPU", 0) for node in self.ray.nodes() if node["Alive"]}
         return {node: count for node, count in cores.items() if count >= self.threads}
 
-    def _give(self, member: CrewMember[J], left: list[J]) -> None:
-        fitting = self._list_fitting(member.node, left)
+    def _give(self, worker: PoolWorker[J], left: list[J]) -> None:
+        fitting = self._list_fitting(worker.node, left)
         if not fitting:
             return
-        job = self.choose_job(fitting, member)
+        job = self.choose_job(fitting, worker)
         left.remove(job)
-        member.job, member.group = job, job.group
-        member.result = self.start_job(member.actor, job)
-        member.news = member.actor.read_news.remote()
+        worker.job, worker.group = job, job.group
+        worker.result = self.start_job(worker.actor, job)
+        worker.progress = worker.actor.read_progress.remote()
 
-    def _fail_homeless(self, left: list[J]) -> Iterator[E]:
+    def _fail_unplaceable(self, left: list[J]) -> Iterator[E]:
         """Give up jobs that no node can do."""
         if self.starting or not self.nodes:
             return
@@ -356,44 +356,44 @@ class ActorCrew(ABC, Generic[J, E, R]):
     # What they say.
 
     def _hear(self, number: int, left: list[J]) -> Iterator[E]:
-        member = self.members[number]
-        if member.job is None:
+        worker = self.workers[number]
+        if worker.job is None:
             return
         try:
-            ended = bool(self.ray.wait([member.result], timeout=0)[0])
-            # News that a member has handed over are awaited before its result, which continues them.
-            if ended or self.ray.wait([member.news], timeout=0)[0]:
-                news = self.ray.get(member.news)
-                yield from self.tell_news(number, member.job, news)
-                member.news = None if ended else member.actor.read_news.remote()
+            ended = bool(self.ray.wait([worker.result], timeout=0)[0])
+            # Progress that a worker has handed over are awaited before its result, which continues them.
+            if ended or self.ray.wait([worker.progress], timeout=0)[0]:
+                progress = self.ray.get(worker.progress)
+                yield from self.report_progress(number, worker.job, progress)
+                worker.progress = None if ended else worker.actor.read_progress.remote()
             if not ended:
                 return
-            result: R = self.ray.get(member.result)
+            result: R = self.ray.get(worker.result)
         except self.ray.exceptions.RayError as error:
             yield from self._bury(number, left, error)
             return
-        job, member.job = member.job, None
+        job, worker.job = worker.job, None
         if result.unfit:
-            self.unfit[member.node, job.group] = result.words
+            self.unfit[worker.node, job.group] = result.words
             left.insert(0, job)
-            words = f"The node {member.name} is not used for {self.name_work(job)}: {result.words}"
+            words = f"The node {worker.name} is not used for {self.name_work(job)}: {result.words}"
             yield self.make_event("word", number, job, words)
         else:
             yield from self.finish_job(number, job, result)
 
     def _bury(self, number: int, left: list[J], error: Exception) -> Iterator[E]:
-        """A member has died: its job is given to another, elsewhere if possible, at most TRIES times."""
-        member = self.members.pop(number)
-        self._end([member.actor])  # it may only be out of reach, or without memory
+        """Return a worker has died: its job is given to another, elsewhere if possible, at most TRIES times."""
+        worker = self.workers.pop(number)
+        self._end([worker.actor])  # it may only be out of reach, or without memory
         self.asked = float("-inf")
-        job = member.job
+        job = worker.job
         assert job is not None
         self.deaths[job.run] += 1
-        lost = isinstance(error, self.ray.exceptions.NodeDiedError) or member.node not in self._list_nodes()
+        lost = isinstance(error, self.ray.exceptions.NodeDiedError) or worker.node not in self._list_nodes()
         if not lost:
-            self.avoided.add((member.node, job.group))
+            self.avoided.add((worker.node, job.group))
         cause = "its node is gone" if lost else self._name_cause(error, type(error).__name__)
-        reason = f"the member of the crew on {member.name} died ({cause})"
+        reason = f"the worker on {worker.name} died ({cause})"
         if self.deaths[job.run] < TRIES:
             left.insert(0, job)
             words = f"A run starts again from its checkpoint: {reason}."
