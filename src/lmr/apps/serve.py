@@ -52,7 +52,7 @@ Report = Callable[[str], object]  # gets messages for people
 
 @dataclass(frozen=True)
 class ServingPlan:
-    """What is served: a model with class names and prompts, a method with its watch, and the limits of the service.
+    """A model with class names and prompts, a method with its watch, and the limits of the service.
 
     ``threads`` of torch compute; without it, one for a small model and all cores for others.
     """

@@ -40,7 +40,7 @@ JPEG_QUALITY = 95
 
 @dataclass(frozen=True)
 class CameraOptions:
-    """How frames are sent, each field with the meaning of the option of ``lmr camera`` of the same name."""
+    """Options of a feed, each with the meaning of the option of ``lmr camera`` of the same name."""
 
     every: int = 1
     batch: int = 1

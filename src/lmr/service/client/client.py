@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from lmr.core.errors import LmrError
+from lmr.service.answers import ImagesAnswer, StreamPage
 from lmr.service.client.connection import Connection, RetryRule
 from lmr.service.client.images import pack_images, read_image
 from lmr.service.engine.requests import StreamAction
-from lmr.service.engine.status import ServiceEvent, StreamDetail, StreamStatus
+from lmr.service.engine.status import StreamDetail, StreamStatus
 
 if TYPE_CHECKING:
     from lmr.service.client.images import AnyImage
@@ -25,34 +25,16 @@ if TYPE_CHECKING:
 PAGE = 100  # streams read at a time
 STREAM_HEADER = "X-Lmr-Stream"  # the stream of a request, for routers
 REPLAYED = "Idempotency-Replayed"  # the header of an answer that was kept from an earlier request
-Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
-class ImageResult:
-    """The answer to one image; ``error`` says why it could not be read, and then there is no label."""
-
-    label: str | None = None
-    probability: float | None = None
-    top: tuple[tuple[str, float], ...] = ()
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class ServiceAnswer:
+class ServiceAnswer(ImagesAnswer):
     """The answer to a request. ``seq`` counts the requests of the stream that may adapt.
 
-    ``replayed``: an earlier attempt with this key was answered, and this is that answer.
+    ``answers`` has the label and the ``top`` classes of each image, or an ``error``. ``replayed``: an earlier attempt
+    with this key was answered, and this is that answer.
     """
 
-    stream: str
-    seq: int
-    saved: bool
-    answers: tuple[ImageResult, ...]
-    adaptation: dict[str, Any]
-    timing: dict[str, float]
-    model: str = ""
-    spec: str = ""
     replayed: bool = False
 
     @property
@@ -153,29 +135,28 @@ class Client:
         if timeout_ms is not None:
             headers["X-Timeout-Ms"] = f"{timeout_ms:.0f}"
         response = self._send("POST", stream, "/images", headers=headers, params=params, content=content)
-        return self._connection.parse(response, partial(_read_answer, replayed=REPLAYED in response.headers))
+        answer = self._connection.parse(response, ServiceAnswer)
+        return dataclasses.replace(answer, replayed=REPLAYED in response.headers)
 
     def labels(self, stream: str, seq: int, labels: Sequence[str | None]) -> StreamStatus:
         """Send the true labels of the images of answer ``seq``, None where unknown; for monitoring alone."""
         body = {"seq": seq, "labels": list(labels)}
-        return self._connection.parse(self._send("POST", stream, "/labels", json=body), _read_status)
+        return self._connection.parse(self._send("POST", stream, "/labels", json=body), StreamStatus)
 
     # Streams.
 
     def streams(self) -> Iterator[StreamStatus]:
         """Yield all streams, ordered by name, read page by page."""
-        after = ""
-        while True:
+        after: str | None = ""
+        while after is not None:
             response = self._connection.send("GET", "/v1/streams", params={"after": after, "limit": PAGE})
-            page = self._connection.parse(response, lambda content: list(map(_read_status, content["streams"])))
-            yield from page
-            if len(page) < PAGE:
-                return
-            after = page[-1].stream
+            page = self._connection.parse(response, StreamPage)
+            yield from page.streams
+            after = page.next
 
     def stream(self, name: str) -> StreamDetail:
         """Return one stream with its signals, history, class shares, snapshots, last answers and events."""
-        return self._connection.parse(self._send("GET", name), _read_detail)
+        return self._connection.parse(self._send("GET", name), StreamDetail)
 
     def reset(self, stream: str) -> StreamStatus:
         """Return the stream to the zero-shot model."""
@@ -210,14 +191,14 @@ class Client:
         content = state if isinstance(state, bytes) else Path(state).read_bytes()
         headers = {"Content-Type": "application/octet-stream"}
         response = self._send("PUT", stream, "/state", headers=headers, content=content)
-        return self._connection.parse(response, _read_status)
+        return self._connection.parse(response, StreamStatus)
 
     # The service.
 
     def model(self) -> dict[str, Any]:
         """Return what is served: the model, its classes, the method's spec and the limits."""
         response = self._connection.send("GET", "/v1/model")
-        return self._connection.parse(response, lambda content: dict(content.items()))
+        return self._connection.parse(response, dict[str, Any])
 
     def readiness(self) -> str:
         """Return ready, degraded (it answers without adapting), loading, draining or unreachable, without waiting."""
@@ -230,7 +211,7 @@ class Client:
     def _act(self, stream: str, action: StreamAction) -> StreamStatus:
         """Send an operator's action; again only if it was refused, as a second rollback would go further back."""
         response = self._send("POST", stream, f":{action}", repeatable=False)
-        return self._connection.parse(response, _read_status)
+        return self._connection.parse(response, StreamStatus)
 
     def _send(self, method: str, stream: str, rest: str = "", **values: Any) -> Any:
         """Send a request about a stream, with a header by which a cluster finds the replica that serves the stream."""
@@ -239,36 +220,6 @@ class Client:
         name = quote(stream, safe="")
         headers = {**values.pop("headers", {}), STREAM_HEADER: name}
         return self._connection.send(method, f"/v1/streams/{name}{rest}", headers=headers, **values)
-
-
-def _read_answer(content: Mapping[str, Any], replayed: bool) -> ServiceAnswer:
-    answers = [
-        ImageResult(
-            one.get("label"),
-            one.get("probability"),
-            tuple((str(label), float(share)) for label, share in one.get("top") or ()),
-            one.get("error"),
-        )
-        for one in content["answers"]
-    ]
-    return _make_record(ServiceAnswer, {**content, "answers": tuple(answers), "replayed": replayed})
-
-
-def _read_status(content: Mapping[str, Any]) -> StreamStatus:
-    return _make_record(StreamStatus, content)
-
-
-def _read_detail(content: Mapping[str, Any]) -> StreamDetail:
-    status = _read_status(content["status"])
-    events = [_make_record(ServiceEvent, event) for event in content["events"]]
-    shares = [(str(label), float(share)) for label, share in content["shares"]]
-    return _make_record(StreamDetail, {**content, "status": status, "events": events, "shares": shares})
-
-
-def _make_record(kind: type[Record], content: Mapping[str, Any]) -> Record:
-    """Return a dataclass with the fields of a body that it knows."""
-    known = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{key: value for key, value in content.items() if key in known})
 
 
 def _list_images(images: AnyImage | Sequence[AnyImage]) -> list[AnyImage]:

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -23,8 +24,9 @@ from lmr.version import __version__
 
 if TYPE_CHECKING:
     import httpx
+    import pydantic
 else:
-    httpx = require("httpx", "serve", "The client of the service")
+    httpx, pydantic = (require(name, "serve", "The client of the service") for name in ("httpx", "pydantic"))
 
 CONNECT_SECONDS = 5.0
 FIRST, LONGEST = 0.2, 10.0  # seconds before the second attempt; seconds at most
@@ -125,17 +127,17 @@ class Connection:
         except (httpx.TransportError, ValueError, KeyError, TypeError):
             return "unreachable"
 
-    def parse(self, response: httpx.Response, read: Callable[[Any], Parsed]) -> Parsed:
-        """Return what ``read`` finds in the JSON of a response; a ServiceError if it is something else.
-
-        That happens if another program listens at the address.
-        """
+    def parse(self, response: httpx.Response, kind: type[Parsed]) -> Parsed:
+        """Return the JSON of a response as ``kind``; a ServiceError if another program listens at the address."""
         try:
-            return read(response.json())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            parsed: Parsed = _make_adapter(kind).validate_json(response.content)
+            return parsed
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the body"
             raise ServiceError(
-                f"{self.url} did not answer as this version of lmr expects ({type(error).__name__}: {error}): check "
-                "that the address is that of 'lmr serve', of the same version."
+                f"{self.url} did not answer as this version of lmr expects ({first['msg']}, at {where}): check that "
+                "the address is that of 'lmr serve', of the same version."
             ) from error
 
     def _describe_break(self, error: httpx.TransportError) -> ServiceError:
@@ -164,6 +166,11 @@ class Connection:
         if (status in PASSING and code != NOT_POSSIBLE) or broken:
             return ServiceBusy(f"The service at {self.url} refused for now ({status}): {message}", status, code)
         return ServiceError(f"The service at {self.url} refused the request ({status}): {message}", status, code)
+
+
+@cache
+def _make_adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(kind)
 
 
 def read_retry_after(value: str | None) -> float | None:
