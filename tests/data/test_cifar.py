@@ -216,15 +216,18 @@ def test_official_digests(classes: int, md5: str) -> None:
 @pytest.fixture
 def official(tmp_path: Path) -> Path:
     """CIFAR-10-C with two corruptions: sparse files of 50,000 rows, a few of them written."""
-    folder = tmp_path / "CIFAR-10-C"
+    return write_official(tmp_path / "CIFAR-10-C", 10_000)
+
+
+def write_official(folder: Path, count: int) -> Path:
     folder.mkdir()
-    labels = np.tile(np.arange(10_000) % 10, 5).astype(np.uint8)
+    labels = np.tile(np.arange(count) % 10, 5).astype(np.uint8)
     np.save(folder / "labels.npy", labels)
     for value, name in enumerate(("fog", "spatter"), 1):
-        rows = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.uint8, (50_000, 32, 32, 3))
+        rows = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.uint8, (5 * count, 32, 32, 3))
         for severity in range(1, 6):
-            for index in (0, 1, 9_999):
-                rows[(severity - 1) * 10_000 + index] = 40 * value + 8 * severity + index % 5
+            for index in (0, 1, count - 1):
+                rows[(severity - 1) * count + index] = 40 * value + 8 * severity + index % 5
         rows.flush()
     return folder
 
@@ -278,7 +281,9 @@ def test_digest_of_a_part_follows_its_own_files(official: Path) -> None:
     assert digest("fog", 4) == other
 
 
-def test_files_are_official_by_their_checksums(official: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_official_by_their_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmr.data.cifar.COUNT", 100)
+    official = write_official(tmp_path / "CIFAR-10-C", 100)
     for name in ("labels", "fog"):
         checksum = hashlib.md5((official / f"{name}.npy").read_bytes()).hexdigest()
         monkeypatch.setitem(read_checksums(10), name, checksum)
