@@ -273,19 +273,19 @@ def test_precision_of_frozen_weights(dtype: torch.dtype, whole: Path) -> None:
             kept = wide if "ln_" in key else dtype
             assert value.dtype == kept, key
             torch.testing.assert_close(value, full.state_dict()[key].to(kept), atol=0, rtol=0 if "ln_" in key else 1e-6)
-    picture = backbone.preprocess(Image.new("RGB", (50, 40), (200, 30, 90)))
-    assert picture.dtype == dtype
+    image = backbone.preprocess(Image.new("RGB", (50, 40), (200, 30, 90)))
+    assert image.dtype == dtype
     assert backbone.preprocess_pixels(torch.zeros(2, 9, 9, 3, dtype=torch.uint8)).dtype == dtype
     texts = ["a cat", "a dog"]
     assert backbone.encode_text(texts).dtype == wide
     coarse = {torch.bfloat16: 0.1, torch.float16: 0.01, torch.float64: 1e-6}[dtype]
     assert (backbone.encode_text(texts) - exact.encode_text(texts)).abs().max() < coarse
-    ours = exact.classifier(texts, cache=False).features(picture[None].float())
-    features = backbone.classifier(texts, cache=False).features(picture[None])
+    ours = exact.classifier(texts, cache=False).features(image[None].float())
+    features = backbone.classifier(texts, cache=False).features(image[None])
     torch.testing.assert_close(features.to(ours), ours, atol=coarse, rtol=0)
 
 
-def test_odd_precision_gets_a_sentence(whole: Path) -> None:
+def test_odd_precision_gets_a_message(whole: Path) -> None:
     for dtype in (torch.int8, "float16"):
         with pytest.raises(lmr.LmrError, match=r"Expected one of torch\.float32"):
             lmr.load(whole, dtype=dtype)  # type: ignore[arg-type]

@@ -32,14 +32,14 @@ def test_names_are_described() -> None:
 
 
 @pytest.mark.parametrize("name", ["poket", "ViT-B-61"])
-def test_unknown_name_gets_a_sentence(name: str) -> None:
+def test_unknown_name_gets_a_message(name: str) -> None:
     words = rf"There is no model {name!r}\. Did you mean .* There are: photo, pocket, .*any folder"
     with pytest.raises(lmr.LmrError, match=words):
         lmr.load(name)
 
 
 @pytest.mark.parametrize("name", [None, 3, b"pocket", ["pocket"]])
-def test_what_is_no_name_gets_a_sentence(name: Any) -> None:
+def test_what_is_no_name_gets_a_message(name: Any) -> None:
     with pytest.raises(lmr.LmrError, match="Expected the name or the path of a model"):
         lmr.load(name)
 
@@ -58,7 +58,7 @@ def test_embedded_model_follows_its_mode(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"memory": "bogus"}, {"dtype": "bfloat16"}, {"dtype": torch.complex64}], ids=str)
-def test_odd_options_get_a_sentence_before_anything_is_read(options: Any, tmp_path: Path) -> None:
+def test_odd_options_get_a_message_before_anything_is_read(options: Any, tmp_path: Path) -> None:
     for name in ("pocket", tmp_path / "nowhere"):
         with pytest.raises(lmr.LmrError, match=r"Expected memory 'fast' or 'lean'|Expected one of torch\.float32"):
             lmr.load(name, **options)

@@ -105,9 +105,9 @@ def test_logits_have_its_scale_and_bias(case: Case, images: Tensor) -> None:
 
 def test_preprocessing_is_that_of_its_file(case: Case) -> None:
     backbone = case.load()
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 41, 3)).astype(np.uint8))
-    expected = case.processor(picture, return_tensors="pt")["pixel_values"][0]
-    torch.testing.assert_close(backbone.preprocess(picture), expected, rtol=0, atol=1e-5)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 41, 3)).astype(np.uint8))
+    expected = case.processor(image, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(backbone.preprocess(image), expected, rtol=0, atol=1e-5)
     assert backbone.input_shape == (3, SIDE, SIDE)
     assert backbone.preprocessing.resize == "squash"
 
@@ -390,13 +390,13 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "no pieces": (lambda f: (f / "spiece.model").unlink(), "Cannot read the tokenizer"),
     "broken pieces": (lambda f: (f / "spiece.model").write_bytes(b"noise" * 20), "Cannot read the tokenizer"),
-    "odd pictures": (lambda f: change_json(f / "preprocessor_config.json", do_normalize=False), "do_normalize"),
+    "odd images": (lambda f: change_json(f / "preprocessor_config.json", do_normalize=False), "do_normalize"),
     "other size": (lambda f: change_json(f / "preprocessor_config.json", size={"height": 9, "width": 9}), "size"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_folder_that_is_not_whole_gets_a_sentence(fault: str, siglip: Case, tmp_path: Path) -> None:
+def test_folder_that_is_not_whole_gets_a_message(fault: str, siglip: Case, tmp_path: Path) -> None:
     folder = shutil.copytree(siglip.folder, tmp_path / "copy")
     spoil, words = FAULTS[fault]
     spoil(folder)
@@ -441,7 +441,7 @@ def test_settings_that_are_missing_are_siglips(siglip: Case, tmp_path: Path) -> 
         assert lmr.load(folder).preprocessing == siglip.load().preprocessing
 
 
-def test_tokenizer_of_another_model_gets_a_sentence(siglip: Case, tmp_path: Path) -> None:
+def test_tokenizer_of_another_model_gets_a_message(siglip: Case, tmp_path: Path) -> None:
     folder = shutil.copytree(siglip.folder, tmp_path / "copy")
     change_weights(
         folder, lambda w: w.update({(key := "text_model.embeddings.token_embedding.weight"): w[key][:3].clone()})
@@ -454,7 +454,7 @@ def test_tokenizer_of_another_model_gets_a_sentence(siglip: Case, tmp_path: Path
 
 
 @pytest.mark.parametrize("texts", ["a cat", [], [None]], ids=str)
-def test_what_is_not_texts_gets_a_sentence(texts: Any, siglip: Case) -> None:
+def test_what_is_not_texts_gets_a_message(texts: Any, siglip: Case) -> None:
     with pytest.raises(lmr.LmrError, match="text"):
         siglip.load().encode_text(texts)
 

@@ -201,7 +201,8 @@ def random_clip(name: str = "ViT-B-16", seed: int = 0, *, device: Device = "cpu"
     for tower in make_towers(sizes):
         width, depth = tower.config.width, tower.config.depth
         drawn.append({key: _draw(key, like, width, depth, generator) for key, like in tower.state_dict().items()})
-    weights = TowerWeights(*drawn, logit_scale=100.0, logit_bias=0.0)
+    image, text = drawn
+    weights = TowerWeights(image, text, logit_scale=100.0, logit_bias=0.0)
     preprocessing, facts = openai_preprocessing(sizes[0].resolution), ModelFacts(format=ModelFormat.RANDOM)
     return Clip(f"random {name}", sizes, weights, preprocessing, facts).to(place)
 

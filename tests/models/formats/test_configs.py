@@ -89,7 +89,7 @@ def test_early_huggingface_config_is_read_as_transformers_reads_it(path: Path) -
         ({"projection_dim": None}, "a whole number above 0 as projection_dim"),
     ],
 )
-def test_odd_huggingface_config_gets_a_sentence(change: dict[str, Any], words: str | None, path: Path) -> None:
+def test_odd_huggingface_config_gets_a_message(change: dict[str, Any], words: str | None, path: Path) -> None:
     maker.write_json({"model_type": "clip"} | change, path)
     if words is None:
         assert read_hf_sizes(path)[0].width == 768
@@ -114,7 +114,7 @@ def test_config_of_timm_is_not_taken_for_one_of_clip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", '"x"', "\udcff", "[" * 100_000])
-def test_file_that_is_no_object_gets_a_sentence(content: str, path: Path) -> None:
+def test_file_that_is_no_object_gets_a_message(content: str, path: Path) -> None:
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(lmr.LmrError, match=r"config\.json"):
         read_json(path)
@@ -168,9 +168,7 @@ def test_open_clip_sizes(path: Path) -> None:
         ("model", {"text_cfg": None}, "Expected an object with the sizes in text_cfg"),
     ],
 )
-def test_unsupported_open_clip_config_gets_a_sentence(
-    part: str, change: dict[str, Any], words: str, path: Path
-) -> None:
+def test_unsupported_open_clip_config_gets_a_message(part: str, change: dict[str, Any], words: str, path: Path) -> None:
     maker.write_json(maker.make_open_clip_config(quick=False, **{part: change}), path)
     with pytest.raises(lmr.LmrError, match=words):
         read_open_clip_sizes(path)
@@ -241,7 +239,7 @@ STD = r"three numbers from 0\.001 to 1000 as std in .*preprocessor_config.json"
         ({"rescale_factor": math.nan}, "1/255 as rescale_factor"),
     ],
 )
-def test_odd_preprocessing_gets_a_sentence(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_odd_preprocessing_gets_a_message(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     maker.write_json(maker.PREPROCESSOR | change, tmp_path / "preprocessor_config.json")
     with pytest.raises(lmr.LmrError, match=words):
         read_preprocessing(tmp_path, ModelFormat.HUGGINGFACE, 32)

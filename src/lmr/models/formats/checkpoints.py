@@ -188,8 +188,9 @@ def convert_weights(
     """Return the weights of both towers in ``dtype``, copied from the file's tensors; every key must match."""
     check_depth(tensors, max(sizes[0].depth, sizes[1].depth), origin)
     slots = _list_slots(naming, sizes)
-    scalars = {key: None for key in ("logit_scale", "logit_bias") if key == "logit_scale" or key in tensors}
-    check_tensors(tensors, {key: slot.shape for key, slot in slots.items()} | scalars, origin)
+    shapes: dict[str, Sequence[int] | None] = {key: slot.shape for key, slot in slots.items()}
+    shapes |= dict.fromkeys(("logit_scale", "logit_bias") if "logit_bias" in tensors else ("logit_scale",))
+    check_tensors(tensors, shapes, origin)
     parts: dict[tuple[Side, str], list[Tensor]] = {}
     for source, slot in slots.items():
         tensor = tensors[source]
