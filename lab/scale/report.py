@@ -12,7 +12,7 @@ from lab.scale.capacity import SPARSE, Capacity, Resource
 from lab.scale.replica import SimulatedReplica
 from lab.scale.simulation import SimulationPlan, SimulationResult, draw_arrivals, make_times
 from lmr.bench.columns import align
-from lmr.report.figures.drawing import DASHES, OURS, PALETTE, Drawing, label_ends, render
+from lmr.report.drawing import DASHES, OURS, PALETTE, Drawing, label_ends, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import Stop, run_task
 from lmr.cli.parser import parse
-from lmr.report.series import gather
+from lmr.report.groups import gather
 from lmr.watch import watched
 from lmr.watch.watch_settings import read_watch
 from row_maker import make_row

@@ -11,7 +11,7 @@ import pytest
 from lmr.bench.cost.settings import METHODS
 from lmr.cli.parser import COMMANDS, build_command, build_parser, parse
 from lmr.models.catalog import DEFAULT_MODEL, EMBEDDED_MODELS
-from lmr.report.paper.paper_file import list_table_names
+from lmr.report.published import list_table_names
 
 HEAVY = {"torch", "numpy", "PIL", "scipy", "cv2", "matplotlib", "rich", "safetensors", "transformers"}
 QUICK = {

@@ -25,8 +25,7 @@ from lmr.core.spec import parse_spec
 from lmr.core.traits import Role
 from lmr.data.catalogue import open_dataset
 from lmr.data.dataset import CLEAN, Dataset
-from lmr.report.statistics import Difference
-from lmr.report.tables.gains import compare_answers
+from lmr.report.statistics import Difference, compare_answers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
