@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -300,7 +300,7 @@ def collect_class_counts(settings: Settings) -> list[ClassCounts]:
             first = chosen.iloc[0]
             complete = _complete(chosen, alike)
             lines = {
-                str(values): own.groupby("classes")["points"].agg(fmean).to_dict()
+                str(values): cast("dict[int, float]", own.groupby("classes")["points"].agg(fmean).to_dict())
                 for values, own in complete.groupby("values", sort=False)
             }
             whole, name, size, images = first[["whole", "method", "batch_size", "images"]]
