@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 import time
+from pathlib import Path
 
 from lab.load.bench import LoadBench, LoadResult, judge
+from lab.load.child_service import ChildService
 from lab.load.inputs import draw_image, find_pocket, name_streams
 from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
+from lmr.service.engine.records import StreamRecord
 
 DRAIN_SECONDS = 10.0
 STREAMS = 16
@@ -21,7 +26,9 @@ def measure_drain(bench: LoadBench) -> LoadResult:
     images = [draw_image(number, model.side) for number in range(8)]
     seqs, codes, stop = dict[str, int](), list[int](), threading.Event()
     lock = threading.Lock()
-    service = bench.make_service(model, "drain", ["--drain-s", f"{DRAIN_SECONDS:g}"])
+    folder = bench.make_state_dir("drain")
+    options = ["--state-dir", str(folder), "--drain-s", f"{DRAIN_SECONDS:g}"]
+    service = ChildService([*model.options, *options], bench.folder)
 
     def work(name: str) -> None:
         with Client(service.url, patience=0) as client:
@@ -35,6 +42,8 @@ def measure_drain(bench: LoadBench) -> LoadResult:
                     seqs[name] = max(seqs.get(name, 0), seq)
                 if code == 0:
                     return  # the service has ended
+                if code != 200:
+                    time.sleep(0.05)
 
     with service:
         workers = [threading.Thread(target=work, args=(name,), daemon=True) for name in names]
@@ -48,9 +57,8 @@ def measure_drain(bench: LoadBench) -> LoadResult:
         stop.set()
         for worker in workers:
             worker.join()
-        service.start()
-        with Client(service.url) as client:
-            lost = [name for name in names if seqs.get(name) and client.stream(name).status.seq < seqs[name]]
+    stored = _read_seqs(folder / "streams.sqlite")
+    lost = [name for name in names if stored.get(name, 0) < seqs.get(name, 0)]
     counts = {value: codes.count(value) for value in sorted(set(codes))}
     answered = counts.get(200, 0)
     figures = {"exit_code": code, "seconds": seconds, "codes": counts, "lost": lost}
@@ -63,3 +71,10 @@ def measure_drain(bench: LoadBench) -> LoadResult:
         judge(set(counts) <= {0, 200, 503}, code == 0, seconds <= DRAIN_SECONDS + 5, not lost, answered > 0),
         figures,
     )
+
+
+def _read_seqs(path: Path) -> dict[str, int]:
+    """Return the number of stored requests of each stream."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        records = [StreamRecord.read(text) for (text,) in database.execute("SELECT record FROM streams")]
+    return {record.stream: record.seq for record in records}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import tempfile
 from dataclasses import dataclass
@@ -168,6 +169,7 @@ def predict_steady_state(
     )
 
 
+@functools.cache
 def measure_commit_bytes(state_bytes: int) -> float:
     """Return the bytes that a small store writes for one state of a commit: to the log, and later to its place."""
     with tempfile.TemporaryDirectory(prefix="lmr-scale-") as folder:

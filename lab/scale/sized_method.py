@@ -6,6 +6,7 @@ depends on the norms alone, so the method is created on a tower that has only th
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -66,6 +67,7 @@ class SizedMethod:
         return self.stored_bytes - self.moments * (3 - 4 / SCALE_VALUES)
 
 
+@functools.cache  # a plan for fewer streams needs the same counts
 def size_method(model: str, spec: str, classes: int, learning: float = 1.0, images: int = 1) -> SizedMethod:
     """Count the cost of a step of the method if a share ``learning`` of the images passes its gate.
 
