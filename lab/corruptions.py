@@ -1,18 +1,25 @@
-"""The contact sheet of ``lmr corruptions``: one image under every corruption at every severity."""
+"""Draw a contact sheet: one image under each of the 19 corruptions at severities 1 to 5.
+
+docs/corruptions.md shows the sheet: ``python -m lab.corruptions docs/corruptions.png``.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from lab.command import build_parser, run_command
 from lmr.core.errors import LmrError
-from lmr.data.corruptions.apply import corrupt
-from lmr.data.corruptions.constants import CORRUPTIONS, EXTRA
-from lmr.images.image_files import open_image
+from lmr.core.extras import require
+from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA, corrupt
+from lmr.images.files import open_image
 
 SIZES = {"imagenet": 224, "cifar": 32}
 _CELL = 112  # pixels a side of an image on the sheet
@@ -21,11 +28,20 @@ _LABEL = 132  # width of the names
 _HEAD = 22  # height of the line of severities
 _INK, _PAPER = (30, 30, 30), (255, 255, 255)
 
+DESCRIPTION = """\
+Draw a contact sheet: one image under each of the 15 corruptions of CIFAR-C and ImageNet-C and the 4 extra ones, at
+severities 1 to 5."""
+
+EXAMPLES = """\
+examples:
+  python -m lab.corruptions sheet.png
+  python -m lab.corruptions sheet.png --image cat.jpg --constants cifar"""
+
 
 def draw_sheet(
     image: npt.NDArray[np.uint8], *, constants: str = "imagenet", seed: int = 0, columns: int = 2
 ) -> Image.Image:
-    """All corruptions of one uint8 image [H, W, 3], in the benchmark's order down each column, the clean image last."""
+    """Draw all corruptions of one uint8 image [H, W, 3] in the benchmark's order, and the clean image last."""
     names = (*CORRUPTIONS, *EXTRA, "clean")
     rows = -(-len(names) // columns)
     step = _CELL + _GAP
@@ -57,6 +73,7 @@ def prepare_image(path: str | os.PathLike[str] | None, size: int) -> npt.NDArray
     That is Grace Hopper's by the US Navy, 1984, in the public domain.
     """
     if path is None:
+        require("matplotlib", "bench", "The portrait")
         from matplotlib import get_data_path
 
         image = open_image(Path(get_data_path(), "sample_data", "grace_hopper.jpg"))
@@ -69,16 +86,28 @@ def prepare_image(path: str | os.PathLike[str] | None, size: int) -> npt.NDArray
     return np.asarray(image)
 
 
-def write_sheet(
-    out: str | os.PathLike[str],
-    image: str | os.PathLike[str] | None = None,
-    *,
-    constants: str = "imagenet",
-    seed: int = 0,
-) -> None:
-    """Write the contact sheet of an image file as a PNG file; without one, of the portrait."""
-    sheet = draw_sheet(prepare_image(image, SIZES[constants]), constants=constants, seed=seed)
+def run(options: argparse.Namespace) -> None:
+    """Write the contact sheet as a PNG file."""
+    image = prepare_image(options.image, SIZES[options.constants])
+    sheet = draw_sheet(image, constants=options.constants, seed=options.seed)
     try:
-        sheet.quantize(256).save(out, "PNG", optimize=True)
+        sheet.quantize(256).save(options.out, "PNG", optimize=True)
     except OSError as error:
-        raise LmrError(f"Cannot write {os.fspath(out)!r}: {error.strerror or error}.") from error
+        raise LmrError(f"Cannot write {str(options.out)!r}: {error.strerror or error}.") from error
+    print(f"Wrote {options.out}.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``python -m lab.corruptions`` and return its exit code."""
+    parser = build_parser("corruptions", DESCRIPTION, EXAMPLES)
+    add = parser.add_argument
+    add("out", type=Path, metavar="OUT.png", help="the PNG file to write")
+    add("--image", type=Path, metavar="FILE", help="an image file (default: a portrait that comes with matplotlib)")
+    add("--constants", choices=sorted(CONSTANTS), default="imagenet", help="the set whose constants are used; cifar "
+        "draws the image with 32 pixels a side (default: %(default)s)")  # fmt: skip
+    add("--seed", type=int, default=0, metavar="N", help="seed of the random corruptions (default: %(default)s)")
+    return run_command(parser, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

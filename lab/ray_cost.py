@@ -22,9 +22,9 @@ from lmr.bench.running.bench import Hire, run_bench
 from lmr.bench.running.crew import Crew, Event, TaskCrew
 from lmr.bench.running.row import Row
 from lmr.cluster.nodes import find_nodes, list_versions
-from lmr.cluster.ray_bench import plan_members
+from lmr.cluster.ray_bench import plan_workers
 from lmr.cluster.ray_connection import import_ray
-from lmr.cluster.ray_crew import RayCrew
+from lmr.cluster.ray_pool import RayPool
 from lmr.core.errors import LmrError
 
 NODES = 2  # with one core each; as many workers on this machine
@@ -94,27 +94,27 @@ class Overhead:
 class TimedWorkers:
     """Workers whose time is measured from when all have begun until the first has no task left."""
 
-    def __init__(self, crew: TaskCrew) -> None:
-        self.crew, self.count = crew, crew.count
+    def __init__(self, pool: TaskCrew) -> None:
+        self.pool, self.count = pool, pool.count
         self.turn: Turn | None = None
         self._hired = time.monotonic()
 
     def __enter__(self) -> TimedWorkers:
-        self.crew.__enter__()
+        self.pool.__enter__()
         return self
 
     def __exit__(self, *problem: object) -> None:
-        self.crew.__exit__(*problem)
+        self.pool.__exit__(*problem)
 
     def describe(self, worker: int) -> str:
         """Return where a worker is."""
-        return self.crew.describe(worker)
+        return self.pool.describe(worker)
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
         """Yield the events of the workers."""
         done, reached, begun = set[str](), dict[str, int](), dict[int, float]()
         images_before = 0
-        for event in self.crew.run(tasks):
+        for event in self.pool.run(tasks):
             now = time.monotonic()
             if event.kind in ("progress", "done"):
                 reached[event.task.run] = event.task.images if event.kind == "done" else event.images
@@ -143,9 +143,9 @@ def measure_overhead(plans: Sequence[Plan], turns: int, root: str | None, log: C
         def hire_here(tasks: Sequence[Task], folder: Path, seconds: float) -> Crew:
             return Crew(NODES, 1, folder, seconds)
 
-        def hire_there(tasks: Sequence[Task], folder: Path, seconds: float) -> RayCrew:
-            count, threads = plan_members(tasks, nodes, NODES)
-            return RayCrew(ray, count, threads, folder, seconds, versions, NODES)
+        def hire_there(tasks: Sequence[Task], folder: Path, seconds: float) -> RayPool:
+            count, threads = plan_workers(tasks, nodes, NODES)
+            return RayPool(ray, count, threads, folder, seconds, versions, NODES)
 
         found: dict[Hire, list[Turn]] = {hire_here: [], hire_there: []}
         kept: dict[str, Any] = {}
@@ -163,17 +163,17 @@ def measure_overhead(plans: Sequence[Plan], turns: int, root: str | None, log: C
 
 
 def _run(plans: Sequence[Plan], root: str | None, hire: Hire) -> tuple[Turn, list[Row]]:
-    crews: list[TimedWorkers] = []
+    pools: list[TimedWorkers] = []
 
     def hire_timed(tasks: Sequence[Task], folder: Path, seconds: float) -> TimedWorkers:
-        crews.append(TimedWorkers(hire(tasks, folder, seconds)))
-        return crews[0]
+        pools.append(TimedWorkers(hire(tasks, folder, seconds)))
+        return pools[0]
 
     with TemporaryDirectory(prefix="lmr-cost-ray-") as folder:
         outcome = run_bench(plans, folder, root=root, screen=io.StringIO(), hire=hire_timed)
     if outcome.failures:
         raise LmrError(f"A run failed: {outcome.failures[0].words}")
-    turn = crews[0].turn
+    turn = pools[0].turn
     if turn is None or not turn.images:
         raise LmrError(f"The plan ended before {NODES} workers were at work; give one with more or longer runs.")
     return turn, outcome.rows

@@ -19,7 +19,7 @@ import lmr
 import small_world
 from few_views import create
 from lmr.core.bases.restart import RestartMethod
-from lmr.data.sets.pocket_world import CLASSES, draw
+from lmr.data.pocket_world import CLASSES, draw
 
 NAMES = CLASSES[::7]  # 15 classes
 SIZES = (6, 6, 6, 2)  # the last batch of a stream is often short

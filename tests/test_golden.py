@@ -20,8 +20,8 @@ import torch
 import lmr
 from few_views import create
 from lmr.core.method import list_arguments
-from lmr.data.sets.catalogue import CorruptedOnTheFly, PocketWorld
-from lmr.data.sets.pocket_world import CLASSES
+from lmr.data.dataset import CorruptedOnTheFly
+from lmr.data.pocket_world import CLASSES, PocketWorld
 from lmr.data.streams import make_stream
 
 GOLDEN = Path(__file__).with_name("golden.json")

@@ -22,7 +22,7 @@ def list_names() -> set[str]:
     """Names and labels of the methods in lmr/methods."""
     methods = [lmr.find_method(name) for name in lmr.list_methods()]
     own = [method for method in methods if find_method_file(method) is None]
-    return {method.name for method in own} | {method.label for method in own}
+    return {method.name for method in own} | {method.card.label for method in own}
 
 
 def find_names(tree: ast.AST, names: set[str]) -> Iterator[tuple[int, str]]:

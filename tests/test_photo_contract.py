@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import lmr
 from few_views import create
 from lmr.core.card import Tower
+from lmr.data.catalogue import open_dataset
 from lmr.data.names import read_list
-from lmr.data.sets.catalogue import open_dataset
 
 METHODS = lmr.list_methods()
 ONE_TOWER = [name for name in METHODS if Tower.TEXT not in lmr.find_method(name).towers]

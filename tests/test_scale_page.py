@@ -11,30 +11,31 @@ from typing import Any
 import pytest
 import yaml
 
+from lab.scale.__main__ import main, make_parser
 from lab.scale.capacity import work_out
-from lab.scale.scale_options import ScaleOptions
-from lab.scale.scale_table import compare
+from lab.scale.options import ScaleOptions
+from lab.scale.report import compare
 from lab.scale.simulation import SimulationPlan, SimulationResult
-from lmr.cli import main
 from lmr.cli.parser import parse
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^(lmr (?:scale|bench) .+?)(?:\s+#.*)?$", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^((?:lmr bench|python -m lab\.scale) .+?)(?:\s+#.*)?$", PAGE, re.MULTILINE)
+SCALE = [shlex.split(command)[3:] for command in COMMANDS if command.startswith("python")]
 
 
 def test_table_is_current(capsys: pytest.CaptureFixture[str]) -> None:
     (screen,) = re.findall(r"```\n(1,000,000 streams.*?)```", PAGE, re.DOTALL)
-    assert main(shlex.split(COMMANDS[0])[1:]) == 0
+    assert main(SCALE[0]) == 0
     assert capsys.readouterr().out == screen
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_predictions_beside_the_simulations_are_current(number: int) -> None:
     """The simulations take minutes and are not run again here."""
-    words = [word for word in COMMANDS if "--simulate" in word][number]
+    arguments = [one for one in SCALE if "--simulate" in one][number]
     screen = re.findall(r"```\n(Simulation:.*?)\n```", PAGE, re.DOTALL)[number]
-    given = vars(parse(shlex.split(words)[1:]))
+    given = vars(make_parser().parse_args(arguments))
     values: dict[str, Any] = {item.name: given[item.name] for item in fields(ScaleOptions)}
     capacity = work_out(ScaleOptions(**values | {"streams": 100_000}))
     nothing = SimulationResult(**{item.name: 1 for item in fields(SimulationResult)})
@@ -53,8 +54,11 @@ def read_prediction(line: str) -> tuple[str, str]:
 
 def test_commands_parse_and_links_exist() -> None:
     assert len(COMMANDS) >= 7
+    for arguments in SCALE:
+        make_parser().parse_args(arguments)
     for command in COMMANDS:
-        parse(shlex.split(command)[1:])
+        if command.startswith("lmr"):
+            parse(shlex.split(command)[1:])
     for link in re.findall(r"\]\(([^)#:]+)\)", PAGE):
         assert (ROOT / "docs" / link).exists(), link
     for path in re.findall(r"`(lmr/[\w/.]+\.py)`", PAGE):

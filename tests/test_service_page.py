@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from lab.load.__main__ import make_parser
 from live_server import run_live_server
 from lmr.cli.parser import build_command
 from lmr.service.app.app import make_service_app
@@ -80,8 +81,8 @@ def test_routes_codes_and_flags_of_the_page_exist() -> None:
     known = {word for action in build_command("serve")._actions for word in action.option_strings}
     others = {
         word
-        for name in ("camera", "load", "predict")
-        for word in re.findall(r"--[\w-]+", build_command(name).format_help())
+        for parser in (build_command("camera"), build_command("predict"), make_parser())
+        for word in re.findall(r"--[\w-]+", parser.format_help())
     }
     for flag in set(re.findall(r"(?<![\w-])(--[a-z][\w-]*)", PAGE)):
         assert flag in known | others | {"--data-binary"}, flag

@@ -1,1 +1,1 @@
-"""Load and faults: experiments that start the real service, use the real client, and say which aims were met."""
+"""Load and faults: experiments that start the real service, use the real client, and check their aims."""

@@ -1,14 +1,29 @@
-"""``lmr load``: load and faults for the service, on this machine."""
+"""Run load and fault experiments: ``python -m lab.load``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lab.command import build_parser, run_command
+from lab.load.bad_input import measure_bad_input
+from lab.load.bench import LoadBench, LoadResult, format_load_table
+from lab.load.disk_full import measure_full_disk
+from lab.load.kill import measure_kills
+from lab.load.overload import measure_overload
+from lab.load.replicas import measure_ray_latency, measure_replicas
+from lab.load.sigterm import measure_drain
+from lab.load.streams import measure_many_streams
+from lab.load.throughput import measure_latency, measure_pocket_1, measure_pocket_8, measure_vit
+from lmr.core.errors import LmrError
 
 DESCRIPTION = """\
-Try the service under load and under faults. Each experiment starts 'lmr serve' on this machine, as a process of its own
-with a store of its own, sends it requests with the Python client, and compares what it finds with an aim. Misses are
-shown as misses. Nothing is sent to any other address, and only processes that were started here are ended.
+Test the service under load and under faults. Each experiment starts 'lmr serve' on this machine, as a process with a
+store of its own, sends it requests with the Python client, and compares the result with an aim. Nothing is sent to any
+other address, and only processes that were started here are ended.
 
 The senders share the processors with the service. So throughput is compared per processor second: images of the service
 against images of the bare loop of method.step in the same run. Wall time is given beside it.
@@ -17,52 +32,91 @@ experiments:
   throughput-vit   ViT-B/16 with random weights, saturated by 16 streams (writes 600 MB to --folder)
   throughput-8     the pocket model, 8 images a request
   throughput-1     the pocket model, one image a request
-  latency          what the service adds to the computation, one request in flight
-  overload         four times more than it can serve, for five minutes
+  latency          added latency of the service, one request in flight
+  overload         four times the capacity, for five minutes
   streams          10,000 streams, 500 of them resident, compared with solo runs
   kill             200 times kill -9 at random moments, with retries
   disk-full        a store on a file system that is full
-  bad-input        bombs, truncated files, bodies that are too large, slow senders, clients that hang up
+  bad-input        bombs, truncated files, too large bodies, slow senders, clients that disconnect
   sigterm          SIGTERM under load
-with Ray, only if they are named:
+with Ray, run only if they are named:
   ray              two, three and two replicas on this machine, 20 of them and a store killed under load
-  ray-latency      what Ray Serve adds to a request, against the service without it, by turns"""
+  ray-latency      added latency of Ray Serve, compared with the service without it"""
 
 EXAMPLES = """\
 examples:
-  lmr load --short                           every experiment in a small form, in a few minutes
-  lmr load --out load.jsonl                  all of them; takes about an hour
-  lmr load latency overload                  only some
-  lmr load ray ray-latency                   the service on a cluster of this machine
+  python -m lab.load --short                 every experiment in a small form, in a few minutes
+  python -m lab.load --out load.jsonl        all of them; takes about an hour
+  python -m lab.load latency overload        only some
+  python -m lab.load ray ray-latency         the service on a cluster of this machine
 
 exit codes: 0 every aim was met, 1 some were missed, 2 an experiment could not run (an error message says why)."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr load``."""
+EXPERIMENTS: dict[str, Callable[[LoadBench], LoadResult]] = {
+    "throughput-vit": measure_vit,
+    "throughput-8": measure_pocket_8,
+    "throughput-1": measure_pocket_1,
+    "latency": measure_latency,
+    "overload": measure_overload,
+    "streams": measure_many_streams,
+    "kill": measure_kills,
+    "disk-full": measure_full_disk,
+    "bad-input": measure_bad_input,
+    "sigterm": measure_drain,
+}
+ON_RAY: dict[str, Callable[[LoadBench], LoadResult]] = {"ray": measure_replicas, "ray-latency": measure_ray_latency}
+
+
+def run_load(names: Sequence[str], bench: LoadBench, out: str | None = None) -> list[LoadResult]:
+    """Run the named experiments, or all that need no Ray; each result is appended to ``out`` as a line of JSON."""
+    if bench.kills < 1:
+        raise LmrError(f"Expected at least one kill, got {bench.kills}.")
+    known = EXPERIMENTS | ON_RAY
+    for name in names:
+        if name not in known:
+            raise LmrError(f"There is no experiment {name!r}; choose from: {', '.join(known)}.")
+    results = []
+    for name in names or EXPERIMENTS:
+        bench.report(f"{name} ...")
+        result = known[name](bench)
+        bench.report(f"{name}: {result.found} ({result.verdict})")
+        results.append(result)
+        if out is not None:
+            with open(out, "a", encoding="utf-8") as file:
+                file.write(result.to_json() + "\n")
+    return results
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = build_parser("load", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
     add("experiments", nargs="*", metavar="NAME", help="experiments to run (default: all without Ray)")
-    add("--short", action="store_true", help="small forms, which show that everything works; not for figures")
+    add("--short", action="store_true", help="run small forms, which show that everything works; not for figures")
     add("--seed", type=int, default=0, metavar="N", help="seed of the random moments (default: %(default)s)")
-    add("--kills", type=int, default=200, metavar="N", help="how often the service is killed (default: %(default)s)")
-    add("--out", metavar="FILE", help="add a JSON line for each experiment to FILE")
+    add("--kills", type=int, default=200, metavar="N", help="number of kills of the service (default: %(default)s)")
+    add("--out", metavar="FILE", help="append a JSON line for each experiment to FILE")
     add("--folder", metavar="DIR", help="keep models, stores and logs in DIR (default: a temporary folder)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the experiments and print the table; return the exit code."""
+    return run_command(make_parser(), run, argv)
 
 
 def run(options: argparse.Namespace) -> str | None:
-    """Run the experiments and print the table."""
-    from lab.load.load_result import format_load_table
-    from lab.load.load_run import run_load
-
-    results = run_load(
-        options.experiments,
-        short=options.short,
-        seed=options.seed,
-        kills=options.kills,
-        out=options.out,
-        folder=options.folder,
-        say=lambda words: print(f"lmr: {words}", file=sys.stderr, flush=True),
-    )
+    """Run the experiments and print the table; return a complaint if an aim was missed."""
+    with tempfile.TemporaryDirectory(prefix="lmr-load-") as temporary:
+        folder = Path(options.folder or temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        bench = LoadBench(folder, options.short, options.seed, options.kills, lambda text: print(text, file=sys.stderr))
+        results = run_load(options.experiments, bench, options.out)
     print(format_load_table(results))
     missed = [one.experiment for one in results if one.verdict == "missed"]
     return f"Missed: {', '.join(missed)}." if missed else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The real ``lmr serve`` as a child process: started, watched through its own metrics, ended, killed and restarted."""
+"""ChildService: the real ``lmr serve`` as a child process that can be measured, ended, killed and restarted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import TracebackType
 import httpx
 
 from lmr.core.errors import LmrError
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client
 from lmr.service.network import find_free_port
 
 START_SECONDS = 300.0
@@ -21,16 +21,16 @@ STOP_SECONDS = 60.0
 
 
 class ChildService:
-    """A service with these options on a free port of this machine, with its log in ``folder``; a context.
+    """A context with a service on a free port of this machine, and its log in ``folder``.
 
-    ``wrap`` are words before the command, for a surrounding such as a full disk.
+    ``wrap`` is put before the command, to run it in an environment such as a full disk.
     """
 
     def __init__(self, options: Sequence[str], folder: Path, wrap: Sequence[str] = ()) -> None:
         self.port = find_free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         where = ["--host", "127.0.0.1", "--port", str(self.port)]
-        self._words = [*wrap, sys.executable, "-m", "lmr", "serve", *where, *options]
+        self._command = [*wrap, sys.executable, "-m", "lmr", "serve", *where, *options]
         self.log = folder / f"service-{self.port}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -45,15 +45,15 @@ class ChildService:
 
     @property
     def pid(self) -> int:
-        """The id of the running process."""
+        """Return the id of the running process."""
         if self._process is None:
             raise LmrError("The service of this experiment is not running.")
         return self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until it is ready."""
+        """Start the service and wait until it is ready."""
         with open(self.log, "ab") as log:
-            self._process = subprocess.Popen(self._words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         end = time.monotonic() + START_SECONDS
         with Client(self.url, patience=0) as client:
             while not client.is_ready():
@@ -63,7 +63,7 @@ class ChildService:
                 time.sleep(0.05)
 
     def terminate(self) -> tuple[int | None, float]:
-        """SIGTERM; the exit code (None if it had to be killed) and the seconds that it took."""
+        """Send SIGTERM; return the exit code (None if it had to be killed) and the seconds that it took."""
         process, began = self._process, time.monotonic()
         if process is None:
             return None, 0.0
@@ -77,28 +77,32 @@ class ChildService:
         return code, time.monotonic() - began
 
     def kill(self) -> None:
-        """kill -9, if it runs."""
+        """Kill the service with -9, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def read_metrics(self) -> dict[str, float]:
-        """The metrics without labels, by name; with labels, by name and labels as Prometheus writes them."""
+        """Return the metrics by name, or by name and labels as Prometheus writes them."""
         text = httpx.get(f"{self.url}/metrics", timeout=30, trust_env=False).text
         pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
 
     def read_log_end(self, lines: int = 15) -> str:
-        """The last lines of its log."""
+        """Return the last lines of the log."""
         return "\n".join(self.log.read_text("utf-8", errors="replace").splitlines()[-lines:])
 
+    def read_cpu_seconds(self) -> float:
+        """Return the processor time that the service has used so far."""
+        return self.read_metrics()["process_cpu_seconds_total"]
 
-def read_cpu_seconds(service: ChildService) -> float:
-    """Processor time that the service has used so far."""
-    return service.read_metrics()["process_cpu_seconds_total"]
+    def read_memory_mb(self) -> float:
+        """Return the resident memory of the service."""
+        return self.read_metrics()["process_resident_memory_bytes"] / 1e6
 
-
-def read_memory_mb(service: ChildService) -> float:
-    """Resident memory of the service."""
-    return service.read_metrics()["process_resident_memory_bytes"] / 1e6
+    def read_spec(self) -> tuple[str, bool]:
+        """Return the spec of the served method, and True if it is watched."""
+        with Client(self.url) as client:
+            card = client.model()
+        return str(card["spec"]), card.get("watch", "off") != "off"

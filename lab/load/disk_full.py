@@ -1,4 +1,4 @@
-"""A disk that is full, really: the store lies on a small file system of its own, which is filled and emptied."""
+"""A full disk: the store is on a small file system of its own, which is filled and emptied."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from lab.load.bench import LoadBench, LoadResult, judge
 from lab.load.child_service import ChildService
-from lab.load.load_bench import LoadBench
-from lab.load.load_images import draw_image
-from lab.load.load_models import find_pocket
-from lab.load.load_result import LoadResult, judge
-from lmr.service.client.client_errors import ServiceError
-from lmr.service.client.service_client import Client
+from lab.load.inputs import draw_image, find_pocket
+from lmr.service.client.client import Client
+from lmr.service.client.errors import ServiceError
 
 DISK_MB = 64
 STREAM = "load-00000"
@@ -26,7 +24,7 @@ MOST_REQUESTS = 200
 
 
 def measure_full_disk(bench: LoadBench) -> LoadResult:
-    """Requests before, while the disk is full, and after there is space again."""
+    """Send requests before the disk is full, while it is, and after there is space again."""
     model = find_pocket()
     images = [draw_image(number, model.side) for number in range(40)]
     disk = bench.make_state_dir("disk")
@@ -40,7 +38,7 @@ def measure_full_disk(bench: LoadBench) -> LoadResult:
         before = during = client.state(STREAM)
         with _fill(service, disk, mounted):
             readiness = ""
-            for number in range(MOST_REQUESTS):  # what SQLite has room for in its own files is still written
+            for number in range(MOST_REQUESTS):  # SQLite still writes while its own files have room
                 try:
                     answer = client.step(STREAM, images[number % len(images)])
                 except ServiceError as error:
@@ -57,14 +55,14 @@ def measure_full_disk(bench: LoadBench) -> LoadResult:
         last = client.step(STREAM, images[16])
     unchanged = before == during
     figures = {
-        "way": "tmpfs" if mounted else "RLIMIT_FSIZE", "refusals": codes, "answered_without_adapting": answered,
+        "method": "tmpfs" if mounted else "RLIMIT_FSIZE", "refusals": codes, "answered_without_adapting": answered,
         "adapted": adapted, "readiness": readiness, "state_unchanged": unchanged, "recovered": recovered,
         "seq_after": last.seq,
     }  # fmt: skip
     return LoadResult(
         "disk full",
         f"pocket, store on a full {'file system (tmpfs)' if mounted else 'file (size limit of the process)'}",
-        "503, then answers without adapting, and says so; no state changed; recovers",
+        "503, then answers without adapting, reported as degraded; no state changed; recovers",
         f"{len(codes)} refused ({', '.join(map(str, sorted(set(codes)))) or 'none'}), {answered} answered without "
         f"adapting, readiness {readiness!r}, state {'unchanged' if unchanged else 'changed'}, "
         f"{'adapts again' if recovered else 'does not adapt again'} with space",
@@ -74,7 +72,7 @@ def measure_full_disk(bench: LoadBench) -> LoadResult:
 
 
 def _wait_for_recovery(client: Client, image: bytes) -> bool:
-    """Whether the stream adapts again in time."""
+    """Return True if the stream adapts again in time."""
     end = time.monotonic() + RECOVERY_SECONDS
     while time.monotonic() < end:
         with contextlib.suppress(ServiceError):
@@ -85,7 +83,7 @@ def _wait_for_recovery(client: Client, image: bytes) -> bool:
 
 
 def _wrap_in_small_disk(disk: Path) -> tuple[str, ...]:
-    """Words that run a command where ``disk`` is a small file system; it ends with the command."""
+    """Return the prefix that runs a command with a small file system at ``disk``, which ends with the command."""
     script = f'mount -t tmpfs -o size={DISK_MB}m tmpfs "$0" && exec "$@"'
     return ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, str(disk))
 
@@ -99,7 +97,7 @@ def _can_mount(disk: Path) -> bool:
 
 @contextlib.contextmanager
 def _fill(service: ChildService, disk: Path, mounted: bool) -> Iterator[None]:
-    """Within this context the store cannot grow."""
+    """Keep the store from growing within this context."""
     if not mounted:  # files of the service cannot grow beyond a size; what is written already stays
         soft, hard = resource.prlimit(service.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (1, hard))

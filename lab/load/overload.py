@@ -1,4 +1,4 @@
-"""Four times more requests than the service can serve: it refuses with 429, and serves as much as before."""
+"""Overload: at four times its capacity the service refuses with 429 and serves as much as before."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from lab.load.child_service import read_cpu_seconds, read_memory_mb
-from lab.load.load_bench import LoadBench
-from lab.load.load_images import draw_image
-from lab.load.load_models import find_pocket, name_streams
-from lab.load.load_result import LoadResult, judge
-from lab.load.senders import Send, Tolls, run_senders
-from lmr.service.client.client_errors import ServiceError
-from lmr.service.client.service_answer import ServiceAnswer
-from lmr.service.client.service_client import Client
+from lab.load.bench import LoadBench, LoadResult, judge
+from lab.load.inputs import draw_image, find_pocket, name_streams
+from lab.load.senders import ClientStats, Send, run_senders
+from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.errors import ServiceError
 
 EACH, STREAMS, TIMES = 8, 64, 4
 SATURATING = 16  # threads that saturate the service
@@ -22,7 +18,7 @@ FLAT = 1.10  # memory at the end over memory after the first third
 
 
 def measure_overload(bench: LoadBench) -> LoadResult:
-    """The capacity with as many clients as it takes, then requests at four times that rate, whatever comes back."""
+    """Measure the capacity with enough clients, then send requests at four times that rate."""
     model = find_pocket()
     images = [draw_image(number, model.side) for number in range(EACH)]
     names = name_streams(STREAMS)
@@ -30,45 +26,47 @@ def measure_overload(bench: LoadBench) -> LoadResult:
     def send(client: Client, thread: int, number: int) -> ServiceAnswer:
         return client.step(names[(thread + SATURATING * number) % STREAMS], images, top=1)
 
-    seconds = bench.choose(300, 3)
+    seconds = bench.choose(300, 1.5)
     with bench.make_service(model, "overload", ["--queue-images", "256", "--queue-per-stream", "2"]) as service:
         run_senders(service.url, SATURATING, send, bench.choose(5, 0.5), patience=60)
-        cpu = read_cpu_seconds(service)
-        before, wall = run_senders(service.url, SATURATING, send, bench.choose(60, 2), patience=60)
-        capacity_cpu = before.images / (read_cpu_seconds(service) - cpu)
+        cpu = service.read_cpu_seconds()
+        before, wall = run_senders(service.url, SATURATING, send, bench.choose(60, 1), patience=60)
+        capacity_cpu = before.images / (service.read_cpu_seconds() - cpu)
         capacity = before.images / wall
-        cpu, memories = read_cpu_seconds(service), list[float]()
+        cpu, memories = service.read_cpu_seconds(), list[float]()
         offered = TIMES * capacity / EACH
-        tolls, wall = _send_at(service.url, offered, send, seconds, lambda: memories.append(read_memory_mb(service)))
-        goodput_cpu = tolls.images / (read_cpu_seconds(service) - cpu)
-    share, wall_share = goodput_cpu / capacity_cpu, tolls.images / wall / capacity
+        stats, wall = _send_at(service.url, offered, send, seconds, lambda: memories.append(service.read_memory_mb()))
+        goodput_cpu = stats.images / (service.read_cpu_seconds() - cpu)
+    share, wall_share = goodput_cpu / capacity_cpu, stats.images / wall / capacity
     growth = memories[-1] / memories[len(memories) // 3]
-    sent = sum(tolls.codes.values())
+    sent = sum(stats.codes.values())
     figures = {
         "capacity_images_per_second": capacity,
-        "goodput_images_per_second": tolls.images / wall,
+        "goodput_images_per_second": stats.images / wall,
         "share_per_cpu_second": share,
         "share_per_second": wall_share,
         "offered_times": sent * EACH / wall / capacity,
-        "codes": dict(tolls.codes),
+        "codes": dict(stats.codes),
         "memory_growth": growth,
         "memory_mb": memories[-1],
-        "problems": tolls.problems,
+        "problems": stats.problems,
     }
     return LoadResult(
         "overload",
         f"pocket, {figures['offered_times']:.1f}× the capacity for {wall:.0f} s",
         "only 200 and 429; goodput ≥ 0.9 of the capacity; memory flat",
-        f"codes {dict(tolls.codes)}; goodput {share:.2f} per CPU second ({wall_share:.2f} per second, with the "
+        f"codes {dict(stats.codes)}; goodput {share:.2f} per CPU second ({wall_share:.2f} per second, with the "
         f"senders on the same cores); memory ×{growth:.2f}",
-        judge(set(tolls.codes) <= {200, 429}, share >= 0.9, growth <= FLAT),
+        judge(set(stats.codes) <= {200, 429}, share >= 0.9, growth <= FLAT),
         figures,
     )
 
 
-def _send_at(url: str, rate: float, send: Send, seconds: float, look: Callable[[], object]) -> tuple[Tolls, float]:
-    """Requests at a rate, each in a thread of a bounded number; ``look`` is called now and then."""
-    tolls, began = Tolls(), time.monotonic()
+def _send_at(
+    url: str, rate: float, send: Send, seconds: float, look: Callable[[], object]
+) -> tuple[ClientStats, float]:
+    """Send requests at a rate from a bounded number of threads; ``look`` is called from time to time."""
+    stats, began = ClientStats(), time.monotonic()
     numbers, lock = iter(range(10**9)), threading.Lock()
 
     def work(thread: int) -> None:
@@ -82,9 +80,9 @@ def _send_at(url: str, rate: float, send: Send, seconds: float, look: Callable[[
                 time.sleep(max(0.0, due - time.monotonic()))
                 started = time.perf_counter()
                 try:
-                    tolls.note(send(client, number, 0), time.perf_counter() - started)
+                    stats.note(send(client, number, 0), time.perf_counter() - started)
                 except ServiceError as error:
-                    tolls.note_problem(error)
+                    stats.note_problem(error)
 
     workers = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(2 * STREAMS)]
     for worker in workers:
@@ -92,4 +90,4 @@ def _send_at(url: str, rate: float, send: Send, seconds: float, look: Callable[[
     while any(worker.is_alive() for worker in workers):
         look()
         time.sleep(seconds / 20)
-    return tolls, time.monotonic() - began
+    return stats, time.monotonic() - began

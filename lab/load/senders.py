@@ -1,4 +1,4 @@
-"""Many clients at once, in threads: each with streams of its own, and one request in flight."""
+"""Concurrent clients in threads, each with streams of its own and one request in flight."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lmr.service.client.client_errors import ServiceError
-from lmr.service.client.service_answer import ServiceAnswer
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.errors import ServiceError
 
 
 @dataclass
-class Tolls:
-    """What came back: codes (0 for no answer at all), images answered, seconds of each answer, and the batches."""
+class ClientStats:
+    """Responses of all clients: status codes (0 for no response), answered images, latencies and batch sizes."""
 
     codes: Counter[int] = field(default_factory=Counter)
     images: int = 0
@@ -26,7 +25,7 @@ class Tolls:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, answer: ServiceAnswer, seconds: float) -> None:
-        """An answer."""
+        """Add an answer."""
         with self.lock:
             self.codes[200] += 1
             self.images += len(answer.answers)
@@ -35,7 +34,7 @@ class Tolls:
             self.batch_images.append(answer.timing.get("batch_images", 0.0))
 
     def note_problem(self, error: ServiceError) -> None:
-        """A refusal, or no answer."""
+        """Add a refusal, or a missing response."""
         with self.lock:
             self.codes[error.status or 0] += 1
             if len(self.problems) < 5 and error.status != 429:
@@ -47,12 +46,12 @@ Send = Callable[[Client, int, int], ServiceAnswer]  # a client, the number of th
 
 def run_senders(
     url: str, threads: int, send: Send, seconds: float, *, patience: float = 0.0, most: int | None = None
-) -> tuple[Tolls, float]:
-    """Send from every thread, one request after the other, for so many seconds; what came back, and the wall time.
+) -> tuple[ClientStats, float]:
+    """Send from every thread, one request after the other, for ``seconds``; return the responses and the wall time.
 
-    Every thread sends at least one request: on a busy machine a short time may be over before the threads have begun.
+    Every thread sends at least one request: on a busy machine a short time may pass before the threads start.
     """
-    tolls, end, began = Tolls(), time.monotonic() + seconds, time.monotonic()
+    stats, end, began = ClientStats(), time.monotonic() + seconds, time.monotonic()
     failures: list[BaseException] = []
 
     def work(thread: int) -> None:
@@ -62,9 +61,9 @@ def run_senders(
                 while (number == 0 or time.monotonic() < end) and (most is None or number < most):
                     started = time.perf_counter()
                     try:
-                        tolls.note(send(client, thread, number), time.perf_counter() - started)
+                        stats.note(send(client, thread, number), time.perf_counter() - started)
                     except ServiceError as error:
-                        tolls.note_problem(error)
+                        stats.note_problem(error)
                     number += 1
         except BaseException as error:  # raised where the threads are joined
             failures.append(error)
@@ -76,10 +75,10 @@ def run_senders(
         worker.join()
     if failures:
         raise failures[0]
-    return tolls, time.monotonic() - began
+    return stats, time.monotonic() - began
 
 
 def find_percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of the values lies; not a number if there are none."""
+    """Return the value below which this share of the values lies; NaN if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

@@ -1,48 +1,103 @@
-"""Throughput per processor second of a saturated service, against the bare loop in the same run; and added latency."""
+"""Throughput of a saturated service per processor second, compared with a loop of ``method.step``; and latency."""
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from lab.load.bare_loop import BareLoop, ImageCost, sum_costs
-from lab.load.child_service import read_cpu_seconds
-from lab.load.load_bench import LoadBench, read_spec
-from lab.load.load_images import draw_image
-from lab.load.load_models import LoadModel, find_pocket, name_streams, write_random_vit
-from lab.load.load_result import LoadResult, judge
+from lab.load.bench import LoadBench, LoadResult, judge
+from lab.load.inputs import (
+    LoadModel,
+    draw_image,
+    draw_tensor,
+    find_pocket,
+    make_method,
+    name_streams,
+    write_random_vit,
+)
 from lab.load.senders import find_percentile, run_senders
-from lmr.service.client.service_answer import ServiceAnswer
-from lmr.service.client.service_client import Client
+from lmr.apps.serve import keep_freed_memory
+from lmr.models import Backbone
+from lmr.service.client.client import Client, ServiceAnswer
 
 STREAMS, MOST = 16, 64  # streams that saturate the service; images of its largest batch
 VARIETY = 64  # different images
 TURNS = 8  # of the bare loop and of the service
 
 
+@dataclass(frozen=True)
+class ImageCost:
+    """A number of images, and the processor and wall seconds that they took."""
+
+    images: int
+    cpu_seconds: float
+    seconds: float
+
+    @property
+    def per_cpu_second(self) -> float:
+        """Return the images per processor second."""
+        return self.images / self.cpu_seconds if self.cpu_seconds else math.nan
+
+
+def sum_costs(costs: Sequence[ImageCost]) -> ImageCost:
+    """Return the sum of all costs."""
+    return ImageCost(
+        sum(cost.images for cost in costs),
+        sum(cost.cpu_seconds for cost in costs),
+        sum(cost.seconds for cost in costs),
+    )
+
+
+class BareLoop:
+    """A loop of ``method.step`` without a service, with ``each`` images of ``streams`` streams."""
+
+    def __init__(self, model: LoadModel, backbone: Backbone, streams: int, each: int, spec: str, watched: bool) -> None:
+        keep_freed_memory()  # as the service does
+        self._method = make_method(model, backbone, streams, spec, watched)
+        count = streams * each
+        self._images = backbone.preprocess_pixels(draw_tensor(range(count), model.side))
+        self._ids = torch.arange(streams).repeat_interleave(each)
+        self._step()  # one-time costs are not measured
+
+    def run(self, seconds: float) -> ImageCost:
+        """Run steps for at least ``seconds``."""
+        began, cpu, images = time.perf_counter(), time.process_time(), 0
+        while time.perf_counter() - began < seconds:
+            self._step()
+            images += len(self._images)
+        return ImageCost(images, time.process_time() - cpu, time.perf_counter() - began)
+
+    def _step(self) -> None:
+        self._method.step(self._images, streams=self._ids)
+
+
 def measure_vit(bench: LoadBench) -> LoadResult:
-    """ViT-B/16 with random weights, 16 streams, one image a request."""
+    """Measure ViT-B/16 with random weights, 16 streams and one image per request."""
     model = write_random_vit(bench.folder)
     options = ["--max-step-ms", "600000"]  # batches of all streams, as in the bare loop
     return _measure(bench, model, 1, bench.choose(180, 20), 0.95, options)
 
 
 def measure_pocket_8(bench: LoadBench) -> LoadResult:
-    """The pocket model, 8 images a request."""
-    return _measure(bench, find_pocket(), 8, bench.choose(40, 1.5), 0.90)
+    """Measure the pocket model with 8 images per request."""
+    return _measure(bench, find_pocket(), 8, bench.choose(40, 1), 0.90)
 
 
 def measure_pocket_1(bench: LoadBench) -> LoadResult:
-    """The pocket model, one image a request."""
-    return _measure(bench, find_pocket(), 1, bench.choose(40, 1.5), 0.5)
+    """Measure the pocket model with one image per request."""
+    return _measure(bench, find_pocket(), 1, bench.choose(40, 1), 0.5)
 
 
 def _measure(
     bench: LoadBench, model: LoadModel, each: int, seconds: float, aim: float, options: list[str] | None = None
 ) -> LoadResult:
-    """Bare loop and service by turns, and the median of their ratios: a machine that slows down slows both."""
+    """Alternate between bare loop and service and take the median of their ratios: a slower machine slows both."""
     images = [draw_image(number, model.side) for number in range(VARIETY)]
     names = name_streams(STREAMS)
 
@@ -51,18 +106,18 @@ def _measure(
         return client.step(names[thread], chosen, top=1)
 
     with bench.make_service(model, "throughput", options or []) as service:
-        spec, watched = read_spec(service)
+        spec, watched = service.read_spec()
         bare = BareLoop(model, model.load(), min(STREAMS, MOST // each), each, spec, watched)
         run_senders(service.url, STREAMS, send, bench.choose(5, 0.5), patience=60)  # warm
         alone, served, codes, batches = list[ImageCost](), list[ImageCost](), Counter[int](), list[float]()
         turns = bench.count(TURNS, 2)
         for _ in range(turns):
             alone.append(bare.run(seconds / turns))
-            cpu = read_cpu_seconds(service)
-            tolls, wall = run_senders(service.url, STREAMS, send, seconds / turns, patience=60)
-            served.append(ImageCost(tolls.images, read_cpu_seconds(service) - cpu, wall))
-            codes += tolls.codes
-            batches += tolls.batch_images
+            cpu = service.read_cpu_seconds()
+            stats, wall = run_senders(service.url, STREAMS, send, seconds / turns, patience=60)
+            served.append(ImageCost(stats.images, service.read_cpu_seconds() - cpu, wall))
+            codes += stats.codes
+            batches += stats.batch_images
     shares = [one.per_cpu_second / other.per_cpu_second for one, other in zip(served, alone, strict=True)]
     share, total, bare_total = statistics.median(shares), sum_costs(served), sum_costs(alone)
     figures = {
@@ -95,7 +150,7 @@ def _measure(
 
 
 def measure_latency(bench: LoadBench) -> LoadResult:
-    """One request in flight: the time of an answer beyond the service's own computation."""
+    """Measure the time of an answer beyond the computation of the service, with one request in flight."""
     model = find_pocket()
     images = [draw_image(number, model.side) for number in range(VARIETY)]
 
@@ -104,22 +159,22 @@ def measure_latency(bench: LoadBench) -> LoadResult:
 
     with bench.make_service(model, "latency") as service:
         run_senders(service.url, 1, send, 60, most=bench.count(100, 5))
-        tolls, _ = run_senders(service.url, 1, send, 300, most=bench.count(2000, 60))
-    middle, high = (1000 * find_percentile(tolls.added, share) for share in (0.5, 0.99))
+        stats, _ = run_senders(service.url, 1, send, 300, most=bench.count(2000, 60))
+    middle, high = (1000 * find_percentile(stats.added, share) for share in (0.5, 0.99))
     figures = {
-        "requests": len(tolls.added),
+        "requests": len(stats.added),
         "added_p50_ms": middle,
         "added_p99_ms": high,
-        "p50_ms": 1000 * find_percentile(tolls.seconds, 0.5),
-        "p99_ms": 1000 * find_percentile(tolls.seconds, 0.99),
-        "codes": dict(tolls.codes),
+        "p50_ms": 1000 * find_percentile(stats.seconds, 0.5),
+        "p99_ms": 1000 * find_percentile(stats.seconds, 0.99),
+        "codes": dict(stats.codes),
     }
     return LoadResult(
         "added latency",
-        f"pocket, one request in flight, {len(tolls.added)} requests",
+        f"pocket, one request in flight, {len(stats.added)} requests",
         "p50 ≤ 10 ms, p99 ≤ 25 ms",
         f"p50 {middle:.1f} ms, p99 {high:.1f} ms beyond the computation "
         f"(whole: {figures['p50_ms']:.1f} and {figures['p99_ms']:.1f} ms)",
-        judge(middle <= 10, high <= 25, set(tolls.codes) == {200}),
+        judge(middle <= 10, high <= 25, set(stats.codes) == {200}),
         figures,
     )

@@ -1,1 +1,1 @@
-"""``lmr scale``: how many machines a number of streams needs, worked out and checked by a simulation."""
+"""Capacity planning: the machines that a number of streams needs, calculated and checked by a simulation."""

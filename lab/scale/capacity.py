@@ -1,22 +1,29 @@
-"""Capacity: what a number of streams needs, worked out from counts and from what the machines are said to reach."""
+"""Capacity: the machines that a number of streams needs, calculated from counts and assumptions about machines."""
 
 from __future__ import annotations
 
+import functools
 import math
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
-from lab.scale.commit_bytes import measure_commit_bytes
 from lab.scale.hash_ring import HashRing
-from lab.scale.scale_options import ScaleOptions
-from lab.scale.sized_method import SizedMethod, shrink_spec, size_method
+from lab.scale.options import ScaleOptions
+from lab.scale.sized_method import SizedMethod, size_method
 from lmr.service.engine.scheduler import Scheduler
+from lmr.service.store.store import Store
+from lmr.service.store.stored_types import StoredRecord, StoredState, StreamChange, Transaction
 
-SPARSE = 10  # one step in so many is written, where snapshots are sparse
+SPARSE = 10  # with sparse snapshots, every n-th step is written
+COMMIT_STREAMS = 8  # in the measured commit
+RECORD, NOTE = 600, 300  # characters of the record of a stream and of the note of a request
+_PAGE, _FRAME, _HEADER = 4096, 4096 + 24, 32  # bytes of a page of SQLite, and of its write-ahead log
 
 
 @dataclass(frozen=True)
 class Resource:
-    """What all streams need of one resource, what a machine has of it, and the machines at the planned load."""
+    """The need of all streams for one resource, the limit of a machine, and the machines at the planned load."""
 
     name: str
     needed: float
@@ -26,8 +33,8 @@ class Resource:
 
 
 @dataclass(frozen=True)
-class Rhythm:
-    """How one replica works in a steady state, as a calculation predicts it."""
+class SteadyState:
+    """The predicted steady state of one replica."""
 
     requests_per_second: float
     batch_images: float
@@ -45,62 +52,57 @@ class Capacity:
     sized: SizedMethod
     seconds_per_image: float
     batch_limit: int
-    images_per_accelerator: float  # in a second, in full batches
-    accelerators: int  # that compute at the planned load
+    images_per_accelerator: float  # per second, in full batches
+    accelerators: int  # at the planned load
     resources: tuple[Resource, ...]  # the binding one first
     commit_bytes: float  # on the disk for one state
     imbalance: float
-    rhythm: Rhythm
-    lean_spec: str | None  # the method with half of its blocks adapting
-    lean_bytes: float | None  # and its state
+    steady: SteadyState
 
     @property
     def machines(self) -> int:
-        """As many as the binding resource needs."""
+        """Return the number that the binding resource needs."""
         return self.resources[0].machines
 
     @property
     def replicas(self) -> int:
-        """One on each accelerator of all machines, as far as there are streams."""
+        """Return one per accelerator of all machines, but not more than there are streams."""
         return min(self.options.streams, self.machines * self.options.gpus_per_machine)
 
     @property
     def streams_per_replica(self) -> float:
-        """On average."""
+        """Return the average number of streams of a replica."""
         return self.options.streams / self.replicas
 
     @property
     def flops_per_second(self) -> float:
-        """Of all streams."""
+        """Return the operations of all streams."""
         return self.options.streams * self.options.fps * self.sized.flops
 
     @property
     def busiest_load(self) -> float:
-        """The share of the binding resource that the replica with the most streams needs of what it has."""
+        """Return the load of the binding resource at the replica with the most streams."""
         first = self.resources[0]
         return self.imbalance * first.needed / (first.limit * self.machines)
 
     @property
     def moved_share(self) -> float:
-        """The expected share of the streams that one more replica takes over."""
+        """Return the expected share of the streams that one more replica takes over."""
         return 1 / (self.replicas + 1)
 
     @property
     def states_per_second(self) -> float:
-        """Bytes that replicas send to stores, where these are on other machines."""
+        """Return the bytes that replicas send to stores on other machines."""
         return count_commits(self.options, self.options.durability) * self.sized.stored_bytes
 
     def find_written(self, durability: str, interval: float | None = None) -> float:
-        """Bytes per second of all streams. In an interval the last state of a stream is written, once."""
+        """Return the bytes written per second; in an interval the last state of a stream is written once."""
         return count_commits(self.options, durability, interval) * self.commit_bytes
 
 
 def work_out(options: ScaleOptions) -> Capacity:
-    """The whole calculation for these streams and machines."""
-    counted = options.classes, options.learning, options.images_per_request
-    sized = size_method(options.model, options.method, *counted)
-    lean = shrink_spec(options.method, sized.depth)
-    lean_sized = None if lean is None else size_method(options.model, lean, *counted)
+    """Return the whole calculation for these streams and machines."""
+    sized = size_method(options.model, options.method, options.classes, options.learning, options.images_per_request)
     seconds = sized.flops / (options.gpu_tflops * 1e12 * options.utilisation)
     limit = find_batch_limit(options, seconds)
     rate = limit / options.find_step_seconds(limit, seconds)
@@ -118,14 +120,12 @@ def work_out(options: ScaleOptions) -> Capacity:
         resources=resources,
         commit_bytes=commit_bytes,
         imbalance=HashRing(replicas, options.virtual_nodes).imbalance,
-        rhythm=predict_rhythm(options, seconds, limit, commit_bytes, options.requests_per_second / replicas),
-        lean_spec=lean,
-        lean_bytes=None if lean_sized is None else lean_sized.stored_bytes,
+        steady=predict_steady_state(options, seconds, limit, commit_bytes, options.requests_per_second / replicas),
     )
 
 
 def count_commits(options: ScaleOptions, durability: str, interval: float | None = None) -> float:
-    """States that are written in a second."""
+    """Return the states that are written in a second."""
     if durability == "answer":
         return options.requests_per_second
     every = options.interval if interval is None else interval
@@ -133,20 +133,20 @@ def count_commits(options: ScaleOptions, durability: str, interval: float | None
 
 
 def find_batch_limit(options: ScaleOptions, seconds_per_image: float) -> int:
-    """The images of a full batch, as the service's scheduler chooses it when it knows the time of full batches."""
+    """Return the images of a full batch, as the scheduler of the service chooses it."""
     scheduler = Scheduler(options.make_settings(1))
     for images in (options.max_batch, scheduler.limit):
         scheduler.note_batch(images, options.find_step_seconds(images, seconds_per_image))
     return max(scheduler.limit, options.images_per_request)
 
 
-def predict_rhythm(
+def predict_steady_state(
     options: ScaleOptions, seconds_per_image: float, limit: int, commit_bytes: float, requests_per_second: float
-) -> Rhythm:
-    """The steady state of a replica: a batch is what has arrived while the one before it was served.
+) -> SteadyState:
+    """Return the steady state of a replica: a batch holds the requests that arrived while the last one was served.
 
-    The commit of a batch overlaps the step of the next, so that the slower of the two sets the pace; where there is
-    little to do, the first request of a batch waits for others as long as it may.
+    The commit of a batch overlaps the step of the next, so the slower of the two sets the pace. At low load, the first
+    request of a batch waits ``max_wait_ms`` for others.
     """
     images_per_second = requests_per_second * options.images_per_request
     wait = options.max_wait_ms / 1000
@@ -159,7 +159,7 @@ def predict_rhythm(
         images = min(limit, max(options.images_per_request, images_per_second * cycle))
     commit = commit if options.durability == "answer" else 0.0
     queue = cycle / 2 if cycle <= pace else min(cycle / 2, wait)
-    return Rhythm(
+    return SteadyState(
         requests_per_second=requests_per_second,
         batch_images=images,
         step_seconds=step,
@@ -169,8 +169,33 @@ def predict_rhythm(
     )
 
 
+@functools.cache
+def measure_commit_bytes(state_bytes: int) -> float:
+    """Return the bytes that a small store writes for one state of a commit: to the log, and later to its place."""
+    with tempfile.TemporaryDirectory(prefix="lmr-scale-") as folder:
+        path = Path(folder) / "streams.sqlite"
+        for seq in (1, 2):  # the second replaces the states of the first
+            store = Store(path, {})
+            try:
+                store.commit(_make_commit(state_bytes, seq))
+                log = path.with_name(path.name + "-wal").stat().st_size
+            finally:
+                store.close()  # empties the log
+    pages = (log - _HEADER) / _FRAME
+    return pages * (_FRAME + _PAGE) / COMMIT_STREAMS
+
+
+def _make_commit(state_bytes: int, seq: int) -> Transaction:
+    commit = Transaction()
+    for number in range(COMMIT_STREAMS):
+        state = StoredState(bytes([seq]) * state_bytes)
+        record = StoredRecord("ok", seq, "r" * RECORD)
+        commit.add(f"camera-{number}", StreamChange(record, state, {seq: "n" * NOTE}))
+    return commit
+
+
 def find_commit_seconds(options: ScaleOptions, states: float, commit_bytes: float) -> float:
-    """A commit of so many states on one replica's share of the disk."""
+    """Return the seconds of a commit on one replica's share of the disk."""
     rate = options.disk_mb_s * 1e6 / options.gpus_per_machine
     return options.commit_ms / 1000 + states * commit_bytes / rate
 
@@ -178,10 +203,10 @@ def find_commit_seconds(options: ScaleOptions, states: float, commit_bytes: floa
 def _list_resources(
     options: ScaleOptions, sized: SizedMethod, rate: float, commit_bytes: float
 ) -> tuple[Resource, ...]:
-    """The binding one first. ``rate``: images per second of an accelerator."""
+    """Return the resources, the binding one first. ``rate``: images per second of an accelerator."""
     images = options.streams * options.fps
     commits = count_commits(options, options.durability)
-    # In each direction: images come and answers go, and states do both, to the machines of their stores.
+    # Each direction carries images or answers, and the states that go to the machines of their stores.
     network = 8e-6 * (images * max(options.image_kb, options.answer_kb) + commits * sized.stored_bytes / 1e3)
     resident = options.streams * (sized.memory_bytes + (sized.watch_bytes if options.watch == "on" else 0)) / 1e9
     gpus = options.gpus_per_machine

@@ -27,24 +27,24 @@ class HashRing:
         self._owners = order // virtual_nodes
 
     def assign(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The replica of each stream, by the hash of its name."""
+        """Return the replica of each stream, by the hash of its name."""
         found = np.searchsorted(self._places, hashes, side="right") % len(self._places)
         return self._owners[found]
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """The part of the ring that each replica has: its expected share of the streams."""
+        """Return the expected share of the streams of each replica: its part of the ring."""
         arcs = np.diff(self._places, prepend=self._places[-1])  # of unsigned numbers, so that the first wraps around
         parts = np.ones(1) if len(arcs) == 1 else arcs / _WHOLE
         return np.bincount(self._owners, weights=parts, minlength=self.replicas).astype(np.float64)
 
     @property
     def imbalance(self) -> float:
-        """The share of the replica with the most streams, divided by the average."""
+        """Return the share of the replica with the most streams, divided by the average."""
         return float(self.shares.max() * self.replicas)
 
 
 def hash_names(names: Sequence[str]) -> NDArray[np.uint64]:
-    """A number of 64 bits for each name, the same in every process."""
+    """Return a number of 64 bits for each name, the same in every process."""
     digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)

@@ -1,21 +1,19 @@
-"""The simulation: a router and its replicas under the streams of a plan, and what came of it."""
+"""Simulation of a router and its replicas under the streams of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Never
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lab.scale.capacity import Capacity, find_commit_seconds, work_out
 from lab.scale.hash_ring import HashRing, hash_names
-from lab.scale.simulated_replica import ReplicaLog, ReplicaTimes, SimulatedReplica
+from lab.scale.replica import ReplicaLog, ReplicaTimes, SimulatedReplica
 from lmr.core.errors import LmrError
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
+from lmr.core.progress import ProgressBar
 
 Arrivals = Literal["regular", "poisson"]
 ARRIVALS: tuple[Arrivals, ...] = ("regular", "poisson")
@@ -24,7 +22,7 @@ MOST_REQUESTS = 50_000_000
 
 @dataclass(frozen=True)
 class SimulationPlan:
-    """What is simulated: streams at most, seconds of their time, and how requests arrive."""
+    """The streams at most, the simulated seconds, and how requests arrive."""
 
     streams: int = 100_000
     seconds: float = 60.0
@@ -44,7 +42,7 @@ class SimulationPlan:
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """What was counted; times are in seconds."""
+    """The counts of a simulation; times are in seconds."""
 
     streams: int
     replicas: int
@@ -58,7 +56,7 @@ class SimulationResult:
     p99: float
     longest: float
     longest_wait: float
-    starved: int  # streams that waited longer than the plan says
+    starved: int  # streams that waited longer than ``starved_seconds``
     batch_images: float
     batch_fill: float  # of the limit
     busy: float
@@ -72,7 +70,7 @@ class SimulationResult:
     moved: int  # streams that one more replica would take over
 
 
-def simulate(capacity: Capacity, plan: SimulationPlan, bar: tqdm[Never] | None = None) -> SimulationResult:
+def simulate(capacity: Capacity, plan: SimulationPlan, bar: ProgressBar | None = None) -> SimulationResult:
     """Simulate the replicas of a plan, one after the other: a router by hash sends each stream to one of them."""
     options = capacity.options
     if options.requests_per_second * plan.seconds > MOST_REQUESTS:
@@ -94,19 +92,19 @@ def simulate(capacity: Capacity, plan: SimulationPlan, bar: tqdm[Never] | None =
         replica = SimulatedReplica(options.make_settings(max(1, min(rows, len(own)))), times, own)
         logs.append(replica.run(arrivals, options.images_per_request))
         if bar is not None:
-            bar.update(len(arrivals))
+            bar.advance(len(arrivals))
     return sum_up(logs, capacity, plan, int(np.bincount(owners).max()), int((owners != grown).sum()))
 
 
 def rescale(capacity: Capacity, streams: int) -> Capacity:
-    """The same plan for fewer streams."""
+    """Return the same plan for fewer streams."""
     if streams >= capacity.options.streams:
         return capacity
     return work_out(replace(capacity.options, streams=streams))
 
 
 def make_times(capacity: Capacity) -> ReplicaTimes:
-    """The formulas of the plan."""
+    """Return the times of a replica by the formulas of the plan."""
     options = capacity.options
     rate = options.disk_mb_s * 1e6 / options.gpus_per_machine
     return ReplicaTimes(
@@ -119,7 +117,7 @@ def make_times(capacity: Capacity) -> ReplicaTimes:
 def draw_arrivals(
     streams: Sequence[str], rate: float, plan: SimulationPlan, chance: np.random.Generator
 ) -> list[tuple[float, str]]:
-    """Times and streams of requests, in order; ``rate`` is that of a stream.
+    """Return times and streams of requests, in order; ``rate`` is that of a stream.
 
     "regular": each stream sends at equal distances, from a random moment on. "poisson": at random moments.
     """
@@ -149,7 +147,7 @@ def _draw_regular(
 def sum_up(
     logs: Sequence[ReplicaLog], capacity: Capacity, plan: SimulationPlan, most_streams: int, moved: int
 ) -> SimulationResult:
-    """The numbers of all replicas together. Shares of time are those of the simulated seconds."""
+    """Return the numbers of all replicas together; shares of time refer to the simulated seconds."""
     latencies = np.concatenate([np.array(log.latencies) for log in logs])
     batches = np.concatenate([np.array(log.batches) for log in logs])
     if not len(latencies):

@@ -1,11 +1,12 @@
-"""What a method costs on a model of a given size, counted without the model's weights: arithmetic and state.
+"""SizedMethod: the operations and the state of a method on a model of a given size, counted without weights.
 
-The tower of a named architecture is built on torch's meta device, which allocates nothing. The state of a stream is
-made of the norms alone, so the method is created on a tower that has these and nothing else, and its state is asked.
+The tower of a named architecture is built on torch's meta device, which allocates nothing. The state of a stream
+depends on the norms alone, so the method is created on a tower that has only these, and its state is measured.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,17 +19,17 @@ from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Tower
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.method import Method, list_arguments
+from lmr.core.method import Method
 from lmr.core.passes import Passes, count_passes
 from lmr.core.registry import find_method, split_address
-from lmr.core.spec import format_spec, parse_spec
+from lmr.core.spec import parse_spec
 from lmr.models import load
 from lmr.models.catalog import EMBEDDED_MODELS, OPENAI_SPELLINGS
 from lmr.models.towers.architectures import find_architecture
 from lmr.models.towers.image import VisionTower
 from lmr.watch.settings import WatchSettings
 
-SCALE_VALUES = 256  # numbers that share one float32 scale where they are kept in 8 bits
+SCALE_VALUES = 256  # numbers that share one float32 scale in an 8-bit form
 
 
 @dataclass(frozen=True)
@@ -45,33 +46,33 @@ class SizedMethod:
     tensors: dict[str, int]  # bytes of each tensor of a stream
     moments: int  # numbers in the moments of the optimiser
     stored_bytes: int  # the file of a stream's state
-    depth: int
 
     @property
     def memory_bytes(self) -> int:
-        """What a resident stream takes."""
+        """Return the bytes of a resident stream."""
         return sum(self.tensors.values())
 
     @property
     def watch_bytes(self) -> int:
-        """What a watch with its default settings adds to a stream that was never rolled back, at most: its snapshots.
+        """Return the most that the snapshots of a watch with default settings add to a stream without rollbacks.
 
-        After a rollback, what undoes it comes on top. Its reference images are not counted: those of all streams of a
-        replica have a fixed budget.
+        After a rollback, its undo is added. Reference images are not counted: those of all streams of a replica have
+        a fixed budget.
         """
         watch = WatchSettings()
         return min(watch.snapshots * self.memory_bytes, int(watch.snapshot_mb * 1e6))
 
     @property
     def small_moments_bytes(self) -> float:
-        """The file with moments of 8 bits, and a scale for each ``SCALE_VALUES`` of them."""
+        """Return the bytes of the file with moments of 8 bits, and a scale for each ``SCALE_VALUES`` of them."""
         return self.stored_bytes - self.moments * (3 - 4 / SCALE_VALUES)
 
 
+@functools.cache  # a plan for fewer streams needs the same counts
 def size_method(model: str, spec: str, classes: int, learning: float = 1.0, images: int = 1) -> SizedMethod:
-    """Count what a step of the method costs where a share ``learning`` of the images passes its gate.
+    """Count the cost of a step of the method if a share ``learning`` of the images passes its gate.
 
-    ``images`` are those of one stream in a step, as its requests bring them.
+    ``images`` is the number of images of one stream in a step.
     """
     full, lean = _build_towers(model)
     generator = torch.Generator().manual_seed(0)
@@ -93,29 +94,20 @@ def size_method(model: str, spec: str, classes: int, learning: float = 1.0, imag
         tensors={key: value.numel() * value.element_size() for key, value in method.state.items()},
         moments=_count_moments(method),
         stored_bytes=len(method.dump([0])),
-        depth=full.config.depth,
     )
 
 
-def shrink_spec(spec: str, depth: int) -> str | None:
-    """The spec with the last half of the blocks adapting, for methods that can; None for others."""
-    address, given = _split_spec(spec)
-    if "blocks" not in list_arguments(find_method(address)) or given.get("blocks") is not None or depth < 2:
-        return None
-    return format_spec(address, given | {"blocks": depth // 2})
-
-
 def _split_spec(spec: str) -> tuple[str, dict[str, Any]]:
-    """The method, with its file where it has one, and its arguments."""
+    """Return the method, with its file if it has one, and its arguments."""
     file, plain = split_address(spec)
     name, given = parse_spec(plain)
     return name if file is None else f"{file}:{name}", given
 
 
 def _check_streams(spec: str) -> None:
-    """Refuse a method that cannot serve many streams, or is not of the image tower alone.
+    """Refuse a method that cannot serve many streams, or that adapts the text tower.
 
-    One whose state grows is refused by the service's own words.
+    The service itself refuses a method whose state grows.
     """
     kind = find_method(_split_spec(spec)[0])
     if Tower.TEXT in kind.towers:
@@ -129,7 +121,7 @@ def _check_streams(spec: str) -> None:
 
 
 def _build_towers(model: str) -> tuple[VisionTower, VisionTower]:
-    """The tower to count with, and one that has the norms alone, or is the same where it is small."""
+    """Return the tower for counting, and one with the norms alone; for a small model both are the same."""
     if model in EMBEDDED_MODELS:
         tower = cast(VisionTower, load(model).encoder)
         return tower, tower

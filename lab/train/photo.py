@@ -30,9 +30,9 @@ from lab.train.photo_texts import CONTEXT, NAMES, TEMPLATES, WORDS, draw_prompts
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder, write_atomically
 from lmr.core.progress import show_progress
+from lmr.data.catalogue import open_dataset
+from lmr.data.dataset import CLEAN, find_root
 from lmr.data.names import read_list
-from lmr.data.sets.catalogue import open_dataset
-from lmr.data.sets.dataset import CLEAN, find_root
 from lmr.models.embedded import BETWEEN, EmbeddedConfig, EmbeddedTowers
 from lmr.models.towers.stem import ConvStem, StemTower, fold_norms
 

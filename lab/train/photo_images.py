@@ -10,15 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.errors import LmrError
+from lmr.data.catalogue import open_dataset
+from lmr.data.cifar import Arrays, read_archive
+from lmr.data.dataset import CLEAN, describe_missing
 from lmr.data.names import read_list
-from lmr.data.sets.catalogue import open_dataset
-from lmr.data.sets.cifar_training import read_training_set
-from lmr.data.sets.dataset import CLEAN
 
 # Mean and deviation of the pixels of CIFAR-10's training images, as in common use.
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
 _PAD = 3  # pixels a crop may be moved by
+TRAINING_COUNT = 50_000
+
+# The files of a training set under the root: as `lmr fetch` unpacks it, or as one archive of arrays.
+_TRAINING: dict[int, tuple[tuple[str, ...], ...]] = {
+    10: (tuple(f"cifar-10-batches-py/data_batch_{k}" for k in range(1, 6)), ("cifar10_train.npz",)),
+    100: (("cifar-100-python/train",), ("cifar100_train.npz",)),
+}
 
 
 @dataclass(frozen=True)
@@ -74,3 +82,20 @@ def augment(pixels: Tensor, random: torch.Generator) -> Tensor:
     image = torch.arange(count)[:, None, None]
     moved = x.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]]
     return moved.permute(0, 3, 1, 2)  # already channels last
+
+
+def read_training_set(classes: int, root: Path) -> Arrays:
+    """Return the 50,000 training images and labels, which only training uses. Raises LmrError."""
+    for layout in _TRAINING[classes]:
+        if all((root / file).is_file() for file in layout):
+            parts = [read_archive(root / file, classes) for file in layout]
+            images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            if len(images) != TRAINING_COUNT:
+                raise LmrError(
+                    f"Expected {TRAINING_COUNT} training images in {str(root / layout[0])!r}, got {len(images)}."
+                )
+            return images, labels
+    places = [layout[0] for layout in _TRAINING[classes]]
+    raise describe_missing(
+        f"cifar{classes}", root, places, "Training needs the training images, not only the test set."
+    )

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.progress import show_progress
-from lmr.data.sets.pocket_world import CLASSES, Scene, draw
+from lmr.data.pocket_world import CLASSES, Scene, draw
 from lmr.models.embedded import EmbeddedConfig, EmbeddedTowers
 from lmr.models.tokenizers import END, PAD, START, WordTokenizer
 

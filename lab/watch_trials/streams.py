@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
-from lmr.data.sets.dataset import Dataset
+from lmr.data.dataset import Dataset
 
 DOMAINS = ("fog", "gaussian_noise")  # the corruption of the stream, and the one after a sudden change
 SEVERITY = 5

@@ -28,7 +28,7 @@ from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 from lmr.core.progress import show_progress
 from lmr.core.registry import create
-from lmr.data.sets.dataset import Dataset
+from lmr.data.dataset import Dataset
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.version import RESULTS_VERSION
 from lmr.watch.health import Action, Level

@@ -11,7 +11,7 @@ from lmr.version import __version__
 
 TYPE_CHECKING = False  # for type checkers as in typing, whose import takes longer than all the rest here
 if TYPE_CHECKING:
-    from lmr.apps.export_folder import export
+    from lmr.apps.export import export
     from lmr.core.bases.bimodal import BimodalMethod
     from lmr.core.bases.norms import GradientMethod, NormMethod
     from lmr.core.bases.prompts import PromptMethod
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from lmr.core.text import TextReader, TextSide
     from lmr.core.views.pixel_scale import PixelScale
     from lmr.core.views.view_maker import ViewMaker
-    from lmr.data.sets.dataset import Dataset, MissingData
-    from lmr.images.image_files import UnreadableImage, list_images, open_image
+    from lmr.data.dataset import Dataset, MissingData
+    from lmr.images.files import UnreadableImage, list_images, open_image
     from lmr.models import Backbone, list_models, load
     from lmr.models.from_open_clip import from_open_clip
     from lmr.models.from_transformers import from_transformers, wrap_transformers
     from lmr.models.preprocessing import Preprocessing
-    from lmr.service.client.client_errors import ServiceError
-    from lmr.service.client.service_client import Client
+    from lmr.service.client.client import Client
+    from lmr.service.client.errors import ServiceError
     from lmr.watch.settings import Thresholds, WatchSettings
     from lmr.watch.watched import Watched
 
@@ -45,13 +45,13 @@ _PLACES = {
     "Backbone": "lmr.models",
     "BimodalMethod": "lmr.core.bases.bimodal",
     "Card": "lmr.core.card",
-    "Client": "lmr.service.client.service_client",
-    "Dataset": "lmr.data.sets.dataset",
+    "Client": "lmr.service.client.client",
+    "Dataset": "lmr.data.dataset",
     "EpisodicMethod": "lmr.core.bases.views",
     "GradientMethod": "lmr.core.bases.norms",
     "LmrError": "lmr.core.errors",
     "Method": "lmr.core.method",
-    "MissingData": "lmr.data.sets.dataset",
+    "MissingData": "lmr.data.dataset",
     "NormBank": "lmr.core.norms",
     "NormMethod": "lmr.core.bases.norms",
     "Optimizer": "lmr.core.optim",
@@ -63,14 +63,14 @@ _PLACES = {
     "PromptMethod": "lmr.core.bases.prompts",
     "Role": "lmr.core.card",
     "Scores": "lmr.core.card",
-    "ServiceError": "lmr.service.client.client_errors",
+    "ServiceError": "lmr.service.client.errors",
     "Step": "lmr.core.prediction",
     "Streams": "lmr.core.streams",
     "TextReader": "lmr.core.text",
     "TextSide": "lmr.core.text",
     "Thresholds": "lmr.watch.settings",
     "Tower": "lmr.core.card",
-    "UnreadableImage": "lmr.images.image_files",
+    "UnreadableImage": "lmr.images.files",
     "ViewMaker": "lmr.core.views.view_maker",
     "ViewMethod": "lmr.core.bases.views",
     "WatchSettings": "lmr.watch.settings",
@@ -78,15 +78,15 @@ _PLACES = {
     "ZeroShot": "lmr.core.classifier",
     "count_passes": "lmr.core.passes",
     "create": "lmr.core.registry",
-    "export": "lmr.apps.export_folder",
+    "export": "lmr.apps.export",
     "find_method": "lmr.core.registry",
     "from_open_clip": "lmr.models.from_open_clip",
     "from_transformers": "lmr.models.from_transformers",
-    "list_images": "lmr.images.image_files",
+    "list_images": "lmr.images.files",
     "list_methods": "lmr.core.registry",
     "list_models": "lmr.models",
     "load": "lmr.models",
-    "open_image": "lmr.images.image_files",
+    "open_image": "lmr.images.files",
     "register": "lmr.core.registry",
     "wrap_transformers": "lmr.models.from_transformers",
 }

@@ -12,19 +12,21 @@ from PIL import Image
 
 import lmr
 from lmr.apps import demo as demo_file
-from lmr.apps import demo_figures
 from lmr.apps.demo import (
+    BASELINE,
     FIGURES,
+    OURS,
     SHEET,
     Comparison,
     StreamResult,
-    compare_contenders,
+    choose_styles,
+    compare_entries,
+    draw_sheet,
     format_gain,
     format_table,
     gather_results,
     run_demo,
 )
-from lmr.apps.demo_figures import BASELINE, OURS, choose_styles, draw_sheet
 from lmr.bench.plans.plan import Plan, read_plan
 from lmr.bench.running.row import Row, read_rows, write_samples
 from lmr.cli.parser import build_command, parse
@@ -35,7 +37,7 @@ from row_maker import make_row
 
 
 def run_command(out: Path) -> None:
-    options = parse(["demo", "--images", "8", "--batch-size", "4", "--out", str(out)])
+    options = parse(["demo", "--images", "4", "--batch-size", "2", "--out", str(out)])
     assert options.run(options) is None
 
 
@@ -54,15 +56,15 @@ def short_plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     return shorten("demo", {})
 
 
-def test_demo_prints_every_contender_and_resumes(
+def test_demo_prints_every_entry_and_resumes(
     tmp_path: Path, short_plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "demo"
     run_command(out)
     done = capsys.readouterr().out
     for part in short_plan.parts[:2]:
-        for contender in part.methods:
-            assert f"\n{contender.label} " in done
+        for entry in part.methods:
+            assert f"\n{entry.label} " in done
     for name in (*FIGURES, SHEET, "rows.jsonl"):
         assert str(out / name) in done
         assert (out / name).stat().st_size > 1000
@@ -74,9 +76,9 @@ def test_demo_prints_every_contender_and_resumes(
     assert len(rows) == 1 + len(corruptions) * (len(COMPARED) + 4)  # zero-shot and LMR are in both tables
     assert {row.domain for row in rows} == {"clean", *corruptions}
     for row in rows:
-        assert (row.images, row.batch_size, row.order["kind"]) == (8, 4, "file")
+        assert (row.images, row.batch_size, row.order["kind"]) == (4, 2, "file")
         assert (row.backbone["name"], row.dataset) == ("photo", "photo-c")
-        assert row.protocol["pictures"] == Photographs().protocol["pictures"]
+        assert row.protocol["images"] == Photographs().protocol["images"]
     assert max(map(len, done.partition("Files:")[0].splitlines())) <= 120
     assert "lmr demo --images 2000 " in done
     # What is finished is not run again: a row that a killed demo did not write is all that is added.
@@ -93,13 +95,13 @@ def test_demo_prints_every_contender_and_resumes(
 
 def test_every_method_takes_part_with_its_values_for_cifar10() -> None:
     methods, parts, clean = read_plan("demo").parts
-    found = {parse_spec(contender.spec)[0]: contender.spec for contender in methods.methods}
+    found = {parse_spec(entry.spec)[0]: entry.spec for entry in methods.methods}
     assert list(found) == lmr.core.registry.sort_methods(COMPARED)
     classifier = lmr.load("photo").classifier(["cat", "dog"])
     for name, spec in found.items():
         preset = "cifar10-c" if "cifar10-c" in lmr.find_method(name).card.presets else None
         assert lmr.create(name, classifier, preset=preset).spec == spec
-    everything = {contender.spec for contender in (*methods.methods, *parts.methods)}
+    everything = {entry.spec for entry in (*methods.methods, *parts.methods)}
     assert len(everything) == len(found) + 4
     assert (clean.corruptions, clean.severities, clean.images) == (("clean",), (5,), methods.images)
     assert methods.images is not None
@@ -133,7 +135,7 @@ def test_table_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
     head, line, first, second = format_table(comparison).splitlines()
     assert re.split("  +", head.strip()) == ["fog", "blur", "mean", "gain over zeroshot() (95 %)", "top class", "ms"]
     assert set(line) == {"-"}
-    gain = format_gain(compare_contenders(comparison, "tent()", "zeroshot()"))
+    gain = format_gain(compare_entries(comparison, "tent()", "zeroshot()"))
     assert re.split("  +", first) == ["tent()", "70.0", "30.0", "50.0", gain, "100.0", "2.00"]
     assert re.split("  +", second) == ["zeroshot()", "20.0", "40.0", "30.0", "100.0", "2.00"]
     accuracy, share = comparison.results["tent()"]["fog"].curves
@@ -146,8 +148,8 @@ def test_gain_is_that_of_the_means_with_an_image_drawn_in_all_of_its_streams(tmp
     pair = {"tent()": {"fog": [0, 1, 2, 5, 6]}, "zeroshot()": {"fog": [3, 5, 6]}}
     one = make_comparison(tmp_path / "one", pair)
     two = make_comparison(tmp_path / "two", {spec: by | {"blur": by["fog"]} for spec, by in pair.items()})
-    found = compare_contenders(one, "tent()", "zeroshot()")
-    assert found == compare_contenders(two, "tent()", "zeroshot()")
+    found = compare_entries(one, "tent()", "zeroshot()")
+    assert found == compare_entries(two, "tent()", "zeroshot()")
     assert (found.images, found.level) == (10, 0.95)
     assert found.mean == pytest.approx(0.2)
     assert found.low < 0.2 < found.high
@@ -166,10 +168,10 @@ def test_rows_are_sorted_into_the_parts_of_the_plan(tmp_path: Path) -> None:
     parts = read_plan("demo").parts
     rows = []
     for part in parts:
-        for contender in part.methods:
+        for entry in part.methods:
             for place, domain in enumerate(part.corruptions):
                 accuracy = 0.99 if domain == "clean" else 0.1 * place
-                rows.append(make_row(contender.label, contender.spec, domain, accuracy))
+                rows.append(make_row(entry.label, entry.spec, domain, accuracy))
     demo = gather_results(parts, rows, tmp_path)
     assert demo.clean == 0.99
     assert [len(comparison.results) for comparison in demo.comparisons] == [len(COMPARED), 6]
@@ -181,8 +183,8 @@ def test_rows_are_sorted_into_the_parts_of_the_plan(tmp_path: Path) -> None:
 
 
 def test_lines_are_styled_by_the_role_of_the_method() -> None:
-    contenders = read_plan("demo").parts[1].methods
-    rows = {c.label: make_row(c.label, c.spec, "fog", 0.5) for c in contenders}
+    entries = read_plan("demo").parts[1].methods
+    rows = {c.label: make_row(c.label, c.spec, "fog", 0.5) for c in entries}
     styles = choose_styles(rows)
     assert BASELINE.items() <= styles["zero-shot"].items()
     assert OURS.items() <= styles["LMR"].items()
@@ -228,7 +230,7 @@ def test_more_images_than_there_are_means_all_of_them(
     said = capsys.readouterr().out
     assert [part.images for part in plans[0].parts] == [used] * 3
     assert f"Streams of {used} images in batches of 64, severity 5 of 5" in said
-    assert ("5000 images were asked for, but the set has 2000; all of them are used.\n" in said) == (asked > used)
+    assert ("5000 images were requested, but the set has 2000; all of them are used.\n" in said) == (asked > used)
     assert "airplane, automobile, bird, " in said
 
 
@@ -243,13 +245,13 @@ def test_defaults_of_the_command_are_those_of_the_plan() -> None:
 
 def test_contact_sheet_has_a_row_for_every_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[np.ndarray] = []
-    tile = demo_figures._tile
+    tile = demo_file._tile
 
     def note(arrays: np.ndarray, columns: int) -> np.ndarray:
         drawn.append(arrays)
         return tile(arrays, columns)
 
-    monkeypatch.setattr(demo_figures, "_tile", note)
+    monkeypatch.setattr(demo_file, "_tile", note)
     photographs = Photographs()
     draw_sheet(photographs, tmp_path / "sheet.png")
     (arrays,) = drawn

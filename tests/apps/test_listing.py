@@ -41,7 +41,7 @@ def test_the_list_is_a_short_table_of_methods_and_models() -> None:
         method = lmr.find_method(name)
         row = lines[starts[name]]
         assert (method.__doc__ or "").split()[0] in row
-        assert row.endswith(method.source)
+        assert row.endswith(method.card.source)
     for model, line in lmr.list_models().items():
         assert f"{model} {line}" in joined
     assert joined.count("; the default ") == 1
@@ -54,12 +54,12 @@ def test_the_list_is_a_short_table_of_methods_and_models() -> None:
 def test_one_method_has_its_arguments_and_presets(name: str) -> None:
     method = lmr.find_method(name)
     text = describe_method(method)
-    assert text.startswith(f"{method.label}: ")
-    assert f"Source: {method.source}." in text
+    assert text.startswith(f"{method.card.label}: ")
+    assert f"Source: {method.card.source}." in text
     rows = [line.split() for line in text.splitlines()]
     for argument in list_arguments(method):
         assert any(row[:1] == [argument] and repr(getattr(method, argument)) in " ".join(row) for row in rows), argument
-    for preset, given in method.presets.items():
+    for preset, given in method.card.presets.items():
         assert any(row[:2] == [preset, str(given.batch_size)] for row in rows), preset
     classifier = lmr.load("pocket").classifier(["red star", "blue ring"])
     assert lmr.create(name, classifier).spec in " ".join(text.split())

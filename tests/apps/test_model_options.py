@@ -13,9 +13,9 @@ from PIL import Image
 import checkpoint_maker as maker
 import lmr
 from lmr.apps.model_options import ModelOptions, choose_prompts
-from lmr.apps.predict.predict_images import predict_images
 from lmr.cli import main
-from lmr.data.sets.pocket_world import draw
+from lmr.data.pocket_world import draw
+from predict_runs import predict_images
 
 NAMES = ["cat", "great dane", "tree"]
 

@@ -14,12 +14,12 @@ from lmr.bench.plans.plan import Plan, list_plans, read_plan
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.bench import Failure, Outcome
 from lmr.cli.parser import parse
-from lmr.report.paper.paper_tables import find_published, read_reference
+from lmr.report.published import find_published, read_tables
 from row_maker import complete, make_published_rows, make_row, write_runs
 from set_maker import make_cifar
 
 
-@pytest.mark.parametrize("name", list(read_reference()))
+@pytest.mark.parametrize("name", list(read_tables()))
 def test_every_table_has_its_plan_with_its_methods(name: str) -> None:
     assert name in list_plans()
     if name == "imagenet-c-cupl":
@@ -142,7 +142,7 @@ def test_a_table_without_a_quick_form_is_a_sentence(tmp_path: Path) -> None:
     for words in (["imagenet-c", "--quick"], ["imagenet-c", "--quick", "--dry-run"]):
         with pytest.raises(lmr.LmrError, match="'imagenet-c' has no quick form; these have one: cifar10-c"):
             run_command(*words, "--out", str(tmp_path))
-    assert set(module.QUICK_PLANS) <= set(read_reference())
+    assert set(module.QUICK_PLANS) <= set(read_tables())
     assert set(module.QUICK_PLANS.values()) <= set(list_plans())
 
 

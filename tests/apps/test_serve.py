@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
-import importlib.util
+import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+import lmr
 from lmr.apps import serve as module
 from lmr.apps.serve import (
+    ServerOptions,
+    ServingPlan,
     check_packages,
     choose_threads,
     choose_token,
     create_served,
+    keep_freed_memory,
     open_store,
-    plan_service,
     serve_classifier,
 )
 from lmr.core.errors import LmrError
@@ -75,8 +80,8 @@ def test_weak_tokens(content: str, tmp_path: Path) -> None:
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     check_packages()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else object())
-    with pytest.raises(LmrError, match=r"needs uvicorn; install them with: pip install 'lmr\[serve\]'"):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(LmrError, match=r"lmr serve needs uvicorn; install it with: pip install 'lmr\[serve\]'"):
         check_packages()
 
 
@@ -105,5 +110,28 @@ def test_garbage_is_looked_for_only_in_what_is_new() -> None:
         stop()
 
     before = gc.get_freeze_count()
-    serve_classifier(plan_service(NAMES, model="pocket"), port=0, say=lambda line: None, on_ready=look)
+    serve_classifier(ServingPlan(NAMES, model="pocket"), ServerOptions(port=0), report=lambda line: None, on_ready=look)
     assert while_serving[0] > before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the setting is one of glibc")
+def test_a_step_finds_its_memory_mapped() -> None:
+    """By default glibc gives about 3,000 pages back after each of these steps."""
+    keep_freed_memory()
+    backbone = load_pocket()
+    method = lmr.create("lmr", backbone.classifier(NAMES), preset="auto")
+    images = torch.randn(64, *backbone.input_shape, generator=torch.Generator().manual_seed(0))
+
+    def count_faults(steps: int) -> float:
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        for _ in range(steps):
+            method.step(images)
+        return (resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before) / steps
+
+    count_faults(2)
+    assert count_faults(3) < 500
+
+
+def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    keep_freed_memory()

@@ -71,7 +71,7 @@ def start(wanted: str, words: list[str]) -> subprocess.Popen[str]:
 
 MODULES = {
     "list": ["argparse", "torch", "torch._C", "numpy", "lmr.core.registry"],
-    "predict": ["lmr.cli.shared_options", "torch.nn", "lmr.apps.predict.predict_images"],
+    "predict": ["lmr.cli.shared_options", "torch.nn", "lmr.apps.predict.run"],
     "bench": ["lmr.bench.plans.choices", "torch.autograd", "lmr.bench.running.bench"],
 }
 

@@ -27,7 +27,7 @@ def test_help_teaches_with_an_example(command: list[str], capsys: pytest.Capture
     assert stop.value.code == 0
     text = capsys.readouterr().out
     assert "example" in text
-    assert f"lmr {' '.join(command)}".rstrip() in text.partition("example")[2]
+    assert f"lmr {' '.join(command)}".rstrip() in text.rpartition("examples:")[2]
     assert all(len(line) <= 120 for line in text.splitlines())
 
 
@@ -47,11 +47,30 @@ def test_a_wrong_demo_gets_an_error_message(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err.endswith("Expected whole numbers from 1 to 5 for severities, got 9.\n")
 
 
-def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("word", "advice"), [("pedict", "Did you mean 'predict'?"), ("xyz", "'lmr --help' lists the commands.")]
+)
+def test_unknown_command_is_refused_with_the_nearest_one(
+    word: str, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["predit"])
+        main([word, "--labels", "a,b"])
     assert stop.value.code == 2
-    assert "predict" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"lmr: There is no command {word!r}. {advice}\n"
+
+
+def test_bare_command_prints_the_help_with_every_command_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert capsys.readouterr().out == text
+    assert len(COMMANDS) == 14
+    for name, command in COMMANDS.items():
+        listed = text.partition(f"\n{command.group}:\n")[2].partition("\n\n")[0]
+        assert f"  {name:<12}{command.help}" in listed.splitlines()
 
 
 def test_help_names_every_kind_of_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +109,6 @@ def test_plans_and_sets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["bench", "pockets"], "pocket"),
         (["bench"], "Say what to run"),
         (["bench", "--methods", "lmr"], "Without a plan, also give --datasets."),
-        (["corruptions", "nowhere/sheet.png"], "Cannot write 'nowhere/sheet.png': No such file or directory."),
         (["report", "nowhere"], "nowhere"),
         (["reproduce", "table-9"], "table-9"),
     ],

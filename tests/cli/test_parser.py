@@ -11,9 +11,9 @@ import pytest
 from lmr.bench.cost.settings import METHODS
 from lmr.cli.parser import COMMANDS, build_command, build_parser, parse
 from lmr.models.catalog import DEFAULT_MODEL, EMBEDDED_MODELS
-from lmr.report.paper.paper_file import list_table_names
+from lmr.report.published import list_table_names
 
-HEAVY = {"torch", "numpy", "PIL", "scipy", "cv2", "matplotlib", "tqdm", "safetensors", "transformers"}
+HEAVY = {"torch", "numpy", "PIL", "scipy", "cv2", "matplotlib", "rich", "safetensors", "transformers"}
 QUICK = {
     "help": ["--help"],
     "version": ["--version"],
@@ -43,7 +43,7 @@ def test_start_brings_nothing_heavy(words: list[str]) -> None:
 def test_a_command_is_filled_when_it_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse(["demo", "--severity", "3"]).severity == 3
     with pytest.raises(SystemExit):
-        build_parser("list").parse_args(["demo", "--severity", "3"])
+        build_parser(["list"]).parse_args(["demo", "--severity", "3"])
     assert "unrecognized arguments: --severity" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parse(["demo", "--sevrity", "3"])

@@ -1,4 +1,4 @@
-"""A member of the crew of a bench, without Ray: what it hands over, and that nothing stays for the next run."""
+"""A worker of a bench, without Ray: what it hands over, and that nothing stays for the next run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.cluster import bench_actor
-from lmr.cluster.bench_actor import BenchActor, CheckpointFiles, News
+from lmr.cluster.bench_actor import BenchActor, CheckpointFiles, Progress
 from lmr.cluster.nodes import list_versions
-from lmr.cluster.ray_crew import RayCrew
+from lmr.cluster.ray_pool import RayPool
 from lmr.core.errors import LmrError
 
 
@@ -36,14 +36,14 @@ def task() -> Task:
 
 
 def test_news_that_nobody_asked_for_go_with_the_result(actor: BenchActor, task: Task, tmp_path: Path) -> None:
-    """News that stayed would be read in the next run, and its checkpoint filed under that run."""
+    """Progress that stayed would be read in the next run, and its checkpoint filed under that run."""
     result = actor.run(task, CheckpointFiles(b"", b"damaged"))
     assert result.row is not None
-    assert actor.read_news() == News()
-    assert result.news.images == 16
-    assert result.news.checkpoint is not None
-    crew = RayCrew(None, 1, 1, tmp_path, 0.0, {})
-    events = list(crew.finish_job(0, task, result))
+    assert actor.read_progress() == Progress()
+    assert result.progress.images == 16
+    assert result.progress.checkpoint is not None
+    pool = RayPool(None, 1, 1, tmp_path, 0.0, {})
+    events = list(pool.finish_job(0, task, result))
     assert [event.kind for event in events] == ["word", "progress", "done"]
     assert events[0].words.startswith("A checkpoint cannot be used, its run starts again")
 
@@ -60,17 +60,17 @@ def test_run_that_is_stopped_hands_over_its_checkpoint(
     monkeypatch.setattr(actor, "_note", stop_after_a_batch)
     result = actor.run(task, None)
     assert result.row is None
-    RayCrew(None, 1, 1, tmp_path, 0.0, {}).keep_unfinished(task, result)
+    RayPool(None, 1, 1, tmp_path, 0.0, {}).keep_unfinished(task, result)
     kept = CheckpointFiles.read(tmp_path, task.run)
     assert kept is not None
     monkeypatch.undo()
     actor.stopping = False
     rest = actor.run(task, kept)
     assert rest.row is not None
-    assert rest.news.words == []  # the checkpoint was good
+    assert rest.progress.words == []  # the checkpoint was good
 
 
-def test_run_without_memory_ends_the_member_as_a_death_does(
+def test_run_without_memory_ends_the_worker_as_a_death_does(
     actor: BenchActor, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run is not at fault: another node may have the memory."""
@@ -98,7 +98,7 @@ def test_node_with_another_method_file_is_unfit(actor: BenchActor, task: Task, t
     assert other.words == f"Its method file {str(file)!r} is not that of the driver's machine."
 
 
-def test_member_finds_relative_paths_and_data_as_the_driver_does(
+def test_worker_finds_relative_paths_and_data_as_the_driver_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Processes of a cluster start in the folder, and with the variables, of 'ray start'."""
@@ -119,4 +119,4 @@ def test_failed_and_unfit_runs_leave_no_news(actor: BenchActor, task: Task) -> N
     failed = actor.run(dataclasses.replace(task, contender=dataclasses.replace(task.contender, watch="nonsense")), None)
     assert failed.row is None
     assert failed.words
-    assert actor.read_news() == News()
+    assert actor.read_progress() == Progress()

@@ -13,11 +13,11 @@ from lmr.cluster.nodes import (
     Node,
     check_nodes,
     count_free_places,
-    describe_members,
     describe_mismatch,
+    describe_workers,
     digest_method,
     list_versions,
-    place_members,
+    place_workers,
     probe,
 )
 
@@ -112,14 +112,14 @@ def test_probe_tells_what_rows_carry() -> None:
     assert said["memory"] > 0
 
 
-def test_members_are_placed_by_the_cores_of_nodes() -> None:
+def test_workers_are_placed_by_the_cores_of_nodes() -> None:
     machines = [Node(name, name, cores, 0, {}, 0.0) for name, cores in (("a", 4), ("b", 2), ("c", 1))]
-    assert place_members(machines, 3, 1) == {"a": 1, "b": 1, "c": 1}
-    assert place_members(machines, 9, 1) == {"a": 4, "b": 2, "c": 1}
-    assert place_members(machines, 9, 2) == {"a": 2, "b": 1, "c": 0}
-    lines = describe_members(machines, 3, 2)
-    assert lines[0] == "Node a: 4 cores, 0.0 GB free, 2 members"
-    assert lines[1:3] == ["Node b: 2 cores, 0.0 GB free, 1 member", "Node c: 1 cores, 0.0 GB free, 0 members"]
+    assert place_workers(machines, 3, 1) == {"a": 1, "b": 1, "c": 1}
+    assert place_workers(machines, 9, 1) == {"a": 4, "b": 2, "c": 1}
+    assert place_workers(machines, 9, 2) == {"a": 2, "b": 1, "c": 0}
+    lines = describe_workers(machines, 3, 2)
+    assert lines[0] == "Node a: 4 cores, 0.0 GB free, 2 workers"
+    assert lines[1:3] == ["Node b: 2 cores, 0.0 GB free, 1 worker", "Node c: 1 cores, 0.0 GB free, 0 workers"]
 
 
 def test_free_places_are_those_of_single_nodes() -> None:

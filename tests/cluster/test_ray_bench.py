@@ -18,10 +18,10 @@ from lmr.bench.running.bench import run_bench
 from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.crew import Event
 from lmr.bench.running.row import read_rows, read_samples
-from lmr.cluster import actor_crew
+from lmr.cluster import actor_pool
 from lmr.cluster.nodes import Node, list_versions
-from lmr.cluster.ray_bench import describe_placement, plan_members, run_ray_bench
-from lmr.cluster.ray_crew import RayCrew
+from lmr.cluster.ray_bench import describe_placement, plan_workers, run_ray_bench
+from lmr.cluster.ray_pool import RayPool
 from lmr.core.state import read_state
 from predict_runs import posix, start, wait_for_growth
 from ray_maker import expect_free, make_cluster, start_together, taking_interrupts, wait_for_nodes
@@ -70,21 +70,21 @@ def make_long_plan() -> Plan:
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The runs that are started, each with the images that its checkpoint has."""
-    real, noted = RayCrew.start_job, list[tuple[str, int]]()
+    real, noted = RayPool.start_job, list[tuple[str, int]]()
 
-    def start_job(self: RayCrew, actor: Any, job: Task) -> Any:
+    def start_job(self: RayPool, actor: Any, job: Task) -> Any:
         state = Checkpoint(self.folder, job.run).state
         noted.append((job.run, int(read_state(state)[1]["note.images"]) if state.exists() else 0))
         return real(self, actor, job)
 
-    monkeypatch.setattr(RayCrew, "start_job", start_job)
+    monkeypatch.setattr(RayPool, "start_job", start_job)
     return noted
 
 
-def is_in_the_middle(crew: RayCrew, event: Event) -> bool:
-    """Whether a member has finished two batches, so that there is a checkpoint, and has many to go."""
-    member = crew.members.get(event.worker)
-    if member is None or member.job is None or crew.ray.wait([member.result], timeout=0)[0]:
+def is_in_the_middle(pool: RayPool, event: Event) -> bool:
+    """Whether a worker has finished two batches, so that there is a checkpoint, and has many to go."""
+    worker = pool.workers.get(event.worker)
+    if worker is None or worker.job is None or pool.ray.wait([worker.result], timeout=0)[0]:
         return False
     return event.kind == "progress" and 2 * 8 <= event.images <= event.task.images // 2
 
@@ -113,41 +113,41 @@ def test_two_nodes_give_the_rows_and_samples_of_one_machine(
     assert list(tmp_path.glob("checkpoints/*")) == []
 
 
-def test_placement_names_nodes_members_and_groups(cluster: Any) -> None:
+def test_placement_names_nodes_workers_and_groups(cluster: Any) -> None:
     text = describe_placement(cluster[0], [make_plan()], None, None)
-    assert text.count("Node ") == text.count(" GB free, 1 member\n") == 2
-    assert "Members: 2, with 1 thread each." in text
-    assert "   2 runs on one member: pocket, pocket-c fog 5" in text
+    assert text.count("Node ") == text.count(" GB free, 1 worker\n") == 2
+    assert "Workers: 2, with 1 thread each." in text
+    assert "   2 runs on one worker: pocket, pocket-c fog 5" in text
     assert "Runs: 4, images: 384." in text
 
 
 def test_large_models_get_the_threads_of_the_smallest_node(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = list_tasks([make_plan()])
     nodes = [Node(name, name, cores, 0, {}, 0.0) for name, cores in (("a", 8), ("b", 4))]
-    assert plan_members(tasks, nodes, None) == (12, 1)
-    assert plan_members(tasks, nodes, 3) == (3, 1)
+    assert plan_workers(tasks, nodes, None) == (12, 1)
+    assert plan_workers(tasks, nodes, 3) == (3, 1)
     monkeypatch.setattr("lmr.bench.running.bench.is_small_model", lambda *model: False)
-    assert plan_members(tasks, nodes, None) == (3, 4)
+    assert plan_workers(tasks, nodes, None) == (3, 4)
 
 
 @posix
 def test_interrupt_leaves_the_cluster_clean_and_the_bench_resumes(
     cluster: Any, long_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: list[tuple[str, int]]
 ) -> None:
-    real, screen = RayCrew.run, io.StringIO()
+    real, screen = RayPool.run, io.StringIO()
 
-    def interrupt(self: RayCrew, tasks: Sequence[Task]) -> Iterator[Event]:
+    def interrupt(self: RayPool, tasks: Sequence[Task]) -> Iterator[Event]:
         for event in real(self, tasks):
             if is_in_the_middle(self, event):
                 signal.raise_signal(signal.SIGINT)
             yield event
 
     words = r"[01] of 2 runs are finished and kept .* the same command again"
-    monkeypatch.setattr(actor_crew, "POLL_SECONDS", 0.05)  # to see members in the middle of short runs
-    monkeypatch.setattr(RayCrew, "run", interrupt)
+    monkeypatch.setattr(actor_pool, "POLL_SECONDS", 0.05)  # to see workers in the middle of short runs
+    monkeypatch.setattr(RayPool, "run", interrupt)
     with taking_interrupts(), pytest.raises(KeyboardInterrupt, match=words):
         run_ray_bench(cluster[0], [make_long_plan()], tmp_path, screen=io.StringIO())
-    monkeypatch.setattr(RayCrew, "run", real)
+    monkeypatch.setattr(RayPool, "run", real)
     assert list((tmp_path / "checkpoints").glob("*.state"))
     expect_free(cluster[0], 2)
     starts.clear()
@@ -175,8 +175,8 @@ def test_killed_driver_is_continued_by_the_same_command(cluster: Any, here: Path
 def test_task_that_no_node_can_do_fails_with_the_reason(cluster: Any, tmp_path: Path) -> None:
     task = list_tasks([make_plan(methods="zeroshot", corruptions="fog")])[0]
     foreign = dataclasses.replace(task, data_digest="another")
-    with RayCrew(cluster[0], 2, 1, tmp_path, 15.0, list_versions()) as crew:
-        events = list(crew.run([foreign]))
+    with RayPool(cluster[0], 2, 1, tmp_path, 15.0, list_versions()) as pool:
+        events = list(pool.run([foreign]))
     assert "The node" in events[0].words
     assert "is not used for pocket-c" in events[0].words
     assert events[-1].kind == "failed"
@@ -187,24 +187,24 @@ def test_task_that_no_node_can_do_fails_with_the_reason(cluster: Any, tmp_path: 
 
 def test_node_with_other_versions_runs_nothing(cluster: Any, tmp_path: Path) -> None:
     task = list_tasks([make_plan(methods="zeroshot", corruptions="fog")])[0]
-    with RayCrew(cluster[0], 1, 1, tmp_path, 15.0, list_versions() | {"torch": "0"}) as crew:
-        kinds = {event.kind for event in crew.run([task])}
+    with RayPool(cluster[0], 1, 1, tmp_path, 15.0, list_versions() | {"torch": "0"}) as pool:
+        kinds = {event.kind for event in pool.run([task])}
     assert kinds == {"word", "failed"}
 
 
 def test_dead_node_costs_time_only(
     cluster: Any, long_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: list[tuple[str, int]]
 ) -> None:
-    """The second node is killed while its member is at work; the run continues elsewhere from its checkpoint."""
+    """The second node is killed while its worker is at work; the run continues elsewhere from its checkpoint."""
     ray, nodes = cluster
     expect_free(ray, 2)
     start_together(monkeypatch)
-    monkeypatch.setattr(actor_crew, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(actor_pool, "POLL_SECONDS", 0.05)
     rows, words, killed = {}, [], ""
     victim = nodes.list_all_nodes()[-1]
-    with RayCrew(ray, 2, 1, tmp_path, 0.0, list_versions()) as crew:
-        for event in crew.run(list_tasks([make_long_plan()])):
-            if not killed and is_in_the_middle(crew, event) and crew.members[event.worker].node == victim.node_id:
+    with RayPool(ray, 2, 1, tmp_path, 0.0, list_versions()) as pool:
+        for event in pool.run(list_tasks([make_long_plan()])):
+            if not killed and is_in_the_middle(pool, event) and pool.workers[event.worker].node == victim.node_id:
                 nodes.remove_node(victim, allow_graceful=False)
                 killed = event.task.run
             if event.kind == "word":

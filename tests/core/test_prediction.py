@@ -13,7 +13,7 @@ from few_views import create
 from lmr.core.card import Tower
 from lmr.core.norms import NormBank
 from lmr.core.prediction import AdaptedParameters
-from lmr.data.sets.pocket_world import CLASSES
+from lmr.data.pocket_world import CLASSES
 
 NAMES = CLASSES[::9]
 FROZEN = ["batclip", "bitta", "cliptta", "eata", "eta", "lmr", "lmr(pmr=False)", "lmr(bc=False)", "mint", "rotta"]

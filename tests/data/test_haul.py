@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lmr.data.corruptions import CORRUPTIONS, corrupt
-from lmr.data.haul import LEG, Haul, corrupt_between, name_corruption
-from lmr.data.sets.pocket_world import PocketWorld
+from lmr.data.frames import LEG, Haul, corrupt_between, name_corruption
+from lmr.data.pocket_world import PocketWorld
 from lmr.data.streams import make_stream
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
@@ -37,7 +37,7 @@ def test_paths_differ_by_seed_and_severity() -> None:
     paths = [[Haul(seed, 5).locate(LEG * leg).first for leg in range(15)] for seed in (1, 2, 3)]
     assert len({tuple(path) for path in paths}) == 3
     assert max(Haul(1, 3).locate(place).falling for place in range(0, LEG, 50)) == 3.0
-    assert Haul(1, 3).words != Haul(1, 5).words != Haul(2, 5).words
+    assert Haul(1, 3).identity != Haul(1, 5).identity != Haul(2, 5).identity
 
 
 @pytest.mark.parametrize("name", ["gaussian_noise", "defocus_blur", "jpeg_compression"])

@@ -10,8 +10,8 @@ import pytest
 
 from lmr.core.errors import LmrError
 from lmr.data import photographs
-from lmr.data.photographs import FACTS, SHEET, Photographs, choose_numbers, pack_sheet, unpack_sheet, write_photographs
-from lmr.data.sets.catalogue import open_dataset
+from lmr.data.catalogue import open_dataset
+from lmr.data.photographs import FACTS, SHEET, Photographs
 
 WHOLE = Path(__file__).parents[3] / "shared" / "data" / "cifar10_test.npz"
 
@@ -32,18 +32,7 @@ def test_files_state_source_licence_and_citation() -> None:
     assert "cited" in facts["licence"]
     assert "Krizhevsky" in facts["citation"]
     assert SHEET.stat().st_size < 3_600_000
-    assert "2000 pictures of the test set of CIFAR-10 that come with lmr" in Photographs().protocol["pictures"]
-
-
-@pytest.mark.skipif(not WHOLE.is_file(), reason="the whole test set of CIFAR-10 is not beside the repository")
-def test_they_are_the_fixed_choice_from_the_official_test_set() -> None:
-    photos = Photographs()
-    with np.load(WHOLE) as file:
-        images, labels = file["images"], file["labels"]
-    numbers = list(photos.numbers)
-    assert numbers == choose_numbers(labels).tolist()
-    np.testing.assert_array_equal(np.stack(photos.read("clean", 0, range(2000))), images[numbers])
-    np.testing.assert_array_equal(photos.labels("clean"), labels[numbers])
+    assert "2000 images of the test set of CIFAR-10 that come with lmr" in Photographs().protocol["images"]
 
 
 @pytest.mark.skipif(not WHOLE.is_file(), reason="the whole test set of CIFAR-10 is not beside the repository")
@@ -53,23 +42,6 @@ def test_corrupted_photographs_are_those_of_the_whole_set(corruption: str) -> No
     own = few.read(corruption, 5, range(5))
     same = whole.read(corruption, 5, Photographs().numbers[:5])
     np.testing.assert_array_equal(np.stack(own), np.stack(same))
-
-
-def test_sheet_keeps_every_pixel() -> None:
-    images = np.random.default_rng(0).integers(0, 256, (50, 32, 32, 3), dtype=np.uint8)
-    np.testing.assert_array_equal(unpack_sheet(pack_sheet(images), 50), images)
-
-
-def test_choice_is_the_same_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(photographs, "PER_CLASS", 5)
-    random = np.random.default_rng(1)
-    images = random.integers(0, 256, (100, 32, 32, 3), dtype=np.uint8)
-    labels = np.arange(100) % 10
-    write_photographs(images, labels, tmp_path)
-    facts = json.loads((tmp_path / FACTS.name).read_text("utf-8"))
-    assert facts["numbers"] == sorted(facts["numbers"]) == choose_numbers(labels).tolist()
-    assert np.bincount(facts["labels"]).tolist() == [5] * 10
-    np.testing.assert_array_equal(unpack_sheet((tmp_path / SHEET.name).read_bytes(), 50), images[facts["numbers"]])
 
 
 @pytest.mark.parametrize("damage", [b"", b"noise", None])

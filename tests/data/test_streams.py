@@ -40,13 +40,13 @@ def make_set(count: int = 100, classes: int = 7, domains: tuple[str, ...] = ("fo
 
 
 def unroll(batches: list[Batch]) -> list[tuple[str, int, int]]:
-    """Domain, index and label of every picture, after a check that the picture is the one it is said to be."""
+    """Domain, index and label of every image, after a check that the image is the one it is said to be."""
     rows = []
     for batch in batches:
         assert len(batch.images) == len(batch.labels) == len(batch.domains) == len(batch.index)
         assert batch.labels.dtype == batch.index.dtype == np.int64
-        for picture, domain, index in zip(batch.images, batch.domains, batch.index, strict=True):
-            place, high, low = picture[0, 0].tolist()
+        for image, domain, index in zip(batch.images, batch.domains, batch.index, strict=True):
+            place, high, low = image[0, 0].tolist()
             assert ("fog", "snow", "frost")[place] == domain
             assert 256 * high + low == index
         rows += list(zip(batch.domains, batch.index.tolist(), batch.labels.tolist(), strict=True))
@@ -72,7 +72,7 @@ def test_shuffle_is_pythons_and_leaves_python_alone(seed: int) -> None:
 
 
 def test_batches_of_published_protocols() -> None:
-    """10,000 pictures in batches of 200 and 64, and 5,000 in batches of 64: the short last batch is kept."""
+    """10,000 images in batches of 200 and 64, and 5,000 in batches of 64: the short last batch is kept."""
     for count, size, batches, last in ((10_000, 200, 50, 200), (10_000, 64, 157, 16), (5_000, 64, 79, 8)):
         stream = make_stream(maker.FakeSet(np.zeros(count), ("fog",)), batch_size=size)
         assert len(stream) == batches

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from lmr.images.ahead import ReadAhead
-from lmr.images.image_files import open_image
+from lmr.images.files import open_image
 
 
 @pytest.fixture(autouse=True)

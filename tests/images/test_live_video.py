@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lmr.images.image_files import UnreadableImage
-from lmr.images.live_video import hide_password, is_live, read_live
+from lmr.images.files import UnreadableImage
+from lmr.images.video import hide_password, is_live, read_live
 
 
 def test_addresses_are_told_from_paths() -> None:

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from lmr.core.errors import LmrError
-from lmr.images.image_files import UnreadableImage
-from lmr.images.image_places import iterate_images, list_sources
-from lmr.images.path_lists import read_path_list
+from lmr.images.files import UnreadableImage
+from lmr.images.lists import read_path_list
+from lmr.images.sources import iterate_images, list_sources
 
 
 def encode(shade: int) -> bytes:

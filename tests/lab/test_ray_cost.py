@@ -29,7 +29,7 @@ def write_plan(folder: Path, corruptions: list[str]) -> Path:
     return plan
 
 
-class ScriptedCrew:
+class ScriptedPool:
     """Yields given events and moves a clock before each."""
 
     count = 2
@@ -37,7 +37,7 @@ class ScriptedCrew:
     def __init__(self, moments: list[tuple[float, Event]], clock: list[float]) -> None:
         self.moments, self.clock = moments, clock
 
-    def __enter__(self) -> ScriptedCrew:
+    def __enter__(self) -> ScriptedPool:
         return self
 
     def __exit__(self, *problem: object) -> None: ...
@@ -67,11 +67,11 @@ def test_time_counts_while_all_workers_are_busy(monkeypatch: pytest.MonkeyPatch)
         (14.0, Event("done", 0, c)),  # one task left for two workers: it closes with 330
         (20.0, Event("done", 1, d)),
     ]
-    crew = TimedWorkers(ScriptedCrew(moments, clock))
-    with crew:
-        assert list(crew.run(tasks)) == [event for _, event in moments]
-    assert crew.turn == Turn(6.0, 280, 8.0)
-    assert (crew.count, crew.describe(1)) == (2, "place 1")
+    pool = TimedWorkers(ScriptedPool(moments, clock))
+    with pool:
+        assert list(pool.run(tasks)) == [event for _, event in moments]
+    assert pool.turn == Turn(6.0, 280, 8.0)
+    assert (pool.count, pool.describe(1)) == (2, "place 1")
 
 
 def test_shares_are_those_of_the_turns() -> None:

@@ -72,7 +72,7 @@ def test_defaults_are_those_of_the_paper() -> None:
 def test_presets_are_those_of_the_paper(preset: str, optimizer: str, lr: float, size: int) -> None:
     method = lmr.create("batclip", book.make_problem().classifier, preset=preset)
     assert (method.lr, method.optimizer, method.weight_decay) == (lr, optimizer, 0.01)
-    assert method.presets[preset].batch_size == size
+    assert method.card.presets[preset].batch_size == size
 
 
 def test_one_class_in_the_batch_has_nothing_to_separate() -> None:

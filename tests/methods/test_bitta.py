@@ -83,7 +83,7 @@ def test_every_switch_follows_the_reference(spec: dict[str, Any]) -> None:
 def test_presets_are_those_of_the_paper(preset: str, lr: float, size: int) -> None:
     method = lmr.create("bitta", book.make_problem().classifier, preset=preset)
     assert (method.lr, method.optimizer, method.weight_decay) == (lr, "adamw", 0.01)
-    assert method.presets[preset].batch_size == size
+    assert method.card.presets[preset].batch_size == size
 
 
 # Selection.

@@ -544,6 +544,6 @@ def test_gradient_too_large_to_square_is_not_kept() -> None:
 def test_values_for_few_classes_are_those_published_for_ten() -> None:
     method = lmr.find_method("lmr")
     for classes in (2, 10, 29):
-        assert method.choose_values(classes) == method.presets["cifar10-c"].values == {"gamma0": 0.3, "beta": 3.0}
+        assert method.choose_values(classes) == method.card.presets["cifar10-c"].values == {"gamma0": 0.3, "beta": 3.0}
     for classes in (30, 100, 1000):
         assert method.choose_values(classes) == {}

@@ -82,8 +82,8 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
 
 def test_defaults_are_eighty_steps() -> None:
     method = plain.make_method("watt", SCALE, names=plain.NAMES, reader=plain.make_reader())
-    assert (method.count_passes().forwards, method.count_passes().backwards) == (81, 80)
-    assert method.presets["imagenet"].values == {"lr": 1e-4}
+    assert lmr.count_passes(method, 2) == lmr.Passes(81, 80)
+    assert method.card.presets["imagenet"].values == {"lr": 1e-4}
 
 
 def read_some(texts: Sequence[str]) -> Tensor:

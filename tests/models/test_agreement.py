@@ -14,13 +14,7 @@ import checkpoint_maker as maker
 import lmr
 import siglip_maker as siglip
 from lmr.cli import main
-from lmr.models.agreement import (
-    Agreement,
-    NotCompared,
-    WeightsReader,
-    compare_with_transformers,
-    find_folder,
-)
+from lmr.models.agreement import Agreement, NotCompared, WeightsReader, compare_with_transformers, find_folder
 from lmr.models.facts import ModelFormat
 from lmr.models.formats.export import build_transformers_vision
 from lmr.models.towers.image import VisionTower
@@ -52,8 +46,7 @@ def compare(backbone: lmr.Backbone) -> Agreement:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reader"),
-    [("huggingface", WeightsReader.TRANSFORMERS), ("open_clip", WeightsReader.LMR)],
+    ("kind", "reader"), [("huggingface", WeightsReader.TRANSFORMERS), ("open_clip", WeightsReader.LMR)]
 )
 def test_features_agree(folders: dict[str, Path], kind: str, reader: WeightsReader) -> None:
     backbone = lmr.load(folders[kind])
@@ -139,7 +132,7 @@ def test_siglip_without_its_tokenizer_is_not_compared(tmp_path: Path) -> None:
 def test_words_of_the_screen_decide_nothing(folders: dict[str, Path]) -> None:
     """Whatever the facts are called on the screen, the comparison asks their types."""
     backbone = lmr.load(folders["huggingface"])
-    backbone.facts = {"format": "a folder of another hub", "files": "elsewhere", "taken off": "all of it"}
+    backbone.facts = {"format": "a folder of another hub", "files": "elsewhere", "unwrapped": "all of it"}
     assert backbone.model_facts.format is ModelFormat.HUGGINGFACE
     assert compare(backbone).reader is WeightsReader.TRANSFORMERS
 

@@ -273,19 +273,19 @@ def test_precision_of_frozen_weights(dtype: torch.dtype, whole: Path) -> None:
             kept = wide if "ln_" in key else dtype
             assert value.dtype == kept, key
             torch.testing.assert_close(value, full.state_dict()[key].to(kept), atol=0, rtol=0 if "ln_" in key else 1e-6)
-    picture = backbone.preprocess(Image.new("RGB", (50, 40), (200, 30, 90)))
-    assert picture.dtype == dtype
+    image = backbone.preprocess(Image.new("RGB", (50, 40), (200, 30, 90)))
+    assert image.dtype == dtype
     assert backbone.preprocess_pixels(torch.zeros(2, 9, 9, 3, dtype=torch.uint8)).dtype == dtype
     texts = ["a cat", "a dog"]
     assert backbone.encode_text(texts).dtype == wide
     coarse = {torch.bfloat16: 0.1, torch.float16: 0.01, torch.float64: 1e-6}[dtype]
     assert (backbone.encode_text(texts) - exact.encode_text(texts)).abs().max() < coarse
-    ours = exact.classifier(texts, cache=False).features(picture[None].float())
-    features = backbone.classifier(texts, cache=False).features(picture[None])
+    ours = exact.classifier(texts, cache=False).features(image[None].float())
+    features = backbone.classifier(texts, cache=False).features(image[None])
     torch.testing.assert_close(features.to(ours), ours, atol=coarse, rtol=0)
 
 
-def test_odd_precision_gets_a_sentence(whole: Path) -> None:
+def test_odd_precision_gets_a_message(whole: Path) -> None:
     for dtype in (torch.int8, "float16"):
         with pytest.raises(lmr.LmrError, match=r"Expected one of torch\.float32"):
             lmr.load(whole, dtype=dtype)  # type: ignore[arg-type]
@@ -308,8 +308,8 @@ def test_what_was_taken_off_is_told(model: Any, tmp_path: Path) -> None:
     folder = maker.write_huggingface(model, tmp_path)
     state = {f"module.clip_model.{name}": tensor for name, tensor in model.state_dict().items()}
     torch.save({"state_dict": state, "epoch": 3}, folder / "epoch.pt")
-    assert lmr.load(folder / "epoch.pt").facts["taken off"] == "state_dict, module., clip_model."
-    assert "taken off" not in lmr.load(folder).facts
+    assert lmr.load(folder / "epoch.pt").facts["unwrapped"] == "state_dict, module., clip_model."
+    assert "unwrapped" not in lmr.load(folder).facts
 
 
 def test_weights_belong_to_the_model_not_to_the_file(whole: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from lab.train.photo import SIZES
 from lab.train.pocket import WORDS, tokenize
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
-from lmr.data.sets.pocket_world import CLASSES, COLOURS, SHAPES, draw
+from lmr.data.pocket_world import CLASSES, COLOURS, SHAPES, draw
 from lmr.models.embedded import ASSETS, Embedded, EmbeddedConfig, EmbeddedTowers
 from lmr.models.facts import ModelFormat
 from lmr.models.tokenizers import END, START, split_words
@@ -170,7 +170,7 @@ def test_unknown_word_gets_the_vocabulary(text: str, words: str, pocket: Embedde
     assert "<" not in str(caught.value).partition("Its vocabulary")[2]
 
 
-def test_long_text_gets_a_sentence(pocket: Embedded) -> None:
+def test_long_text_gets_a_message(pocket: Embedded) -> None:
     longest = " ".join(["red"] * 18)
     assert pocket.encode_text([longest]).isfinite().all()
     with pytest.raises(lmr.LmrError, match="has 19 words; the pocket model reads at most 18"):
@@ -236,7 +236,7 @@ def test_names_and_templates_may_come_in_any_form(form: Any, pocket: Embedded) -
         (NAMES, [None], r"templates with \{\}"),
     ],
 )
-def test_bad_names_and_templates_get_a_sentence(names: Any, templates: Any, words: str, pocket: Embedded) -> None:
+def test_bad_names_and_templates_get_a_message(names: Any, templates: Any, words: str, pocket: Embedded) -> None:
     with pytest.raises(lmr.LmrError, match=words):
         pocket.classifier(names, templates)
 
@@ -245,14 +245,14 @@ def test_bad_names_and_templates_get_a_sentence(names: Any, templates: Any, word
 
 
 def test_image_of_the_models_size_is_its_pixels(pocket: Embedded) -> None:
-    pictures, _ = draw(range(4), seed=8)
-    expected = pocket.preprocess_pixels(torch.from_numpy(pictures))
+    images, _ = draw(range(4), seed=8)
+    expected = pocket.preprocess_pixels(torch.from_numpy(images))
     assert expected.shape == (4, 3, 32, 32)
     assert expected.dtype == torch.float32
-    for picture, pixels in zip(pictures, expected, strict=True):
-        assert torch.equal(pocket.preprocess(Image.fromarray(picture)), pixels)
+    for image, pixels in zip(images, expected, strict=True):
+        assert torch.equal(pocket.preprocess(Image.fromarray(image)), pixels)
     mean, std = float(read_metadata(POCKET_WEIGHTS)["mean"]), float(read_metadata(POCKET_WEIGHTS)["std"])
-    by_hand = (pictures[2, 5, 9].astype(float) / 255 - mean) / std
+    by_hand = (images[2, 5, 9].astype(float) / 255 - mean) / std
     assert expected[2, :, 5, 9].tolist() == pytest.approx(by_hand.tolist(), abs=1e-6)
 
 
@@ -261,7 +261,7 @@ EDGES = [(32, 32), (33, 32), (32, 33), (31, 64), (1, 1), (1, 50), (50, 1), (2, 3
 
 @pytest.mark.parametrize("size", EDGES, ids=str)
 def test_any_size_is_scaled_and_cropped(size: tuple[int, int], pocket: Embedded) -> None:
-    """A plain picture stays plain; a ramp stays a ramp about the centre, whatever the shape of the picture."""
+    """A plain image stays plain; a ramp stays a ramp about the centre, whatever the shape of the image."""
     plain = pocket.preprocess(Image.new("RGB", size, (200, 100, 50)))
     expected = pocket.preprocess_pixels(torch.tensor([200, 100, 50], dtype=torch.uint8).expand(1, 32, 32, 3))[0]
     assert torch.equal(plain, expected)
@@ -280,29 +280,29 @@ def test_any_size_is_scaled_and_cropped(size: tuple[int, int], pocket: Embedded)
 def test_crop_is_the_centre(turned: bool, pocket: Embedded) -> None:
     bands = np.zeros((20, 60, 3), np.uint8)
     bands[:, :20], bands[:, 20:40], bands[:, 40:] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
-    picture = Image.fromarray(bands.transpose(1, 0, 2).copy() if turned else bands)
-    centre = pocket.preprocess(picture)[:, 4:28, 4:28]
+    image = Image.fromarray(bands.transpose(1, 0, 2).copy() if turned else bands)
+    centre = pocket.preprocess(image)[:, 4:28, 4:28]
     green = pocket.preprocess(Image.new("RGB", (5, 5), (0, 255, 0)))[:, 4:28, 4:28]
     assert torch.equal(centre, green)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"])
 def test_any_mode_becomes_rgb(mode: str, pocket: Embedded) -> None:
-    picture = Image.fromarray(draw([3], seed=8)[0][0]).resize((45, 40)).convert("L" if mode == "1" else "RGB")
-    converted = picture.convert(mode)
+    image = Image.fromarray(draw([3], seed=8)[0][0]).resize((45, 40)).convert("L" if mode == "1" else "RGB")
+    converted = image.convert(mode)
     expected = pocket.preprocess(converted.convert("RGB"))
     assert torch.equal(pocket.preprocess(converted), expected)
     assert expected.shape == (3, 32, 32)
     assert expected.isfinite().all()
 
 
-def test_preprocess_leaves_the_picture_alone(pocket: Embedded) -> None:
-    picture = Image.fromarray(draw([3], seed=8)[0][0]).resize((45, 40)).convert("L")
-    before = picture.tobytes()
-    pocket.preprocess(picture)
-    assert picture.mode == "L"
-    assert picture.size == (45, 40)
-    assert picture.tobytes() == before
+def test_preprocess_leaves_the_image_alone(pocket: Embedded) -> None:
+    image = Image.fromarray(draw([3], seed=8)[0][0]).resize((45, 40)).convert("L")
+    before = image.tobytes()
+    pocket.preprocess(image)
+    assert image.mode == "L"
+    assert image.size == (45, 40)
+    assert image.tobytes() == before
 
 
 # The file.

@@ -29,7 +29,7 @@ TEXTS = ["a photo of the cat", "a photo of the red bird", "a photo of the small 
 KINDS = ("clip", "siglip", "naflex")
 
 
-def make_pictures(count: int = 5) -> list[Image.Image]:
+def make_photos(count: int = 5) -> list[Image.Image]:
     """Coloured clouds of several aspect ratios."""
     sizes = [(40, 40), (70, 21), (20, 64), (33, 47), (90, 11)]
     draw = np.random.default_rng(0)
@@ -38,7 +38,7 @@ def make_pictures(count: int = 5) -> list[Image.Image]:
 
 
 class Case:
-    """A model, its processor, the folder both were saved in, and their inputs for some pictures and texts."""
+    """A model, its processor, the folder both were saved in, and their inputs for some photos and texts."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder = kind, folder
@@ -56,16 +56,16 @@ class Case:
         else:
             self.model, self.processor = maker.save_naflex(folder)
 
-    def give(self, pictures: list[Image.Image]) -> dict[str, Tensor]:
-        """What transformers' processor gives for the pictures and the texts."""
-        images = self.processor.image_processor(pictures, return_tensors="pt")
+    def give(self, photos: list[Image.Image]) -> dict[str, Tensor]:
+        """What transformers' processor gives for the photos and the texts."""
+        images = self.processor.image_processor(photos, return_tensors="pt")
         context = self.model.config.text_config.max_position_embeddings
         words = {"padding": "max_length", "max_length": context, "truncation": True, "return_tensors": "pt"}
         return dict(images) | {"input_ids": self.processor.tokenizer(TEXTS, **words)["input_ids"]}
 
-    def expect(self, pictures: list[Image.Image]) -> Tensor:
+    def expect(self, photos: list[Image.Image]) -> Tensor:
         with torch.no_grad():
-            return self.model(**self.give(pictures)).logits_per_image  # type: ignore[no-any-return]
+            return self.model(**self.give(photos)).logits_per_image  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -83,26 +83,26 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LMR_CACHE", str(tmp_path / "cache"))
 
 
-def prepare(backbone: lmr.Backbone, pictures: list[Image.Image]) -> Tensor:
-    return torch.stack([backbone.preprocess(picture) for picture in pictures])
+def prepare(backbone: lmr.Backbone, photos: list[Image.Image]) -> Tensor:
+    return torch.stack([backbone.preprocess(photo) for photo in photos])
 
 
 def test_logits_are_those_of_transformers(case: Case) -> None:
-    pictures = make_pictures()
+    photos = make_photos()
     classifier = lmr.from_transformers(case.model, case.processor, NAMES, TEMPLATES)
-    images = prepare(wrap_transformers(case.model, case.processor), pictures)
+    images = prepare(wrap_transformers(case.model, case.processor), photos)
     if case.kind != "naflex":
-        images = case.give(pictures)["pixel_values"]
+        images = case.give(photos)["pixel_values"]
     logits = lmr.create("zeroshot", classifier).step(images).logits
-    torch.testing.assert_close(logits, case.expect(pictures), rtol=0, atol=1e-4)
+    torch.testing.assert_close(logits, case.expect(photos), rtol=0, atol=1e-4)
     assert classifier.names == tuple(NAMES)
     assert logits.std(1).min() > 0.01
 
 
 def test_images_are_those_of_the_processor(case: Case) -> None:
-    pictures = make_pictures()
-    images = prepare(wrap_transformers(case.model, case.processor), pictures)
-    expected = case.give(pictures)["pixel_values"]
+    photos = make_photos()
+    images = prepare(wrap_transformers(case.model, case.processor), photos)
+    expected = case.give(photos)["pixel_values"]
     if case.kind == "naflex":
         torch.testing.assert_close(images[..., :-2], expected, rtol=0, atol=1e-6)
     apart = (images[..., : expected.shape[-1]] - expected).abs()
@@ -115,7 +115,7 @@ def test_streams_are_those_of_the_folder(case: Case, spec: str) -> None:
     loaded, wrapped = lmr.load(case.folder), wrap_transformers(case.model, case.processor)
     twins = [lmr.create(spec, backbone.classifier(NAMES, TEMPLATES)) for backbone in (loaded, wrapped)]
     for seed in range(3):
-        images = prepare(wrapped, [picture.rotate(90 * seed, expand=True) for picture in make_pictures()])
+        images = prepare(wrapped, [photo.rotate(90 * seed, expand=True) for photo in make_photos()])
         one, other = (method.step(images).logits for method in twins)
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
     first, last = twins[1].predict(images).logits, lmr.create(spec, twins[1].classifier).predict(images).logits
@@ -127,7 +127,7 @@ def test_streams_are_those_of_the_folder(case: Case, spec: str) -> None:
 def test_streams_mix_in_one_batch(case: Case) -> None:
     """Each stream gets the answers it would get alone."""
     classifier = lmr.from_transformers(case.model, case.processor, NAMES, TEMPLATES)
-    images = prepare(wrap_transformers(case.model, case.processor), make_pictures(4))
+    images = prepare(wrap_transformers(case.model, case.processor), make_photos(4))
     both = lmr.create("tent(lr=0.02)", classifier, streams=2)
     alone = lmr.create("tent(lr=0.02)", classifier)
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_model_is_not_changed(case: Case) -> None:
     before = {key: value.clone() for key, value in case.model.state_dict().items()}
     modules = [type(module) for module in case.model.modules()]
     classifier = lmr.from_transformers(case.model, case.processor, NAMES, TEMPLATES, dtype=torch.bfloat16)
-    images = prepare(wrap_transformers(case.model, case.processor), make_pictures(2)).bfloat16()
+    images = prepare(wrap_transformers(case.model, case.processor), make_photos(2)).bfloat16()
     lmr.create("tent", classifier).step(images)
     after = case.model.state_dict()
     assert all(torch.equal(after[key], value) and after[key].dtype == value.dtype for key, value in before.items())

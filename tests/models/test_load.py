@@ -32,14 +32,14 @@ def test_names_are_described() -> None:
 
 
 @pytest.mark.parametrize("name", ["poket", "ViT-B-61"])
-def test_unknown_name_gets_a_sentence(name: str) -> None:
+def test_unknown_name_gets_a_message(name: str) -> None:
     words = rf"There is no model {name!r}\. Did you mean .* There are: photo, pocket, .*any folder"
     with pytest.raises(lmr.LmrError, match=words):
         lmr.load(name)
 
 
 @pytest.mark.parametrize("name", [None, 3, b"pocket", ["pocket"]])
-def test_what_is_no_name_gets_a_sentence(name: Any) -> None:
+def test_what_is_no_name_gets_a_message(name: Any) -> None:
     with pytest.raises(lmr.LmrError, match="Expected the name or the path of a model"):
         lmr.load(name)
 
@@ -58,7 +58,7 @@ def test_embedded_model_follows_its_mode(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"memory": "bogus"}, {"dtype": "bfloat16"}, {"dtype": torch.complex64}], ids=str)
-def test_odd_options_get_a_sentence_before_anything_is_read(options: Any, tmp_path: Path) -> None:
+def test_odd_options_get_a_message_before_anything_is_read(options: Any, tmp_path: Path) -> None:
     for name in ("pocket", tmp_path / "nowhere"):
         with pytest.raises(lmr.LmrError, match=r"Expected memory 'fast' or 'lean'|Expected one of torch\.float32"):
             lmr.load(name, **options)
@@ -106,12 +106,46 @@ def test_loaded_model_is_frozen_and_says_what_it_is(folder: Path) -> None:
     }
 
 
-def test_loading_asks_nobody_else(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path loads without transformers and without huggingface_hub: CLIP needs neither."""
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with the packages of ``pip install lmr`` alone."""
+    extras = "transformers sentencepiece google.protobuf scipy cv2 pandas matplotlib jinja2 tqdm open_clip"
+    for name in extras.split():
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.usefixtures("bare")
+def test_clip_and_embedded_models_need_no_extra(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # a path loads without it
     shutil.copytree(folder, tmp_path / "copy")
-    for name in ("transformers", "huggingface_hub"):
-        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
-    assert lmr.load(tmp_path / "copy").encode_text(["a dog"]).shape == (1, maker.FEATURES)
+    clip = lmr.load(tmp_path / "copy")
+    assert clip.encode_text(["a dog"]).shape == (1, maker.FEATURES)
+    assert clip.classifier(["cat", "dog"], cache=False).encode(torch.rand(1, *clip.input_shape)).isfinite().all()
+    for name, classes in (("photo", ["cat", "ship"]), ("pocket", ["red ring", "blue star"])):
+        assert lmr.load(name).classifier(classes).names == tuple(classes)
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_needs_transformers_names_the_extra(folder: Path, tmp_path: Path) -> None:
+    siglip, foreign = tmp_path / "siglip", tmp_path / "foreign"
+    for copy, file, content in (
+        (siglip, "config.json", {"model_type": "siglip"}),
+        (foreign, "tokenizer_config.json", {"tokenizer_class": "GemmaTokenizer"}),
+    ):
+        shutil.copytree(folder, copy)
+        maker.write_json(content, copy / file)
+    (foreign / "tokenizer.model").write_bytes(b"not CLIP's")
+    for act, purpose in (
+        (lambda: lmr.load(siglip), "The SigLIP model '.*'"),
+        (lambda: lmr.load(foreign), "The tokenizer in '.*', which is not CLIP's,"),
+        (lambda: lmr.wrap_transformers(object(), object()), "A model of transformers in memory"),
+        (lambda: lmr.from_transformers(object(), object(), ["cat", "dog"]), "A model of transformers in memory"),
+        (lambda: lmr.load(folder).write_huggingface(tmp_path, {}), "A CLIPModel"),
+    ):
+        with pytest.raises(
+            lmr.LmrError, match=rf"^{purpose} needs transformers; install it with: pip install 'lmr\[siglip\]'$"
+        ):
+            act()
 
 
 BAD_DEVICE = r"The device .* cannot be used here: .* Use 'cpu'\."

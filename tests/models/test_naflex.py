@@ -46,7 +46,7 @@ def test_inputs_and_features_are_those_of_transformers(
     loaded: tuple[lmr.Backbone, maker.Siglip2Model, maker.Siglip2Processor],
 ) -> None:
     backbone, model, processor = loaded
-    images = torch.stack([backbone.preprocess(picture) for picture in draw()])
+    images = torch.stack([backbone.preprocess(image) for image in draw()])
     assert images.shape[1:] == backbone.input_shape
     expected = processor.image_processor(draw(), return_tensors="pt")
     assert len({tuple(shape) for shape in expected["spatial_shapes"].tolist()}) > 4
@@ -61,14 +61,14 @@ def test_inputs_and_features_are_those_of_transformers(
 
 def test_grid_survives_half_precision() -> None:
     preprocessing = PatchPreprocessing(64, HALF, HALF, patch=2, patches=1000)
-    images = torch.stack([preprocessing.prepare_image(picture) for picture in draw()])
+    images = torch.stack([preprocessing.prepare_image(image) for image in draw()])
     for dtype in (torch.bfloat16, torch.float16, torch.float64):
         assert torch.equal(unpack(images.to(dtype))["spatial_shapes"], unpack(images)["spatial_shapes"])
 
 
 def test_arrays_give_the_same_as_images() -> None:
     preprocessing = PatchPreprocessing(16, HALF, HALF, interpolation="bilinear", patch=4, patches=20)
-    pixels = torch.from_numpy(np.stack([np.asarray(picture.resize((31, 18))) for picture in draw()]))
+    pixels = torch.from_numpy(np.stack([np.asarray(image.resize((31, 18))) for image in draw()]))
     expected = [preprocessing.prepare_image(Image.fromarray(one.numpy())) for one in pixels]
     assert torch.equal(preprocessing.prepare_pixels(pixels), torch.stack(expected))
     for wrong in (pixels.float(), pixels[0], pixels.numpy()):
@@ -96,7 +96,7 @@ def test_images_that_are_not_packed_are_refused(
     loaded: tuple[lmr.Backbone, maker.Siglip2Model, maker.Siglip2Processor], kind: str
 ) -> None:
     backbone = loaded[0]
-    images = torch.stack([backbone.preprocess(picture) for picture in draw(3)])
+    images = torch.stack([backbone.preprocess(image) for image in draw(3)])
     method = lmr.create("tent", backbone.classifier(["cat", "dog"]))
     with pytest.raises(lmr.LmrError, match="as this model's preprocess packs them"):
         method.step(spoil(images, kind))
@@ -119,9 +119,9 @@ def test_preprocess_takes_a_list_and_can_be_pickled(
 ) -> None:
     """Images of several shapes in one call, as a worker of a DataLoader makes it."""
     preprocess = loaded[0].preprocess
-    expected = torch.stack([preprocess(picture) for picture in draw()])
+    expected = torch.stack([preprocess(image) for image in draw()])
     assert torch.equal(pickle.loads(pickle.dumps(preprocess))(draw()), expected)
-    assert torch.equal(preprocess([np.asarray(picture) for picture in draw()]), expected)
+    assert torch.equal(preprocess([np.asarray(image) for image in draw()]), expected)
 
 
 def test_settings_of_another_model_are_refused(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_settings_of_another_model_are_refused(tmp_path: Path) -> None:
         ("resample", 0, "Expected resample 3"),
         ("image_mean", [0.5], r"Expected three numbers .* as mean"),
         ("image_std", "half", r"Expected three numbers .* as std"),
-        ("do_pad", True, "asks for do_pad=True"),
+        ("do_pad", True, "sets do_pad=True"),
     ):
         file.write_text(json.dumps(settings | {key: value}))
         with pytest.raises(lmr.LmrError, match=words):

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import lmr
-from lmr.images.image_files import UnreadableImage, open_image
+from lmr.images.files import UnreadableImage, open_image
 from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, ImagePreprocess, Preprocessing
 
 CLIP = Preprocessing(24, OPENAI_MEAN, OPENAI_STD)
@@ -59,7 +59,7 @@ def weigh_linear(x: float) -> float:
 
 
 def make_filter(before: int, after: int, kind: str) -> NDArray[np.float64]:
-    """[after, before]: the filter, widened where the picture shrinks, normalised over the pixels there are."""
+    """[after, before]: the filter, widened where the image shrinks, normalised over the pixels there are."""
     weigh, reach = (weigh_cubic, 2) if kind == "bicubic" else (weigh_linear, 1)
     step = before / after
     wide = max(1.0, step)
@@ -72,10 +72,10 @@ def make_filter(before: int, after: int, kind: str) -> NDArray[np.float64]:
     return matrix / matrix.sum(1, keepdims=True)
 
 
-def preprocess_by_hand(picture: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float64]:
+def preprocess_by_hand(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float64]:
     """Levels [3, n, n]: columns, then rows, rounded to 8 bits in between, then the centre."""
     n = preprocessing.resolution
-    height, width, _ = picture.shape
+    height, width, _ = image.shape
     if preprocessing.resize == "squash":
         tall, broad = n, n
     elif width < height:
@@ -83,7 +83,7 @@ def preprocess_by_hand(picture: NDArray[np.uint8], preprocessing: Preprocessing)
     else:
         tall, broad = n, int(n * width / height)
     kind = preprocessing.interpolation
-    across = np.einsum("xw,hwc->hxc", make_filter(width, broad, kind), picture.astype(float))
+    across = np.einsum("xw,hwc->hxc", make_filter(width, broad, kind), image.astype(float))
     across = np.clip(np.floor(across + 0.5 + 1e-9), 0, 255)
     down = np.einsum("yh,hxc->yxc", make_filter(height, tall, kind), across)
     down = np.clip(np.floor(down + 0.5 + 1e-9), 0, 255)
@@ -94,13 +94,13 @@ def preprocess_by_hand(picture: NDArray[np.uint8], preprocessing: Preprocessing)
 @pytest.mark.parametrize("kind", ["bicubic", "bilinear"])
 @pytest.mark.parametrize("resize", ["short", "squash"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_picture_is_filtered_as_by_hand(size: tuple[int, int], resize: Any, kind: Any) -> None:
+def test_image_is_filtered_as_by_hand(size: tuple[int, int], resize: Any, kind: Any) -> None:
     preprocessing = Preprocessing(24, OPENAI_MEAN, OPENAI_STD, resize, kind)
-    for picture in (draw_noise(*size), draw_scene(*size)):
-        expected = preprocess_by_hand(picture, preprocessing)
+    for image in (draw_noise(*size), draw_scene(*size)):
+        expected = preprocess_by_hand(image, preprocessing)
         for values in (
-            preprocessing.prepare_image(Image.fromarray(picture)),
-            preprocessing.prepare_pixels(torch.from_numpy(picture)[None])[0],
+            preprocessing.prepare_image(Image.fromarray(image)),
+            preprocessing.prepare_pixels(torch.from_numpy(image)[None])[0],
         ):
             assert values.shape == (3, 24, 24)
             assert values.dtype == torch.float32
@@ -110,12 +110,12 @@ def test_picture_is_filtered_as_by_hand(size: tuple[int, int], resize: Any, kind
 
 
 @pytest.mark.parametrize("preprocessing", [CLIP, SIGLIP], ids=["short", "squash"])
-def test_arrays_are_resized_as_pictures_are(preprocessing: Preprocessing) -> None:
+def test_arrays_are_resized_as_images_are(preprocessing: Preprocessing) -> None:
     """But for fewer than one value in a hundred, which are a level off, seldom two: at sizes that photographs have."""
     large = Preprocessing(224, preprocessing.mean, preprocessing.std, preprocessing.resize)
     for size in ((375, 500), (500, 333), (96, 128)):
-        picture = draw_scene(*size)
-        gap = large.prepare_pixels(torch.from_numpy(picture)[None])[0] - large.prepare_image(Image.fromarray(picture))
+        image = draw_scene(*size)
+        gap = large.prepare_pixels(torch.from_numpy(image)[None])[0] - large.prepare_image(Image.fromarray(image))
         levels = (gap * torch.tensor(large.std).view(3, 1, 1) * 255).abs()
         assert levels.max() < 2.01
         assert (levels > 0.01).float().mean() < 0.01
@@ -125,7 +125,7 @@ def test_arrays_are_resized_as_pictures_are(preprocessing: Preprocessing) -> Non
 
 
 @pytest.mark.parametrize("size", [(24, 24), (30, 40), (40, 30), (100, 75), (60, 80), (12, 13), (48, 24)], ids=str)
-def test_clip_pictures_are_those_of_transformers(size: tuple[int, int]) -> None:
+def test_clip_images_are_those_of_transformers(size: tuple[int, int]) -> None:
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     tall, broad = (int(24 * edge / min(size)) for edge in size)
@@ -134,19 +134,19 @@ def test_clip_pictures_are_those_of_transformers(size: tuple[int, int]) -> None:
     assert processor.image_mean == pytest.approx(OPENAI_MEAN)
     assert processor.image_std == pytest.approx(OPENAI_STD)
     for mode in ("RGB", "L", "RGBA", "P"):
-        picture = Image.fromarray(draw_noise(*size)).convert(mode)
-        expected = processor(picture, return_tensors="pt")["pixel_values"][0]
-        torch.testing.assert_close(CLIP.prepare_image(picture), expected, rtol=0, atol=1e-5)
+        image = Image.fromarray(draw_noise(*size)).convert(mode)
+        expected = processor(image, return_tensors="pt")["pixel_values"][0]
+        torch.testing.assert_close(CLIP.prepare_image(image), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(24, 24), (30, 40), (75, 100), (61, 80), (7, 9), (24, 48)], ids=str)
-def test_siglip_pictures_are_those_of_transformers(size: tuple[int, int]) -> None:
+def test_siglip_images_are_those_of_transformers(size: tuple[int, int]) -> None:
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
     processor = SiglipImageProcessorPil(size={"height": 24, "width": 24})
-    picture = Image.fromarray(draw_noise(*size))
-    expected = processor(picture, return_tensors="pt")["pixel_values"][0]
-    torch.testing.assert_close(SIGLIP.prepare_image(picture), expected, rtol=0, atol=1e-5)
+    image = Image.fromarray(draw_noise(*size))
+    expected = processor(image, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(SIGLIP.prepare_image(image), expected, rtol=0, atol=1e-5)
 
 
 # Where the crop falls, what needs no resizing, what must not cost memory.
@@ -155,9 +155,9 @@ def test_siglip_pictures_are_those_of_transformers(size: tuple[int, int]) -> Non
 @pytest.mark.parametrize(("long", "first"), [(26, 1), (27, 2), (28, 2), (29, 2), (30, 3), (31, 4), (25, 0)])
 def test_half_pixels_go_to_the_even_side(long: int, first: int) -> None:
     """CenterCrop rounds (long - 24) / 2 to the even neighbour: 1.5 and 2.5 both become 2."""
-    picture = draw_noise(24, long)
-    wide, tall = picture[:, first : first + 24], picture.transpose(1, 0, 2)
-    for given, expected in ((picture, wide), (tall, wide.transpose(1, 0, 2))):
+    image = draw_noise(24, long)
+    wide, tall = image[:, first : first + 24], image.transpose(1, 0, 2)
+    for given, expected in ((image, wide), (tall, wide.transpose(1, 0, 2))):
         levels = to_levels(CLIP.prepare_image(Image.fromarray(np.ascontiguousarray(given))), CLIP)
         assert torch.equal(levels.round(), torch.from_numpy(expected.transpose(2, 0, 1).astype(np.float32)))
         again = CLIP.prepare_pixels(torch.from_numpy(np.ascontiguousarray(given))[None])[0]
@@ -166,37 +166,37 @@ def test_half_pixels_go_to_the_even_side(long: int, first: int) -> None:
 
 @pytest.mark.parametrize("preprocessing", [CLIP, SIGLIP], ids=["short", "squash"])
 def test_the_models_own_size_is_taken_as_it_is(preprocessing: Preprocessing) -> None:
-    pictures = np.stack([draw_noise(24, 24, seed) for seed in range(3)])
-    values = preprocessing.prepare_pixels(torch.from_numpy(pictures))
+    images = np.stack([draw_noise(24, 24, seed) for seed in range(3)])
+    values = preprocessing.prepare_pixels(torch.from_numpy(images))
     mean, std = (np.array(v, np.float32) for v in (preprocessing.mean, preprocessing.std))
-    expected = (pictures.astype(np.float32) / np.float32(255) - mean) / std
+    expected = (images.astype(np.float32) / np.float32(255) - mean) / std
     assert torch.equal(values, torch.from_numpy(expected.transpose(0, 3, 1, 2)))
-    for picture, value in zip(pictures, values, strict=True):
-        assert torch.equal(preprocessing.prepare_image(Image.fromarray(picture)), value)
+    for image, value in zip(images, values, strict=True):
+        assert torch.equal(preprocessing.prepare_image(Image.fromarray(image)), value)
 
 
-def test_many_pictures_are_those_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures = torch.from_numpy(np.stack([draw_noise(30, 50, seed) for seed in range(7)]))
-    whole = CLIP.prepare_pixels(pictures)
+def test_many_images_are_those_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.from_numpy(np.stack([draw_noise(30, 50, seed) for seed in range(7)]))
+    whole = CLIP.prepare_pixels(images)
     assert whole.shape == (7, 3, 24, 24)
-    for picture, values in zip(pictures, whole, strict=True):
-        assert torch.equal(CLIP.prepare_pixels(picture[None])[0], values)
-    monkeypatch.setattr("lmr.models.preprocessing._PIXELS", 3100)  # two pictures at a time
-    assert torch.equal(CLIP.prepare_pixels(pictures), whole)
+    for image, values in zip(images, whole, strict=True):
+        assert torch.equal(CLIP.prepare_pixels(image[None])[0], values)
+    monkeypatch.setattr("lmr.models.preprocessing._PIXELS", 3100)  # two images at a time
+    assert torch.equal(CLIP.prepare_pixels(images), whole)
     monkeypatch.setattr("lmr.models.preprocessing._PIXELS", 1)
-    assert torch.equal(CLIP.prepare_pixels(pictures), whole)
+    assert torch.equal(CLIP.prepare_pixels(images), whole)
 
 
 def test_pixels_may_be_any_view_and_are_left_alone() -> None:
-    pictures = torch.from_numpy(np.stack([draw_noise(30, 50, seed) for seed in range(4)]))
-    before = pictures.clone()
-    view = pictures.flip(0).transpose(1, 2)[::2]
+    images = torch.from_numpy(np.stack([draw_noise(30, 50, seed) for seed in range(4)]))
+    before = images.clone()
+    view = images.flip(0).transpose(1, 2)[::2]
     assert torch.equal(CLIP.prepare_pixels(view), CLIP.prepare_pixels(view.contiguous()))
-    assert torch.equal(pictures, before)
+    assert torch.equal(images, before)
 
 
 @pytest.mark.parametrize("size", [(24, 24), (30, 50)], ids=str)
-def test_no_pictures_give_no_images(size: tuple[int, int]) -> None:
+def test_no_images_give_no_images(size: tuple[int, int]) -> None:
     values = CLIP.prepare_pixels(torch.zeros(0, *size, 3, dtype=torch.uint8))
     assert values.dtype == torch.float32
     assert values.shape == (0, 3, 24, 24)
@@ -236,10 +236,10 @@ def test_16_bits_are_scaled_as_in_files(mode: str, tmp_path: Path) -> None:
     """Pillow's own conversion makes all above 255 white."""
     values = np.linspace(0, 65535, 30 * 40).reshape(30, 40).round()
     kind = {"I;16": "<u2", "I;16B": ">u2", "I": "<i4"}[mode]
-    picture = Image.frombytes(mode, (40, 30), values.astype(kind).tobytes())
+    image = Image.frombytes(mode, (40, 30), values.astype(kind).tobytes())
     grey = np.rint(values / 257).astype(np.uint8)
     expected = CLIP.prepare_image(Image.fromarray(grey).convert("RGB"))
-    assert torch.equal(CLIP.prepare_image(picture), expected)
+    assert torch.equal(CLIP.prepare_image(image), expected)
     Image.frombytes("I;16", (40, 30), values.astype("<u2").tobytes()).save(tmp_path / "deep.png")
     assert torch.equal(CLIP.prepare_image(open_image(tmp_path / "deep.png")), expected)
     with Image.open(tmp_path / "deep.png") as opened:
@@ -252,11 +252,11 @@ def test_values_of_unknown_range_are_refused(mode: str, value: float) -> None:
         CLIP.prepare_image(Image.new(mode, (5, 5), value))
 
 
-# What is not a picture.
+# What is not a image.
 
 
 @pytest.mark.parametrize("given", [np.zeros((5, 5, 3), np.uint8), torch.zeros(3, 5, 5), "photo.jpg", None], ids=type)
-def test_what_is_not_a_picture_gets_a_sentence(given: Any) -> None:
+def test_what_is_not_a_image_gets_a_message(given: Any) -> None:
     with pytest.raises(lmr.LmrError, match=rf"Expected a PIL image, got {type(given).__name__}\."):
         CLIP.prepare_image(given)
 
@@ -273,13 +273,13 @@ def test_what_is_not_a_picture_gets_a_sentence(given: Any) -> None:
         (None, "got NoneType"),
     ],
 )
-def test_what_is_not_pictures_gets_a_sentence(pixels: Any, words: str) -> None:
+def test_what_is_not_images_gets_a_message(pixels: Any, words: str) -> None:
     with pytest.raises(lmr.LmrError, match=words):
         CLIP.prepare_pixels(pixels)
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)], ids=str)
-def test_picture_without_pixels_gets_a_sentence(size: tuple[int, int]) -> None:
+def test_image_without_pixels_gets_a_message(size: tuple[int, int]) -> None:
     with pytest.raises(lmr.LmrError, match="Expected an image with pixels"):
         CLIP.prepare_image(Image.new("RGB", size))
 
@@ -299,7 +299,7 @@ def test_picture_without_pixels_gets_a_sentence(size: tuple[int, int]) -> None:
         ({"interpolation": "nearest"}, "'bicubic' or 'bilinear'"),
     ],
 )
-def test_what_no_model_wants_gets_a_sentence(change: dict[str, Any], words: str) -> None:
+def test_what_no_model_wants_gets_a_message(change: dict[str, Any], words: str) -> None:
     with pytest.raises(lmr.LmrError, match=words):
         Preprocessing(**{"resolution": 24, "mean": OPENAI_MEAN, "std": OPENAI_STD, **change})
 
@@ -376,7 +376,7 @@ def test_content_is_opened_as_files_are(tmp_path: Path) -> None:
         (np.zeros((0, 5, 3), np.uint8), r"with pixels, got an array \[0, 5, 3\]"),
         ("missing.png", r"Cannot read 'missing\.png': there is no such file"),
         (b"", "Cannot read the image in 0 bytes: the file is empty"),
-        (b"no image", "Cannot read the image in 8 bytes: it is not an image or has an unknown format"),
+        (b"no image", "Cannot read the image in 8 bytes: it is not an image of a known format"),
         (
             [np.zeros((5, 5, 3), np.uint8), b"no image"],
             r"Image 1 of the list \(the first is 0\): Cannot read the image",

@@ -97,7 +97,7 @@ def test_names_that_differ_in_case_are_different() -> None:
         ({}, "no sentences for"),
     ],
 )
-def test_bad_sentences_get_a_sentence(sentences: Any, words: str, tmp_path: Path) -> None:
+def test_bad_sentences_get_a_message(sentences: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(lmr.LmrError, match=f"The set of prompts .*{words}"):
         write_prompts(NAMES, sentences)
     path = tmp_path / "cupl.json"
@@ -113,7 +113,7 @@ def test_only_the_first_missing_classes_are_named() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", '"text"', '{"a": ["\ud800"', b"\xff\xfe\x00", "[" * 100_000])
-def test_file_that_is_not_prompts_gets_a_sentence(content: Any, tmp_path: Path) -> None:
+def test_file_that_is_not_prompts_gets_a_message(content: Any, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
     with pytest.raises(
@@ -123,7 +123,7 @@ def test_file_that_is_not_prompts_gets_a_sentence(content: Any, tmp_path: Path) 
         write_prompts(NAMES, path)
 
 
-def test_missing_file_gets_a_sentence(tmp_path: Path) -> None:
+def test_missing_file_gets_a_message(tmp_path: Path) -> None:
     with pytest.raises(lmr.LmrError, match=r"There is no prompt file .*nowhere\.json'\. Expected a list of templates"):
         write_prompts(NAMES, tmp_path / "nowhere.json")
     with pytest.raises(lmr.LmrError, match="Cannot read"):
@@ -142,7 +142,7 @@ def test_byte_order_mark_is_no_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [None, 3])
-def test_what_is_no_list_gets_a_sentence(given: Any) -> None:
+def test_what_is_no_list_gets_a_message(given: Any) -> None:
     with pytest.raises(lmr.LmrError, match=rf"list of templates, got {given}; omit it for 'a photo of a {{}}\.'"):
         write_prompts(NAMES, given)
     with pytest.raises(lmr.LmrError, match=f"list of class names, got {given}"):
@@ -186,12 +186,12 @@ def test_tokens_of_clip_may_be_parts_of_words() -> None:
     assert torch.equal(prompts.tokens[1, : int(prompts.end[1]) + 1], tokens[0])
 
 
-def test_prompts_too_long_for_the_tower_get_a_sentence() -> None:
+def test_prompts_too_long_for_the_tower_get_a_message() -> None:
     with pytest.raises(lmr.LmrError, match="Choose another context, or shorter class names"):
         ContextTokenizer(ClipTokenizer(9))("a photo of a", ["great white shark of the sea", "kite"])
 
 
-def test_unknown_words_get_the_sentence_of_the_tokenizer() -> None:
+def test_unknown_words_get_the_message_of_the_tokenizer() -> None:
     clip = lmr.load("pocket").classifier(LEARNT_NAMES["pocket"])
     with pytest.raises(lmr.LmrError, match="does not know the word 'hologram'"):
         lmr.create("tpt", clip, context="a hologram of a")

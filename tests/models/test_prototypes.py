@@ -203,7 +203,7 @@ def test_nothing_is_kept_without_a_cache(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("cache", [None, 1])
-def test_cache_that_is_none_gets_a_sentence(cache: Any) -> None:
+def test_cache_that_is_none_gets_a_message(cache: Any) -> None:
     toy = Toy()
     with pytest.raises(lmr.LmrError, match=f"True, False or a folder as the cache of prototypes, got {cache}"):
         toy.classifier(NAMES, cache=cache)

@@ -240,18 +240,18 @@ def test_feature_is_read_at_the_first_end() -> None:
 
 
 @pytest.mark.parametrize("texts", ["a cat", [], [None], ["a", 3]], ids=str)
-def test_what_is_not_texts_gets_a_sentence(texts: Any) -> None:
+def test_what_is_not_texts_gets_a_message(texts: Any) -> None:
     with pytest.raises(lmr.LmrError, match=r"Expected (a list of texts|at least one text)"):
         ClipTokenizer()(texts)
 
 
 @pytest.mark.parametrize("context", [1, 0, -3, 7.0, None])
-def test_context_too_short_gets_a_sentence(context: Any) -> None:
+def test_context_too_short_gets_a_message(context: Any) -> None:
     with pytest.raises(lmr.LmrError, match="context of at least two tokens"):
         ClipTokenizer(context)
 
 
-def test_damaged_merges_get_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_merges_get_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = MERGES.read_bytes()
     text = gzip.decompress(whole)
     short = gzip.compress(text[: len(text) // 2].rsplit(b"\n", 1)[0])
@@ -428,9 +428,7 @@ def expect(model: Any, folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("end", "config"),
-    [(None, {}), (5, {}), (None, {"eos_token_id": 2})],
-    ids=["last", "in between", "the highest id"],
+    ("end", "config"), [(None, {}), (5, {}), (None, {"eos_token_id": 2})], ids=["last", "in between", "the highest id"]
 )
 def test_features_are_those_of_transformers(end: int | None, config: dict[str, Any], tmp_path: Path) -> None:
     model = save(tmp_path, end, **config)
@@ -487,7 +485,7 @@ def test_end_token_and_context_decide_the_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}', "\x00"])
-def test_broken_file_gets_a_sentence(content: str, tmp_path: Path) -> None:
+def test_broken_file_gets_a_message(content: str, tmp_path: Path) -> None:
     save(tmp_path)
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(lmr.LmrError, match=r"tokenizer in .*; expected tokenizer\.json with tokenizer_config\.json"):

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from lmr.bench.running.row import Row
-from lmr.report.figures.drawing import Drawing
+from lmr.report.drawing import Drawing
+from lmr.report.groups import gather
 from lmr.report.page import build_page, clean_svg, collect_curves
-from lmr.report.paper.paper_tables import find_published
+from lmr.report.published import find_published
 from lmr.report.report import make_report
-from lmr.report.row_traits import LineKind
-from lmr.report.series import gather
-from lmr.report.tables.table import Cell, Column, Line, ReportTable, TableKind
+from lmr.report.table import Cell, Column, Line, Table, TableKind
+from lmr.report.traits import LineKind
 from row_maker import complete, make_row, make_world, write_runs
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&"
@@ -143,10 +143,10 @@ def test_published_numbers_and_marks_are_in_the_table() -> None:
     )
     other = Line("TENT", (Cell(40.0),))
     columns, published = (Column("average", "AVG"),), find_published("cifar100-c")
-    table = ReportTable(TableKind.ACCURACY, "t", "T", columns, (other, line), published=published)
-    page = build_page("t", "s", [table], [], {}, [], ["mind <this>"])
+    table = Table(TableKind.ACCURACY, "t", "T", columns, (other, line), published=published)
+    page = build_page("s", [table], [], {}, [], ["mind <this>"])
     assert '<td class="best" data-runs="abc" data-what="LMR, average"' in page
-    source = "the paper&#x27;s table tab:main_results (CIFAR-100-C, ViT-B/16)"
+    source = "the paper&#39;s table tab:main_results (CIFAR-100-C, ViT-B/16)"
     assert f"Published: 53.29, {source}. Our protocol differs: images 5 (paper: 10000)." in page
     assert '<th scope="row">published</th><td>53.29</td>' in page
     assert '<th scope="row">difference</th><td class="down">-3.29</td>' in page
@@ -176,12 +176,12 @@ def test_curves_stand_in_the_order_of_the_benchmark() -> None:
 def test_a_figure_brings_no_prologue_and_no_foreign_ids() -> None:
     svg = '<?xml version="1.0"?>\n<!DOCTYPE svg PUBLIC "x" "http://x/y.dtd">\n<svg width="9pt" height="8pt">'
     svg += '<metadata><a href="http://purl.org"/></metadata><g id="a"/><use xlink:href="#a" clip-path="url(#a)"/></svg>'
-    cleaned = clean_svg(svg, "figure 1", 'a "caption"')
+    cleaned = clean_svg(Drawing("figure 1", "1", 'a "caption"', svg, b""))
     assert cleaned == (
         '<svg role="img" aria-label="a &quot;caption&quot;"><g id="figure-1-a"/>'
         '<use xlink:href="#figure-1-a" clip-path="url(#figure-1-a)"/></svg>'
     )
-    page = build_page("t", "s", [], [Drawing("f", "1a", "<caption>", svg, b"")], {}, [], [])
+    page = build_page("s", [], [Drawing("f", "1a", "<caption>", svg, b"")], {}, [], [])
     assert "<b>Figure 1a</b> &lt;caption&gt;" in page
 
 

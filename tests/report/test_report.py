@@ -10,10 +10,10 @@ from lmr.bench.plans.plan import choose_plans
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.row import Row
 from lmr.cli import main
-from lmr.report.paper import verdicts
-from lmr.report.paper.paper_tables import read_reference
+from lmr.report import verdicts
+from lmr.report.published import read_tables
 from lmr.report.report import make_report
-from lmr.report.tables.table import ReportTable, find_kind
+from lmr.report.table import Table, find_kind
 from row_maker import complete, make_row, make_task_rows, make_world, write_runs
 
 ROWS = [row for row in make_world() if row.domain in ("frost", "fog", "clean")]
@@ -145,7 +145,7 @@ def test_the_page_on_reports_is_current(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "report" / "index.html").exists()
     listed = re.search(r"Tables: (.*?)\. The command", text, re.DOTALL)
     assert listed is not None
-    assert re.findall(r"`(.*?)`", listed[1]) == list(read_reference())
+    assert re.findall(r"`(.*?)`", listed[1]) == list(read_tables())
     assert f"| {verdicts.MEAN} points | {verdicts.CELL} points |" in text
     assert f"| {verdicts.MEAN_ZERO_SHOT} | {verdicts.CELL_ZERO_SHOT} |" in text
 
@@ -179,11 +179,11 @@ def test_methods_in_one_batch_size_have_tables_of_their_own(tmp_path: Path) -> N
     (plan,) = choose_plans(["photo"], {"corruptions": ["fog", "frost"], "seeds": [1], "images": 200})
     rows = make_task_rows(list_tasks([plan], str(tmp_path)))
 
-    def build(rows: list[Row], name: str) -> dict[str, ReportTable]:
+    def build(rows: list[Row], name: str) -> dict[str, Table]:
         report = make_report([write_runs(tmp_path / name, rows)], tmp_path / name / "out", figures=False)
         return {table.name: table for table in report.tables}
 
-    def list_sizes(table: ReportTable) -> set[str]:
+    def list_sizes(table: Table) -> set[str]:
         return {dict(line.protocol)["batch size"] for line in table.lines}
 
     tables = build(rows, "all")

@@ -36,11 +36,11 @@ def clamp(position: int, side: int) -> int:
 
 
 def gather(x: np.ndarray, taps: list[tuple[int, int, float]], border: Callable[[int, int], int]) -> np.ndarray:
-    """Every pixel becomes the weighted sum of the pixels (down, right) of it."""
+    """Replace every pixel by the weighted sum of the pixels (down, right) of it."""
     result = np.zeros_like(x, dtype=float)
-    for row, column in np.ndindex(x.shape[:2]):
-        for down, right, weight in taps:
-            result[row, column] += weight * x[border(row + down, len(x)), border(column + right, len(x))]
+    for down, right, weight in taps:
+        rows, columns = ([border(place + step, len(x)) for place in range(len(x))] for step in (down, right))
+        result += weight * x[np.ix_(rows, columns)]
     return result
 
 

@@ -1,4 +1,4 @@
-"""As much of Ray as a crew uses, in one thread: nodes with cores, actors on them, and jobs that end at once."""
+"""As much of Ray as a pool uses, in one thread: nodes with cores, actors on them, and jobs that end at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-Work = Callable[[str, str], Any]  # node and run -> result, or an exception that the member dies of
+Work = Callable[[str, str], Any]  # node and run -> result, or an exception that the worker dies of
 
 
 @dataclass(eq=False)

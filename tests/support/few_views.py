@@ -19,10 +19,6 @@ def create(spec: str, clip: lmr.ZeroShot, /, **arguments: Any) -> lmr.Method:
     name, given = parse_spec(split_address(spec)[1])
     method = lmr.find_method(name)
     few = {key: value for key, value in FEW.items() if key in list_arguments(method) and key not in given}
-<<<<<<< HEAD
-    if name in ("rotta", "cliptta") and clip.input_shape is None:
-=======
     if name in KEEP_IMAGES and clip.input_shape is None:
->>>>>>> int/contract
         clip.input_shape = small_world.SHAPE
     return lmr.create(spec, clip, **few | arguments)

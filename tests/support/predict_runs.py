@@ -18,14 +18,15 @@ import torch
 from PIL import Image
 
 import lmr
-from lmr.apps.predict import predict_images as predict_file
-from lmr.apps.predict.predict_summary import PredictSummary
+from lmr.apps.predict import run as run_file
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.results import PredictSummary
 from lmr.cli import main
 from lmr.core.state import read_state
+from lmr.data.dataset import CLEAN
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
-from lmr.data.sets.dataset import CLEAN
-from lmr.data.sets.pocket_world import CLASSES, draw
+from lmr.data.pocket_world import CLASSES, draw
 
 LABELS = list(CLASSES[:12])
 TEXT = ",".join(LABELS)
@@ -40,7 +41,7 @@ class Crash(BaseException):
 
 def predict_images(sources: Any, labels: Any, **options: Any) -> PredictSummary:
     """The function of the package, on drawings unless another model is named."""
-    return predict_file.predict_images(sources, labels, **{"model": "pocket"} | options)
+    return run_file.predict_images(sources, PredictOptions(labels=labels, **{"model": "pocket"} | options))
 
 
 def draw_arrays(numbers: range, model: str = "pocket") -> Any:

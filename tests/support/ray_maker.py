@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lmr.cluster.actor_crew import ActorCrew
+from lmr.cluster.actor_pool import ActorPool
 
 
 @contextlib.contextmanager
@@ -39,11 +39,11 @@ def make_cluster(nodes: int = 2) -> Iterator[tuple[Any, Any]]:
 
 
 def start_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Crews begin when all their members are there; otherwise the first may do all the work meanwhile."""
-    hire = ActorCrew._hire
+    """Pools begin when all their workers are there; otherwise the first may do all the work meanwhile."""
+    hire = ActorPool._hire
 
-    def hire_all(self: ActorCrew[Any, Any, Any], left: list[Any]) -> list[str]:
-        begin = not self.members
+    def hire_all(self: ActorPool[Any, Any, Any], left: list[Any]) -> list[str]:
+        begin = not self.workers
         words = hire(self, left)
         while begin and self.starting:
             places = [newcomer.place for newcomer in self.starting.values()]
@@ -51,7 +51,7 @@ def start_together(monkeypatch: pytest.MonkeyPatch) -> None:
             words += hire(self, left)
         return words
 
-    monkeypatch.setattr(ActorCrew, "_hire", hire_all)
+    monkeypatch.setattr(ActorPool, "_hire", hire_all)
 
 
 def wait_for_nodes(ray: Any, count: int) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 from lmr.bench.plans.task import Task
 from lmr.bench.running.row import Row
 from lmr.core.spec import format_spec, parse_spec
-from lmr.report.paper.paper_tables import PRESETS, find_published
-from lmr.report.row_traits import expand_spec
+from lmr.report.protocol import PRESETS
+from lmr.report.published import find_published
+from lmr.report.traits import expand_spec
 
 CORRUPTIONS = (
     "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",

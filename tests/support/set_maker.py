@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lmr.data.sets.dataset import Dataset
+from lmr.data.dataset import Dataset
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"  # real images, where the machine has them
 
@@ -19,7 +19,7 @@ class FakeSet(Dataset):
     def __init__(self, labels: np.ndarray, domains: tuple[str, ...] = ("fog", "snow"), name: str = "fake") -> None:
         self.name, self.domains, self.severities = name, domains, (1, 2, 3, 4, 5)
         self.classes = tuple(f"class {k}" for k in range(int(labels.max()) + 1))
-        self.protocol = {"pictures": "made up"}
+        self.protocol = {"images": "made up"}
         self.truth, self.reads = labels.astype(np.int64), []
 
     @property
@@ -75,7 +75,7 @@ def write_image(path: Path, colour: int, size: tuple[int, int] = (16, 16)) -> No
 
 
 def read_colour(image: np.ndarray) -> int:
-    """The grey value of such a image, whatever a decoder did to its last bit."""
+    """The grey value of such an image, whatever a decoder did to its last bit."""
     assert image.dtype == np.uint8
     assert image.ndim == 3
     assert image.shape[2] == 3

@@ -16,17 +16,12 @@ import lmr
 import small_world
 from few_views import create
 from lmr.core.card import Tower
-<<<<<<< HEAD
-from lmr.watch.ladder import Action, Rung
-from lmr.watch.watch_settings import Thresholds, WatchSettings
-=======
 from lmr.core.streams import Streams
 from lmr.watch.health import Action, Health, Level
 from lmr.watch.settings import Thresholds, WatchSettings
 from lmr.watch.signals import Tally
 from lmr.watch.stream_watch import StreamWatch
 from lmr.watch.watched import describe_batch, split_batch
->>>>>>> int/contract
 
 METHODS = lmr.list_methods()
 MANY = [name for name in METHODS if not lmr.find_method(name).single_stream_reason]

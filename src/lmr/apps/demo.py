@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +19,25 @@ from lmr.bench.running.metrics import running_accuracy, running_top_share
 from lmr.bench.running.row import Row, read_samples
 from lmr.core.card import Role
 from lmr.core.errors import LmrError
+from lmr.core.extras import require
 from lmr.core.files import check_folder
 from lmr.core.registry import find_method
-from lmr.data.sets.catalogue import open_dataset
-from lmr.data.sets.dataset import CLEAN
-from lmr.report.statistics import Difference
-from lmr.report.tables.gains import compare_answers
+from lmr.core.spec import parse_spec
+from lmr.data.catalogue import open_dataset
+from lmr.data.dataset import CLEAN, Dataset
+from lmr.report.statistics import Difference, compare_answers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PLAN = "demo"
 FIGURES = ("demo.png", "ablation.png")  # of the comparisons of the plan, in their order
 SHEET = "photographs.png"
+BASELINE: dict[str, Any] = {"color": "#333333", "linestyle": "--"}
+OURS: dict[str, Any] = {"color": "#d1343a", "linewidth": 2.4}
+SHOWN = 4  # images above every column
+PALETTE = ("#7fb3d5", "#2471a3", "#f0b27a", "#b9770e", "#82c99d", "#1e8449", "#af7ac5", "#8c9fb5", "#c2a878")
 
 
 @dataclass(frozen=True)
@@ -39,17 +49,17 @@ class StreamResult:
 
     @property
     def accuracy(self) -> float:
-        """Share of right answers."""
+        """The share of right answers."""
         return self.row.metrics["accuracy"] or 0.0
 
     @property
     def top_share(self) -> float:
-        """Share of the most predicted class."""
+        """The share of the most predicted class."""
         return self.row.metrics["top_share"] or 0.0
 
     @property
     def ms_per_image(self) -> float:
-        """Milliseconds of a step per image."""
+        """The milliseconds of a step per image."""
         return self.row.metrics["ms_per_image"] or 0.0
 
     @cached_property
@@ -66,7 +76,7 @@ class StreamResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table and one figure: results by the label of the contender and by the domain of the stream."""
+    """One table and one figure: results by the label of the entry and by the domain of the stream."""
 
     title: str
     dataset: str
@@ -75,12 +85,12 @@ class Comparison:
 
     @property
     def domains(self) -> list[str]:
-        """The streams that all contenders answered."""
+        """The streams that all entries answered."""
         return list(next(iter(self.results.values())))
 
     @property
     def baseline(self) -> str:
-        """The label of the contender that does not adapt, which the others are compared with."""
+        """The label of the entry that does not adapt, which the others are compared with."""
         for label, by_domain in self.results.items():
             if find_method(next(iter(by_domain.values())).row.method).card.role is Role.BASELINE:
                 return label
@@ -102,8 +112,7 @@ def run_demo(out: Path, images: int | None = None, batch_size: int | None = None
     """
     plan = read_plan(PLAN, {"images": images, "batch_sizes": batch_size, "severities": severity})
     check_folder(out, ("rows.jsonl", *FIGURES, SHEET))
-    from lmr.apps.demo_figures import draw_comparison, draw_sheet  # matplotlib takes a second to import
-
+    _load_pyplot()  # or a missing package would be noticed after minutes
     first = plan.parts[0]
     dataset = open_dataset(first.datasets[0])
     available = dataset.count(CLEAN)
@@ -139,16 +148,16 @@ def run_demo(out: Path, images: int | None = None, batch_size: int | None = None
 
 
 def _limit_images(plan: Plan, available: int) -> tuple[Plan, int]:
-    """The plan with at most as many images as there are, and their number; says so where more were asked for."""
+    """Return the plan with at most the available images, and their number; print a note if more were wanted."""
     wanted = plan.parts[0].images or available
     if wanted > available:
-        print(f"{wanted} images were asked for, but the set has {available}; all of them are used.")
+        print(f"{wanted} images were requested, but the set has {available}; all of them are used.")
     count = min(wanted, available)
     return replace(plan, parts=tuple(replace(part, images=count) for part in plan.parts)), count
 
 
 def _advise_longer(count: int, available: int) -> str:
-    """How to get longer streams, on which methods differ more."""
+    """Return how to get longer streams, on which methods differ more."""
     lines = ["Methods need a longer stream to differ:"]
     if count < available:
         lines.append(f"  lmr demo --images {available}           every photograph that comes with lmr")
@@ -162,8 +171,7 @@ def gather_results(parts: Sequence[Part], rows: Sequence[Row], folder: Path) -> 
     comparisons, clean = [], float("nan")
     for part in parts:
         results = {
-            contender.label: {domain: found[contender.spec, domain] for domain in part.corruptions}
-            for contender in part.methods
+            entry.label: {domain: found[entry.spec, domain] for domain in part.corruptions} for entry in part.methods
         }
         if part.corruptions == (CLEAN,):
             clean = next(iter(results.values()))[CLEAN].accuracy
@@ -173,7 +181,7 @@ def gather_results(parts: Sequence[Part], rows: Sequence[Row], folder: Path) -> 
 
 
 def format_table(comparison: Comparison) -> str:
-    """Accuracy of the contenders on each stream, their mean, its gain, concentration and cost, as aligned text."""
+    """Return a table of accuracy on each stream, its mean and gain, concentration and cost."""
     names, baseline = (name.replace("_", " ") for name in comparison.domains), comparison.baseline
     lines = [["", *names, "mean", f"gain over {baseline} (95 %)", "top class", "ms"]]
     for label, by_domain in comparison.results.items():
@@ -181,14 +189,14 @@ def format_table(comparison: Comparison) -> str:
         mean = sum(result.accuracy for result in results) / len(results)
         share = sum(result.top_share for result in results) / len(results)
         cost = sum(result.ms_per_image for result in results) / len(results)
-        gain = "" if label == baseline else format_gain(compare_contenders(comparison, label, baseline))
+        gain = "" if label == baseline else format_gain(compare_entries(comparison, label, baseline))
         numbers = [*(f"{100 * result.accuracy:.1f}" for result in results), f"{100 * mean:.1f}", gain]
         lines.append([label, *numbers, f"{100 * share:.1f}", f"{cost:.2f}"])
     return align(lines)
 
 
-def compare_contenders(comparison: Comparison, label: str, other: str) -> Difference:
-    """The mean accuracy of one contender minus that of another, with the 95 % interval of a paired bootstrap.
+def compare_entries(comparison: Comparison, label: str, other: str) -> Difference:
+    """Return the mean accuracy of one entry minus that of another, with the 95 % interval of a paired bootstrap.
 
     The same image under several corruptions counts as one; every stream has the same weight, as in the mean.
     """
@@ -200,6 +208,112 @@ def compare_contenders(comparison: Comparison, label: str, other: str) -> Differ
 
 
 def format_gain(gain: Difference) -> str:
-    """Points of accuracy with their interval, such as "+4.8 (+3.9 to +5.7)"."""
+    """Return points of accuracy with their interval, such as "+4.8 (+3.9 to +5.7)"."""
     mean, low, high = (f"{100 * value:+.1f}" for value in (gain.mean, gain.low, gain.high))
     return f"{mean} ({low} to {high})"
+
+
+def draw_comparison(comparison: Comparison, clean: float, path: Path) -> None:
+    """Draw one column per stream: corrupted images, running accuracy, share of the most predicted class.
+
+    ``clean`` is the accuracy of the frozen model on clean images, for the label of the axis.
+    """
+    domains, labels = comparison.domains, list(comparison.results)
+    figure, axes = _load_pyplot().subplots(
+        3, len(domains), figsize=(3.6 * len(domains), 8.4), squeeze=False, height_ratios=(0.6, 1, 0.8)
+    )
+    styles = choose_styles({label: comparison.results[label][domains[0]].row for label in labels})
+    classes = len(open_dataset(comparison.dataset).classes)
+    top = max(_skip_start(result.curves[1]).max() for by in comparison.results.values() for result in by.values())
+    for column, domain in enumerate(domains):
+        samples, accuracy, share = axes[:, column]
+        _show_images(samples, comparison.dataset, domain, comparison.severity, named=column == 0)
+        samples.set_title(domain.replace("_", " "), fontsize=12)
+        for label in labels:
+            right, crowded = comparison.results[label][domain].curves
+            seen = _skip_start(np.arange(1, len(right) + 1))
+            accuracy.plot(seen, 100 * _skip_start(right), label=label, **styles[label])
+            share.plot(seen, 100 * _skip_start(crowded), **styles[label])
+        # Every panel has its own scale: a method gains little compared with the differences between corruptions.
+        low, high = accuracy.get_ylim()
+        accuracy.set_ylim(max(0, low - 1), min(100, high + 1))
+        share.axhline(100 / classes, color="#bbbbbb", linewidth=1)
+        share.set_ylim(0, 105 * top)
+        share.set_xlabel("images seen")
+    axes[1, 0].set_ylabel(f"accuracy so far, %\n(clean images: {100 * clean:.1f})")
+    axes[2, 0].set_ylabel("most predicted class, %\n(grey: its fair share)")
+    handles, names = axes[1, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="lower center", ncols=len(names), frameon=False, fontsize=12)
+    severity = comparison.severity
+    figure.suptitle(
+        f"A small vision-language model on streams of corrupted photographs, severity {severity} of 5", y=0.99
+    )
+    figure.tight_layout(rect=(0, 0.045, 1, 0.99))
+    _save(figure, path)
+
+
+def choose_styles(rows: dict[str, Row]) -> dict[str, dict[str, Any]]:
+    """Return the style of each line: the baseline dashed, our method with all of its parts in red, others in turn."""
+    colours = itertools.cycle(PALETTE)
+    styles: dict[str, dict[str, Any]] = {}
+    for label, row in rows.items():
+        method, values = find_method(row.method), parse_spec(row.spec)[1]
+        if method.card.role is Role.BASELINE:
+            style = BASELINE
+        elif method.card.role is Role.OURS and all(values[part] for part in method.card.parts):
+            style = OURS
+        else:
+            style = {"color": next(colours)}
+        styles[label] = {"linewidth": 1.5, **style}
+    return styles
+
+
+def draw_sheet(dataset: Dataset, path: Path, columns: int = 10) -> None:
+    """Draw a contact sheet of a dataset: one row per class with the first of its images."""
+    labels = dataset.labels(CLEAN)
+    places = [place for label in range(len(dataset.classes)) for place in np.flatnonzero(labels == label)[:columns]]
+    arrays = np.stack(dataset.read(CLEAN, 0, places))
+    figure, axis = _load_pyplot().subplots(figsize=(9.0, 8.2))
+    axis.imshow(_tile(arrays, columns), interpolation="nearest")
+    size = arrays.shape[1]
+    axis.set_yticks([size * (k + 0.5) for k in range(len(dataset.classes))], dataset.classes, fontsize=12)
+    axis.set_xticks([])
+    axis.tick_params(length=0)
+    axis.set_title(f"{columns} photographs of each class\nfrom the {dataset.protocol['images']}")
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def _skip_start(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values without those of the first images, whose accuracy alone says little."""
+    return values[max(1, len(values) // 20) - 1 :]
+
+
+def _show_images(axis: Axes, dataset: str, domain: str, severity: int, named: bool) -> None:
+    """Show one image of each of the first classes in the set, clean above and corrupted below."""
+    opened = open_dataset(dataset)
+    places = np.sort(np.unique(opened.labels(CLEAN), return_index=True)[1])[:SHOWN]
+    arrays = np.stack([*opened.read(CLEAN, severity, places), *opened.read(domain, severity, places)])
+    axis.imshow(_tile(arrays, len(places)), interpolation="nearest")
+    axis.set_xticks([])
+    height = arrays.shape[1]
+    axis.set_yticks([height * 0.5, height * 1.5], ["clean", "corrupted"] if named else ["", ""], fontsize=9)
+    axis.tick_params(length=0)
+
+
+def _tile(arrays: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
+    """Return images [N, H, W, 3] as one image with ``columns`` in a row."""
+    count, height, width, channels = arrays.shape
+    grid = arrays.reshape(count // columns, columns, height, width, channels)
+    return grid.transpose(0, 2, 1, 3, 4).reshape(count // columns * height, columns * width, channels)
+
+
+def _load_pyplot() -> Any:
+    """Return matplotlib's pyplot without a display; its import takes a second."""
+    require("matplotlib", "bench", "lmr demo").use("agg")
+    return require("matplotlib.pyplot", "bench", "lmr demo")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=110)
+    _load_pyplot().close(figure)

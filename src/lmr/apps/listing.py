@@ -51,7 +51,7 @@ def describe_method(method: type[Method]) -> str:
     """What a method does, its arguments with types and defaults, and its presets."""
     defaults = {key: getattr(method, key) for key in list_arguments(method)}
     hints = typing.get_type_hints(method)
-    spec = format_spec(method.name, {key: value for key, value in defaults.items() if key not in method.added})
+    spec = format_spec(method.name, defaults)
     arguments = [(key, repr(value), _name_type(hints[key])) for key, value in defaults.items()]
     return "\n".join(
         [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
 from lmr.core.registry import AUTO, create, find_addressed, split_address
 from lmr.core.spec import parse_spec
-from lmr.data.sets.labelled import read_class_names
+from lmr.data.labelled import read_class_names
 from lmr.models import Backbone, load
 
 AnyPath = str | os.PathLike[str]
@@ -27,7 +28,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How a model is loaded. Only what differs from the default is passed on, so a model may have fewer options."""
+    """The options of ``lmr.load``. Only those that differ from the default are passed on: a model may have fewer."""
 
     architecture: str | None = None
     device: str | None = None
@@ -44,7 +45,7 @@ class ModelOptions:
         return load(model, **given)
 
     def note(self) -> dict[str, str]:
-        """What may change the last bits of a result; the type of the weights is part of their digest already."""
+        """Return the options that may change the last bits of a result; the type of the weights is in their digest."""
         return {"device": self.device or "cpu", "memory": self.memory, "compile": "yes" if self.compile else "no"}
 
     def _find_dtype(self) -> torch.dtype | None:
@@ -56,7 +57,7 @@ class ModelOptions:
 
 
 def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
-    """Class names, or sub-folder to name: from a list, from a file, or from a text "a,b,c" if there is no such file."""
+    """Return class names, or names by sub-folder, from a list, a file, or a text "a,b,c" if there is no such file."""
     if not isinstance(labels, (str, os.PathLike)):
         names = list(labels)
         if not all(isinstance(name, str) for name in names):
@@ -78,8 +79,22 @@ def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
     return names
 
 
+def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:
+    """Return class names from a file, from a text "a,b,c" if there is no such file, or from a list; each once."""
+    found = read_names(labels)
+    names = [name.strip() for name in (found.values() if isinstance(found, dict) else found) if name.strip()]
+    came = f"{os.fspath(labels)!r}" if isinstance(labels, (str, os.PathLike)) else "the list"
+    if len(names) < 2:
+        raise LmrError(f"Expected at least two class names, in a file or as a,b,c; got {len(names)} in {came}.")
+    counts = Counter(" ".join(name.replace("_", " ").casefold().split()) for name in names)
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        listed = ", ".join(map(repr, repeated[:5]))
+        raise LmrError(f"Name every class once; {listed} occurs more than once in {came}.")
+    return names
+
+
 def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> Prompts | None:
-    """The templates, or the prompts of a JSON file: its templates if it holds a list, otherwise the file itself.
+    """Return the templates, or the prompts of a JSON file: its templates if it holds a list, else the file itself.
 
     ``Backbone.classifier`` reads a file that gives prompts for each class. None, for its default, if neither is given.
     """
@@ -101,30 +116,24 @@ def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> 
 
 
 def make_classifier(backbone: Backbone, names: Sequence[str], prompts: Prompts | None) -> ZeroShot:
-    """A classifier of these names with these prompts, or with the model's default if there are none."""
+    """Return a classifier of these names with these prompts, or with the model's default if there are none."""
     return backbone.classifier(names) if prompts is None else backbone.classifier(names, prompts)
 
 
 def find_preset(spec: str) -> str | None:
-    """The preset that a spec names, None if it names none."""
+    """Return the preset that a spec names, or None."""
     preset: str | None = _read_given(spec).get("preset")
     return preset
 
 
 def create_suited(spec: str, classifier: ZeroShot, **values: Any) -> Method:
-    """A method for images as they come: ``values`` are first, then what the spec says.
+    """Return a method for images as they come; ``values`` have precedence over those of the spec.
 
-    It has what it chooses for the number of classes, unless the spec names a preset. A batch may be one frame or the
-    rest of a folder, so that constants are counted by images where the method can; docs/life.md has the measurements.
+    It has its values for the number of classes, unless the spec names a preset. A batch may be one frame or the rest
+    of a folder, so time constants are counted by images where the method can; docs/life.md has the measurements.
     """
     by_image = {} if "pace" in _read_given(spec) or "pace" not in list_arguments(find_addressed(spec)) else BY_IMAGE
     return create(spec, classifier, preset=find_preset(spec) or AUTO, **(by_image | values))
-
-
-def list_earlier_forms(spec: str, classifier: ZeroShot) -> Iterator[Method]:
-    """What earlier versions created from a spec, the latest first: counted by batches, and with the defaults."""
-    yield create(spec, classifier, preset=find_preset(spec) or AUTO)
-    yield create(spec, classifier)
 
 
 def _read_given(spec: str) -> dict[str, Any]:
@@ -132,17 +141,17 @@ def _read_given(spec: str) -> dict[str, Any]:
 
 
 def describe_suited(spec: str, method: Method) -> str:
-    """What ``create_suited`` chose when it created ``method`` from ``spec``; empty if it chose nothing."""
+    """Return the values that ``create_suited`` chose for ``spec``, as text; empty if it chose none."""
     given, found = _read_given(spec), []
     if "preset" not in given:
         chosen = method.choose_values(method.classifier.classes)
-        if words := _name_values(method, {key: value for key, value in chosen.items() if key not in given}):
-            found.append(f"{words} as chosen for {method.classifier.classes} classes")
-    if "pace" not in given and (words := _name_values(method, BY_IMAGE)):
-        found.append(words)
+        if text := _name_values(method, {key: value for key, value in chosen.items() if key not in given}):
+            found.append(f"{text} as chosen for {method.classifier.classes} classes")
+    if "pace" not in given and (text := _name_values(method, BY_IMAGE)):
+        found.append(text)
     return ", ".join(found)
 
 
 def _name_values(method: Method, values: Mapping[str, Any]) -> str:
-    """Those of the values that a method has, in words."""
+    """Return those of the values that a method has, as text."""
     return ", ".join(f"{key}={value!r}" for key, value in values.items() if getattr(method, key, None) == value)

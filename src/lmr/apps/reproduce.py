@@ -17,14 +17,15 @@ from lmr.bench.running.bench import Outcome, run_bench
 from lmr.bench.running.estimate import describe_left_time
 from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
-from lmr.report.paper.paper_tables import AVERAGE, PublishedTable, find_published, name_backbone
-from lmr.report.paper.verdicts import Judgement, format_verdict, judge, pick_table
-from lmr.report.report import make_report, show_tables
+from lmr.report.formats import print_text, show_tables
+from lmr.report.groups import Settings, gather
+from lmr.report.protocol import name_backbone
+from lmr.report.published import AVERAGE, PublishedTable, find_published
+from lmr.report.report import make_report
 from lmr.report.runs import read_runs
-from lmr.report.series import Series, Setting, gather
-from lmr.report.tables.by_corruption import build_accuracy
-from lmr.report.tables.selection import choose_main
-from lmr.report.terminal import print_text
+from lmr.report.selection import choose_main
+from lmr.report.tables import build_accuracy
+from lmr.report.verdicts import Judgement, format_verdict, judge, pick_table
 
 QUICK_PLANS = {"cifar10-c": "cifar10-c-quick"}  # published table -> the plan of its quick form
 
@@ -107,7 +108,7 @@ def _estimate(
     return f"{plan.title}\n{describe_left_time(list_tasks([plan], root, say), folder, workers)}"
 
 
-def _gather_runs(folder: str | Path, outcome: Outcome) -> dict[Setting, list[Series]]:
+def _gather_runs(folder: str | Path, outcome: Outcome) -> Settings:
     """The runs of an outcome, without others in the folder."""
     wanted = {row.run for row in outcome.rows}
     return gather(row for row in read_runs([folder]).rows if row.run in wanted)

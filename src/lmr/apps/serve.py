@@ -1,15 +1,16 @@
-"""lmr serve: put a model, a method, a watch, a store and a server together, and serve until told to stop."""
+"""``lmr serve``: put a model, a method, a watch, a store and a server together, and serve until told to stop."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
-import importlib.util
 import os
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,126 +18,108 @@ from lmr.apps.model_options import (
     AnyPath,
     ModelOptions,
     Prompts,
-    choose_prompts,
     create_suited,
     describe_suited,
     make_classifier,
 )
-from lmr.apps.predict.predict_images import read_labels
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.extras import require
 from lmr.core.method import Method
 from lmr.core.registry import find_addressed
 from lmr.models import Backbone
 from lmr.models.catalog import DEFAULT_MODEL
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
-from lmr.service.memory import keep_freed_memory
 from lmr.service.network import is_loopback, read_token_file
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import Store
 from lmr.service.store.store_interface import StateStore
-from lmr.watch.settings import WatchSettings, read_watch
+from lmr.watch.settings import WatchSettings
 from lmr.watch.watched import Watched
 
 if TYPE_CHECKING:
     from lmr.service.app.server import Server
 
-NO_STATE = "none"  # the folder of states that is none
+NO_STATE = "none"  # as a folder: states are kept in memory alone
 STORE_FILE = "streams.sqlite"
-_NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")  # the extra "serve"
+_NEEDED = ("fastapi", "uvicorn", "httptools", "python_multipart", "prometheus_client")  # of the extra "serve"
 _TOKEN_LENGTH = 16
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of parameters, mallopt(3)
+_NEVER, _LARGEST = 2**31 - 1, 32 * 2**20  # bytes; the largest that glibc takes
+Report = Callable[[str], object]  # gets messages for people
 
 
 @dataclass(frozen=True)
 class ServingPlan:
-    """What is served: a model with its classes and prompts, a method with its watch, and the limits of the service."""
+    """A model with class names and prompts, a method with its watch, and the limits of the service.
+
+    ``threads`` of torch compute; without it, one for a small model and all cores for others.
+    """
 
     names: list[str]
-    model: str
-    method: str
-    wording: Prompts | None
-    guard: WatchSettings | None
-    options: ModelOptions
-    settings: ServiceSettings
+    model: str = DEFAULT_MODEL
+    method: str = "lmr"
+    prompts: Prompts | None = None
+    watch: WatchSettings | None = field(default_factory=WatchSettings)
+    options: ModelOptions = field(default_factory=ModelOptions)
+    settings: ServiceSettings = field(default_factory=ServiceSettings)
     threads: int | None = None
 
     def load(self) -> tuple[Backbone, Method]:
-        """The model and the method, without its watch; torch has as many threads as suit the model from now on."""
+        """Return the model and the method, without its watch; sets the number of threads of torch."""
         keep_freed_memory()
         backbone = self.options.load(self.model)
         torch.set_num_threads(choose_threads(self.threads, backbone))  # the compute thread is started after this
-        classifier = make_classifier(backbone, self.names, self.wording)
+        classifier = make_classifier(backbone, self.names, self.prompts)
         return backbone, create_served(self.method, classifier, self.settings.resident)
 
     def start_engine(self, method: Method, store: StateStore | None) -> Engine:
-        """An engine that serves the method of ``load``."""
-        engine = Engine(watch_served(method, self.guard), self.names, self.settings, store)
+        """Return an engine that serves the method of ``load``."""
+        engine = Engine(watch_served(method, self.watch), self.names, self.settings, store)
         gc.collect()
-        gc.freeze()  # modules and model stay: to look through them for garbage would stop all threads for 0.1 s
+        gc.freeze()  # modules and model stay: to search them for garbage would stop all threads for 0.1 s
         engine.start()
         return engine
 
     def describe(self, backbone: Backbone, method: Method, states: str) -> list[str]:
-        """What people want to know when it starts; ``states`` says where they are kept."""
+        """Return lines to show at the start; ``states`` says where the states are kept."""
         few = ", ".join(self.names[:5]) + (", ..." if len(self.names) > 5 else "")
         suited = describe_suited(self.method, method)
         return [
             f"model {backbone.name}, {len(self.names)} classes: {few}",
             f"method {method.spec}" + (f" ({suited})" if suited else ""),
-            f"watch {'off' if self.guard is None else self.guard.mode}; {states}",
+            f"watch {'off' if self.watch is None else self.watch.mode}; {states}",
         ]
 
 
-def plan_service(
-    labels: AnyPath | Sequence[str],
-    *,
-    model: str = DEFAULT_MODEL,
-    method: str = "lmr",
-    templates: Sequence[str] | None = None,
-    prompts: AnyPath | None = None,
-    watch: str = "on",
-    settings: ServiceSettings | None = None,
-    architecture: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    memory: Literal["fast", "lean"] = "fast",
-    compile: bool = False,
-    threads: int | None = None,
-) -> ServingPlan:
-    """What to serve; LmrError for what cannot be read. Most arguments are those of ``predict_images``.
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where a service listens, the token of its clients, the folder of its store, and its log.
 
-    ``threads`` of torch compute; without it, one for a small model and all cores for others.
+    ``state_dir`` "none" keeps the states in memory alone.
     """
-    return ServingPlan(
-        names=read_labels(labels),
-        model=model,
-        method=method,
-        wording=choose_prompts(templates, prompts),
-        guard=read_watch(watch),
-        options=ModelOptions(architecture, device, dtype, memory, compile),
-        settings=settings or ServiceSettings(),
-        threads=threads,
-    )
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token_file: AnyPath | None = None
+    state_dir: AnyPath = NO_STATE
+    log_level: str = "info"
 
 
 def serve_classifier(
     plan: ServingPlan,
+    where: ServerOptions | None = None,
     *,
-    host: str = "127.0.0.1",
-    port: int = 8080,
-    token_file: AnyPath | None = None,
-    state_dir: AnyPath = NO_STATE,
-    log_level: str = "info",
-    say: Callable[[str], None] = print,
+    report: Report = print,
     on_ready: Callable[[str, Callable[[], None]], None] = lambda url, stop: None,
     on_stop: Callable[[], object] = lambda: None,
 ) -> None:
     """Serve a classifier over HTTP until SIGTERM or Ctrl-C; every stream has an adaptive state of its own.
 
-    ``state_dir`` is the folder of the store, "none" for states in memory alone. ``say`` is told what is served, and
-    where. ``on_ready`` gets the address and a function that ends the service; ``on_stop`` is called before it ends.
-    What does not fit together raises LmrError before the service answers anything.
+    ``report`` gets lines that say what is served, and where. ``on_ready`` gets the address and a function that ends the
+    service; ``on_stop`` is called before it ends. What does not fit together raises LmrError before the service answers
+    anything.
     """
     check_packages()
     from lmr.service.app.app import make_service_app
@@ -144,36 +127,36 @@ def serve_classifier(
     from lmr.service.app.server import Server
     from lmr.service.app.service import LiveService
 
-    token = choose_token(host, token_file)
+    where = where or ServerOptions()
+    token = choose_token(where.host, where.token_file)
     service = LiveService(plan.settings)
-    server = Server(make_service_app(service, token=token), host, port, on_stop)
-
+    server = Server(make_service_app(service, token=token), where.host, where.port, on_stop)
     engines: list[Engine] = []
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
 
     def load() -> None:
-        backbone, made = plan.load()
-        engine = plan.start_engine(made, open_store(state_dir, made, plan.guard))
+        backbone, method = plan.load()
+        engine = plan.start_engine(method, open_store(where.state_dir, method, plan.watch))
         engines.append(engine)
         service.install(engine, backbone.preprocess, backbone.name, backbone.facts)
-        stateless = os.fspath(state_dir) == NO_STATE
-        kept = "in memory alone, lost when the service ends" if stateless else f"in {os.fspath(state_dir)}"
-        for line in plan.describe(backbone, made, f"states {kept}; {engine.look().streams} streams so far"):
-            say(line)
-        say(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
+        folder = os.fspath(where.state_dir)
+        kept = "in memory alone, lost when the service ends" if folder == NO_STATE else f"in {folder}"
+        for line in plan.describe(backbone, method, f"states {kept}; {engine.look().streams} streams so far"):
+            report(line)
+        report(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
         on_ready(server.url, server.drain)
 
-    with write_json_log(log_level):
+    with write_json_log(where.log_level):
         try:
             _run_beside(load, server)
         finally:
             for engine in engines:
                 engine.close()
-            torch.set_num_threads(before)
+            torch.set_num_threads(threads)
 
 
 def _run_beside(load: Callable[[], None], server: Server) -> None:
-    """Load in a thread while the server answers that it is loading; what fails there ends both and is raised here."""
+    """Load in a thread while the server answers that it is loading; an error there ends both and is raised here."""
     failed: list[BaseException] = []
 
     def load_or_stop() -> None:
@@ -189,8 +172,21 @@ def _run_beside(load: Callable[[], None], server: Server) -> None:
         raise failed[0]
 
 
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory of this process for the next step; other C libraries have no such setting.
+
+    Every step frees activations and allocates as many again. By default they may go back to the system in between, and
+    each of their pages is then cleared and mapped again: up to 4,000 page faults a step with batches of 64 small
+    images. The peak of the process is the same.
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(_TRIM_THRESHOLD, _NEVER)
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST)
+
+
 def create_served(spec: str, classifier: ZeroShot, streams: int) -> Method:
-    """A method for so many streams, with its values for the number of classes and counted by images."""
+    """Return a method for ``streams`` streams, with its values for the number of classes and counted by images."""
     kind = find_addressed(spec)
     if kind.grows:
         raise LmrError(
@@ -201,7 +197,7 @@ def create_served(spec: str, classifier: ZeroShot, streams: int) -> Method:
 
 
 def choose_threads(given: int | None, backbone: Backbone) -> int:
-    """Threads of torch: those that are given, or one for a small model, which leaves a core to decode images."""
+    """Return the threads of torch: as given, or one for a small model, which leaves a core to decode images."""
     if given is None:
         return 1 if backbone.is_small else torch.get_num_threads()
     if given < 1:
@@ -209,13 +205,13 @@ def choose_threads(given: int | None, backbone: Backbone) -> int:
     return given
 
 
-def watch_served(method: Method, guard: WatchSettings | None) -> Method:
-    """The method with its watch, if it has one."""
-    return method if guard is None else Watched(method, guard)
+def watch_served(method: Method, watch: WatchSettings | None) -> Method:
+    """Return the method with its watch, if it has one."""
+    return method if watch is None else Watched(method, watch)
 
 
-def open_store(folder: AnyPath, method: Method, guard: WatchSettings | None) -> Store | None:
-    """The store in a folder, which is created if it is missing; None for no store."""
+def open_store(folder: AnyPath, method: Method, watch: WatchSettings | None) -> Store | None:
+    """Return the store in a folder, which is created if it is missing; None for no store."""
     if os.fspath(folder) == NO_STATE:
         return None
     path = Path(folder)
@@ -223,16 +219,16 @@ def open_store(folder: AnyPath, method: Method, guard: WatchSettings | None) -> 
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LmrError(f"Cannot create the folder of states {str(path)!r}: {error.strerror or error}.") from error
-    return Store(path / STORE_FILE, describe_states(method, guard))
+    return Store(path / STORE_FILE, describe_states(method, watch))
 
 
-def describe_states(method: Method, guard: WatchSettings | None) -> dict[str, str]:
-    """What states belong to, for a store; what a watch keeps is a part of a state."""
-    return describe_identity(method) | {"watch": "off" if guard is None else "on"}
+def describe_states(method: Method, watch: WatchSettings | None) -> dict[str, str]:
+    """Return the identity of states, for a store; the state of a watch is a part of it."""
+    return describe_identity(method) | {"watch": "off" if watch is None else "on"}
 
 
 def choose_token(host: str, token_file: AnyPath | None) -> str | None:
-    """The token that clients must send; a service that others can reach needs one."""
+    """Return the token that clients must send; a service that other machines can reach needs one."""
     if token_file is None:
         if not is_loopback(host):
             raise LmrError(
@@ -250,7 +246,6 @@ def choose_token(host: str, token_file: AnyPath | None) -> str | None:
 
 
 def check_packages() -> None:
-    """LmrError if the packages of the service are not installed."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise LmrError(f"lmr serve needs {', '.join(missing)}; install them with: pip install 'lmr[serve]'")
+    """Raise an LmrError if the packages of the service are not installed."""
+    for name in _NEEDED:
+        require(name, "serve", "lmr serve")

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from lmr.bench.plans.choices import DTYPES, FOLDER, KEYS, RESETS
-from lmr.data.orders import ORDERS
+from lmr.data.names import ORDERS
 
 if TYPE_CHECKING:
     from lmr.bench.plans.plan import Plan

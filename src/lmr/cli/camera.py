@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 
 DESCRIPTION = """\
 Send the frames of a source to one stream of a running 'lmr serve', in order. The source is a video file, the address of
 a camera (rtsp://, http:// with MJPEG), or a folder that a camera writes images to.
 
-Every request has a key that follows from the stream and the place of its frames. If the service is busy or restarts, or
+Every request has a key that follows from the stream and the names of its frames. If the service is busy or restarts, or
 the connection breaks, the request is sent again under its key, and the service applies it once. With --position the
-same holds if this command is interrupted or killed: give it again, and it goes on with the next frame.
+same holds if this command is interrupted or killed: give it again, and it continues with the next frame.
 
 A folder is followed until Ctrl-C, or until no file came for --idle seconds. Its files are taken in natural order
-(img2 before img10). A file that is still being written is waited for; one that stays unreadable is left out."""
+(img2 before img10). A file that is still being written is waited for; one that stays unreadable is skipped."""
 
 EXAMPLES = """\
 examples:
@@ -25,12 +26,12 @@ examples:
   a folder that images are written to, with the answers in a file; safe to interrupt and to give again:
     lmr camera incoming --to http://127.0.0.1:8080 --stream gate --position gate.json --out gate.jsonl
 
-exit codes: 0 the source ended, 1 no frame was answered, 2 it cannot go on (an error message says why),
+exit codes: 0 the source ended, 1 no frame was answered, 2 it cannot continue (an error message says why),
 130 interrupted."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr camera``."""
+    """Add the options of ``lmr camera``."""
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a video file, a folder, or an address such as rtsp://10.0.0.17/stream")
     add("--to", required=True, metavar="URL", help="the service, such as http://127.0.0.1:8080")
@@ -47,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--fps",
         type=float,
         metavar="F",
-        help="send at most F frames per second; a network camera's other frames are left out (default: no limit)",
+        help="send at most F frames per second; a network camera's other frames are dropped (default: no limit)",
     )
     add(
         "--mode",
@@ -57,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--lossless", action="store_true", help="send video frames as PNG (default: JPEG, quality 95)")
     add("--token-file", metavar="FILE", help="a file with the token of the service")
-    add("--position", metavar="FILE", help="keep how far it came in FILE, and go on from there (default: begin anew)")
+    add("--position", metavar="FILE", help="keep the position in FILE, and continue from there (default: start again)")
     add("--out", metavar="FILE", help="append a JSON line for each frame to FILE, or - for standard output")
     add(
         "--idle",
@@ -75,24 +76,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> str | None:
-    """Feed the frames; what is returned is a complaint: not one was answered."""
-    from lmr.service.client.feeding.camera_run import run_camera
+    """Send the frames; return a complaint if none was answered."""
+    from lmr.service.client.camera import CameraOptions, run_camera
 
-    summary = run_camera(
-        options.source,
-        options.to,
-        options.stream,
-        every=options.every,
-        batch=options.batch,
-        fps=options.fps,
-        mode=options.mode,
-        lossless=options.lossless,
-        token_file=options.token_file,
-        position=options.position,
-        out=options.out,
-        idle=options.idle,
-        patience=options.patience,
-        say=lambda words: print(f"lmr: {words}", file=sys.stderr),
-    )
-    print(f"lmr: {summary}", file=sys.stderr)
+    chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(CameraOptions)}
+    summary = run_camera(options.source, options.to, options.stream, CameraOptions(**chosen), _report)
+    _report(str(summary))
     return "No frame was answered." if summary.refused and not summary.frames else None
+
+
+def _report(message: str) -> None:
+    print(f"lmr: {message}", file=sys.stderr)

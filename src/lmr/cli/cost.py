@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> str | None:
 
 
 def _measure_predict(options: argparse.Namespace) -> None:
-    from lmr.apps.predict.predict_cost import measure_predict_cost
+    from lmr.apps.predict.cost import PredictCostOptions, measure_predict_cost
     from lmr.core.errors import LmrError
 
     flags = {
@@ -137,12 +137,7 @@ def _measure_predict(options: argparse.Namespace) -> None:
     sizes = options.batch_size or []
     if len(methods) > 1 or len(sizes) > 1:
         raise LmrError("--predict takes one method and one batch size; measure others one after the other.")
-    given = {"method": methods, "batch_size": sizes}
-    numbers = {"images": options.images, "rounds": options.rounds, "threads": options.threads}
-    cost = measure_predict_cost(
-        model="photo" if options.small else options.model,
-        random=options.random,
-        **{name: values[0] for name, values in given.items() if values},
-        **{name: number for name, number in numbers.items() if number is not None},
-    )
-    print(cost)
+    given = {"method": methods[0] if methods else None, "batch_size": sizes[0] if sizes else None}
+    given |= {"images": options.images, "rounds": options.rounds, "threads": options.threads}
+    given |= {"model": "photo" if options.small else options.model, "random": options.random}
+    print(measure_predict_cost(PredictCostOptions(**{key: value for key, value in given.items() if value is not None})))

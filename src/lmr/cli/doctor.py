@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_model_options, add_prompt_options, collect_options
+from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_model_options, add_prompt_options, read_dataclass
 
 DESCRIPTION = """\
 Show on one screen what was loaded (format, architecture, activation, preprocessing, how many parameters are adapted,
@@ -31,7 +31,7 @@ exit codes: 0 every check passed, 1 a check failed, 2 the command cannot run (an
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr doctor``."""
+    """Add the options of ``lmr doctor``."""
     add = parser.add_argument
     add("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
     add(
@@ -63,9 +63,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> str | None:
-    """Examine the model; what is returned is a complaint."""
-    from lmr.apps.doctor.examine import examine
+    """Examine the model; return a complaint if a check failed."""
+    from lmr.apps.doctor.examine import DoctorOptions, examine
 
-    report = examine(options.model, **collect_options(options, "model"))
+    report = examine(options.model, read_dataclass(DoctorOptions, options))
     print(report)
     return report.complaint

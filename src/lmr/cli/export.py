@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the folder and print where it is."""
-    from lmr.apps.export_folder import export_state
+    from lmr.apps.export import export_state
 
     summary = export_state(options.state, options.out, **collect_options(options, "state", "out"))
     print(f"lmr: {summary}", file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 DESCRIPTION = """\
@@ -34,11 +33,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> str | None:
     """List, check, make or fetch; what is returned is a complaint about the dataset."""
     from lmr.core.errors import LmrError
-    from lmr.data.fetch.check_set import report_check
-    from lmr.data.fetch.fetch_set import fetch_set, find_source
-    from lmr.data.fetch.make_set import make_set
+    from lmr.data.dataset import find_root
+    from lmr.data.fetch.check import report_check
+    from lmr.data.fetch.fetch import fetch_set, find_source
+    from lmr.data.fetch.make import make_set
     from lmr.data.fetch.sources import SOURCES
-    from lmr.data.sets.dataset import find_root
 
     if options.check and options.make:
         raise LmrError("--check only reads and --make writes; give one of them.")
@@ -55,14 +54,14 @@ def run(options: argparse.Namespace) -> str | None:
         if len(sources) > 1:
             raise LmrError(f"A folder is checked for one dataset at a time; got {', '.join(sources)}.")
         return report_check(options.names[0], Path(options.check).expanduser())
-    root, show = find_root(options.root), sys.stderr.isatty()
+    root = find_root(options.root)
     complaints: list[str] = []
     for name, source in sources.items():
         if options.make:
-            folder = make_set(name, root, workers=options.workers, show=show)
+            folder = make_set(name, root, workers=options.workers)
             print(f"The dataset {name!r} is in {folder}; a note there says how it was made.")
         elif source.archives:
-            fetch_set(name, root, keep=options.keep, show=show, say=print)
+            fetch_set(name, root, keep=options.keep, report=print)
         else:
             print(source.by_hand.format(root=root))
             print(f"\nCheck of what is in {root} now:")

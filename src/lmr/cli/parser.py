@@ -3,89 +3,110 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from lmr.version import __version__
 
 
 class Command(NamedTuple):
-    """A line of ``lmr --help``, and the module that has the rest.
+    """A line of ``lmr --help``.
 
-    The module holds DESCRIPTION, EXAMPLES, ``add_options(parser)`` and ``run(options)``, which returns None or a
-    complaint. It imports nothing heavy before ``run`` is called.
+    The module of the same name holds DESCRIPTION, EXAMPLES, ``add_options(parser)`` and ``run(options)``, which returns
+    None or a complaint. It imports nothing heavy before ``run`` is called.
     """
 
+    group: str
     help: str
-    module: str
 
 
+USE, RESEARCH, SYSTEM = "use", "research", "system"
 COMMANDS = {
-    "demo": Command("see a small model lose accuracy and regain it by adapting", "demo"),
-    "predict": Command("label a folder of images while adapting to it", "predict"),
-    "serve": Command("serve a classifier that adapts to many streams, over HTTP", "serve"),
-    "camera": Command("send the frames of a camera, a video or a folder to the service", "camera"),
-    "export": Command("write an adapted model for transformers, to run without lmr", "export"),
-    "doctor": Command("describe a model and check that it works", "doctor"),
-    "tune": Command("choose the values of a method on unlabelled images", "tune"),
-    "cost": Command("measure what a step of each method costs on this machine", "cost"),
-    "fetch": Command("get a dataset, or check one", "fetch"),
-    "bench": Command("run methods on benchmarks; resumes if interrupted", "bench"),
-    "report": Command("make tables, figures and a web page from finished runs", "report"),
-    "reproduce": Command("run a table of the paper and compare it with the published one", "reproduce"),
-    "list": Command("show methods and models", "listing"),
-    "completion": Command("print a completion script for bash, zsh or fish", "completion"),
+    "demo": Command(USE, "see a small model lose accuracy and regain it by adapting"),
+    "predict": Command(USE, "label a folder of images while adapting to it"),
+    "serve": Command(USE, "serve a classifier that adapts to many streams, over HTTP"),
+    "camera": Command(USE, "send the frames of a camera, a video or a folder to the service"),
+    "export": Command(USE, "write an adapted model for transformers, to run without lmr"),
+    "bench": Command(RESEARCH, "run methods on benchmarks; resumes if interrupted"),
+    "report": Command(RESEARCH, "make tables, figures and a web page from finished runs"),
+    "reproduce": Command(RESEARCH, "run a table of the paper and compare it with the published one"),
+    "cost": Command(RESEARCH, "measure the cost of a step of each method on this machine"),
+    "tune": Command(RESEARCH, "choose the values of a method on unlabelled images"),
+    "list": Command(SYSTEM, "show methods and models, and explain the arguments of a method"),
+    "doctor": Command(SYSTEM, "describe a model and check that it works"),
+    "fetch": Command(SYSTEM, "get a dataset, or check one"),
+    "completion": Command(SYSTEM, "print a completion script for a shell"),
 }
+GROUPS = (USE, RESEARCH, SYSTEM)
 
+DESCRIPTION = "Keep a zero-shot image classifier accurate while the images it sees drift."
 EXAMPLES = """\
 examples:
   lmr demo                                                    see what it does, in about two minutes
   lmr predict photos --labels "cat,dog,ship,truck"            label a folder with the model that comes with lmr
   lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --out photos.jsonl
   lmr serve --labels names.txt                                a service over HTTP, with a live page
-  lmr doctor openai/clip-vit-base-patch16                     what was loaded, and whether it works
-  lmr cost --random ViT-B-16 --batch-size 16                  what a step costs on this machine
+  lmr doctor openai/clip-vit-base-patch16                     describe and check a model
+  lmr cost --random ViT-B-16 --batch-size 16                  the cost of a step on this machine
   lmr bench photo-quick && lmr report                         nine methods on five corruptions, then tables and figures
-  lmr list                                                    methods and models
+  lmr list lmr                                                the arguments of a method, explained
   lmr COMMAND --help                                          more about a command"""
 
 
+class MainParser(argparse.ArgumentParser):
+    """The parser of ``lmr`` itself, whose help lists the commands in groups."""
+
+    def format_help(self) -> str:
+        """Return the usage, the commands by group and some examples."""
+        parts = [f"usage: {self.prog} COMMAND ...", DESCRIPTION]
+        for group in GROUPS:
+            commands = [(name, command.help) for name, command in COMMANDS.items() if command.group == group]
+            parts.append("\n".join([f"{group}:", *(f"  {name:<12}{text}" for name, text in commands)]))
+        parts.append("options:\n  -h, --help  show this help\n  --version   show the version")
+        return "\n\n".join([*parts, EXAMPLES]) + "\n"
+
+
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options of one command; their ``run`` is the function that takes them."""
-    chosen = next((word for word in words if word in COMMANDS), None)
-    options, unknown = build_parser(chosen).parse_known_args(words)
+    """Return the options of one command; their ``run`` is the function that takes them.
+
+    Without words the help is printed. A wrong command or option raises SystemExit with the code 2.
+    """
+    if not words:
+        build_parser().parse_args(["--help"])
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    if chosen is not None and chosen not in COMMANDS:
+        near = difflib.get_close_matches(chosen, COMMANDS, n=1, cutoff=0.5)
+        advice = f"Did you mean {near[0]!r}?" if near else "'lmr --help' lists the commands."
+        build_parser().exit(2, f"lmr: There is no command {chosen!r}. {advice}\n")
+    options, unknown = build_parser([chosen] if chosen else []).parse_known_args(words)
     if unknown and chosen:  # the error names the command and shows its options
         build_command(chosen).error(f"unrecognized arguments: {' '.join(unknown)}")
     return options
 
 
-def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """The parser with the names of all commands, and with the options of one."""
-    parser = argparse.ArgumentParser(
-        prog="lmr",
-        description="Keep a zero-shot image classifier accurate while the images it sees drift.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def build_parser(filled: Collection[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser with the names of all commands, and with the options of some."""
+    parser = MainParser(prog="lmr", description=DESCRIPTION, epilog=EXAMPLES)
     parser.add_argument("--version", action="version", version=f"lmr {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
     for name, command in COMMANDS.items():
         made = subparsers.add_parser(name, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter)
-        if name == chosen:
-            _fill(made, command)
+        if name in filled:
+            _fill(made, name)
     return parser
 
 
 def build_command(name: str) -> argparse.ArgumentParser:
-    """The parser of one command alone."""
+    """Return the parser of one command alone."""
     parser = argparse.ArgumentParser(prog=f"lmr {name}", formatter_class=argparse.RawDescriptionHelpFormatter)
-    _fill(parser, COMMANDS[name])
+    _fill(parser, name)
     return parser
 
 
-def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
-    module = importlib.import_module(f"lmr.cli.{command.module}")
+def _fill(parser: argparse.ArgumentParser, name: str) -> None:
+    module = importlib.import_module(f"lmr.cli.{name}")
     parser.description, parser.epilog = module.DESCRIPTION, module.EXAMPLES
     module.add_options(parser)
     parser.set_defaults(run=module.run)

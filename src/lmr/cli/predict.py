@@ -6,10 +6,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
+from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, read_dataclass
 
 if TYPE_CHECKING:
-    from lmr.apps.predict.predict_streams import StreamPlan
+    from lmr.apps.predict.options import PredictOptions
+    from lmr.apps.predict.results import PredictSummary
 
 DESCRIPTION = """\
 Label images with your own class names, without training data. The model adapts to the images while it labels them,
@@ -78,7 +79,7 @@ exit codes: 0 done, 1 every image failed, 2 the command cannot run (an error mes
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr predict``."""
+    """Add the options of ``lmr predict``."""
     add = parser.add_argument
     add(
         "sources",
@@ -171,48 +172,41 @@ def _add_stream_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> str | None:
-    """Label the images and print a summary; what is returned is a complaint: every image failed."""
-    from lmr.apps.predict.predict_images import predict_images
+    """Label the images and print a summary; return a complaint if every image failed."""
+    from lmr.apps.predict.options import PredictOptions
+    from lmr.apps.predict.run import predict_images
+    from lmr.core.errors import LmrError
 
-    if options.stream_by is not None:
-        return _run_streams(options)
-    for flag in ("shards", "ray", "dry_run"):
-        if getattr(options, flag):
-            from lmr.core.errors import LmrError
-
-            raise LmrError(
-                f"--{flag.replace('_', '-')} is for streams; say with --stream-by which images belong to one stream."
-            )
-    without = ("sources", "labels", "stream_by", "shards", "ray", "dry_run")
-    summary = predict_images(options.sources, options.labels, **collect_options(options, *without))
-    print(f"lmr: {summary}", file=sys.stderr)
-    return summary.complaint
-
-
-def _run_streams(options: argparse.Namespace) -> str | None:
-    from lmr.apps.predict.image_streams import make_shards
-    from lmr.apps.predict.predict_streams import plan_streams, predict_streams
-
-    without = ("sources", "labels", "ray", "dry_run", "resume", "overwrite")
-    plan = plan_streams(options.sources, options.labels, **collect_options(options, *without))
-    if options.ray:
-        return _run_on_ray(plan, options)
-    if options.dry_run:
-        print(plan.describe(make_shards(plan.streams, plan.shards or 1)))
+    given = read_dataclass(PredictOptions, options)
+    if given.stream_by is not None:
+        summary = _run_streams(options, given)
+    else:
+        for flag in ("shards", "ray", "dry_run"):
+            if getattr(options, flag):
+                name = flag.replace("_", "-")
+                raise LmrError(f"--{name} is for streams; say with --stream-by which images belong to one stream.")
+        summary = predict_images(options.sources, given)
+    if summary is None:
         return None
-    summary = predict_streams(plan, resume=options.resume, overwrite=options.overwrite)
     print(f"lmr: {summary}", file=sys.stderr)
     return summary.complaint
 
 
-def _run_on_ray(plan: StreamPlan, options: argparse.Namespace) -> str | None:
-    from lmr.cluster.predicting.ray_predict import describe_shards, run_ray_predict
-    from lmr.cluster.ray_connection import connect
+def _run_streams(options: argparse.Namespace, given: PredictOptions) -> PredictSummary | None:
+    """Label streams here or on a cluster; None for a dry run, which is printed."""
+    from lmr.apps.predict.streams import make_shards, plan_streams, predict_streams
 
-    with connect(options.ray) as ray:
-        if options.dry_run:
+    plan = plan_streams(options.sources, given)
+    if options.ray:
+        from lmr.cluster.predicting.ray_predict import describe_shards, run_ray_predict
+        from lmr.cluster.ray_connection import connect
+
+        with connect(options.ray) as ray:
+            if not options.dry_run:
+                return run_ray_predict(ray, plan)
             print(describe_shards(ray, plan))
-            return None
-        summary = run_ray_predict(ray, plan, resume=options.resume, overwrite=options.overwrite)
-    print(f"lmr: {summary}", file=sys.stderr)
-    return summary.complaint
+        return None
+    if not options.dry_run:
+        return predict_streams(plan)
+    print(plan.describe(make_shards(plan.streams, given.shards or 1)))
+    return None

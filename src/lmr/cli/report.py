@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> None:
     if options.pack is not None:
         _pack(options)
         return
-    from lmr.report.report import make_report, show_tables
-    from lmr.report.terminal import print_text
+    from lmr.report.formats import print_text, show_tables
+    from lmr.report.report import make_report
 
     out = Path(options.out) if options.out else Path(options.runs[0]) / "report"
     report = make_report(options.runs, out, options.beside, options.figures)
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _pack(options: argparse.Namespace) -> None:
     from lmr.bench.running.pack import pack_runs
-    from lmr.report.terminal import print_text
+    from lmr.report.formats import print_text
 
     outcome = pack_runs([Path(folder) for folder in options.runs], Path(options.pack))
     for note in outcome.notes:

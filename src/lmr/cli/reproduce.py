@@ -6,7 +6,7 @@ import argparse
 
 from lmr.bench.plans.choices import FOLDER
 from lmr.cli.shared_options import collect_options
-from lmr.report.paper.paper_file import list_table_names
+from lmr.report.published import list_table_names
 
 DESCRIPTION = """\
 Run a table of the paper with its exact settings, report it, and compare every row with the published numbers within a
@@ -41,8 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> str | None:
     """Run, report and judge the table, or a part of that; what is returned is a complaint."""
     from lmr.apps.reproduce import estimate_reproduction, reproduce, reproduce_quickly
-    from lmr.report.paper.verdicts import list_missed
-    from lmr.report.terminal import print_text
+    from lmr.report.formats import print_text
+    from lmr.report.verdicts import list_missed
 
     table, given = options.table, collect_options(options, "table", "out", "quick", "dry_run")
     if options.dry_run:

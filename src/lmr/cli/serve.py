@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, collect_options
+from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options
 from lmr.core.errors import LmrError
 from lmr.service.settings import ServiceSettings
 
@@ -47,7 +47,6 @@ examples:
 exit codes: 0 ended by a signal, 2 the service cannot start (an error message says why)."""
 
 _DEFAULTS = ServiceSettings()
-_WHERE = ("host", "port", "token_file", "state_dir", "log_level")  # options of the server, not of what is served
 _CLUSTER = ("replicas", "replica_cpus", "partitions")
 _UNITS = {"KB": 1000, "MB": 1000**2, "GB": 1000**3, "B": 1, "": 1}
 
@@ -281,34 +280,38 @@ def _add_schedule(group: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
-    from lmr.apps.serve import plan_service, serve_classifier
+    from lmr.apps.model_options import ModelOptions, choose_prompts, read_labels
+    from lmr.apps.serve import ServerOptions, ServingPlan, serve_classifier
+    from lmr.watch.settings import read_watch
 
+    where = {field.name: getattr(options, field.name) for field in dataclasses.fields(ServerOptions)}
+    where["log_level"] = options.log_level or ("warning" if options.demo else "info")
     if options.demo:
-        from lmr.apps.serve_demo.demo_run import serve_demo
+        from lmr.apps.serve_demo import serve_demo
 
-        serve_demo(
-            options.seconds,
-            host=options.host,
-            port=options.port,
-            token_file=options.token_file,
-            log_level=options.log_level or "warning",
-            say=_say,
-        )
+        serve_demo(options.seconds, ServerOptions(**where), report=_report)
         return None
     if options.labels is None or options.seconds is not None:
         raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")
-    given = collect_options(options, "demo", "seconds") | {"log_level": options.log_level or "info"}
-    own = {field.name for field in dataclasses.fields(ServiceSettings)}
-    settings = ServiceSettings(**{key: given.pop(key) for key in own & set(given)})
-    cluster = {key: given.pop(key) for key in _CLUSTER}
-    where = {key: given.pop(key) for key in _WHERE}
-    address, plan = given.pop("ray"), plan_service(given.pop("labels"), settings=settings, **given)
-    if address is not None:
-        _serve_on_ray(address, plan, cluster, where)
+    given = vars(options)
+    limits = {field.name: given[field.name] for field in dataclasses.fields(ServiceSettings) if field.name in given}
+    plan = ServingPlan(
+        read_labels(options.labels),
+        model=options.model,
+        method=options.method,
+        prompts=choose_prompts(options.templates, options.prompts),
+        watch=read_watch(options.watch),
+        options=ModelOptions(**{field.name: given[field.name] for field in dataclasses.fields(ModelOptions)}),
+        settings=ServiceSettings(**limits),
+        threads=options.threads,
+    )
+    cluster = {key: given[key] for key in _CLUSTER}
+    if options.ray is not None:
+        _serve_on_ray(options.ray, plan, cluster, where)
     elif any(value is not None for value in cluster.values()):
         raise LmrError("--replicas, --replica-cpus and --partitions are for a cluster; give --ray with them.")
     else:
-        serve_classifier(plan, say=_say, **where)
+        serve_classifier(plan, ServerOptions(**where), report=_report)
     return None
 
 
@@ -319,11 +322,11 @@ def _serve_on_ray(address: str, plan: ServingPlan, cluster: dict[str, Any], wher
     least, most = cluster["replicas"] or (2, None)
     cpus = 1.0 if cluster["replica_cpus"] is None else cluster["replica_cpus"]
     partitions = 1 if cluster["partitions"] is None else cluster["partitions"]
-    serve_on_ray(address, plan, replicas=ReplicaCount(least, most, cpus), partitions=partitions, say=_say, **where)
+    serve_on_ray(address, plan, replicas=ReplicaCount(least, most, cpus), partitions=partitions, say=_report, **where)
 
 
-def _say(words: str) -> None:
-    print(f"lmr: {words}", flush=True)
+def _report(message: str) -> None:
+    print(f"lmr: {message}", flush=True)
 
 
 def _read_step(text: str) -> int:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lmr.bench.plans.choices import DTYPES
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    T = TypeVar("T", bound=DataclassInstance)
 
 DEFAULT_MODEL = "photo"  # of lmr.models.catalog, whose package is slow to import
 MODEL_HELP = (
@@ -66,6 +72,12 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--compile", action="store_true", help="use torch.compile; the first batch is slow")
 
 
+def read_dataclass(kind: type[T], options: argparse.Namespace) -> T:
+    """Return a dataclass whose fields have the values of the options with the same names."""
+    given = vars(options)
+    return kind(**{item.name: given[item.name] for item in dataclasses.fields(kind) if item.name in given})
+
+
 def collect_options(options: argparse.Namespace, *without: str) -> dict[str, Any]:
-    """The options as keyword arguments, except some."""
+    """Return the options as keyword arguments, except some."""
     return {key: value for key, value in vars(options).items() if key != "run" and key not in without}

@@ -1,4 +1,4 @@
-"""A member of the crew on Ray: it lives on one node, keeps model and images, and runs tasks one after the other.
+"""A worker on Ray: it lives on one node, keeps model and images, and runs tasks one after the other.
 
 It writes to a folder of its own on its node. What has to survive that node, the checkpoint of a run, its samples and
 its row, goes to the driver, which alone writes to the folder of the bench.
@@ -21,7 +21,7 @@ from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.inputs import describe_backbone, find_dataset
 from lmr.bench.running.row import Row
 from lmr.bench.running.run import Stop, run_task
-from lmr.cluster.crew_actor import CrewActor, UnfitNode, is_out_of_memory
+from lmr.cluster.pool_actor import PoolActor, UnfitNode, is_out_of_memory
 from lmr.core.errors import LmrError, describe_error
 from lmr.core.files import write_atomically
 from lmr.core.registry import load_method_file
@@ -38,7 +38,7 @@ class CheckpointFiles:
 
     @classmethod
     def read(cls, folder: Path, run: str) -> CheckpointFiles | None:
-        """The checkpoint of a run, if it has one."""
+        """Return the checkpoint of a run, if it has one."""
         kept = Checkpoint(folder, run)
         try:  # the state first: the answers that belong to it were written before it, and only grow
             state = kept.state.read_bytes()
@@ -55,8 +55,8 @@ class CheckpointFiles:
 
 
 @dataclass(frozen=True)
-class News:
-    """What happened since a member was asked last: images so far, messages, a new checkpoint."""
+class Progress:
+    """The progress of a worker since the last call: images so far, messages, a new checkpoint."""
 
     images: int | None = None
     words: list[str] = field(default_factory=list)
@@ -65,18 +65,18 @@ class News:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How a task ended: with a row and its samples, with words about why not, or stopped, with a checkpoint as news."""
+    """The end of a task: a row and its samples, the reason of a failure, or a checkpoint if it was stopped."""
 
     row: Row | None = None
     samples: bytes = b""
     words: str = ""
     details: str = ""
     unfit: bool = False  # the node, not the task, is the reason: another node may do it
-    news: News = field(default_factory=News)  # what was not asked for before the end
+    progress: Progress = field(default_factory=Progress)  # what was not asked for before the end
 
 
-class BenchActor(CrewActor):
-    """Runs tasks; ``read_news`` and ``stop`` may be called while it does, from other threads."""
+class BenchActor(PoolActor):
+    """An actor that runs tasks; ``read_progress`` and ``stop`` may be called while it does, from other threads."""
 
     def __init__(
         self,
@@ -94,28 +94,28 @@ class BenchActor(CrewActor):
         if data is not None:
             os.environ.setdefault(DATA_VARIABLE, data)
         self.save_seconds = save_seconds
-        self.news = News()
+        self.progress = Progress()
         self.lock = threading.Lock()
         self.digests: dict[tuple[object, ...], str] = {}
         gc.freeze()  # measuring memory collects garbage for every run, and there is none in the modules, Ray's least
 
-    def read_news(self) -> News:
-        """What happened since the last call."""
+    def read_progress(self) -> Progress:
+        """Return the progress since the last call."""
         with self.lock:
-            news, self.news = self.news, News()
-        return news
+            progress, self.progress = self.progress, Progress()
+        return progress
 
     def _note(self, words: Sequence[str] = (), **changes: Any) -> None:
         with self.lock:
-            self.news = replace(self.news, words=[*self.news.words, *words], **changes)
+            self.progress = replace(self.progress, words=[*self.progress.words, *words], **changes)
 
     def run(self, task: Task, kept: CheckpointFiles | None) -> TaskResult:
         """Run a task, from its checkpoint if there is one.
 
-        The news that nobody has asked for go with the result: what stayed here would be taken for news of the next run.
+        Progress that was not read goes with the result: left here, it would be taken for that of the next run.
         """
         result = self._run(task, kept)
-        return replace(result, news=self.read_news())
+        return replace(result, progress=self.read_progress())
 
     def _run(self, task: Task, kept: CheckpointFiles | None) -> TaskResult:
         if kept is not None:
@@ -141,7 +141,7 @@ class BenchActor(CrewActor):
         except UnfitNode as error:
             return TaskResult(words=str(error), unfit=True)
         except Exception as error:
-            if is_out_of_memory(error):  # as a death: the crew ends this member and prefers another node
+            if is_out_of_memory(error):  # as a death: the pool ends this worker and prefers another node
                 raise MemoryError(describe_error(error)) from None
             return TaskResult(words=describe_error(error), details=traceback.format_exc())
         finally:
@@ -169,7 +169,7 @@ class BenchActor(CrewActor):
             raise UnfitNode(f"Its weights of the model {task.backbone!r} are not those of the driver's machine.")
 
     def _digest(self, task: Task) -> str:
-        """The digest of the images of a task on this node."""
+        """Return the digest of the images of a task on this node."""
         place = (task.dataset, task.root, task.domains, task.severity)
         if place not in self.digests:
             dataset = find_dataset(task.dataset, task.root)

@@ -38,22 +38,22 @@ class Node:
 
     @property
     def words(self) -> str:
-        """The node in a line."""
+        """Return the node in a line."""
         return f"{self.name}: {self.cores} cores, {self.memory / 1e9:.1f} GB free"
 
 
 def choose_threads(small: bool, nodes: Sequence[Node]) -> int:
-    """Threads of every member: one for small models, otherwise as many as the smallest node has cores."""
+    """Return the threads of every worker: one for small models, otherwise the cores of the smallest node."""
     return 1 if small else min(node.cores for node in nodes)
 
 
 def count_places(nodes: Sequence[Node], threads: int) -> int:
-    """How many members with so many threads the nodes have room for."""
+    """Return the number of workers with ``threads`` threads that the nodes have room for."""
     return max(1, sum(node.cores // threads for node in nodes))
 
 
 def count_free_places(ray: Any, cpus: float, gpus: float = 0.0) -> dict[str, int]:
-    """How many processes with so many cores and accelerators there is room for now, by Ray's id of the node.
+    """Return the number of processes that each node has room for now, by Ray's id of the node.
 
     Sums over the cluster would not tell: four cores that are free on four nodes are no place for a process with two.
     """
@@ -66,13 +66,13 @@ def count_free_places(ray: Any, cpus: float, gpus: float = 0.0) -> dict[str, int
     }
 
 
-def choose_node(cores: Mapping[str, float], members: Mapping[str, int]) -> str:
-    """The node that gets the next member: the one with the fewest for its cores. Both are by Ray's ids of nodes."""
-    return min(cores, key=lambda node: members.get(node, 0) / cores[node])
+def choose_node(cores: Mapping[str, float], workers: Mapping[str, int]) -> str:
+    """Return the node that gets the next worker: the one with the fewest per core. Nodes are given by Ray's ids."""
+    return min(cores, key=lambda node: workers.get(node, 0) / cores[node])
 
 
-def place_members(nodes: Sequence[Node], count: int, threads: int) -> dict[str, int]:
-    """How many of so many members each node gets if its cores are free, by Ray's id of the node."""
+def place_workers(nodes: Sequence[Node], count: int, threads: int) -> dict[str, int]:
+    """Return the number of workers that each node gets if its cores are free, by Ray's id of the node."""
     placed = dict.fromkeys((node.key for node in nodes), 0)
     for _ in range(count):
         room = {node.key: node.cores for node in nodes if node.cores // threads > placed[node.key]}
@@ -82,20 +82,20 @@ def place_members(nodes: Sequence[Node], count: int, threads: int) -> dict[str, 
     return placed
 
 
-def describe_members(nodes: Sequence[Node], count: int, threads: int) -> list[str]:
-    """The nodes and the members of a crew, in lines."""
-    placed = place_members(nodes, count, threads)
-    lines = [f"Node {node.words}, {count_members(placed[node.key])}" for node in nodes]
-    return [*lines, f"Members: {count}, with {threads} {'thread' if threads == 1 else 'threads'} each."]
+def describe_workers(nodes: Sequence[Node], count: int, threads: int) -> list[str]:
+    """Return the nodes and the workers of a pool, in lines."""
+    placed = place_workers(nodes, count, threads)
+    lines = [f"Node {node.words}, {count_workers(placed[node.key])}" for node in nodes]
+    return [*lines, f"Workers: {count}, with {threads} {'thread' if threads == 1 else 'threads'} each."]
 
 
-def count_members(number: int) -> str:
-    """So many members, in words."""
-    return "1 member" if number == 1 else f"{number} members"
+def count_workers(number: int) -> str:
+    """Return a number of workers as text."""
+    return "1 worker" if number == 1 else f"{number} workers"
 
 
 def list_versions() -> dict[str, str]:
-    """What determines the last digits of a result. Packages that are not installed are left out."""
+    """Return the versions that determine the last digits of a result, without packages that are not installed."""
     found = {"lmr": __version__, "sources of lmr": digest_sources()}
     found |= {"python": platform.python_version(), "machine": platform.machine()}
     for name, package in PACKAGES.items():
@@ -106,7 +106,7 @@ def list_versions() -> dict[str, str]:
 
 @functools.cache
 def digest_sources(root: Path = SOURCES) -> str:
-    """A short digest of the package's files: commits between two releases have the same version."""
+    """Return a short digest of the package's files: commits between two releases have the same version."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
@@ -115,13 +115,13 @@ def digest_sources(root: Path = SOURCES) -> str:
 
 
 def digest_method(spec: str) -> dict[str, str]:
-    """A short digest of the file that a spec takes its method from; nothing for the methods of packages."""
+    """Return a short digest of the file that a spec takes its method from; nothing for the methods of packages."""
     file, _ = split_address(spec)
     return {} if file is None else {f"content of {file}": load_method_file(file)[:12]}
 
 
 def read_free_memory() -> int:
-    """The bytes of memory that a new process could have, with what the system only keeps of files; 0 if not known."""
+    """Return the bytes of memory that a new process could have, including file caches; 0 if not known."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
@@ -129,7 +129,7 @@ def read_free_memory() -> int:
 
 
 def probe() -> dict[str, Any]:
-    """What this machine is, as a node says it of itself."""
+    """Describe this machine as a node."""
     return {
         "host": socket.gethostname(),
         "memory": read_free_memory(),
@@ -139,7 +139,7 @@ def probe() -> dict[str, Any]:
 
 
 def find_nodes(ray: Any) -> list[Node]:
-    """All nodes that are alive and have cores, each asked what it has."""
+    """Return all nodes that are alive and have cores, each asked what it has."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
@@ -184,13 +184,13 @@ def check_nodes(nodes: Sequence[Node], own: Mapping[str, str]) -> list[str]:
 
 
 def describe_mismatch(theirs: Mapping[str, str], own: Mapping[str, str]) -> str:
-    """Which versions differ, in words; empty if none does."""
+    """Describe the versions that differ; empty if none does."""
     names = sorted(name for name in {*theirs, *own} if theirs.get(name) != own.get(name))
     return ", ".join(f"{name} {theirs.get(name, 'missing')} (here {own.get(name, 'missing')})" for name in names)
 
 
 def _explain(ray: Any, error: Exception) -> str:
-    """Why a node has not answered, and what to do. Where memory is what it lacks, Ray tries until the time is over."""
+    """Return why a node has not answered, and what to do. If it lacks memory, Ray tries until the time is over."""
     lacking = ray.exceptions.GetTimeoutError, ray.exceptions.OutOfMemoryError, ray.exceptions.WorkerCrashedError
     if isinstance(error, lacking):
         return (
@@ -201,6 +201,6 @@ def _explain(ray: Any, error: Exception) -> str:
 
 
 def shorten(error: BaseException) -> str:
-    """The last line of an error, which names it where Ray passes on a traceback."""
+    """Return the last line of an error, which names it where Ray passes on a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:200]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lmr.core.files import acquire_lock
 
-PREFIX = "lmr-crew-"
+PREFIX = "lmr-worker-"
 LOCK = ".lock"
 
 
@@ -32,7 +32,7 @@ class OwnFolder:
 
 
 def remove_left_over() -> None:
-    """Remove the folders whose processes are gone: a driver that is killed takes its members with it at once."""
+    """Remove the folders whose processes are gone: a driver that is killed takes its workers with it at once."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         with contextlib.suppress(OSError), lock.open("rb") as file:  # of another user, or removed in this moment
             if _is_free(file.fileno()):
@@ -40,7 +40,7 @@ def remove_left_over() -> None:
 
 
 def _is_free(descriptor: int) -> bool:
-    """Whether nobody holds the lock of an open file; False where that cannot be known."""
+    """Return True if nobody holds the lock of an open file; False where that cannot be known."""
     try:
         import fcntl
 

@@ -1,4 +1,4 @@
-"""``lmr bench --ray``: the bench of one machine with a crew on the nodes of a cluster."""
+"""``lmr bench --ray``: the bench of one machine with a pool on the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lmr.cluster.nodes import (
     check_nodes,
     choose_threads,
     count_places,
-    describe_members,
+    describe_workers,
     find_nodes,
     list_versions,
 )
-from lmr.cluster.ray_crew import RayCrew
+from lmr.cluster.ray_pool import RayPool
 
 
 def run_ray_bench(
@@ -37,9 +37,9 @@ def run_ray_bench(
     save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
 ) -> Outcome:
-    """As ``run_bench``, on the nodes of a cluster: the same rows and samples in ``folder``, written by this process.
+    """Run a bench on the nodes of a cluster: the same rows and samples in ``folder``, written by this process.
 
-    All nodes must have the same versions and, under ``root``, the same datasets. Every member has one thread for small
+    All nodes must have the same versions and, under ``root``, the same datasets. Every worker has one thread for small
     models, otherwise as many as the smallest node has cores; so has a bench that is resumed, whatever is left of it.
     """
     check_workers(workers)
@@ -49,30 +49,30 @@ def run_ray_bench(
     for node in nodes:
         print(f"lmr: node {node.words}", file=shown)
 
-    def hire(tasks: Sequence[Task], target: Path, seconds: float) -> RayCrew:
-        count, threads = plan_members(tasks, nodes, workers)
-        return RayCrew(ray, count, threads, target, seconds, versions, workers or len(tasks))
+    def hire(tasks: Sequence[Task], target: Path, seconds: float) -> RayPool:
+        count, threads = plan_workers(tasks, nodes, workers)
+        return RayPool(ray, count, threads, target, seconds, versions, workers or len(tasks))
 
     return run_bench(plans, folder, root=root, sources=sources, save_seconds=save_seconds, screen=screen, hire=hire)
 
 
-def plan_members(tasks: Sequence[Task], nodes: Sequence[Node], workers: int | None) -> tuple[int, int]:
-    """How many members, and how many threads each."""
+def plan_workers(tasks: Sequence[Task], nodes: Sequence[Node], workers: int | None) -> tuple[int, int]:
+    """Return the number of workers, and of the threads of each."""
     threads = choose_threads(are_small(tasks), nodes)
     places = count_places(nodes, threads)
     return min(workers or places, places), threads
 
 
 def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None, workers: int | None) -> str:
-    """What would run where: the nodes, the members, and the groups of runs that share a model and images."""
+    """Describe the nodes, the workers, and the groups of runs that share a model and images."""
     nodes = find_nodes(ray)
     odd = check_nodes(nodes, list_versions())
     tasks = list_tasks(list(plans), root, lambda words: print(f"lmr: {words}", file=sys.stderr))
-    count, threads = plan_members(tasks, nodes, workers)
-    lines = [*odd, *describe_members(nodes, min(count, len(tasks)), threads)]
+    count, threads = plan_workers(tasks, nodes, workers)
+    lines = [*odd, *describe_workers(nodes, min(count, len(tasks)), threads)]
     groups = Counter((task.backbone, task.dataset, task.domain, task.severity) for task in tasks)
     for (backbone, dataset, domain, severity), runs in groups.items():
-        lines.append(f"  {runs:4} runs on one member: {backbone}, {dataset} {domain} {severity or ''}".rstrip())
+        lines.append(f"  {runs:4} runs on one worker: {backbone}, {dataset} {domain} {severity or ''}".rstrip())
     lines.append(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}.")
-    lines.append("A member that has finished its group helps with another.")
+    lines.append("A worker that has finished its group helps with another.")
     return "\n".join(lines)

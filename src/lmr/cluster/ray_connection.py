@@ -13,18 +13,18 @@ from lmr.bench.cost.machine import count_cores
 from lmr.core.errors import LmrError
 
 PORT_SECONDS = 10.0  # for a port to answer; Ray itself would try for minutes and print every try
-MEMBER_HINT = (  # Ray looks for a node on the machine of the command, and its own words do not say so
+NODE_HINT = (  # Ray looks for a node on the machine of the command, and its own message does not say so
     "Give the command on a machine of the cluster; 'ray start --address=HEAD:PORT --num-cpus=0' makes this one a "
     "machine of it that computes nothing."
 )
 SETTINGS_FRAME, FRAME_HEAD = 4, 9  # the type of an HTTP/2 frame, and the bytes before its content
 HTTP2_OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS_FRAME, 0, 0, 0, 0, 0])
-MISMATCH = "Version mismatch:"  # how Ray's words about other versions begin
+MISMATCH = "Version mismatch:"  # the beginning of Ray's message about other versions
 LOCAL = "local"  # the address of a cluster on this machine, for the time of the command
 
 
 def import_ray() -> Any:
-    """The package ray; an LmrError that says how to get it where it is missing."""
+    """Return the package ray; an LmrError that says how to get it where it is missing."""
     # Statistics would be sent to the makers of Ray; workers inherit the variable.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the new behaviour, without a warning about it
@@ -47,7 +47,7 @@ def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) ->
         yield ray
         return
     if address.startswith("ray://"):
-        raise LmrError(f"Ray Client ({address!r}) does not show the nodes' free cores. {MEMBER_HINT}")
+        raise LmrError(f"Ray Client ({address!r}) does not show the nodes' free cores. {NODE_HINT}")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         quiet |= {"num_cpus": count_cores(), "include_dashboard": False}
@@ -65,7 +65,7 @@ def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) ->
 
 
 def _explain(address: str, error: Exception) -> str:
-    """Why there is no connection, and what to do, in a sentence."""
+    """Return why there is no connection, and what to do, in a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith(MISMATCH):  # the versions are in the lines below
         found = " ".join(lines).removeprefix(MISMATCH).strip()
@@ -73,7 +73,7 @@ def _explain(address: str, error: Exception) -> str:
             f"The Ray cluster at {address!r} and this command have different versions of Ray or Python: {found}. "
             "Install the same versions on every machine."
         )
-    hint = f"check the address. {MEMBER_HINT}"
+    hint = f"check the address. {NODE_HINT}"
     if address == "auto":
         hint = "start one with 'ray start --head', or leave 'auto' out."
     reason = lines[0] if lines else type(error).__name__
@@ -91,7 +91,7 @@ def _try_port(address: str) -> None:
 
 
 def _speaks_http2(connection: socket.socket) -> bool:
-    """Whether the other end answers the opening of HTTP/2, which gRPC is made of, with settings of its own."""
+    """Return True if the other end answers the opening of HTTP/2, which gRPC is made of, with settings of its own."""
     answer = b""
     try:
         connection.sendall(HTTP2_OPENING)

@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class ProgressBar:
-    """A bar that counts finished units; one without a screen counts and shows nothing."""
+    """A bar that counts finished units; one that is not ``shown`` counts and prints nothing."""
 
-    unit: str = "images"
+    text: str = ""
     total: float | None = None
+    unit: str = "images"
     done: float = 0
+    shown: bool = False
     delay: float = 0.0  # seconds before it appears, so that short work shows none
-    _screen: Progress | None = None
-    _task: TaskID | None = None
 
     def __post_init__(self) -> None:
         self._begun = time.monotonic()
+        self._screen: Progress | None = None
+        self._task: TaskID | None = None
 
     def advance(self, count: float = 1) -> None:
         """Count ``count`` more units as finished."""
@@ -34,18 +36,25 @@ class ProgressBar:
 
     def describe(self, text: str) -> None:
         """Set the text to the left of the bar."""
-        if self._screen is not None and self._task is not None:
-            self._screen.update(self._task, description=text)
+        self.text = text
+        self._update()
 
     def set_total(self, total: float) -> None:
         """Set the number of units, where it becomes known later."""
         self.total = total
         self._update()
 
+    def close(self) -> None:
+        """Leave the bar as it is; one with a delay disappears."""
+        if self._screen is not None:
+            self._screen.stop()
+
     def _update(self) -> None:
+        if self.shown and self._screen is None and time.monotonic() - self._begun >= self.delay:
+            self._screen = _open_screen(self.unit, transient=self.delay > 0)
+            self._task = self._screen.add_task(self.text, total=self.total, completed=int(self.done))
         if self._screen is not None and self._task is not None:
-            late = time.monotonic() - self._begun >= self.delay
-            self._screen.update(self._task, completed=self.done, total=self.total, visible=late)
+            self._screen.update(self._task, description=self.text, completed=self.done, total=self.total)
 
 
 @contextlib.contextmanager
@@ -58,32 +67,26 @@ def show_progress(
     The unit "bytes" is shown as kB, MB and GB, with the speed. A bar with a ``delay`` appears after that many seconds
     and is removed at the end. ``shown`` is True on a terminal by default.
     """
-    bar = ProgressBar(unit, total, done, delay)
-    if not (_is_terminal() if shown is None else shown):
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    with contextlib.closing(ProgressBar(text, total, unit, done, terminal if shown is None else shown, delay)) as bar:
+        bar._update()
         yield bar
-        return
+
+
+def _open_screen(unit: str, transient: bool) -> Progress:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
-    counted = (DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else (MofNCompleteColumn(), TextColumn(unit))
-    columns = (TextColumn("{task.description}"), BarColumn(), *counted, TimeElapsedColumn(), TimeRemainingColumn())
+    columns: list[progress.ProgressColumn] = [progress.TextColumn("{task.description}"), progress.BarColumn()]
+    if unit == "bytes":
+        columns += [progress.DownloadColumn(), progress.TransferSpeedColumn()]
+    else:
+        columns += [progress.MofNCompleteColumn(), progress.TextColumn(unit)]
+    columns += [progress.TimeElapsedColumn(), progress.TimeRemainingColumn()]
     # Standard output may be a pipe: rich must not send it to the terminal.
-    screen = Progress(
-        *columns, console=Console(file=sys.stderr), transient=delay > 0, redirect_stdout=False, refresh_per_second=4
+    console = Console(file=sys.stderr)
+    screen = progress.Progress(
+        *columns, console=console, transient=transient, redirect_stdout=False, refresh_per_second=4
     )
-    with screen:
-        bar._screen, bar._task = screen, screen.add_task(text, total=total, completed=int(done), visible=delay == 0)
-        yield bar
-
-
-def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
+    screen.start()
+    return screen

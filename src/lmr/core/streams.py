@@ -77,8 +77,8 @@ class Streams:
         """Return the ``values`` [B, ...] of one stream's samples, by its position in ``active``."""
         return values if self.count == 1 else values[self.index == position]
 
-    def take(self, samples: Tensor) -> Streams:
-        """Return the streams of some samples, given as bool [B] or as numbers [n]; ``active`` stays the same."""
+    def take(self, samples: Tensor | slice) -> Streams:
+        """Return the streams of some samples, given as bool [B], numbers [n] or a slice; ``active`` stays the same."""
         return Streams(self.active, self.index[samples])
 
 

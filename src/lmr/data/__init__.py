@@ -1,1 +1,1 @@
-"""Datasets, image files, streams and corruptions. Nothing here knows a model."""
+"""Datasets, streams and corruptions. Nothing here knows a model."""

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
-from lmr.data.frames import FrameChange, Jitter
-from lmr.data.haul import Haul
-from lmr.data.orders import ORDERS
-from lmr.data.sets.dataset import CLEAN, Dataset, ImageArray, Labels
+from lmr.data.dataset import CLEAN, Dataset, ImageArray, Labels
+from lmr.data.frames import FrameChange, Haul, Jitter
+from lmr.data.names import ORDERS
 
 Places = NDArray[np.int64]
 LONGEST_BURST = 50  # frames
@@ -38,9 +37,9 @@ class Batch:
 class Stream:
     """An order over a set. ``domain`` [N] holds indices into ``domains``, ``index`` [N] indices into the set.
 
-    ``frames`` changes images by their places in the stream, where the order has that. Batches end at ``ends``: after
-    every ``batch_size`` images and, unless domains are mixed, where a domain ends. So a short last batch is kept, and
-    no batch holds two domains.
+    ``frames`` changes images by their positions in the stream, if the order does that. Batches end at ``ends``: after
+    every ``batch_size`` images and, unless domains are mixed, at the end of a domain. So a short last batch is kept,
+    and no batch contains two domains.
     """
 
     dataset: Dataset
@@ -62,7 +61,7 @@ class Stream:
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits that depend on the order alone, and on what it does to images.
+        """16 hexadecimal digits that depend on the order and on its changes of images alone.
 
         Streams over one domain have the same hash if their images come in the same order, whatever the domain.
         """
@@ -70,7 +69,7 @@ class Stream:
         if len(self.domains) > 1:
             whole.update("\n".join(self.domains).encode() + self.domain.astype("<i8").tobytes())
         if self.frames is not None:
-            whole.update(self.frames.words.encode())
+            whole.update(self.frames.identity.encode())
         return whole.hexdigest()[:16]
 
     def __len__(self) -> int:
@@ -80,7 +79,7 @@ class Stream:
         return self.batches()
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
-        """The batches from number ``start`` on; earlier ones are not read."""
+        """Iterate over the batches from number ``start`` on; earlier ones are not read."""
         if not 0 <= start <= len(self):
             raise LmrError(f"Expected a batch number from 0 to {len(self)}, got {start}.")
         for number in range(start, len(self)):
@@ -114,15 +113,15 @@ def make_stream(
     concentration: float = 0.1,
     block: int | None = None,
 ) -> Stream:
-    """A stream over ``domains`` (default: all domains of the set), one after the other, or mixed.
+    """Return a stream over ``domains`` (default: all domains of the set), one after the other, or mixed.
 
     ``order`` is "shuffle" (Python's shuffle, the usual one), "file" (as the set lists them), "dirichlet" (classes come
     and go; the smaller ``concentration``, the stronger the imbalance), "classes" (runs of ``block`` images of one
     class; default: whole classes), "bursts" (runs of frames of one image, each changed by ``Jitter``), "shift" (one
     class is half of the stream) or "haul" (shuffled clean images, changed by ``Haul``). The order is the same in every
     domain. ``limit`` keeps the first images of each domain's order; of a mixed stream it keeps ``limit`` times the
-    number of domains. In the last three orders images come back, so that it may be more than the set has. ``rounds``
-    goes through all domains again, with the same images.
+    number of domains. In the last three orders images repeat, so that ``limit`` may exceed the size of the set.
+    ``rounds`` goes through all domains again, with the same images.
     """
     names = dataset.domains if domains is None else (domains,) if isinstance(domains, str) else tuple(domains)
     _check(dataset, names, severity, order, limit, batch_size)
@@ -162,7 +161,7 @@ def make_stream(
 
 
 def _choose_frames(order: str, seed: int, severity: int) -> FrameChange | None:
-    """What an order does to images."""
+    """Return the change of images that belongs to an order."""
     if order == "bursts":
         return Jitter(seed)
     return Haul(seed, severity) if order == "haul" else None
@@ -194,9 +193,9 @@ def arrange(
     block: int | None = None,
     count: int | None = None,
 ) -> Places:
-    """The order of the images with ``labels`` [N]: the first ``count`` (default: N) of it.
+    """Return the first ``count`` (default: N) indices of images with ``labels`` [N] in the order ``kind``.
 
-    It is a permutation of 0 … N-1, except for "bursts", "shift" and "haul", in which images come back.
+    The order is a permutation of 0 … N-1, except for "bursts", "shift" and "haul", in which images repeat.
     """
     if kind == "bursts":
         return order_by_bursts(labels, seed, count)
@@ -216,9 +215,9 @@ def arrange(
 
 
 def shuffle_places(count: int, seed: int = 1) -> Places:
-    """``random.seed(seed)`` and ``random.shuffle`` of a list, as in the code bases behind the published results.
+    """Shuffle like ``random.seed(seed)`` and ``random.shuffle``, as in the code behind the published results.
 
-    Python guarantees this order since version 3.2. The generator is a separate one, so that no other draws change it.
+    Python guarantees this order since version 3.2. The generator is separate, so that no other draws change it.
     """
     places = list(range(count))
     random.Random(seed).shuffle(places)
@@ -226,7 +225,7 @@ def shuffle_places(count: int, seed: int = 1) -> Places:
 
 
 def order_by_dirichlet(labels: Places, seed: int = 1, concentration: float = 0.1, slots: int | None = None) -> Places:
-    """Label-imbalanced: each class is spread over ``slots`` parts of the stream by a Dirichlet distribution.
+    """Order with label imbalance: a Dirichlet distribution spreads each class over ``slots`` parts of the stream.
 
     With a small ``concentration`` most of a class falls into few slots, with a large one every slot is balanced.
     ``slots`` is the number of classes by default. The classes of a slot follow each other in random order (Gong et al.,
@@ -248,7 +247,7 @@ def order_by_dirichlet(labels: Places, seed: int = 1, concentration: float = 0.1
 
 
 def order_by_classes(labels: Places, seed: int = 1, block: int | None = None) -> Places:
-    """Temporally correlated: runs of ``block`` images of one class (a whole class if None), in random order.
+    """Order with temporal correlation: runs of ``block`` images of one class (None: all of it), in random order.
 
     Two runs of one class may follow each other; the last run of a class may be short.
     """
@@ -265,9 +264,10 @@ def order_by_classes(labels: Places, seed: int = 1, block: int | None = None) ->
 
 
 def order_by_bursts(labels: Places, seed: int = 1, count: int | None = None) -> Places:
-    """A camera: images in random order, each for 1 to 50 frames in a row; the last run ends with the stream.
+    """Order like a camera: images in random order, each for 1 to 50 frames in a row.
 
-    ``count`` frames, as many as there are images by default. Every image is shown before one comes back.
+    The stream ends after ``count`` frames (default: the number of images), and so does the last run. Every image is
+    shown before one repeats.
     """
     count = len(labels) if count is None else count
     scenes = _deal(np.arange(len(labels)), count, np.random.default_rng([seed, 0]))  # a frame each would be enough
@@ -276,9 +276,9 @@ def order_by_bursts(labels: Places, seed: int = 1, count: int | None = None) -> 
 
 
 def order_by_shift(labels: Places, seed: int = 1, count: int | None = None) -> Places:
-    """Label shift: every image is of one class, drawn by the seed, with probability 1/2, else of the other classes.
+    """Order with label shift: an image is of one class, drawn by the seed, with probability 1/2, else of the others.
 
-    ``count`` images, as many as there are by default. All images of a side are shown before one of them comes back.
+    Returns ``count`` images (default: all). All images of either side are shown before one of them repeats.
     """
     count, classes = len(labels) if count is None else count, np.unique(labels)
     if len(classes) < 2:
@@ -293,6 +293,6 @@ def order_by_shift(labels: Places, seed: int = 1, count: int | None = None) -> P
 
 
 def _deal(places: Places, count: int, generator: np.random.Generator) -> Places:
-    """``count`` of the places in random order; when all have been dealt they are shuffled again."""
+    """Return ``count`` of the places in random order; when all have been dealt they are shuffled again."""
     rounds = -(-count // len(places)) if len(places) else 0
     return np.concatenate([generator.permutation(places) for _ in range(rounds)] or [places])[:count]

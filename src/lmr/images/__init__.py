@@ -1,1 +1,1 @@
-"""Files that hold images: the only code that opens them. It knows no model and no dataset."""
+"""Image and video files: the only code that opens them. Nothing here knows a model or a dataset."""

@@ -1,4 +1,4 @@
-"""Read ahead: worker threads prepare the next items while the caller computes; results come in order."""
+"""Read ahead: worker threads prepare the next items while the caller computes; results keep their order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from lmr.images.image_files import muted_pillow
+from lmr.images.files import muted_pillow
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,12 +19,12 @@ THREAD_NAME = "lmr-read-ahead"
 
 
 class ReadAhead(Generic[T, R]):
-    """``work(item)`` of every item, in the order of ``items``, computed by threads while ``with`` is open.
+    """An iterator over ``work(item)`` of every item, in the order of ``items``, computed by threads inside ``with``.
 
     At most ``ahead`` results wait or are being computed. Items are taken one at a time, and each thread holds one, so
-    that ``items`` may itself read something large. What ``items`` or ``work`` raises is raised in the caller, at the
-    place of its result. No thread is left when ``with`` ends, however it ends; for that, items that take long to come
-    should end when the event ``ended`` is set.
+    that ``items`` may itself read something large. An exception of ``items`` or ``work`` is raised in the caller, at
+    the position of its result. No thread is left when ``with`` ends, however it ends; for that, an iterator of slow
+    items should end when the event ``ended`` is set.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ReadAhead(Generic[T, R]):
         self._ended = ended or threading.Event()
         # Warning filters are one list per process: threads that decode must not change it while the caller computes.
         self._muted = muted_pillow()
-        # Daemons, as a Ctrl-C during a start must not keep the process alive; otherwise they are waited for.
+        # Daemons, because a Ctrl-C during a start must not keep the process alive; otherwise they are joined.
         self._threads = [threading.Thread(target=self._run, name=THREAD_NAME, daemon=True) for _ in range(workers)]
 
     def __enter__(self) -> ReadAhead[T, R]:
@@ -82,14 +82,14 @@ class ReadAhead(Generic[T, R]):
         return result.result()
 
     def has_more(self) -> bool:
-        """Whether another result comes; waits until the next item was taken, not until its work is done."""
+        """Return True if another result follows; waits until the next item is taken, not until its work is done."""
         with self._changed:
             self._changed.wait_for(lambda: self._results or self._ended.is_set())
             return bool(self._results)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Wait for the work that has begun, and begin no other inside of ``with``: for a measurement."""
+        """Wait for the work that has begun, and begin no other inside ``with``: for a measurement."""
         with self._changed:
             self._held = True
             self._changed.wait_for(lambda: not self._busy)
@@ -107,10 +107,10 @@ class ReadAhead(Generic[T, R]):
                 result.set_result(self._work(item))
             except BaseException as error:  # whatever it is, it belongs to the caller
                 result.set_exception(error)
-            self._rest()
+            self._finish()
 
     def _take(self) -> tuple[T, Future[R]] | None:
-        """The next item and the place of its result; None when there is nothing more to do."""
+        """Return the next item and the future of its result; None when there is nothing more to do."""
         with self._taking:
             with self._changed:
                 self._changed.wait_for(
@@ -132,7 +132,7 @@ class ReadAhead(Generic[T, R]):
                     self._results.append(result)
                     self._changed.notify_all()
                 return item, result
-            self._rest()
+            self._finish()
             return None
 
     def _end(self, last: Future[R] | None = None) -> None:
@@ -141,7 +141,7 @@ class ReadAhead(Generic[T, R]):
             self._ended.set()
             self._changed.notify_all()
 
-    def _rest(self) -> None:
+    def _finish(self) -> None:
         with self._changed:
             self._busy -= 1
             self._changed.notify_all()

@@ -88,8 +88,8 @@ class EATA(SelectiveMethod):
         """
         with self._session():
             total, count = torch.zeros_like(self.bank.start), 0
-            for batch in batches:
-                images = batch if isinstance(batch, Tensor) else batch[0]
+            for given in batches:
+                images = given if isinstance(given, Tensor) else given[0]
                 self.classifier.check(images)
                 images, batch = self._check(images, [0] * len(images))
                 gradient, *_ = self.tower.sum_gradients(images, self.bank.start.unsqueeze(0), batch, _own_label_loss)

@@ -49,6 +49,7 @@ _CARD = Card(
         "imagenet-variants": Preset({"lr": 1.5e-3}, "paper's source, appendix: ImageNet-A, -R, -Sketch and -V2"),
     },
     parts=("pmr", "am", "bc"),
+    gated=True,
     swept={"delta": ("delta",), "negatives": ("negatives", "positives")},
     switches=(  # shares of the gain, measured on drawings and photographs: docs/cost.md
         Switch({}, 1.0),
@@ -119,11 +120,11 @@ class LMR(NormMethod):
             logits, info = self.classifier(images), {}
         logits = logits + streams.spread(state["bias"])  # eq. 15
         if self.bc:
-            rates = (self.eta, self.mu) if self.pace == "batch" else pace_bias(seen, streams, self.eta, self.mu)
+            eta, mu = (self.eta, self.mu) if self.pace == "batch" else pace_bias(seen, streams, self.eta, self.mu)
             mean = streams.mean(logits.softmax(1))  # u of eq. 16
-            new["bias"], new["running"] = correct_bias(
-                state["bias"], state["running"], seen > 0, mean, *rates, self.clip, self.eps
-            )  # eqs. 16, 17
+            new["bias"], new["running"] = correct_bias(  # eqs. 16, 17
+                state["bias"], state["running"], seen > 0, mean, eta, mu, self.clip, self.eps
+            )
         return Step(logits, new, info)
 
     def _restore_margins(

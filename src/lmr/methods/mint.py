@@ -66,7 +66,12 @@ class MINT(NormMethod):
         prototypes = self.classifier.prototypes
         counts = torch.zeros(len(prototypes), dtype=torch.int64, device=prototypes.device)
         means = torch.zeros_like(prototypes)
-        state = {"batches": 0, "gradient": torch.zeros_like(self.bank.start), "pre_means": means, "pre_counts": counts}
+        state: dict[str, Tensor | int] = {
+            "batches": 0,
+            "gradient": torch.zeros_like(self.bank.start),
+            "pre_means": means,
+            "pre_counts": counts,
+        }
         return {**state, "post_means": means, "post_counts": counts}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:

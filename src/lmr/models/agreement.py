@@ -61,16 +61,16 @@ class Agreement:
 
     @property
     def compared(self) -> bool:
-        """Whether the two differences were measured."""
+        """True if the two differences were measured."""
         return self.reason is None
 
     def holds(self, tolerance: float) -> bool:
-        """Whether both differences were measured and lie within the tolerance."""
+        """Return True if both differences were measured and lie within the tolerance."""
         return self.compared and self.image <= tolerance and self.text <= tolerance
 
 
 def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequence[str]) -> Agreement:
-    """Largest difference of unit features [N, D] in float32, image side and text side. images [N, 3, H, W]."""
+    """Return the largest difference of unit features [N, D] in float32 of images [N, 3, H, W] and of texts."""
     try:
         import transformers  # noqa: F401
     except ImportError:
@@ -105,7 +105,7 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
 def _encode_texts(
     backbone: Backbone, tower: nn.Module | None, texts: Sequence[str]
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Our features, and the inputs of our text tower for them: token ids [N, L] and ends [N]."""
+    """Return our features, and the inputs of our text tower for them: token ids [N, L] and ends [N]."""
     given: list[tuple[Tensor, ...]] = []
     if not isinstance(tower, TextTower):
         return backbone.encode_text(list(texts)), None, None
@@ -119,7 +119,7 @@ def _encode_texts(
 
 
 def find_folder(backbone: Backbone) -> Path | None:
-    """The folder in Hugging Face's form from which transformers would read exactly the weights we loaded, if any."""
+    """Return the Hugging Face folder from which transformers would read exactly the weights we loaded, if any."""
     facts = backbone.model_facts
     path = facts.weights
     if path is None or not facts.is_huggingface or facts.unwrapped:
@@ -140,7 +140,7 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def _tokenize(texts: Sequence[str], folder: Path, tower: nn.Module | None) -> list[Tensor]:
-    """Token ids from the folder's own tokenizer, of one text after the other.
+    """Return token ids from the folder's own tokenizer, one text at a time.
 
     Padded to the full length as in SigLIP's training; without padding for a causal tower, which would not see it.
     """
@@ -154,7 +154,7 @@ def _tokenize(texts: Sequence[str], folder: Path, tower: nn.Module | None) -> li
 
 
 def _take_features(answer: Any) -> Tensor:
-    """The projected features, which newer versions of transformers wrap."""
+    """Return the projected features, which newer versions of transformers wrap."""
     features: Tensor = answer if isinstance(answer, Tensor) else answer.pooler_output
     return features
 

@@ -88,12 +88,12 @@ class Backbone(ABC):
 
     @property
     def is_small(self) -> bool:
-        """Whether the image tower is so small that several threads of torch are hardly faster than one."""
+        """True if the image tower is so small that several threads of torch are hardly faster than one."""
         return sum(parameter.numel() for parameter in self.encoder.parameters()) <= SMALL_MODEL
 
     @cached_property
     def facts(self) -> dict[str, str]:
-        """``model_facts`` in words, for people; code asks ``model_facts``."""
+        """``model_facts`` as text for people; code reads ``model_facts``."""
         return describe_facts(self.model_facts)
 
     @property
@@ -106,19 +106,19 @@ class Backbone(ABC):
         return ImagePreprocess(self.preprocessing, self.dtype)
 
     def preprocess_pixels(self, pixels: Tensor) -> Tensor:
-        """uint8 images [N, h, w, 3] of one size to inputs of the encoder: [N, *input_shape], on the same device."""
+        """Return uint8 images [N, h, w, 3] of one size as inputs [N, *input_shape] of the encoder, on their device."""
         return self.preprocessing.prepare_pixels(pixels).to(self.dtype)
 
     @abstractmethod
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Unit features [N, D] of N texts, without gradient."""
+        """Return unit features [N, D] of N texts, without gradient."""
 
     def text_side(self, texts: Sequence[str]) -> TextSide | None:
-        """The text tower with these prompts, for methods that adapt it; None where it cannot give gradients."""
+        """Return the text tower with these prompts, for methods that adapt it; None where it cannot give gradients."""
         return None
 
     def text_digest(self) -> str:
-        """A digest of everything but the text itself that decides the output of ``encode_text``."""
+        """Return a digest of everything but the text itself that decides the output of ``encode_text``."""
         return digest_tower(self._text)
 
     def write_huggingface(self, folder: Path, norms: Norms) -> None:
@@ -128,7 +128,7 @@ class Backbone(ABC):
     def classifier(
         self, names: Sequence[str], templates: Templates = DEFAULT_TEMPLATES, *, cache: Cache = True
     ) -> ZeroShot:
-        """A zero-shot classifier for these class names.
+        """Return a zero-shot classifier for these class names.
 
         Every name is put into every template ("a photo of a {}."), the texts are encoded and normalised, averaged over
         the templates and normalised again. Underscores in names read as spaces. ``templates`` may also hold separate
@@ -159,12 +159,12 @@ class Backbone(ABC):
         )
 
     def _find_scale(self) -> PixelScale | None:
-        """How pixels were scaled; None for a backbone that prepares images in a way of its own."""
+        """Return the scaling of pixels; None for a backbone that prepares images in its own way."""
         known: Preprocessing | None = getattr(self, "preprocessing", None)
         return None if known is None else PixelScale(known.mean, known.std)
 
     def _find_prototypes(self, identity: str, prompts: list[list[str]], cache: Cache) -> Tensor:
-        """Unit features [C, D], from the cache or computed and cached."""
+        """Return unit features [C, D], from the cache or computed and cached."""
         folder = find_cache(cache if self.keeps_prototypes or cache is not True else False)
         if folder is None:
             return average_prompts(self.encode_text, prompts)

@@ -113,16 +113,16 @@ class Clip(Backbone):
         return self._text
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Unit features [N, D] of N texts, without gradient and never below float32."""
+        """Return unit features [N, D] of N texts, without gradient and never below float32."""
         return self._tokenize(texts).encode(self._text)
 
     def text_side(self, texts: Sequence[str]) -> TextSide:
-        """The text tower with these prompts, tokenised once."""
+        """Return the text tower with these prompts, tokenised once."""
         prompts = self._tokenize(texts)
         return TextSide(self._text, prompts, len(prompts.end), prompts.longest, ContextTokenizer(self._tokenizer))
 
     def text_digest(self) -> str:
-        """The tower's digest, together with that of a tokenizer of its own and how it is used."""
+        """Return the tower's digest, with that of a tokenizer of its own and its settings."""
         own, tower = self._own_tokenizer, super().text_digest()
         return tower if own is None else f"{tower} {own.digest} {own.end} {own.context}"
 
@@ -161,12 +161,7 @@ class Clip(Backbone):
 
 
 def load_clip(
-    path: Path,
-    name: str,
-    *,
-    architecture: str | None = None,
-    device: Device = "cpu",
-    dtype: torch.dtype | None = None,
+    path: Path, name: str, *, architecture: str | None = None, device: Device = "cpu", dtype: torch.dtype | None = None
 ) -> Clip:
     """Load a CLIP model from its weights file, with configuration, preprocessing and tokenizer from the same folder.
 
@@ -202,10 +197,11 @@ def random_clip(name: str = "ViT-B-16", seed: int = 0, *, device: Device = "cpu"
     place = check_device(device)
     sizes = find_architecture(f"{name}-quickgelu" if name in OPENAI_MODELS else name)
     generator = torch.Generator().manual_seed(seed)
-    image, text = (
-        {key: _draw(key, value, config.width, config.depth, generator) for key, value in tower.state_dict().items()}
-        for tower, config in zip(make_towers(sizes), sizes, strict=True)
-    )
+    drawn = []
+    for tower in make_towers(sizes):
+        width, depth = tower.config.width, tower.config.depth
+        drawn.append({key: _draw(key, like, width, depth, generator) for key, like in tower.state_dict().items()})
+    image, text = drawn
     weights = TowerWeights(image, text, logit_scale=100.0, logit_bias=0.0)
     preprocessing, facts = openai_preprocessing(sizes[0].resolution), ModelFacts(format=ModelFormat.RANDOM)
     return Clip(f"random {name}", sizes, weights, preprocessing, facts).to(place)
@@ -214,7 +210,7 @@ def random_clip(name: str = "ViT-B-16", seed: int = 0, *, device: Device = "cpu"
 def _find_sizes(
     weights: Weights, naming: Naming, path: Path, named: Sizes | None, architecture: str | None
 ) -> tuple[ModelFormat, Sizes, SizesSource]:
-    """Form, sizes and their source: the configuration beside the weights, the named architecture, or OpenAI's rules.
+    """Return form, sizes and their source: the config beside the weights, the named architecture, or OpenAI's rules.
 
     OpenAI's and open_clip's weights have the same names but different activations, so one of the three must decide.
     """
@@ -242,7 +238,7 @@ def _find_sizes(
 
 
 def _find_tokenizer(form: ModelFormat, sizes: Sizes, folder: Path, name: str) -> TransformersTokenizer | None:
-    """The tokenizer beside the weights; None where it is CLIP's own, or where there is none.
+    """Return the tokenizer beside the weights; None where it is CLIP's own, or where there is none.
 
     Only in Hugging Face's form does a tokenizer belong to the folder; open_clip's configuration names its own.
     """
@@ -265,12 +261,12 @@ def check_clip_end(end: int, origin: str) -> None:
 
 
 def _name_config(naming: Naming) -> str:
-    """The configuration file that lies beside weights with these names."""
+    """Return the configuration file that lies beside weights with these names."""
     return HF_CONFIG if naming is HUGGINGFACE else OPEN_CLIP_CONFIG
 
 
 def _draw(key: str, like: Tensor, width: int, depth: int, generator: torch.Generator) -> Tensor:
-    """Random weights with the standard deviations of CLIP's initialisation (Radford et al. 2021, clip/model.py)."""
+    """Draw weights with the standard deviations of CLIP's initialisation (Radford et al. 2021, clip/model.py)."""
     part, _, kind = key.rpartition(".")
     part = part.rpartition(".")[2]
     if part.startswith("ln_"):

@@ -1,4 +1,4 @@
-"""What a loaded model is, as values that code can ask, and the same facts in words for people."""
+"""The facts of a loaded model: values for code, and the same as text for people."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ModelFormat(Enum):
 
 
 class SizesSource(Enum):
-    """What decided the sizes and the activation of a model."""
+    """The source of a model's sizes and activation."""
 
     CONFIG = "the configuration beside the weights"
     ARCHITECTURE = "the named architecture"
@@ -35,7 +35,7 @@ class SizesSource(Enum):
 
 
 class TokenizerKind(Enum):
-    """How a model reads texts."""
+    """The kind of tokenizer that a model reads texts with."""
 
     CLIP = "CLIP's byte-pair encoding"
     TRANSFORMERS = "a tokenizer of transformers"
@@ -46,14 +46,14 @@ class TokenizerKind(Enum):
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What was loaded and from where. The defaults say that nothing is known, as for a model of a user's own class."""
+    """The facts of a loaded model. The defaults say that nothing is known, as for a model of a user's own class."""
 
     format: ModelFormat = ModelFormat.OTHER
     weights: Path | None = None  # the weights file, or the index of a sharded one
     container: str = ""  # how the file stores tensors, for the screen
     unwrapped: tuple[str, ...] = ()  # tables and prefixes around the names of the tensors that were removed
     architecture: str | None = None  # open_clip's name of the sizes, where they have one
-    sizes: str = ""  # the sizes in words, where they have no name
+    sizes: str = ""  # the sizes as text, where they have no name
     sizes_source: SizesSource = SizesSource.UNKNOWN
     config: str = ""  # the name of the configuration file that decided the sizes, if one did
     activations: tuple[str, str] | None = None  # of the image tower and the text tower
@@ -66,43 +66,43 @@ class ModelFacts:
 
     @property
     def reads_texts(self) -> bool:
-        """Whether the model can read texts, as far as is known."""
+        """False if the model is known not to read texts."""
         return self.tokenizer is not TokenizerKind.NONE
 
     @property
     def is_huggingface(self) -> bool:
-        """Whether transformers reads models of this form."""
+        """True if transformers reads models of this form."""
         return self.format in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP)
 
     @property
     def activation_assumed(self) -> bool:
-        """Whether only a named architecture made the activation GELU, in sizes that OpenAI's QuickGELU models share."""
+        """True if only a named architecture made the activation GELU, in sizes that OpenAI's QuickGELU models share."""
         return self.sizes_source is SizesSource.ARCHITECTURE and self.architecture in OPENAI_MODELS
 
 
 def describe_facts(facts: ModelFacts) -> dict[str, str]:
-    """The facts in words, each under its title, in the order a screen shows them; what is unknown is left out."""
-    words: dict[str, str] = {}
+    """Return the facts as text under their titles, in the order a screen shows them; unknown ones are left out."""
+    shown: dict[str, str] = {}
     if facts.format is not ModelFormat.OTHER:
-        words["format"] = _describe_format(facts)
+        shown["format"] = _describe_format(facts)
     if facts.weights is not None or facts.format is ModelFormat.RANDOM:
-        words["files"] = str(facts.weights or "none")
+        shown["files"] = str(facts.weights or "none")
     if facts.sizes_source is not SizesSource.UNKNOWN or facts.architecture or facts.sizes:
-        words["architecture"] = facts.architecture or facts.sizes or "own sizes"
+        shown["architecture"] = facts.architecture or facts.sizes or "own sizes"
     if facts.sizes_source is not SizesSource.UNKNOWN:
-        words["sizes from"] = _describe_sizes_source(facts)
+        shown["sizes from"] = _describe_sizes_source(facts)
     if facts.activations is not None:
         image, text = facts.activations
-        words["activation"] = image if image == text else f"{image} (image), {text} (text)"
+        shown["activation"] = image if image == text else f"{image} (image), {text} (text)"
     if facts.preprocessing is not None:
-        words["preprocessing"] = _describe_preprocessing(facts.preprocessing, facts)
+        shown["preprocessing"] = _describe_preprocessing(facts.preprocessing, facts)
     if facts.tokenizer is not TokenizerKind.UNKNOWN:
-        words["tokenizer"] = facts.tokenizer_name or facts.tokenizer.value
+        shown["tokenizer"] = facts.tokenizer_name or facts.tokenizer.value
     if facts.context is not None:
-        words["context"] = str(facts.context)
+        shown["context"] = str(facts.context)
     if facts.unwrapped:
-        words["taken off"] = ", ".join(facts.unwrapped)
-    return words | dict(facts.remarks)
+        shown["unwrapped"] = ", ".join(facts.unwrapped)
+    return shown | dict(facts.remarks)
 
 
 def _describe_format(facts: ModelFacts) -> str:
@@ -113,10 +113,10 @@ def _describe_format(facts: ModelFacts) -> str:
 
 
 def _describe_sizes_source(facts: ModelFacts) -> str:
-    source, words = facts.sizes_source, facts.sizes_source.value
+    source, shown = facts.sizes_source, facts.sizes_source.value
     if source is SizesSource.CONFIG and facts.config:
         return facts.config
-    return f"{words} {facts.architecture}" if source is SizesSource.ARCHITECTURE else words
+    return f"{shown} {facts.architecture}" if source is SizesSource.ARCHITECTURE else shown
 
 
 def _describe_preprocessing(preprocessing: Preprocessing, facts: ModelFacts) -> str:

@@ -25,10 +25,7 @@ Tokenizer = Callable[[list[str]], Tensor]
 
 
 def from_open_clip(
-    model: Any,
-    tokenizer: Tokenizer,
-    names: Sequence[str],
-    templates: Templates = DEFAULT_TEMPLATES,
+    model: Any, tokenizer: Tokenizer, names: Sequence[str], templates: Templates = DEFAULT_TEMPLATES
 ) -> ZeroShot:
     """Return a classifier for these class names from a model of open_clip's form, also OpenAI's.
 
@@ -112,7 +109,7 @@ class ImageSide(nn.Module):
         return self._model[0]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features as ``encode_image`` gives them."""
+        """Return features as ``encode_image`` gives them."""
         encode: Any = self.whole_model.encode_image
         features: Tensor = encode(images)
         return features
@@ -135,7 +132,7 @@ class TextEncoder:
         self.model, self.tokenizer = model, tokenizer
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """Unit features [N, D], never below float32."""
+        """Return unit features [N, D], never below float32."""
         raw = TextPrompts(_tokenize(self.tokenizer, list(texts)))(self.model, slice(0, len(texts)))
         if not isinstance(raw, Tensor) or raw.ndim != 2 or len(raw) != len(texts):
             found = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
@@ -144,7 +141,7 @@ class TextEncoder:
 
 
 def _check_model(model: Any) -> tuple[float, float]:
-    """The logit scale and bias of a model that has all it needs."""
+    """Check that a model has all it needs, and return its logit scale and bias."""
     missing = [name for name in ("encode_image", "encode_text", "logit_scale") if not hasattr(model, name)]
     if not isinstance(model, nn.Module) or missing:
         lack = f" It has no {', '.join(missing)}." if isinstance(model, nn.Module) else ""
@@ -165,7 +162,7 @@ def _check_model(model: Any) -> tuple[float, float]:
 
 
 def _read_number(value: Any) -> float:
-    """A number, also from a tensor of one; 0 for None, NaN for anything else."""
+    """Read a number, also from a tensor of one; return 0 for None, NaN for anything else."""
     try:
         return 0.0 if value is None else float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError):
@@ -173,7 +170,7 @@ def _read_number(value: Any) -> float:
 
 
 def _read_pixels(model: Any) -> PixelScale | None:
-    """How images are scaled, where the model's image tower says it, as those of open_clip do."""
+    """Return the scaling of pixels where the image tower names it, as those of open_clip do."""
     settings = getattr(getattr(model, "visual", None), "preprocess_cfg", None)
     mean, std = (settings.get(key) for key in ("mean", "std")) if isinstance(settings, Mapping) else (None, None)
     try:
@@ -184,7 +181,7 @@ def _read_pixels(model: Any) -> PixelScale | None:
 
 @contextmanager
 def _evaluate(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while."""
+    """Put the model in evaluation mode within the context."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -195,7 +192,7 @@ def _evaluate(model: nn.Module) -> Iterator[None]:
 
 
 def _tokenize(tokenizer: Tokenizer, texts: list[str]) -> Tensor:
-    """Token ids int64 [N, L] on the CPU."""
+    """Return token ids int64 [N, L] on the CPU."""
     try:
         tokens = tokenizer(texts)
     except Exception as error:  # it is the user's own
@@ -208,7 +205,7 @@ def _tokenize(tokenizer: Tokenizer, texts: list[str]) -> Tensor:
 
 
 def _find_text_norms(model: nn.Module, tokens: Tensor) -> set[nn.Module]:
-    """The norms that ``encode_text`` runs. Tokens that the model does not know are refused."""
+    """Find the norms that ``encode_text`` runs, and refuse tokens that the model does not know."""
     one, largest = tokens[:1], int(tokens.max())
     found: set[nn.Module] = set()
 
@@ -236,7 +233,7 @@ def _find_text_norms(model: nn.Module, tokens: Tensor) -> set[nn.Module]:
 
 
 def _find_image_parts(model: nn.Module, text_norms: set[nn.Module]) -> dict[str, nn.Module]:
-    """The parts of the model that hold the norms of the image tower.
+    """Find the parts of the model that hold the norms of the image tower.
 
     They are ``visual``, or else the children without a norm of the text tower; a model whose encoders share their norms
     is one part.

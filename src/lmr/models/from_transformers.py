@@ -139,7 +139,7 @@ def _build_clip(model: Any, processor: Any, dtype: torch.dtype) -> Clip:
 
 
 def _find_tokenizer(tokenizer: Any, name: str, sizes: Sizes, end: int) -> TransformersTokenizer | None:
-    """The processor's tokenizer; None where it is CLIP's, so that states fit the same model loaded from a folder."""
+    """Return the processor's tokenizer; None for CLIP's, so that states fit the same model loaded from a folder."""
     text = sizes[1]
     _check_vocabulary(tokenizer, text.vocabulary)
     rules = describe_rules(tokenizer)

@@ -1,4 +1,4 @@
-"""SigLIP 2 for images of any shape (NaFlex): an image becomes as many patches as its shape asks for.
+"""SigLIP 2 for images of any shape (NaFlex): the shape of an image decides its number of patches.
 
 transformers passes three tensors to the tower: patches, a mask and the shape of the grid. Methods pass one tensor per
 batch, so the patches carry two more columns of zeros and ones, which every type holds exactly: whether there is a patch
@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.models.formats.configs import HALF, check_object, check_steps, read_channels
-from lmr.models.preprocessing import Preprocessing, convert_to_rgb
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
+from lmr.models.preprocessing import Preprocessing, check_image, check_pixels, convert_to_rgb
 
 _COLUMNS = 2  # beside the pixels of a patch
 _STEP = 1e-5  # to which transformers finds the scale of an image
@@ -48,16 +45,12 @@ class PatchPreprocessing(Preprocessing):
         """Shape of one prepared image: patches, and the pixels of a patch with two more columns."""
         return self.patches, 3 * self.patch**2 + _COLUMNS
 
-    def prepare_image(self, image: Image) -> Tensor:
-        """A PIL image of any size and mode: float32 [patches, 3 * patch * patch + 2]."""
-        from PIL.Image import Image, Resampling
-
-        if not isinstance(image, Image) or min(image.size) == 0:
-            came = f"one of size {image.size}" if isinstance(image, Image) else type(image).__name__
-            raise LmrError(f"Expected a PIL image with pixels, got {came}.")
+    def prepare_image(self, image: Image.Image) -> Tensor:
+        """Return a PIL image of any size and mode as float32 [patches, 3 * patch * patch + 2]."""
+        check_image(image)
         rows, columns = fit_grid(image.height, image.width, self.patch, self.patches)
         size = (columns * self.patch, rows * self.patch)
-        scaled = convert_to_rgb(image).resize(size, Resampling[self.interpolation.upper()])
+        scaled = convert_to_rgb(image).resize(size, Image.Resampling[self.interpolation.upper()])
         pixels = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8).view(1, size[1], size[0], 3)
         cut = self._normalise(pixels)[0].reshape(3, rows, self.patch, columns, self.patch)
         flat = cut.permute(1, 3, 2, 4, 0).reshape(rows * columns, -1)
@@ -66,19 +59,15 @@ class PatchPreprocessing(Preprocessing):
         return F.pad(torch.cat([flat, there, first], 1), (0, 0, 0, self.patches - len(flat)))
 
     def prepare_pixels(self, pixels: Tensor) -> Tensor:
-        """uint8 images [N, h, w, 3] of one size: float32 [N, patches, 3 * patch * patch + 2], where the images are."""
-        from PIL import Image
-
-        if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
-            came = f"{list(pixels.shape)} of {pixels.dtype}" if isinstance(pixels, Tensor) else type(pixels).__name__
-            raise LmrError(f"Expected images as a uint8 tensor ['N', 'h', 'w', 3], got {came}.")
+        """Return uint8 images [N, h, w, 3] as float32 [N, patches, 3 * patch * patch + 2], on their device."""
+        check_pixels(pixels)
         images = [self.prepare_image(Image.fromarray(one)) for one in pixels.cpu().numpy()]
         stacked = torch.stack(images) if images else torch.empty(0, *self.input_shape)
         return stacked.to(pixels.device)
 
 
 def fit_grid(height: int, width: int, patch: int, most: int) -> tuple[int, int]:
-    """Rows and columns of patches for an image of this size, by the same bisection as transformers."""
+    """Return rows and columns of patches for an image of this size, by the same bisection as transformers."""
 
     def count(scale: float) -> tuple[int, int]:
         rows, columns = (max(1, math.ceil(side * scale / patch)) for side in (height, width))
@@ -100,14 +89,14 @@ class PatchTower(nn.Module):
         self.config: Any = model.config
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features as the tower's head gives them, not normalised."""
+        """Return features as the tower's head gives them, not normalised."""
         with hold(self):  # its norms serve one thread at a time
             features: Tensor = self.model(**unpack(images)).pooler_output
         return features
 
 
 def unpack(images: Tensor) -> dict[str, Tensor]:
-    """Packed patches as the three tensors that transformers' tower takes."""
+    """Return packed patches as the three tensors that transformers' tower takes."""
     patches, there, first = images[..., :-_COLUMNS], images[..., -2] > 0.5, images[..., -1] > 0.5
     count, columns = there.sum(1), first.sum(1)
     rows = count // columns.clamp(min=1)
@@ -120,7 +109,7 @@ def unpack(images: Tensor) -> dict[str, Tensor]:
 
 
 def parse_patch_preprocessing(settings: Any, where: str, patch: int) -> PatchPreprocessing:
-    """The preprocessing in the settings of transformers' Siglip2ImageProcessor; missing ones have its defaults."""
+    """Return the preprocessing of a Siglip2ImageProcessor of transformers; missing settings have its defaults."""
     given = {key: value for key, value in check_object(settings, where).items() if value is not None}
     settings = _DEFAULTS | given
     interpolation = check_steps(settings, {"patch_size", "max_num_patches"}, where)

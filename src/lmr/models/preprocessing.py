@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-import os
-from collections.abc import Sequence
-from typing import Any
-
-from PIL import Image
-
-from lmr.images.image_files import decode_image, open_image
+from lmr.images.files import decode_image, open_image
 
 # Mean and standard deviation of CLIP's training images (Radford et al. 2021, clip.py).
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -78,21 +72,16 @@ class Preprocessing:
         """Shape of one prepared image."""
         return 3, self.resolution, self.resolution
 
-    def prepare_image(self, image: Image) -> Tensor:
-        """A PIL image of any size and mode: float32 [3, resolution, resolution]."""
-        from PIL.Image import Image, Resampling
-
-        if not isinstance(image, Image):
-            raise LmrError(f"Expected a PIL image, got {type(image).__name__}.")
-        if min(image.size) == 0:
-            raise LmrError(f"Expected an image with pixels, got one of size {image.size}.")
+    def prepare_image(self, image: Image.Image) -> Tensor:
+        """Return a PIL image of any size and mode as float32 [3, resolution, resolution]."""
+        check_image(image)
         x, y = self._trim(image.width, image.height)
         if x or y:
             image = image.crop((x, y, image.width - x, image.height - y))
         width, height = self._scale(image.width, image.height)
         image = convert_to_rgb(image)
         for size in _list_passes(image.size, (width, height)):
-            image = image.resize(size, Resampling[self.interpolation.upper()])
+            image = image.resize(size, Image.Resampling[self.interpolation.upper()])
         left, top = self._centre(width), self._centre(height)
         if image.size != (self.resolution, self.resolution):
             image = image.crop((left, top, left + self.resolution, top + self.resolution))
@@ -103,18 +92,13 @@ class Preprocessing:
         return torch.from_numpy(ready)
 
     def prepare_pixels(self, pixels: Tensor) -> Tensor:
-        """uint8 images [N, h, w, 3] of one size, on any device: float32 [N, 3, resolution, resolution].
+        """Return uint8 images [N, h, w, 3] of one size, on any device, as float32 [N, 3, resolution, resolution].
 
         Images of the model's own size give exactly what ``prepare_image`` gives. For other sizes fewer than one
         value in a hundred (a few on hard contrasts) is rounded to the next of the 256 levels, seldom to the next but
         one: PIL filters with fixed-point weights, this with floats.
         """
-        came = list(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
-        if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
-            kind = f" of {pixels.dtype}" if isinstance(pixels, Tensor) else ""
-            raise LmrError(f"Expected images as a uint8 tensor ['N', 'h', 'w', 3], got {came}{kind}.")
-        if min(pixels.shape[1:3]) == 0:
-            raise LmrError(f"Expected images with pixels, got {came}.")
+        check_pixels(pixels)
         x, y = self._trim(pixels.shape[2], pixels.shape[1])
         pixels = pixels[:, y : pixels.shape[1] - y, x : pixels.shape[2] - x]
         width, height = self._scale(pixels.shape[2], pixels.shape[1])
@@ -128,20 +112,20 @@ class Preprocessing:
 
     @cached_property
     def _levels(self) -> NDArray[np.float32]:
-        """What each of the 256 levels of a channel becomes [3, 256]; small images take half the time with it."""
+        """The input for each of the 256 levels of a channel [3, 256]; small images take half the time with it."""
         levels = torch.arange(256, dtype=torch.uint8).view(1, 256, 1, 1).expand(1, 256, 1, 3)
         table: NDArray[np.float32] = self._normalise(levels)[0, :, :, 0].numpy()
         return table
 
     def _trim(self, width: int, height: int) -> tuple[int, int]:
-        """How many columns and rows to crop at either end of a strip, of which only the centre is used."""
+        """Return the columns and rows to crop at either end of a strip, whose centre alone is used."""
         if self.resize == "squash":
             return 0, 0
         longest = _STRIP * min(width, height)
         return max(0, width - longest) // 2, max(0, height - longest) // 2
 
     def _scale(self, width: int, height: int) -> tuple[int, int]:
-        """The size after resizing; the long side is rounded down, as torchvision's Resize does."""
+        """Return the size after resizing; the long side is rounded down, as torchvision's Resize does."""
         side = self.resolution
         if self.resize == "squash":
             return side, side
@@ -149,11 +133,11 @@ class Preprocessing:
         return (long, side) if width > height else (side, long)
 
     def _centre(self, edge: int) -> int:
-        """Where the crop begins; half pixels go to the even neighbour, as torchvision's CenterCrop does."""
+        """Return where the crop begins; half pixels go to the even neighbour, as torchvision's CenterCrop does."""
         return round((edge - self.resolution) / 2.0)
 
     def _resize(self, pixels: Tensor, width: int, height: int) -> Tensor:
-        """uint8 [n, h, w, 3] to [n, height, width, 3]: both passes are rounded to 8 bits, as PIL does."""
+        """Resize uint8 [n, h, w, 3] to [n, height, width, 3]; both passes are rounded to 8 bits, as PIL does."""
         x = pixels.permute(0, 3, 1, 2).float()
         for across, down in _list_passes((pixels.shape[2], pixels.shape[1]), (width, height)):
             x = F.interpolate(x, (down, across), mode=self.interpolation, antialias=True, align_corners=False)
@@ -161,16 +145,31 @@ class Preprocessing:
         return x.to(torch.uint8).permute(0, 2, 3, 1)
 
     def _normalise(self, pixels: Tensor) -> Tensor:
-        """uint8 [N, H, W, 3] to float32 [N, 3, H, W]; channel by channel, so that no constant is copied to a device."""
+        """Map uint8 [N, H, W, 3] to float32 [N, 3, H, W], by channel, so that no constant is copied to a device."""
         scaled = pixels.permute(0, 3, 1, 2).float() / 255
         channels = zip(scaled.unbind(1), self.mean, self.std, strict=True)
         return torch.stack([(channel - mean) / std for channel, mean, std in channels], dim=1)
 
 
-def convert_to_rgb(image: Image) -> Image:
-    """8-bit RGB. 16 bits are scaled as in lmr.images.image_files; Pillow would clip all values above 255."""
-    from PIL.Image import fromarray
+def check_image(image: object) -> None:
+    """Refuse what is not a PIL image with pixels."""
+    if not isinstance(image, Image.Image):
+        raise LmrError(f"Expected a PIL image, got {type(image).__name__}.")
+    if min(image.size) == 0:
+        raise LmrError(f"Expected an image with pixels, got one of size {image.size}.")
 
+
+def check_pixels(pixels: object) -> None:
+    """Refuse what is not a uint8 tensor [N, h, w, 3] with pixels."""
+    if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
+        came = f"{list(pixels.shape)} of {pixels.dtype}" if isinstance(pixels, Tensor) else type(pixels).__name__
+        raise LmrError(f"Expected images as a uint8 tensor ['N', 'h', 'w', 3], got {came}.")
+    if min(pixels.shape[1:3]) == 0:
+        raise LmrError(f"Expected images with pixels, got {list(pixels.shape)}.")
+
+
+def convert_to_rgb(image: Image.Image) -> Image.Image:
+    """Convert to 8-bit RGB. 16 bits are scaled as in lmr.images; Pillow would clip all values above 255."""
     if image.mode == "RGB":
         return image
     if not image.mode.startswith(("I", "F")):
@@ -181,11 +180,11 @@ def convert_to_rgb(image: Image) -> Image:
             f"Expected an image of 8 or 16 bits, got one of mode {image.mode!r} with values from {values.min()} to "
             f"{values.max()}, whose range is unknown; convert it to 8 bits first."
         )
-    return fromarray(((values.astype(np.int64) + 128) // 257).astype(np.uint8)).convert("RGB")
+    return Image.fromarray(((values.astype(np.int64) + 128) // 257).astype(np.uint8)).convert("RGB")
 
 
 def _list_passes(before: tuple[int, int], after: tuple[int, int]) -> list[tuple[int, int]]:
-    """Sizes (width, height) of the resizing passes: columns, then rows, and only what changes.
+    """Return sizes (width, height) of the resizing passes: columns, then rows, and only what changes.
 
     Pillow up to 12 uses this order; later versions choose, and since every pass rounds, the order shows on hard
     contrasts. Inputs should not depend on that. The height of a tall strip is reduced first to save memory.
@@ -212,7 +211,7 @@ class ImagePreprocess:
     dtype: torch.dtype = torch.float32
 
     def __call__(self, images: Images) -> Tensor:
-        """Inputs of the model, on the CPU."""
+        """Return inputs of the model, on the CPU."""
         if isinstance(images, (np.ndarray, Tensor)) and images.ndim == 4:
             images = list(images)
         if not isinstance(images, (list, tuple)):

@@ -29,7 +29,7 @@ Templates = Sequence[str] | Mapping[str, Sequence[str]] | str | os.PathLike[str]
 
 
 def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]:
-    """The prompts of every class, in the order of the names; each class has one at least.
+    """Return the prompts of every class, at least one each, in the order of the names.
 
     Underscores in names read as spaces. A set of sentences per class (Pratt et al. 2023, CuPL) is matched to the names
     regardless of case and underscores; other classes in the set are ignored.
@@ -55,7 +55,7 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
 
 
 def list_names(names: Sequence[str]) -> list[str]:
-    """The class names as a list, each of them once; what else can be wrong is found by ``write_prompts``."""
+    """Return the class names as a list without duplicates; ``write_prompts`` checks the rest."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise LmrError(f"Expected a list of class names, got {names!r}.")
     names = list(names)
@@ -66,7 +66,7 @@ def list_names(names: Sequence[str]) -> list[str]:
 
 
 def read_sentences(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The object class -> sentences in a JSON file."""
+    """Read the object class -> sentences in a JSON file."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
@@ -126,7 +126,7 @@ def _fill(template: str, name: str) -> str:
 
 
 def _simplify(name: str) -> str:
-    """One form for all spellings of a class name: without case, words separated by single spaces."""
+    """Return one form for all spellings of a class name: without case, with single spaces."""
     return " ".join(name.replace("_", " ").casefold().split())
 
 
@@ -137,12 +137,12 @@ class TokenPrompts:
         self.tokens = tokens
 
     def __call__(self, tower: nn.Module, part: slice) -> Tensor:
-        """Features [n, D] of some prompts, as the tower gives them."""
+        """Return features [n, D] of some prompts, as the tower gives them."""
         features: Tensor = tower(bring(self.tokens[part], tower))
         return features
 
     def encode(self, tower: nn.Module) -> Tensor:
-        """Unit features [N, D] of all prompts, without gradient and never below float32."""
+        """Return unit features [N, D] of all prompts, without gradient and never below float32."""
         with torch.no_grad():
             raw = self(tower, slice(0, len(self.tokens)))
             return F.normalize(raw.to(widen(raw.dtype)), dim=-1)
@@ -164,14 +164,14 @@ class CausalPrompts(TokenPrompts):
         return int(self.end.max()) + 1
 
     def __call__(self, tower: nn.Module, part: slice) -> Tensor:
-        """Features [n, D] of some prompts, as the tower gives them."""
+        """Return features [n, D] of some prompts, as the tower gives them."""
         end = self.end[part]
         features: Tensor = tower(*(bring(x, tower) for x in (self.tokens[part, : int(end.max()) + 1], end)))
         return features
 
 
 def bring(tokens: Tensor, tower: nn.Module) -> Tensor:
-    """The same on the device of the tower. Ids are kept on the host, so that cutting them waits for no device."""
+    """Return tokens on the device of the tower. They are kept on the host, so that cutting them waits for no device."""
     placement = find_placement(tower)
     return tokens if placement is None else tokens.to(placement[0])
 
@@ -191,13 +191,13 @@ class ContextTokens:
         self.order = end.sort(stable=True).indices
 
     def start(self, tower: nn.Module) -> Tensor:
-        """The vectors [n, w] of the context's words."""
+        """Return the vectors [n, w] of the context's words."""
         assert isinstance(tower, TextTower)
         words: Tensor = tower.words(self.tokens[0, 1 : 1 + self.words].to(tower.positions.device))
         return words
 
     def encode(self, tower: nn.Module, classes: Tensor, context: Tensor) -> Tensor:
-        """Raw features [k, D] of some classes with a context [n, w]."""
+        """Return raw features [k, D] of some classes with a context [n, w]."""
         assert isinstance(tower, TextTower)
         device, end = tower.positions.device, self.end[classes]
         first = tower.words(self.tokens[:1, 0].to(device))
@@ -213,7 +213,7 @@ class ContextTokenizer:
         self.tokenize = tokenize
 
     def __call__(self, context: str, names: Sequence[str]) -> ContextTokens:
-        """The prompts; the context's tokens are those that the names alone do not have."""
+        """Return the prompts; the context's tokens are those that the names alone do not have."""
         if not context.strip() or "{}" in context:
             raise LmrError(f"Expected words such as 'a photo of a' as the context of the prompts, got {context!r}.")
         tokens, end = self._read(f"{context.strip()} {{}}.", names)
@@ -232,7 +232,7 @@ class ContextTokenizer:
 
 
 def _joins(prompt: Tensor, context: Tensor, name: Tensor) -> bool:
-    """Whether a prompt is a start token, the context's tokens, and the name's without its start token and padding."""
+    """Return True if a prompt is a start token, the context's tokens, and the name's without start and padding."""
     begun = 1 + len(context)
     rest = prompt[begun:]
     return torch.equal(prompt[1:begun], context) and torch.equal(rest, name[1 : 1 + len(rest)])

@@ -25,7 +25,7 @@ Cache = bool | str | os.PathLike[str]
 
 
 def average_prompts(encode: Callable[[Sequence[str]], Tensor], prompts: Sequence[Sequence[str]]) -> Tensor:
-    """Unit features [C, D]: the prompts of a class encoded to unit features, averaged, and normalised again.
+    """Return unit features [C, D]: the prompts of a class are encoded, normalised, averaged and normalised again.
 
     Texts of similar length are encoded together, as the cost of a chunk is that of its longest text. On a terminal a
     progress bar appears when this takes long.
@@ -46,7 +46,7 @@ def average_prompts(encode: Callable[[Sequence[str]], Tensor], prompts: Sequence
 
 
 def find_cache(cache: Cache) -> Path | None:
-    """The folder of cached prototypes: the one given, or ``$LMR_CACHE/prototypes``, or ``~/.cache/lmr/prototypes``."""
+    """Return the folder of cached prototypes: the given one, or one in ``$LMR_CACHE`` or ``~/.cache/lmr``."""
     if cache is False:
         return None
     if isinstance(cache, str | os.PathLike):
@@ -60,13 +60,13 @@ def find_cache(cache: Cache) -> Path | None:
 
 
 def name_prototypes(tower_digest: str, prompts: Sequence[Sequence[str]]) -> str:
-    """A digest that identifies the prototypes of these prompts under this text tower."""
+    """Return a digest that identifies the prototypes of these prompts under this text tower."""
     content = json.dumps([VERSION, tower_digest, [list(own) for own in prompts]])
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def read_prototypes(path: Path, classes: int) -> Tensor | None:
-    """Cached prototypes [classes, D]; None where there are none or the file has changed since it was written."""
+    """Read cached prototypes [classes, D]; return None without a file or if it was changed since it was written."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -92,7 +92,7 @@ def keep_prototypes(path: Path, prototypes: Tensor) -> None:
 
 
 def digest_tower(tower: nn.Module) -> str:
-    """The digest of a text tower's weights and settings. Computed each time, as weights can change unnoticed."""
+    """Return the digest of a text tower's weights and settings, computed each time, as weights can change unnoticed."""
     settings = (
         f"{type(tower).__name__} {getattr(tower, 'config', None)!r}"  # heads and activation are not in the weights
     )

@@ -20,7 +20,7 @@ from lmr.core.placement import Device, check_device, choose_dtype
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
 from lmr.models.facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
-from lmr.models.formats.checkpoints import check_depth
+from lmr.models.formats.checkpoints import check_depth, check_tensors, is_ignored
 from lmr.models.formats.configs import HF_CONFIG, find_settings, read_preprocessing
 from lmr.models.formats.export import Norms, write_model, write_preprocessing, write_tokenizer
 from lmr.models.formats.weights import read_weights
@@ -28,7 +28,7 @@ from lmr.models.naflex import PatchPreprocessing, PatchTower, parse_patch_prepro
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import TokenPrompts
 from lmr.models.tokenizers import PaddedTokenizer, read_tokenizer
-from lmr.models.transformers_library import import_transformers, quiet_transformers
+from lmr.models.transformers_library import import_transformers, quiet_transformers, shorten_error
 
 _TOKENIZER_FILES = ("spiece.model", "tokenizer.model", "tokenizer.json", "tokenizer_config.json")
 
@@ -42,7 +42,7 @@ class Pooled(nn.Module):
         self.config = model.config
 
     def forward(self, given: Tensor) -> Tensor:
-        """Features as the tower's head gives them, not normalised."""
+        """Return features as the tower's head gives them, not normalised."""
         with hold(self):  # its norms serve one thread at a time
             features: Tensor = self.model(given).pooler_output
         return features
@@ -100,15 +100,15 @@ class Siglip(Backbone):
         )
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Unit features [N, D] of N texts, without gradient and never below float32."""
+        """Return unit features [N, D] of N texts, without gradient and never below float32."""
         return TokenPrompts(self._tokenizer(texts)).encode(self._text)
 
     def text_side(self, texts: Sequence[str]) -> TextSide:
-        """The text tower with these prompts."""
+        """Return the text tower with these prompts."""
         return TextSide(self._text, TokenPrompts(self._tokenizer(texts)), len(texts))
 
     def text_digest(self) -> str:
-        """The tower's digest together with that of the tokenizer's files."""
+        """Return the tower's digest together with that of the tokenizer's files."""
         return f"{super().text_digest()} {self._tokenizer_digest}"
 
     def write_huggingface(self, folder: Path, norms: Norms) -> None:
@@ -160,7 +160,7 @@ def load_siglip(path: Path, name: str, *, device: Device = "cpu", dtype: torch.d
 
 
 def is_naflex(config: Any) -> bool:
-    """Whether this is the configuration of a model for images of any shape."""
+    """Return True for the configuration of a model for images of any shape."""
     from transformers import Siglip2Config
 
     return isinstance(config, Siglip2Config)
@@ -173,7 +173,7 @@ def _read_config(folder: Path) -> Any:
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # whatever a foreign file makes transformers raise
         raise LmrError(
-            f"{str(folder / 'config.json')!r} is not a configuration of SigLIP: {_shorten(error)}"
+            f"{str(folder / 'config.json')!r} is not a configuration of SigLIP: {shorten_error(error)}"
         ) from error
     if not isinstance(config, SiglipConfig) and not is_naflex(config):
         raise LmrError(f"{str(folder)!r} holds a model of type {config.model_type!r}, not a SigLIP model.")
@@ -181,7 +181,7 @@ def _read_config(folder: Path) -> Any:
 
 
 def _find_preprocessing(folder: Path, config: Any) -> tuple[Preprocessing, str | None]:
-    """The preprocessing, and the file that names it."""
+    """Return the preprocessing, and the file that names it."""
     if not is_naflex(config):
         return read_preprocessing(folder, ModelFormat.SIGLIP, config.vision_config.image_size)
     settings, name = find_settings(folder)
@@ -197,12 +197,12 @@ def _read_tokenizer(folder: Path) -> Any:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """The tokenizer's files in this folder."""
+    """Return the tokenizer's files in this folder."""
     return [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
 
 
 def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any:
-    """The model with exactly these weights; transformers itself would initialise missing ones at random."""
+    """Build the model with exactly these weights; transformers would initialise missing ones at random."""
     from transformers import Siglip2Model, SiglipModel
 
     if not getattr(config.vision_config, "vision_use_head", True):
@@ -213,20 +213,12 @@ def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any
             model: Any = Siglip2Model(config) if is_naflex(config) else SiglipModel(config)
             _replace_norms(model)
     except Exception as error:  # inconsistent sizes
-        raise LmrError(f"The configuration beside {origin!r} does not describe a model: {_shorten(error)}") from error
-    expected = model.state_dict()
-    given = {key: value for key, value in tensors.items() if not key.endswith(".position_ids")}
-    faults = {
-        "missing": [key for key in expected if key not in given],
-        "unexpected": [key for key in given if key not in expected],
-        "without finite floating-point values": [key for key, value in given.items() if not _is_valid(value)],
-        "of another shape": [key for key in expected if key in given and expected[key].shape != given[key].shape],
-    }
-    found = [f"{len(keys)} {what} ({', '.join(keys[:3])})" for what, keys in faults.items() if keys]
-    if found:
-        raise LmrError(f"The weights in {origin!r} do not match the model: {'; '.join(found)}. Nothing was loaded.")
+        raise LmrError(
+            f"The configuration beside {origin!r} does not describe a model: {shorten_error(error)}"
+        ) from error
+    check_tensors(tensors, {key: value.shape for key, value in model.state_dict().items()}, origin)
     # Copied: the tensors may be memory-mapped, and the file could change.
-    model.load_state_dict({key: value.clone() for key, value in given.items()}, assign=True)
+    model.load_state_dict({key: value.clone() for key, value in tensors.items() if not is_ignored(key)}, assign=True)
     parts: list[Any] = [model.vision_model.embeddings, model.text_model.embeddings]
     for part in parts:  # the only buffer that is computed and not read from the file
         if hasattr(part, "position_ids"):
@@ -235,7 +227,7 @@ def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any
 
 
 def _fill_model(vision: Any, text: Any, weights: dict[str, Tensor]) -> Any:
-    """A plain SiglipModel with these weights and the configurations of its towers."""
+    """Return a plain SiglipModel with these weights and the configurations of its towers."""
     from transformers import SiglipConfig, SiglipModel
 
     config = SiglipConfig(vision_config=vision.to_dict(), text_config=text.to_dict())
@@ -251,14 +243,3 @@ def _replace_norms(model: nn.Module) -> None:
         for name, norm in parent.named_children():
             if type(norm) is nn.LayerNorm:
                 setattr(parent, name, RowNorm(norm.normalized_shape, eps=norm.eps))
-
-
-def _is_valid(weights: Tensor) -> bool:
-    """Finite floating-point numbers, not below half precision."""
-    if not weights.is_floating_point() or weights.dtype.itemsize < 2:
-        return False
-    return bool(torch.stack(weights.aminmax()).isfinite().all()) if weights.numel() else True
-
-
-def _shorten(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200] or type(error).__name__

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+import difflib
 import gzip
+import hashlib
 import html
+import json
 import re
 import zlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
+from lmr.models.transformers_library import import_transformers, quiet_transformers, shorten_error
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-import difflib
-import hashlib
-import json
-from typing import Any
-
-from lmr.models.transformers_library import import_transformers, quiet_transformers
 
 MERGES = Path(__file__).with_name("assets") / "clip_merges.txt.gz"  # source and licence: clip_merges.LICENSE.txt
 MERGE_COUNT = 48_894
-CLIP_START, CLIP_END = (
-    49_406,
-    49_407,
-)  # after 256 bytes, 256 bytes that end a word, and the merges
+CLIP_START, CLIP_END = 49_406, 49_407  # after 256 bytes, 256 bytes that end a word, and the merges
 SPECIAL = ("<|startoftext|>", "<|endoftext|>")
+HIGHEST = 2  # as the id of the end token: "the highest id of a text", in configurations of early versions
+PAD, START, END = "<pad>", "<start>", "<end>"  # the first three words of every vocabulary of whole words
+
+TOKENIZER_JSON, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
+_OTHER_VOCABULARIES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.txt")
 
 # CLIP splits a cleaned text into contractions, words, single digits and runs of anything else (Radford et al. 2021,
 # simple_tokenizer.py); the special texts are split off before that.
@@ -52,21 +53,19 @@ class ClipTokenizer:
         self.context = context
 
     def __call__(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Ids int64 [N, longest], zero after the end, and the position [N] of each text's end token.
+        """Return ids int64 [N, longest], zero after the end, and the position [N] of each text's end token.
 
         The set is cut to its longest text: the text tower is causal, so tokens after the end cannot change a feature.
         """
         texts = check_texts(texts)
         encoder = build_encoder()  # text by text: batches start threads, and a later fork would warn about them
         rows = [[CLIP_START, *encoder.encode(clean(text)).ids[: self.context - 2], CLIP_END] for text in texts]
-        longest = max(map(len, rows))
-        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
         # CLIP takes the feature of the first end token, also where a text contains "<|endoftext|>" itself.
-        return tokens, torch.tensor([row.index(CLIP_END) for row in rows])
+        return _pad(rows), torch.tensor([row.index(CLIP_END) for row in rows])
 
 
 def check_texts(texts: Sequence[str]) -> list[str]:
-    """The texts as a list; anything else is refused."""
+    """Return the texts as a list; anything else is refused."""
     if isinstance(texts, str):
         raise LmrError(f"Expected a list of texts, got the single text {texts[:50]!r}; put it in a list.")
     texts = list(texts)
@@ -75,8 +74,14 @@ def check_texts(texts: Sequence[str]) -> list[str]:
     return texts
 
 
+def _pad(rows: list[list[int]]) -> Tensor:
+    """Return ids int64 [N, longest], zero after the end of each row."""
+    longest = max(map(len, rows))
+    return torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+
+
 def clean(text: str) -> str:
-    """The text as CLIP reads it: repaired, without HTML entities, with single spaces, in lower case."""
+    """Return the text as CLIP reads it: repaired, without HTML entities, with single spaces, in lower case."""
     import ftfy
 
     text = html.unescape(html.unescape(ftfy.fix_text(text)))  # twice: captions from the web are often escaped twice
@@ -85,7 +90,7 @@ def clean(text: str) -> str:
 
 @cache
 def build_encoder() -> Tokenizer:
-    """The byte-pair encoder without special tokens around a text, built once per process (about 0.2 s)."""
+    """Build the byte-pair encoder without special tokens around a text, once per process (about 0.2 s)."""
     from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
     merges = read_merges()
@@ -99,7 +104,7 @@ def build_encoder() -> Tokenizer:
 
 
 def read_merges() -> list[tuple[str, str]]:
-    """The merges in their order; a damaged file is refused."""
+    """Read the merges in their order; a damaged file is refused."""
     try:
         lines = gzip.decompress(MERGES.read_bytes()).decode().splitlines()
         merges = [(left, right) for left, right in (line.split(" ") for line in lines)]
@@ -111,13 +116,13 @@ def read_merges() -> list[tuple[str, str]]:
 
 
 def list_words() -> list[str]:
-    """The vocabulary in the order of its ids, without the two special tokens: bytes, bytes that end a word, merges."""
+    """List the vocabulary in the order of its ids without special tokens: bytes, bytes that end a word, merges."""
     symbols = list_byte_symbols()
     return [*symbols, *(symbol + "</w>" for symbol in symbols), *(left + right for left, right in read_merges())]
 
 
 def list_byte_symbols() -> list[str]:
-    """One visible character per byte, in the order of CLIP's ids: printable Latin-1 first, then the other bytes.
+    """List one visible character per byte in the order of CLIP's ids: printable Latin-1 first, then the others.
 
     Printable bytes stand for themselves; the others take the characters from U+0100 on (GPT-2's alphabet).
     """
@@ -126,23 +131,22 @@ def list_byte_symbols() -> list[str]:
     return [chr(byte) for byte in printable] + [chr(256 + number) for number in range(others)]
 
 
-TOKENIZER_JSON, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
-_OTHER_VOCABULARIES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.txt")
-
-
 def has_tokenizer(folder: Path) -> bool:
-    """Whether there is a file with a vocabulary."""
+    """Return True if the folder has a file with a vocabulary."""
     names = (TOKENIZER_JSON, VOCABULARY_FILE, MERGES_FILE, *_OTHER_VOCABULARIES)
     return any((folder / name).is_file() for name in names)
 
 
 def find_foreign_tokenizer(folder: Path) -> str | None:
-    """The name of the file that shows that this folder's tokenizer is not CLIP's; None where it is, or has no files.
+    """Return the file that shows that this folder's tokenizer is not CLIP's; None if it is, or has no files.
 
     Vocabulary and merges are compared; the tokens that begin and end a text may be stored in any of the files.
     """
-    checks = ((TOKENIZER_JSON, is_clip_json), (VOCABULARY_FILE, _is_clip_vocabulary), (MERGES_FILE, _is_clip_merges))
+    checks = (
+        (TOKENIZER_JSON, is_clip_json),
+        (VOCABULARY_FILE, lambda text: _is_same_vocabulary(json.loads(text))),
+        (MERGES_FILE, _is_clip_merges),
+    )
     present = [(name, check) for name, check in checks if (folder / name).is_file()]
     for name, check in present:
         try:
@@ -158,7 +162,7 @@ def find_foreign_tokenizer(folder: Path) -> str | None:
 
 
 def is_clip_json(text: str) -> bool:
-    """The file of the tokenizers library; its merges are pairs, in early files texts with a space."""
+    """Return True if the text of a tokenizer.json is CLIP's; merges are pairs, in early files texts with a space."""
     content = json.loads(text)
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict) or not isinstance(model.get("merges"), list):
@@ -167,18 +171,14 @@ def is_clip_json(text: str) -> bool:
     return _is_same_vocabulary(model.get("vocab")) and merges == [" ".join(pair) for pair in read_merges()]
 
 
-def _is_clip_vocabulary(text: str) -> bool:
-    return _is_same_vocabulary(json.loads(text))
-
-
 def _is_clip_merges(text: str) -> bool:
-    """One merge a line, after a line with the version of the format."""
+    """Return True if a merges.txt is CLIP's: one merge a line, after the version of the format."""
     lines = [line for line in text.split("\n") if line and not line.startswith("#version")]
     return lines == [" ".join(pair) for pair in read_merges()]
 
 
 def _is_same_vocabulary(vocabulary: Any) -> bool:
-    """Whether these ids are CLIP's, the two special tokens aside."""
+    """Return True if these ids are CLIP's, the two special tokens aside."""
     if not isinstance(vocabulary, dict) or not all(isinstance(number, int) for number in vocabulary.values()):
         return False
     own = {word: number for word, number in vocabulary.items() if number < CLIP_START}
@@ -186,16 +186,13 @@ def _is_same_vocabulary(vocabulary: Any) -> bool:
 
 
 def _names_other_class(path: Path) -> bool:
-    """Whether a tokenizer's settings name a class that is not CLIP's."""
+    """Return True if a tokenizer's settings name a class that is not CLIP's."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
     kind = content.get("tokenizer_class") if isinstance(content, dict) else None
     return isinstance(kind, str) and not kind.startswith("CLIPTokenizer")
-
-
-HIGHEST = 2  # as the id of the end token: "the highest id of a text", in configurations of early versions
 
 
 class TransformersTokenizer:
@@ -207,15 +204,13 @@ class TransformersTokenizer:
         self.digest = digest_tokenizer(tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Ids int64 [N, longest], zero after each text, and the position [N] of each text's end token.
+        """Return ids int64 [N, longest], zero after each text, and the position [N] of each text's end token.
 
         The end is found as transformers' CLIP does: the first place of the configuration's end token, or of the highest
         id where that is 2. Texts are read one by one and without padding, which a causal tower does not see.
         """
         rows = [self._read(text) for text in check_texts(texts)]
-        longest = max(map(len, rows))
-        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-        return tokens, torch.tensor([self._find_end(row) for row in rows])
+        return _pad(rows), torch.tensor([self._find_end(row) for row in rows])
 
     def _read(self, text: str) -> list[int]:
         with quiet_transformers():
@@ -260,7 +255,7 @@ class PaddedTokenizer:
 
 
 def read_tokenizer(folder: Path, expected: str = "tokenizer.json with tokenizer_config.json") -> Any:
-    """The tokenizer that transformers reads from a folder: its files alone, never code."""
+    """Read a tokenizer with transformers from the files of a folder, never from code."""
     purpose = f"The tokenizer in {str(folder)!r}, which is not CLIP's,"
     transformers = import_transformers(purpose)
     options = {"local_files_only": True, "trust_remote_code": False}
@@ -270,7 +265,7 @@ def read_tokenizer(folder: Path, expected: str = "tokenizer.json with tokenizer_
     except ImportError as error:  # transformers asks for a package that this kind of tokenizer needs
         raise LmrError(f"{purpose} needs more packages; install them with: pip install 'lmr[siglip]'") from error
     except Exception as error:  # the tokenizers library raises bare exceptions
-        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        reason = shorten_error(error)
         raise LmrError(f"Cannot read the tokenizer in {str(folder)!r} ({reason}); expected {expected}.") from error
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # transformers makes one up without a file
         raise LmrError(f"The tokenizer in {str(folder)!r} has no vocabulary; expected {expected}.")
@@ -278,14 +273,14 @@ def read_tokenizer(folder: Path, expected: str = "tokenizer.json with tokenizer_
 
 
 def digest_tokenizer(tokenizer: Any) -> str:
-    """A digest of what decides the ids of a tokenizer: its class, its vocabulary, and its rules where it tells them."""
+    """Return a digest of what decides the ids of a tokenizer: its class, its vocabulary and its known rules."""
     rules = describe_rules(tokenizer) or ""
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.sha256(f"{type(tokenizer).__name__} {vocabulary} {rules}".encode()).hexdigest()
 
 
 def describe_rules(tokenizer: Any) -> str | None:
-    """The content of a tokenizer.json, for tokenizers of the tokenizers library; None for others.
+    """Return the content of a tokenizer.json, for tokenizers of the tokenizers library; None for others.
 
     Without padding and truncation, which every call sets anew.
     """
@@ -297,11 +292,8 @@ def describe_rules(tokenizer: Any) -> str | None:
 
 
 def name_tokenizer(tokenizer: Any) -> str:
-    """Class and size of a tokenizer, for the screen."""
+    """Return class and size of a tokenizer, for the screen."""
     return f"{type(tokenizer).__name__}, {len(tokenizer)} tokens"
-
-
-PAD, START, END = "<pad>", "<start>", "<end>"  # the first three words of every vocabulary
 
 
 class WordTokenizer:
@@ -318,7 +310,7 @@ class WordTokenizer:
         self.around = tuple(w for w in self.words if not w.startswith("<") and w not in self._of_names)
 
     def __call__(self, texts: Sequence[str], context: int) -> tuple[Tensor, Tensor]:
-        """Words to ids: int64 [N, longest text] padded with 0, and the position [N] of each end token.
+        """Return ids int64 [N, longest text] padded with 0, and the position [N] of each end token.
 
         The set is cut to its longest text: the text tower is causal, so tokens after the end cannot change a feature.
         """
@@ -331,8 +323,7 @@ class WordTokenizer:
             raise LmrError(
                 f"The text {text!r} has {longest - 2} words; the {self.model} model reads at most {context - 2}."
             )
-        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-        return tokens, torch.tensor([len(row) - 1 for row in rows])
+        return _pad(rows), torch.tensor([len(row) - 1 for row in rows])
 
     def _read(self, text: str) -> list[int]:
         words = split_words(text)
@@ -348,7 +339,7 @@ class WordTokenizer:
         return [self._ids[word] for word in words]
 
     def _describe(self, word: str) -> str:
-        """What could have been meant, and what there is."""
+        """Return the end of a message about an unknown word: near words and the known ones."""
         if not self.names:
             near = difflib.get_close_matches(word, [w for w in self.around if len(w) > 2], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -361,7 +352,7 @@ class WordTokenizer:
         )
 
     def find_near(self, words: str, count: int = 6) -> list[str]:
-        """Names that share a word with these words, then names that are spelt alike."""
+        """List names that share a word with these words, then names that are spelt alike."""
         sharing = [name for name in self.names if set(name.split()) & set(words.split())]
         alike = difflib.get_close_matches(words, self.names, n=count, cutoff=0.55)
         inside = [name for name in self.names if len(words) > 3 and (words in name or name in words)]
@@ -369,5 +360,5 @@ class WordTokenizer:
 
 
 def split_words(text: str) -> list[str]:
-    """Lower-case words; punctuation, underscores and hyphens separate them."""
+    """Return the lower-case words of a text; punctuation, underscores and hyphens separate them."""
     return re.findall(r"[^\W_]+", text.lower())

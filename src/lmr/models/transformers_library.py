@@ -1,4 +1,4 @@
-"""The optional package transformers: its import, and silence while it works."""
+"""The optional package transformers: its import, silence while it works, and its errors in one line."""
 
 from __future__ import annotations
 
@@ -33,3 +33,8 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+def shorten_error(error: Exception) -> str:
+    """Return the first line of an error message, at most 200 characters, or the error's type."""
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__

@@ -1,10 +1,10 @@
-"""Reading folders of runs: their rows, and the answers to every image."""
+"""Folders of runs: their rows, and the answers to every image."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +13,30 @@ from numpy.typing import NDArray
 from lmr.bench.running.packed_answers import is_pack, read_answers
 from lmr.bench.running.row import Row, read_rows
 from lmr.core.errors import LmrError
-from lmr.report.noted import Noted
-from lmr.report.row_traits import read_spec
+from lmr.report.traits import read_spec
 
 Samples = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Rows of one or several folders, the folder of each run, and notes on what could not be read."""
+    """Rows of one or several folders, the folder of each run, and notes for the reader of a report."""
 
     rows: tuple[Row, ...]
     folders: Mapping[str, Path]
-    notes: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
 
-    def samples(self, row: Row) -> Noted[Samples | None]:
-        """The answers to every image of a run; None and a note where they are missing or damaged."""
+    def note(self, *texts: str) -> None:
+        """Add notes, each once."""
+        self.notes.extend(text for text in dict.fromkeys(texts) if text not in self.notes)
+
+    def samples(self, row: Row) -> Samples | None:
+        """Return the answers to every image of a run; None, and a note, where they are missing or damaged."""
         try:
-            return Noted(read_answers(self.folders[row.run], row))
+            return read_answers(self.folders[row.run], row)
         except LmrError as error:
-            return Noted(None, (str(error),))
-
-
-def _check(row: Row) -> tuple[object, ...]:
-    """Read what labels are made of; an LmrError if that cannot be done."""
-    return read_spec(row.spec), row.watch_words
+            self.note(str(error))
+            return None
 
 
 def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
@@ -51,7 +50,7 @@ def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
         notes += dropped
         for row in found:
             try:
-                _check(row)
+                _ = read_spec(row.spec), row.watch_words  # labels are made of these
             except LmrError as error:
                 notes.append(f"The run {row.run} in {str(folder)!r} was left out. {error}")
                 continue
@@ -63,4 +62,4 @@ def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
         notes.append(
             "Packed runs have predictions alone: figures of margins, gaps and recoveries are not made of them."
         )
-    return Runs(tuple(rows.values()), places, tuple(notes))
+    return Runs(tuple(rows.values()), places, notes)

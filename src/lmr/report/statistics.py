@@ -1,10 +1,10 @@
-"""Comparing methods over seeds and images: how certain a number is. Pure functions."""
+"""Comparison of two methods over images: the paired bootstrap. Pure functions of arrays."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,35 +12,18 @@ from numpy.typing import NDArray
 from lmr.core.errors import LmrError
 
 _CHUNK = 1 << 22  # drawn numbers at a time
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and sample standard deviation of ``count`` numbers; the deviation of one number is NaN."""
-
-    mean: float
-    sd: float
-    count: int
+_REPEATS = 1 << 20  # more than the times a stream shows one image
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of accuracies, its interval at ``level``, and how many images it is computed from."""
+    """A difference of accuracies, its interval at ``level``, and the number of images it is computed from."""
 
     mean: float
     low: float
     high: float
     level: float
     images: int
-
-
-def summarise(values: Sequence[float]) -> Spread:
-    """Mean and sample standard deviation, for example of the accuracies of several seeds."""
-    if not values:
-        raise LmrError("There are no numbers to summarise.")
-    mean = math.fsum(values) / len(values)
-    squares = math.fsum((value - mean) ** 2 for value in values)
-    return Spread(mean, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else math.nan, len(values))
 
 
 def bootstrap_difference(
@@ -53,12 +36,20 @@ def bootstrap_difference(
     level: float = 0.95,
     seed: int = 0,
 ) -> Difference:
-    """The paired bootstrap of "ours - other": right answers [M] of both, and which image each is about [M].
+    """Return "ours - other" with the interval of the paired bootstrap over images.
 
-    Without ``images`` every answer is about another one. Images are drawn with replacement, each with all answers of
-    both methods to it: hard images are hard for both, and an image under fifteen corruptions counts as one (it need
-    not occur under all of them). ``weights`` [M] say how much an answer counts in the mean. The interval holds the
+    Images are drawn with replacement, each with all answers of both methods to it: hard images are hard for both, and
+    an image under fifteen corruptions counts as one (it need not occur under all of them). The interval holds the
     middle ``level`` of the resampled differences.
+
+    Args:
+        ours: Whether each answer of our method is right, [M].
+        other: The same of the other method, [M].
+        images: The image that each answer is about, [M]; without it every answer is about another one.
+        weights: The weight of each answer in the mean, [M].
+        resamples: The number of draws.
+        level: The share of the resampled differences inside the interval.
+        seed: The seed of the draws.
     """
     sizes = {part.shape for part in (ours, other, images, weights) if part is not None}
     if len(sizes) > 1 or ours.ndim != 1 or not ours.size:
@@ -85,6 +76,34 @@ def bootstrap_difference(
 def align_by_index(
     index: NDArray[np.int64], other_index: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the same images in two streams, in the order of their index; both [M]."""
+    """Return the positions of the same images in two streams, in the order of their index; both [M]."""
     _, ours, others = np.intersect1d(index, other_index, return_indices=True)
     return ours, others
+
+
+def compare_answers(
+    pairs: Iterable[tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]]], seed: int = 0
+) -> Difference | None:
+    """Return the difference from the answers of both methods to each stream; None if no image has both.
+
+    Every stream has the same weight, so that the mean is the difference of the mean accuracies.
+    """
+    parts = []
+    for one, two in pairs:
+        mine, theirs = align_by_index(_number_answers(one["index"]), _number_answers(two["index"]))
+        if len(mine):
+            ours, others = (samples["true"] == samples["predicted"] for samples in (one, two))
+            parts.append((ours[mine], others[theirs], one["index"][mine], np.full(len(mine), 1 / len(mine))))
+    if not parts:
+        return None
+    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return bootstrap_difference(*columns, seed=seed)
+
+
+def _number_answers(index: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for every answer: its image, and how often that came before in the stream."""
+    order = np.argsort(index, kind="stable")
+    ordered = index[order]
+    before = np.empty_like(index)
+    before[order] = np.arange(len(index)) - np.searchsorted(ordered, ordered)
+    return index * _REPEATS + before

@@ -1,4 +1,4 @@
-"""ServiceSettings: what ``lmr serve`` is told, checked once."""
+"""ServiceSettings: the limits and choices of ``lmr serve``, checked once."""
 
 from __future__ import annotations
 

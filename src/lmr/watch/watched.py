@@ -340,7 +340,8 @@ class Watched(Saved):
             return self.method.step(images, ids)
         logits = images.new_empty(len(images), self.classifier.classes, dtype=self.classifier.prototypes.dtype)
         info: dict[str, Any] = {}
-        adapting, resting = [], []
+        adapting: list[int] = []
+        resting: list[int] = []
         for part in parts:
             level = part.watch.health.level
             if level is Level.QUARANTINED:
@@ -412,7 +413,7 @@ class Watched(Saved):
         *,
         operator: bool = False,
     ) -> None:
-        """Give a stream its new health and carry out the action; a rollback goes to the last snapshot up to ``last``."""
+        """Set the health of a stream and carry out the action; a rollback goes to the last snapshot up to ``last``."""
         watch = self.watches[stream]
         if action in (Action.ROLL_BACK, Action.RESET):
             before, kept = self._copy_state(stream), ()

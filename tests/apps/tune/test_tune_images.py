@@ -20,7 +20,7 @@ from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.run import run_task
 from lmr.bench.tune.trials import Trials
 from lmr.cli import main
-from lmr.data.sets.pocket_world import CLASSES, draw, list_labels
+from lmr.data.pocket_world import CLASSES, draw, list_labels
 
 NAMES = ["red star", "blue ring", "green cross"]
 

@@ -13,7 +13,7 @@ from lmr.bench.plans.plan import parse_plan, read_plan
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.inputs import find_dataset
 from lmr.cli.parser import parse
-from lmr.data.sets.dataset import MissingData
+from lmr.data.dataset import MissingData
 from set_maker import make_cifar
 
 

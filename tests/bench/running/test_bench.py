@@ -311,7 +311,7 @@ def test_rows_state_the_dataset_that_was_used_instead(tmp_path: Path) -> None:
     outcome = run_bench(make_plan(**table, corruptions="fog", images=8), tmp_path, root=str(tmp_path), screen=screen)
     (row,) = outcome.rows
     assert row.dataset == "photo-c"
-    assert row.protocol["pictures"] == "2000 pictures of the test set of CIFAR-10 that come with lmr"
+    assert row.protocol["images"] == "2000 images of the test set of CIFAR-10 that come with lmr"
     assert "--datasets photo-c " in row.command
     assert screen.getvalue().count("'photo-c' is used instead, 2,000 images. `lmr fetch cifar10-c` gets it.") == 1
     assert screen.getvalue().count("'cifar100-c' is not in") == 1

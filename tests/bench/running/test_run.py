@@ -19,9 +19,9 @@ from lmr.bench.running import answers
 from lmr.bench.running.inputs import KeptImages, find_dataset
 from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import Stop, run_task
-from lmr.data.sets.catalogue import open_dataset
-from lmr.data.sets.image_file_set import ImageFileSet
-from lmr.data.sets.pocket_world import CLASSES, draw
+from lmr.data.catalogue import open_dataset
+from lmr.data.labelled import ImageFileSet
+from lmr.data.pocket_world import CLASSES, draw
 from lmr.data.streams import make_stream
 from lmr.images.ahead import THREAD_NAME
 

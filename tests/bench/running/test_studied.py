@@ -15,7 +15,7 @@ from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.row import read_samples
 from lmr.bench.running.run import Stop, run_task
-from lmr.data.sets.catalogue import open_dataset
+from lmr.data.catalogue import open_dataset
 from lmr.data.streams import make_stream
 
 SPEC = "eata(diversity=2.0, lr=0.002, fisher=20000.0)"

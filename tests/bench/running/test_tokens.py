@@ -18,7 +18,7 @@ from lmr.bench.running import tokens as module
 from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import Stop, run_task
 from lmr.bench.running.tokens import KeptTokens, StepInputs, keep_tokens
-from lmr.data.sets.dataset import ImageArray
+from lmr.data.dataset import ImageArray
 
 NOISE = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""A member of the crew without Ray: what it refuses before it works, and what it hands over."""
+"""A worker without Ray: what it refuses before it works, and what it hands over."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from lmr.apps.predict.image_streams import ImageStream, split_streams
-from lmr.apps.predict.labeller import Labeller, PredictOrder
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.run import Labeller
+from lmr.apps.predict.streams import ImageStream, split_streams
 from lmr.cluster.nodes import list_versions
 from lmr.cluster.predicting import predict_actor
 from lmr.cluster.predicting.predict_actor import LabelSetup, PredictActor, ShardNews, StreamTicket, measure_files
-from lmr.images.remote_files import RemoteImage
+from lmr.images.remote import RemoteImage
 from predict_runs import LABELS, draw_pictures, predict_images
 
-ORDER = PredictOrder(LABELS, "pocket", batch_size=2)
+OPTIONS = PredictOptions(labels=LABELS, model="pocket", batch_size=2)
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageStr
 
 
 def hire(versions: dict[str, str] | None = None, **changes: Any) -> PredictActor:
-    fingerprint = Labeller(ORDER).classifier.fingerprint
-    setup = LabelSetup(ORDER, fingerprint, {}, 1000, str(Path.cwd()), ".jsonl", False, 0.0)
+    fingerprint = Labeller(OPTIONS).classifier.fingerprint
+    setup = LabelSetup(OPTIONS, fingerprint, {}, 1000, str(Path.cwd()), ".jsonl", False, 0.0)
     return PredictActor(1, versions or list_versions(), dataclasses.replace(setup, **changes))
 
 
@@ -48,33 +49,33 @@ def test_parts_follow_each_other_and_make_the_answers_of_one_machine(stream: Ima
     assert (result.words, result.unfit, result.stopped) == ("", False, False)
     predict_images("cam", LABELS, batch_size=2, out="o.jsonl")
     content = Path("o.jsonl").read_bytes()
-    assert b"".join(part.content for part in result.news.parts) == content
-    ends = [part.offset + len(part.content) for part in result.news.parts]
-    assert [part.offset for part in result.news.parts] == [0, *ends[:-1]]
-    assert [part.finished for part in result.news.parts] == [False, False, False, True]
-    assert sum(part.tally.images for part in result.news.parts) == 5
+    assert b"".join(part.content for part in result.progress.parts) == content
+    ends = [part.offset + len(part.content) for part in result.progress.parts]
+    assert [part.offset for part in result.progress.parts] == [0, *ends[:-1]]
+    assert [part.finished for part in result.progress.parts] == [False, False, False, True]
+    assert sum(part.tally.images for part in result.progress.parts) == 5
     assert not actor.folder.exists()
 
-    early = next(part for part in result.news.parts if part.content)  # another member continues from here
+    early = next(part for part in result.progress.parts if part.content)  # another worker continues from here
     kept = (early.content + b"torn", early.state)
     other = hire()
-    rest = other.run([write_ticket(stream, kept=kept)]).news.parts
+    rest = other.run([write_ticket(stream, kept=kept)]).progress.parts
     other.close()
     assert rest[0].offset == len(early.content)
     assert early.content + b"".join(part.content for part in rest) == content
 
 
-def test_member_that_is_stopped_hands_over_what_it_has(stream: ImageStream) -> None:
+def test_worker_that_is_stopped_hands_over_what_it_has(stream: ImageStream) -> None:
     actor = hire()
     actor.stop()
     result = actor.run([write_ticket(stream)])
     actor.close()
     assert result.stopped
-    assert [part.finished for part in result.news.parts] == [False]
-    assert actor.read_news() == ShardNews()  # nothing that the next shard could be taken to have done
+    assert [part.finished for part in result.progress.parts] == [False]
+    assert actor.read_progress() == ShardNews()  # nothing that the next shard could be taken to have done
 
 
-def test_shard_without_memory_ends_the_member_as_a_death_does(
+def test_shard_without_memory_ends_the_worker_as_a_death_does(
     stream: ImageStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*given: object) -> None:
@@ -106,7 +107,7 @@ def test_node_that_would_answer_differently_is_unfit(
     actor.close()
     assert result.unfit
     assert re.search(sentence, result.words), result.words
-    assert result.news.parts == ()
+    assert result.progress.parts == ()
 
 
 def test_file_that_only_the_driver_has_is_missed(stream: ImageStream) -> None:

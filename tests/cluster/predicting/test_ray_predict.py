@@ -14,18 +14,19 @@ from typing import Any
 import pytest
 import torch
 
-from lmr.apps.predict.predict_streams import StreamPlan, plan_streams, predict_streams
-from lmr.cluster import actor_crew
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.streams import StreamPlan, plan_streams, predict_streams
+from lmr.cluster import actor_pool
 from lmr.cluster import nodes as nodes_file
 from lmr.cluster.predicting import ray_predict
 from lmr.cluster.predicting.ray_predict import describe_shards, run_ray_predict
-from lmr.cluster.predicting.shard_crew import ShardCrew, ShardEvent, ShardJob
+from lmr.cluster.predicting.shard_pool import ShardEvent, ShardJob, ShardPool
 from lmr.core.errors import LmrError
 from predict_runs import DRAWINGS, LABELS, TEXT, draw_pictures, photograph, posix, start
 from ray_maker import expect_free, make_cluster, start_together, taking_interrupts, wait_for_nodes
 
 pytestmark = pytest.mark.ray
-Act = Callable[[ShardCrew, ShardEvent], None]
+Act = Callable[[ShardPool, ShardEvent], None]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def cams(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """As many as a member has: the last digits of a sum depend on it."""
+    """As many as a worker has: the last digits of a sum depend on it."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -58,7 +59,7 @@ def one_thread() -> Iterator[None]:
 
 def plan(out: Path, cams: Path, **options: Any) -> StreamPlan:
     given = {"model": "pocket", "batch_size": 2, "stream_by": "folder", "shards": 4, "out": out} | options
-    return plan_streams(given.pop("sources", cams / "cams"), LABELS, **given)
+    return plan_streams(given.pop("sources", cams / "cams"), PredictOptions(labels=LABELS, **given))
 
 
 def expect_same(out: Path, cams: Path) -> None:
@@ -68,16 +69,16 @@ def expect_same(out: Path, cams: Path) -> None:
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
-    """Do something at every event of the crew."""
-    real = ShardCrew.run
+    """Do something at every event of the pool."""
+    real = ShardPool.run
 
     def begin(act: Act) -> None:
-        def run(self: ShardCrew, jobs: Any) -> Iterator[ShardEvent]:
+        def run(self: ShardPool, jobs: Any) -> Iterator[ShardEvent]:
             for event in real(self, jobs):
                 act(self, event)
                 yield event
 
-        monkeypatch.setattr(ShardCrew, "run", run)
+        monkeypatch.setattr(ShardPool, "run", run)
 
     return begin
 
@@ -100,13 +101,13 @@ def test_two_nodes_give_the_bytes_of_one_machine(
     expect_free(cluster[0], 2)
 
 
-def test_placement_names_nodes_members_and_streams(cluster: Any, cams: Path, tmp_path: Path) -> None:
+def test_placement_names_nodes_workers_and_streams(cluster: Any, cams: Path, tmp_path: Path) -> None:
     text = describe_shards(cluster[0], plan(tmp_path / "o.jsonl", cams))
-    assert text.count("Node ") == text.count(" GB free, 1 member\n") == 2
-    assert "Members: 2, with 1 thread each." in text
+    assert text.count("Node ") == text.count(" GB free, 1 worker\n") == 2
+    assert "Workers: 2, with 1 thread each." in text
     assert "Shard 1 of 4: 30 images" in text
     assert "Streams: 5, images: 88." in text
-    assert text.endswith("The first 2 shards start at once, each of the others when a member is free.")
+    assert text.endswith("The first 2 shards start at once, each of the others when a worker is free.")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -114,7 +115,7 @@ def test_placement_names_nodes_members_and_streams(cluster: Any, cams: Path, tmp
 def test_interrupt_leaves_the_cluster_clean_and_what_is_finished(
     cluster: Any, cams: Path, tmp_path: Path, watch: Callable[[Act], None]
 ) -> None:
-    def interrupt(crew: ShardCrew, event: ShardEvent) -> None:
+    def interrupt(pool: ShardPool, event: ShardEvent) -> None:
         if event.images >= 4:
             signal.raise_signal(signal.SIGINT)
 
@@ -153,10 +154,10 @@ def test_node_without_the_files_is_named_and_nothing_is_written(
     cluster: Any, cams: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver believes that a file is larger than the nodes find it."""
-    from lmr.cluster.predicting import shard_crew
+    from lmr.cluster.predicting import shard_pool
 
-    real = shard_crew.measure_files
-    monkeypatch.setattr(shard_crew, "measure_files", lambda images: [size and size + 1 for size in real(images)])
+    real = shard_pool.measure_files
+    monkeypatch.setattr(shard_pool, "measure_files", lambda images: [size and size + 1 for size in real(images)])
     screen = io.StringIO()
     wanted = plan(tmp_path / "o.jsonl", cams, sources=cams / "cams/cam3", shards=1)
     with pytest.raises(LmrError, match=r"1 of 1 shards failed, shard 1: No node can run it\. Its '.*img120\.png' has"):
@@ -181,11 +182,11 @@ def test_dead_actor_and_dead_node_change_nothing(
     ray, nodes = cluster
     expect_free(ray, 2)
     start_together(monkeypatch)
-    monkeypatch.setattr(actor_crew, "POLL_SECONDS", 0.05)  # to see members in the middle of short streams
-    victims, second, start_job = ["actor", "node"], nodes.list_all_nodes()[-1], ShardCrew.start_job
+    monkeypatch.setattr(actor_pool, "POLL_SECONDS", 0.05)  # to see workers in the middle of short streams
+    victims, second, start_job = ["actor", "node"], nodes.list_all_nodes()[-1], ShardPool.start_job
     words, killed, resumed = [], set[str](), []
 
-    def note_start(self: ShardCrew, actor: Any, job: ShardJob) -> Any:
+    def note_start(self: ShardPool, actor: Any, job: ShardJob) -> Any:
         if job.run in killed:
             numbers = [stream.number for stream in job.shard.streams]
             kept = [self.parts.read(number) for number in numbers]
@@ -193,24 +194,24 @@ def test_dead_actor_and_dead_node_change_nothing(
             resumed.append(finished + sum(len(one[0]) for one in kept if one is not None))
         return start_job(self, actor, job)
 
-    def kill(crew: ShardCrew, event: ShardEvent) -> None:
-        member = crew.members.get(event.worker)
+    def kill(pool: ShardPool, event: ShardEvent) -> None:
+        worker = pool.workers.get(event.worker)
         if event.kind == "word":
             words.append(event.words)
-        if event.kind != "progress" or event.images < 4 or not victims or member is None or member.job is None:
+        if event.kind != "progress" or event.images < 4 or not victims or worker is None or worker.job is None:
             return
-        if ray.wait([member.result], timeout=0)[0]:  # it has finished: not in the middle
+        if ray.wait([worker.result], timeout=0)[0]:  # it has finished: not in the middle
             return
-        if (member.node == second.node_id) != (victims[0] == "node"):
+        if (worker.node == second.node_id) != (victims[0] == "node"):
             return
         killed.add(event.job.run)
         if victims.pop(0) == "actor":
-            ray.kill(member.actor)
+            ray.kill(worker.actor)
         else:
             nodes.remove_node(second, allow_graceful=False)
 
     watch(kill)
-    monkeypatch.setattr(ShardCrew, "start_job", note_start)
+    monkeypatch.setattr(ShardPool, "start_job", note_start)
     run_ray_predict(ray, plan(tmp_path / "o.jsonl", cams), screen=io.StringIO(), save_seconds=0.0)
     nodes.add_node(num_cpus=1)
     wait_for_nodes(ray, 2)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lmr.apps.predict.image_streams import ImageStream, Shard
-from lmr.cluster.predicting.shard_crew import ShardEvent, ShardJob
+from lmr.apps.predict.streams import ImageStream, Shard
+from lmr.cluster.predicting.shard_pool import ShardEvent, ShardJob
 from lmr.cluster.predicting.shard_view import ShardView
 
 STREAMS = [ImageStream(number, f"cam{number}", (Path("x"),) * 4) for number in range(2)]
@@ -47,8 +47,8 @@ def test_terminal_shows_what_each_node_does(monkeypatch: pytest.MonkeyPatch) -> 
     assert screen.getvalue().endswith("\x1b[2F\x1b[J")
 
 
-def test_bar_of_a_member_that_died_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its images would be counted twice when another member continues the stream."""
+def test_bar_of_a_worker_that_died_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its images would be counted twice when another worker continues the stream."""
     monkeypatch.setenv("TERM", "xterm")
     view = ShardView(STREAMS, Terminal(), lambda worker: f"node{worker}")
     view.show(ShardEvent("progress", 0, JOB, "cam1", 3))

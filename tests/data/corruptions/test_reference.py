@@ -10,34 +10,32 @@ from scipy import ndimage
 
 import corruption_references as book
 from lmr.data.corruptions import CONSTANTS, corrupt
-from lmr.data.corruptions.blur import make_disk
+from lmr.data.corruptions.blur import enlarge_centre, make_disk, trace_line
 from lmr.data.corruptions.digital import make_smoothing
-from lmr.data.corruptions.motion import trace_line
 from lmr.data.corruptions.weather import grow_plasma
-from lmr.data.corruptions.zoom import enlarge_middle
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
-def draw_picture(side: int = 20, seed: int = 5) -> np.ndarray:
+def draw_image(side: int = 20, seed: int = 5) -> np.ndarray:
     """Left half nearly smooth, right half noise; nowhere flat, where the last bit of a float decides a whole level."""
     rng = np.random.default_rng(seed)
-    picture = rng.integers(0, 256, (side, side, 3))
+    image = rng.integers(0, 256, (side, side, 3))
     slope = np.linspace(0, 150, side)
-    picture[:, : side // 2] = (
+    image[:, : side // 2] = (
         slope[:, None, None] + slope[: side // 2, None] / 2 + rng.integers(0, 20, (side, side // 2, 3))
     )
-    return picture.astype(np.uint8)
+    return image.astype(np.uint8)
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)
 @pytest.mark.parametrize("constants", ["cifar", "imagenet"])
 @pytest.mark.parametrize("name", book.REFERENCES)
 def test_matches_the_reference(name: str, constants: str, severity: int) -> None:
-    picture = draw_picture()
-    ours = corrupt(picture, name, severity, seed=3, index=40, constants=constants)
+    image = draw_image()
+    ours = corrupt(image, name, severity, seed=3, index=40, constants=constants)
     rng = np.random.default_rng([zlib.crc32(name.encode()), 40, 3])
-    reference = book.REFERENCES[name](picture, rng, *CONSTANTS[constants][name][severity - 1])
+    reference = book.REFERENCES[name](image, rng, *CONSTANTS[constants][name][severity - 1])
     difference = np.abs(ours.astype(int) - reference)
     assert difference.max() <= 1  # where the last bit of a float decides what truncation does
     assert (difference > 0).mean() < 0.06  # most with a mean of nine equal weights
@@ -63,7 +61,7 @@ def test_the_plasma_is_the_scalar_one_to_the_last_digits(decay: float) -> None:
 @pytest.mark.parametrize("side", [5, 32, 61])
 def test_zooming_is_scipy_s(side: int, factor: float) -> None:
     x = np.random.default_rng(side).random((side, side, 2))
-    np.testing.assert_allclose(enlarge_middle(x, factor), book.zoom_slowly(x, factor), atol=1e-12)
+    np.testing.assert_allclose(enlarge_centre(x, factor), book.zoom_slowly(x, factor), atol=1e-12)
 
 
 def test_smoothing_by_a_matrix_is_filtering() -> None:
@@ -85,7 +83,7 @@ def test_a_level_line_takes_from_the_right_and_an_upright_one_from_below() -> No
 def test_stretching_is_an_affine_map_and_a_smooth_field(constants: str, severity: int) -> None:
     """The same draws through least squares, a plain filter and spline interpolation of order 1."""
     side = 48
-    picture = ndimage.gaussian_filter(draw_picture(side), (2, 2, 0))
+    image = ndimage.gaussian_filter(draw_image(side), (2, 2, 0))
     strength, sigma, shift = CONSTANTS[constants]["elastic_transform"][severity - 1]
     rng = np.random.default_rng([zlib.crc32(b"elastic_transform"), 0, 0])
     corners = np.array([(1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)]) * (side // 3) + side // 2  # (right, down)
@@ -101,10 +99,10 @@ def test_stretching_is_an_affine_map_and_a_smooth_field(constants: str, severity
     rows, columns = np.mgrid[:side, :side]
     source = np.stack([columns.ravel(), rows.ravel(), np.ones(side * side)], axis=1) @ back
     places = source.T[::-1].reshape(2, side, side)
-    planes = [ndimage.map_coordinates(picture[:, :, k] / 255, places, order=1, mode="mirror") for k in range(3)]
+    planes = [ndimage.map_coordinates(image[:, :, k] / 255, places, order=1, mode="mirror") for k in range(3)]
     pulled = [
         ndimage.map_coordinates(plane, [rows + down, columns + right], order=1, mode="reflect") for plane in planes
     ]
     reference = np.stack(pulled, axis=-1) * 255
-    ours = corrupt(picture, "elastic_transform", severity, constants=constants)
+    ours = corrupt(image, "elastic_transform", severity, constants=constants)
     assert np.abs(ours + 0.5 - reference).mean() < 0.6

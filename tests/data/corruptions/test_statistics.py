@@ -1,8 +1,8 @@
-"""How much each corruption changes pictures, against numbers kept from the original code.
+"""How much each corruption changes images, against numbers kept from the original code.
 
-corruption_statistics.json says how they were made. `replayed`: the original was fed our random numbers, on pictures
+corruption_statistics.json says how they were made. `replayed`: the original was fed our random numbers, on images
 that the package draws; the outputs were equal, and so must the numbers be. `real`: the original with random numbers of
-its own, on 100 real pictures; equal in distribution is all that can be asked.
+its own, on 100 real images; equal in distribution is all that can be asked.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from lmr.data.corruptions import CORRUPTIONS, EXTRA, corrupt_batch
-from lmr.data.corruptions.frost_textures import load_textures
-from lmr.data.sets.pocket_world import draw
+from lmr.data.corruptions.weather import load_textures
+from lmr.data.pocket_world import draw
 
 BOOK = json.loads(Path(__file__).with_name("corruption_statistics.json").read_text(encoding="utf-8"))
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -25,15 +25,15 @@ ALL = CORRUPTIONS + EXTRA
 FIXED = (
     "defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "gaussian_blur", "saturate",
 )  # fmt: skip
-SEEDS = {  # passes over the pictures, where a draw decides a whole picture and 100 of them scatter by some percent
+SEEDS = {  # passes over the images, where a draw decides a whole image and 100 of them scatter by some percent
     "cifar": {"frost": 20, "spatter": 20, "fog": 4, "elastic_transform": 4, "snow": 3, "motion_blur": 3},
     "imagenet": {"frost": 12},
 }
 
 
-def measure_change(pictures: np.ndarray, name: str, severity: int, constants: str, seed: int) -> float:
-    corrupted = corrupt_batch(pictures, name, severity, seed=seed, constants=constants)
-    return float(np.abs(corrupted.astype(float) - pictures).mean())
+def measure_change(images: np.ndarray, name: str, severity: int, constants: str, seed: int) -> float:
+    corrupted = corrupt_batch(images, name, severity, seed=seed, constants=constants)
+    return float(np.abs(corrupted.astype(float) - images).mean())
 
 
 def need_frost(name: str) -> None:
@@ -46,7 +46,7 @@ def need_frost(name: str) -> None:
 
 @functools.lru_cache(maxsize=2)
 def draw_pocket(constants: str) -> np.ndarray:
-    """20 pictures of 32 pixels, or two sheets of 7 x 7 of them, which is 224."""
+    """20 images of 32 pixels, or two sheets of 7 x 7 of them, which is 224."""
     if constants == "cifar":
         return draw(range(20), 0)[0]
     tiles = draw(range(98), 0)[0].reshape(2, 7, 7, 32, 32, 3)
@@ -55,7 +55,7 @@ def draw_pocket(constants: str) -> np.ndarray:
 
 def read_real(constants: str) -> np.ndarray:
     if not DATA.is_dir():
-        pytest.skip("the real pictures are not here: ../shared/data beside the repository")
+        pytest.skip("the real images are not here: ../shared/data beside the repository")
     if constants == "cifar":
         with np.load(DATA / "cifar10_test.npz") as archive:
             return np.array(archive["images"][:100])
@@ -78,12 +78,12 @@ def test_the_original_fed_our_random_numbers_changes_as_much(name: str, constant
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_cifar_pictures_change_as_under_the_original(name: str, real: dict[str, np.ndarray]) -> None:
+def test_cifar_images_change_as_under_the_original(name: str, real: dict[str, np.ndarray]) -> None:
     check_real(name, "cifar", (1, 2, 3, 4, 5), real)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_imagenet_pictures_change_as_under_the_original(name: str, real: dict[str, np.ndarray]) -> None:
+def test_imagenet_images_change_as_under_the_original(name: str, real: dict[str, np.ndarray]) -> None:
     """The strongest only: all five take a minute, and were seen to hold when the numbers were written."""
     check_real(name, "imagenet", (5,), real)
 

@@ -5,10 +5,9 @@ import math
 import pytest
 
 from closed_port import hold_closed_port
-from lab.load.load_images import draw_image
+from lab.load.inputs import draw_image
 from lab.load.senders import find_percentile, run_senders
-from lmr.service.client.service_answer import ServiceAnswer
-from lmr.service.client.service_client import Client
+from lmr.service.client.client import Client, ServiceAnswer
 from scripted_service import run_scripted_service
 
 IMAGE = draw_image(0, 8)
@@ -21,24 +20,24 @@ def send(client: Client, thread: int, number: int) -> ServiceAnswer:
 def test_every_thread_sends_and_codes_are_counted() -> None:
     with run_scripted_service() as service:
         service.script = [429, 500]
-        tolls, seconds = run_senders(service.url, 3, send, 60, most=4)
-    assert tolls.codes == {200: 10, 429: 1, 500: 1}
-    assert tolls.images == 20
-    assert len(tolls.seconds) == len(tolls.added) == 10
-    assert len(tolls.problems) == 1
+        stats, seconds = run_senders(service.url, 3, send, 60, most=4)
+    assert stats.codes == {200: 10, 429: 1, 500: 1}
+    assert stats.images == 20
+    assert len(stats.seconds) == len(stats.added) == 10
+    assert len(stats.problems) == 1
     assert 0 < seconds < 60
 
 
 def test_every_thread_sends_once_however_short_it_is() -> None:
     with run_scripted_service() as service:
-        tolls, _ = run_senders(service.url, 3, send, 0.0)
-    assert tolls.codes == {200: 3}
+        stats, _ = run_senders(service.url, 3, send, 0.0)
+    assert stats.codes == {200: 3}
 
 
 def test_nobody_there_is_code_0() -> None:
     with hold_closed_port() as place:
-        tolls, _ = run_senders(f"http://{place}", 1, send, 60, most=2)
-    assert tolls.codes == {0: 2}
+        stats, _ = run_senders(f"http://{place}", 1, send, 60, most=2)
+    assert stats.codes == {0: 2}
 
 
 def test_a_fault_of_the_experiment_is_not_swallowed() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lab.scale.capacity import Capacity, work_out
-from lab.scale.scale_options import ScaleOptions
+from lab.scale.options import ScaleOptions
 from lab.scale.simulation import SimulationPlan, draw_arrivals, rescale, simulate
 from lmr.core.errors import LmrError
 
@@ -31,8 +31,8 @@ def test_the_table_and_the_simulation_agree() -> None:
     result = simulate(capacity, SimulationPlan(seconds=10.0))
     assert result.sent == result.answered == 20_000
     assert result.refused == result.expired == result.starved == result.evictions == 0
-    assert result.median == pytest.approx(capacity.rhythm.median_seconds, rel=0.25)
-    assert result.batch_images == pytest.approx(capacity.rhythm.batch_images, rel=0.25)
+    assert result.median == pytest.approx(capacity.steady.median_seconds, rel=0.25)
+    assert result.batch_images == pytest.approx(capacity.steady.batch_images, rel=0.25)
     assert result.written_per_second == pytest.approx(capacity.find_written("interval"), rel=0.25)
     assert result.median <= result.p95 <= result.p99 <= result.longest
     assert result.resident == 2000

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from lab.train import photo
+from lab.train import photo, photo_images
 from lab.train.__main__ import main
 from lab.train.photo import PhotoRecipe, PhotoTraining, measure, train
 from lab.train.photo_images import MEAN, STD, TrainingImages, augment, normalise_pixels, read_training_images
 from lab.train.photo_texts import CONTEXT, NAMES, TEMPLATES, WORDS, draw_prompts, tokenize_prompts
 from lmr.core.errors import LmrError
-from lmr.data.sets import cifar, cifar_training
+from lmr.data import cifar
 from lmr.models.embedded import Embedded
 from set_maker import make_cifar
 
@@ -34,7 +34,7 @@ def images() -> TrainingImages:
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Small CIFAR sets; two training images are test images too."""
     monkeypatch.setattr(cifar, "COUNT", 30)
-    monkeypatch.setattr(cifar_training, "COUNT", 50)
+    monkeypatch.setattr(photo_images, "TRAINING_COUNT", 50)
     for classes in (10, 100):
         images, labels = make_cifar(80, classes, seed=classes)
         np.savez(tmp_path / f"cifar{classes}_test.npz", images=images[:30], labels=labels[:30])
@@ -63,7 +63,7 @@ def test_missing_training_set_names_the_command(tmp_path: Path) -> None:
 
 
 def test_incomplete_training_set_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cifar_training, "COUNT", 50_000)
+    monkeypatch.setattr(photo_images, "TRAINING_COUNT", 50_000)
     with pytest.raises(LmrError, match=r"Expected 50000 training images in .*, got 50"):
         read_training_images(root)
 

@@ -16,8 +16,8 @@ from lab.watch_trials.streams import KINDS, WatchTrial, list_trials, show
 from lab.watch_trials.trials import TrialResult, TrialSettings, count_below, format_results, run_trial, run_trials
 from lmr import LmrError, create, load
 from lmr.bench.running.inputs import find_dataset
-from lmr.data.sets.dataset import Dataset, ImageArray
-from lmr.watch import stream_watch
+from lmr.data.dataset import Dataset, ImageArray
+from lmr.watch import watched
 from lmr.watch.settings import read_watch
 
 
@@ -120,7 +120,7 @@ def test_all_events_are_counted_and_not_the_last_alone(monkeypatch: pytest.Monke
     trial = next(trial for trial in list_trials() if trial.name == "rate ten times too high")
     results = []
     for kept in (100, 1):
-        monkeypatch.setattr(stream_watch, "EVENTS", kept)
+        monkeypatch.setattr(watched, "EVENTS", kept)
         results.append(run_trial(trial, TrialSettings(steps=8, batch_size=4, reset_every=99, watch=eager))[0])
     assert results[0].rollbacks > 2
     assert results[0] == results[1]
@@ -135,7 +135,7 @@ def test_signals_of_every_step_are_written(tmp_path: Path, monkeypatch: pytest.M
     with trace.open(newline="") as file:
         steps = list(csv.DictReader(file))
     assert [step["step"] for step in steps] == ["1", "2", "3"]
-    assert {step["health"] for step in steps} == {"ok"}
+    assert {step["rung"] for step in steps} == {"ok"}
     assert max(float(step["drift"]) for step in steps) == first[0].largest["drift"]
     assert float(np.mean([float(step["watched"]) for step in steps])) == pytest.approx(first[0].watched)
     monkeypatch.setattr(module, "run_trial", lambda *_: pytest.fail("it was run again"))

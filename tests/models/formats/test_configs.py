@@ -89,7 +89,7 @@ def test_early_huggingface_config_is_read_as_transformers_reads_it(path: Path) -
         ({"projection_dim": None}, "a whole number above 0 as projection_dim"),
     ],
 )
-def test_odd_huggingface_config_gets_a_sentence(change: dict[str, Any], words: str | None, path: Path) -> None:
+def test_odd_huggingface_config_gets_a_message(change: dict[str, Any], words: str | None, path: Path) -> None:
     maker.write_json({"model_type": "clip"} | change, path)
     if words is None:
         assert read_hf_sizes(path)[0].width == 768
@@ -114,7 +114,7 @@ def test_config_of_timm_is_not_taken_for_one_of_clip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", '"x"', "\udcff", "[" * 100_000])
-def test_file_that_is_no_object_gets_a_sentence(content: str, path: Path) -> None:
+def test_file_that_is_no_object_gets_a_message(content: str, path: Path) -> None:
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(lmr.LmrError, match=r"config\.json"):
         read_json(path)
@@ -149,28 +149,26 @@ def test_open_clip_sizes(path: Path) -> None:
     [
         ("vision", {"timm_model_name": "vit_base_patch16_224"}, "its image tower is a timm model"),
         ("vision", {"layers": [3, 4, 6, 3]}, "its image tower is a ResNet"),
-        ("vision", {"ls_init_value": 1e-5}, "vision_cfg .* asks for ls_init_value=1e-05"),
-        ("vision", {"attentional_pool": True}, "asks for attentional_pool=True"),
-        ("vision", {"pool_type": "avg"}, "asks for pool_type='avg'"),
-        ("vision", {"no_ln_pre": True}, "asks for no_ln_pre=True"),
+        ("vision", {"ls_init_value": 1e-5}, "vision_cfg .* sets ls_init_value=1e-05"),
+        ("vision", {"attentional_pool": True}, "sets attentional_pool=True"),
+        ("vision", {"pool_type": "avg"}, "sets pool_type='avg'"),
+        ("vision", {"no_ln_pre": True}, "sets no_ln_pre=True"),
         ("vision", {"act_kwargs": {"approximate": "poly"}}, "an activation with"),
-        ("vision", {"norm_kwargs": {"elementwise_affine": False}}, "asks for norms with"),
+        ("vision", {"norm_kwargs": {"elementwise_affine": False}}, "has norms with"),
         ("vision", {"image_size": [32, 64]}, "a whole number above 0 as image_size"),
-        ("vision", {"brand_new": 3}, "asks for brand_new=3"),
+        ("vision", {"brand_new": 3}, "sets brand_new=3"),
         ("text", {"hf_model_name": "roberta-base"}, "its text tower is a Hugging Face language model"),
         ("text", {"hf_tokenizer_name": "xlm-roberta-base"}, "its tokenizer is not CLIP's"),
-        ("text", {"tokenizer_kwargs": {"clean": "canonicalize"}}, "asks for tokenizer_kwargs"),
-        ("text", {"no_causal_mask": True}, "asks for no_causal_mask=True"),
-        ("text", {"pool_type": "last"}, "asks for pool_type='last'"),
-        ("text", {"embed_cls": True}, "asks for embed_cls=True"),
+        ("text", {"tokenizer_kwargs": {"clean": "canonicalize"}}, "sets tokenizer_kwargs"),
+        ("text", {"no_causal_mask": True}, "sets no_causal_mask=True"),
+        ("text", {"pool_type": "last"}, "sets pool_type='last'"),
+        ("text", {"embed_cls": True}, "sets embed_cls=True"),
         ("text", {"heads": 5}, "heads in text_cfg .* to divide the width 64"),
         ("model", {"multimodal_cfg": {"width": 512}}, "it is a CoCa model"),
         ("model", {"text_cfg": None}, "Expected an object with the sizes in text_cfg"),
     ],
 )
-def test_unsupported_open_clip_config_gets_a_sentence(
-    part: str, change: dict[str, Any], words: str, path: Path
-) -> None:
+def test_unsupported_open_clip_config_gets_a_message(part: str, change: dict[str, Any], words: str, path: Path) -> None:
     maker.write_json(maker.make_open_clip_config(quick=False, **{part: change}), path)
     with pytest.raises(lmr.LmrError, match=words):
         read_open_clip_sizes(path)
@@ -226,7 +224,7 @@ STD = r"three numbers from 0\.001 to 1000 as std in .*preprocessor_config.json"
         ({"do_center_crop": False}, "do_center_crop False"),
         ({"size": {"height": 32, "width": 64}}, "got size"),
         ({"size": None}, "got size None"),
-        ({"do_pad": True}, "asks for do_pad=True"),
+        ({"do_pad": True}, "sets do_pad=True"),
         ({"image_mean": [0.5, 0.5]}, r"three numbers from -1000 to 1000 as mean in .*preprocessor_config.json"),
         ({"image_mean": [0.5, 0.5, 1e300]}, r"three numbers from -1000 to 1000 as mean in .*preprocessor_config.json"),
         ({"image_std": "half"}, STD),
@@ -241,7 +239,7 @@ STD = r"three numbers from 0\.001 to 1000 as std in .*preprocessor_config.json"
         ({"rescale_factor": math.nan}, "1/255 as rescale_factor"),
     ],
 )
-def test_odd_preprocessing_gets_a_sentence(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_odd_preprocessing_gets_a_message(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     maker.write_json(maker.PREPROCESSOR | change, tmp_path / "preprocessor_config.json")
     with pytest.raises(lmr.LmrError, match=words):
         read_preprocessing(tmp_path, ModelFormat.HUGGINGFACE, 32)
@@ -296,7 +294,7 @@ def test_preprocessing_of_open_clip_files(tmp_path: Path) -> None:
         ({"mode": "L"}, "images in RGB"),
         ({"resize_mode": "longest"}, "'shortest' or 'squash'"),
         ({"interpolation": "lanczos"}, "'bicubic' or 'bilinear'"),
-        ({"blur": 3}, "asks for blur=3"),
+        ({"blur": 3}, "sets blur=3"),
         ([1], "an object with the preprocessing"),
     ):
         maker.write_json(maker.make_open_clip_config(False, config), path)

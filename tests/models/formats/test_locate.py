@@ -127,7 +127,7 @@ def test_folder_with_a_single_file(folders: dict[str, Path], tmp_path: Path) -> 
         find_model(tmp_path)
 
 
-def test_folder_without_weights_gets_a_sentence(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_folder_without_weights_gets_a_message(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(lmr.LmrError, match=r"config\.json with model\.safetensors .*; found none"):
         find_model(tmp_path)
     shutil.copy(folders["safetensors"] / "config.json", tmp_path)
@@ -144,7 +144,7 @@ def test_missing_shard_is_named(folders: dict[str, Path], tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/no/where", "~/nowhere", "nowhere/model.pt", "a/b/c", "model.pt"])
-def test_missing_path_gets_a_sentence(path: str, hub: Hub) -> None:
+def test_missing_path_gets_a_message(path: str, hub: Hub) -> None:
     with pytest.raises(lmr.LmrError, match="There is no file or folder"):
         lmr.load(path)
     with pytest.raises(lmr.LmrError, match="There is no file or folder 'x'"):
@@ -152,7 +152,7 @@ def test_missing_path_gets_a_sentence(path: str, hub: Hub) -> None:
     assert hub.asked == []
 
 
-def test_other_model_types_get_a_sentence(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_other_model_types_get_a_message(folders: dict[str, Path], tmp_path: Path) -> None:
     shutil.copy(folders["safetensors"] / "model.safetensors", tmp_path)
     for model_type in ("blip", "clip_vision_model", 7):
         maker.write_json({"model_type": model_type}, tmp_path / "config.json")
@@ -218,7 +218,7 @@ def test_incomplete_cache_is_completed(hub: Hub) -> None:
     assert "preprocessor_config.json" in hub.asked
 
 
-def test_repository_without_usable_weights_gets_a_sentence(hub: Hub) -> None:
+def test_repository_without_usable_weights_gets_a_message(hub: Hub) -> None:
     (hub.folder / "model.safetensors").unlink()
     with pytest.raises(lmr.LmrError, match=rf"The model '{ID}' has no weights that can be loaded"):
         find_model(ID)
@@ -329,12 +329,12 @@ def test_hub_out_of_reach_is_asked_once_and_says_nothing_itself(
 
 
 @pytest.mark.parametrize("name", ["runs/exp--1", "runs/-exp", "runs/exp."])
-def test_names_the_hub_does_not_allow_get_a_sentence(name: str, offline: Hub) -> None:
+def test_names_the_hub_does_not_allow_get_a_message(name: str, offline: Hub) -> None:
     with pytest.raises(lmr.LmrError, match=rf"There is no model '{name}' .* no folder of that name here"):
         lmr.load(name)
 
 
-def test_unknown_repository_gets_a_sentence(hub: Hub) -> None:
+def test_unknown_repository_gets_a_message(hub: Hub) -> None:
     from huggingface_hub.errors import HFValidationError
 
     hub.error = HFValidationError("no such name")

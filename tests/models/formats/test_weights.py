@@ -1,4 +1,4 @@
-"""Weights files: what is whole is read exactly, what is not gives a sentence, and nothing in a file is ever run."""
+"""Weights files: what is whole is read exactly, what is not gives a message, and nothing in a file is ever run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_read_is_exact(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_cut_file_gets_a_sentence(kind: str, tmp_path: Path) -> None:
+def test_cut_file_gets_a_message(kind: str, tmp_path: Path) -> None:
     path = write(kind, tmp_path / "weights")
     content = path.read_bytes()
     for size in [1, 8, 100, len(content) // 2, len(content) - 1]:
@@ -71,7 +71,7 @@ def test_cut_file_gets_a_sentence(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrong_bytes_give_weights_or_a_sentence(kind: str, tmp_path: Path) -> None:
+def test_wrong_bytes_give_weights_or_a_message(kind: str, tmp_path: Path) -> None:
     """Whatever a few wrong bytes do to a reader, no other error comes out."""
     path = write(kind, tmp_path / "weights")
     content = path.read_bytes()
@@ -91,7 +91,7 @@ def test_wrong_bytes_give_weights_or_a_sentence(kind: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("suffix", [".pt", ".bin", ".safetensors"])
 @pytest.mark.parametrize("content", [b"<!DOCTYPE html><p>404</p>", b"version https://git-lfs.github.com/spec/v1\n" * 3])
-def test_something_else_gets_a_sentence(suffix: str, content: bytes, tmp_path: Path) -> None:
+def test_something_else_gets_a_message(suffix: str, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"weights{suffix}"
     path.write_bytes(content)
     with pytest.raises(lmr.LmrError, match=r"is not a complete weights file .* Fetch it again") as caught:
@@ -99,7 +99,7 @@ def test_something_else_gets_a_sentence(suffix: str, content: bytes, tmp_path: P
     assert "weights_only" not in str(caught.value)
 
 
-def test_missing_file_and_folder_get_a_sentence(tmp_path: Path) -> None:
+def test_missing_file_and_folder_get_a_message(tmp_path: Path) -> None:
     with pytest.raises(lmr.LmrError, match="found nothing"):
         read_weights(tmp_path / "nowhere.pt")
     with pytest.raises(lmr.LmrError, match="found a folder"):
@@ -136,13 +136,13 @@ def test_pickle_never_runs_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"epoch": 3}, {}, {"state_dict": {}}, {3: torch.ones(2)}, "text"])
-def test_pickle_without_weights_gets_a_sentence(content: Any, tmp_path: Path) -> None:
+def test_pickle_without_weights_gets_a_message(content: Any, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "weights.pt")
     with pytest.raises(lmr.LmrError, match=r"holds no weights|Expected a table of named tensors"):
         read_weights(tmp_path / "weights.pt")
 
 
-def test_endless_container_gets_a_sentence(tmp_path: Path) -> None:
+def test_endless_container_gets_a_message(tmp_path: Path) -> None:
     content: dict[str, Any] = {}
     content["model"] = content
     torch.save(content, tmp_path / "weights.pt")
@@ -213,7 +213,7 @@ def test_shards_are_one_file(tmp_path: Path) -> None:
     ["", "[]", "{}", '{"weight_map": {}}', '{"weight_map": {"a": "../../etc/weights.bin"}}', '{"weight_map": {"a": 3}}',
      '{"weight_map": {"a": "/etc/passwd"}}', '{"weight_map": {"a": "notes.txt"}}'],
 )  # fmt: skip
-def test_odd_index_gets_a_sentence(content: str, tmp_path: Path) -> None:
+def test_odd_index_gets_a_message(content: str, tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(content or " ")
     for read in (list_shards, read_weights):

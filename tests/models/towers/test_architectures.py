@@ -68,6 +68,6 @@ def test_sizes_without_a_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["ViT-B", "RN50", "ViT-B-16-quickgelu-quickgelu", "", None, torch.float32])
-def test_unknown_architecture_gets_a_sentence(name: str) -> None:
+def test_unknown_architecture_gets_a_message(name: str) -> None:
     with pytest.raises(lmr.LmrError, match=r"There is no architecture .* There are: ViT-S-32.*the suffix '-quickgelu'"):
         find_architecture(name)

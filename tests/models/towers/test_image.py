@@ -351,7 +351,7 @@ def test_images_without_a_number_meet_the_gradient_of_that() -> None:
     assert torch.autograd.grad(features, row, pull)[0].isnan().any()
 
 
-def test_wrong_images_and_words_get_a_sentence() -> None:
+def test_wrong_images_and_words_get_a_message() -> None:
     tower = make_tower()
     for shape in ((2, 3, 32), (2, 1, 32, 32), (2, 3, 64, 64)):
         with pytest.raises(lmr.LmrError, match=r"Expected images \['B', 3, 32, 32\], got"):

@@ -35,10 +35,10 @@ def test_features_and_gradients_are_those_of_the_whole_tower(depth: int, begun: 
     prefix = torch.randn(begun, 16, generator=generator, dtype=torch.float64).requires_grad_()
     tokens = torch.randint(3, 40, (7, length), generator=generator)
     end = torch.randint(0, length, (7,), generator=generator)
-    slope = torch.randn(7, 10, generator=generator, dtype=torch.float64)
+    pull = torch.randn(7, 10, generator=generator, dtype=torch.float64)
     found, expected = encode_after(tower, prefix, tokens, end), encode_whole(tower, prefix, tokens, end)
     torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
-    gradients = [torch.autograd.grad(features, prefix, slope)[0] for features in (found, expected)]
+    gradients = [torch.autograd.grad(features, prefix, pull)[0] for features in (found, expected)]
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-10, rtol=0)
     assert gradients[0].abs().max() > 1e-3
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lmr.images.image_files import UnreadableImage
+from lmr.images.files import UnreadableImage
 from lmr.service.app import images
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.images import ImageDecoder, ImageFile, ReadyImages, decode_base64, split_body

@@ -1,4 +1,4 @@
-"""``--budget``: the switch of a method that keeps most of its gain at no more than so many plain forwards per image."""
+"""``lmr predict --budget``: the switch of a method that keeps most of its gain at a given cost per image."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lmr.core.method import Method
 from lmr.core.registry import split_address
 from lmr.core.spec import format_spec, parse_spec
 
-NEAR = 0.02  # forwards that a switch may be above the budget: a backward is a few per cent more than a forward
+NEAR = 0.02  # forwards by which a switch may exceed the budget: a backward is a few per cent more than a forward
 
 
 @dataclass(frozen=True)
 class ChosenSwitch:
-    """A method with a switch, what a step of it costs with every image past its gate, and what it keeps."""
+    """A method with a switch, the cost of its step, and the share of the gain that it keeps."""
 
     method: Method
     values: dict[str, Any]
-    forwards: float
+    forwards: float  # per image, if every image enters the loss
     kept: float
 
     def describe(self) -> str:
-        """In a line."""
+        """Return method, cost and kept gain in one line."""
         spec = format_spec(self.method.name, self.values) if self.values else self.method.name
         return (
             f"{spec}: {self.forwards:.2f} forwards per image; it kept {100 * self.kept:.0f} % of the gain in "
@@ -37,7 +37,7 @@ class ChosenSwitch:
 
 
 def choose_switch(spec: str, classifier: ZeroShot, budget: float, batch_size: int) -> ChosenSwitch:
-    """Of the measured switches of a method the one that keeps most within the budget; of equal ones the cheapest."""
+    """Return the measured switch that keeps most of the gain within the budget; of equal ones the cheapest."""
     if not isinstance(budget, int | float) or isinstance(budget, bool) or not 0 < budget < math.inf:
         raise LmrError(f"Expected a budget of a positive number of forwards, such as 1.5, got {budget!r}.")
     switches = create_suited(spec, classifier).card.switches
@@ -52,11 +52,10 @@ def choose_switch(spec: str, classifier: ZeroShot, budget: float, batch_size: in
 
 
 def _try_switch(spec: str, classifier: ZeroShot, switch: Switch, batch_size: int) -> ChosenSwitch | None:
-    """The method with a switch; None where this model does not have it, or its cost is not known."""
-    values: dict[str, Any] = dict(switch.values)
+    """Return the method with a switch, or None if its cost is not known."""
     given = parse_spec(split_address(spec)[1])[1]
-    if clash := [key for key in values if key in given]:
+    if clash := [key for key in switch.values if key in given]:
         raise LmrError(f"A budget decides {clash[0]!r} itself; leave it out of {spec!r}, or leave out the budget.")
-    method = create_suited(spec, classifier, **values)
+    method = create_suited(spec, classifier, **switch.values)
     forwards = count_forwards(method, batch_size)
-    return None if forwards is None else ChosenSwitch(method, values, forwards, switch.kept)
+    return None if forwards is None else ChosenSwitch(method, dict(switch.values), forwards, switch.kept)

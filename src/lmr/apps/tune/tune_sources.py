@@ -16,8 +16,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, create_suited, make_classifier
-from lmr.apps.predict.predict_images import read_labels
+from lmr.apps.model_options import (
+    AnyPath,
+    ModelOptions,
+    Prompts,
+    choose_prompts,
+    create_suited,
+    make_classifier,
+    read_labels,
+)
 from lmr.bench.plans.plan import Contender, choose_plans, list_plans
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.inputs import find_dataset, load_backbone, load_classifier, make_task_stream, preprocess
@@ -28,9 +35,9 @@ from lmr.bench.tune.trials import TrialBatch
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.registry import load_method_file, split_address
-from lmr.data.sets.labelled import list_labelled
+from lmr.data.labelled import list_labelled
 from lmr.data.streams import shuffle_places
-from lmr.images.image_files import UnreadableImage, list_images, open_image
+from lmr.images.files import UnreadableImage, list_images, open_image
 from lmr.models.catalog import DEFAULT_MODEL
 from lmr.version import RESULTS_VERSION
 

@@ -51,7 +51,7 @@ class Entry:
     @property
     def gated(self) -> bool:
         """Whether the cost depends on the samples past a gate."""
-        return self.method is not None and "gate_share" in ()
+        return self.method is not None and self.method.card.gated
 
     @property
     def learns(self) -> bool:
@@ -86,7 +86,7 @@ class Entry:
         if self.lean or self.whole:
             return ""
         given = parse_spec(split_address(self.spec)[1])[1]
-        switches = {key: value for key, value in given.items() if key in self.method.added}
+        switches = {key: value for key, value in given.items() if key in ("pace", "share")}
         name = format_spec(self.method.name, switches) if switches else self.method.name
         return f"{name} {self.past}" if self.gated else name
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from lmr.bench.plans.plan import Part, Plan
 from lmr.bench.running.inputs import find_dataset
 from lmr.core.errors import LmrError
-from lmr.data.sets.dataset import MissingData
+from lmr.data.dataset import MissingData
 
 BETWEEN = "|"
 OWN = ("folder:", "csv:")  # what follows is a path, which may hold any character

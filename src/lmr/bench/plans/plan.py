@@ -36,8 +36,8 @@ from lmr.core.registry import (
 )
 from lmr.core.spec import format_spec, parse_spec, suggest
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
-from lmr.data.orders import ORDERS
-from lmr.data.sets.dataset import CLEAN
+from lmr.data.dataset import CLEAN
+from lmr.data.names import ORDERS
 from lmr.models import load
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.models.catalog import DEFAULT_MODEL

@@ -26,8 +26,8 @@ from lmr.bench.running.studied import count_studied
 from lmr.core.errors import LmrError
 from lmr.core.registry import find_method
 from lmr.core.spec import parse_spec
-from lmr.data.haul import BLEND
-from lmr.data.sets.dataset import CLEAN, Dataset
+from lmr.data.dataset import CLEAN, Dataset
+from lmr.data.frames import BLEND
 from lmr.version import RESULTS_VERSION
 
 

@@ -15,7 +15,8 @@ from lmr.bench.cost.memory import measure_peak
 from lmr.bench.running import metrics
 from lmr.core.card import Scores
 from lmr.core.functional.margin import find_candidates
-from lmr.core.method import Method, Prediction
+from lmr.core.method import Method
+from lmr.core.prediction import Prediction
 
 # Values of a batch (seconds, gate_share, protected_size, drift) are repeated in the record of each of its images.
 RECORD = np.dtype(

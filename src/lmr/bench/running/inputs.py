@@ -12,10 +12,8 @@ from torch import Tensor
 
 from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
-from lmr.data.provenance import DataOrigin
-from lmr.data.sets.catalogue import open_dataset
-from lmr.data.sets.class_subset import BEFORE_COUNT
-from lmr.data.sets.dataset import CLEAN, Dataset, ImageArray, Labels
+from lmr.data.catalogue import open_dataset
+from lmr.data.dataset import BEFORE_COUNT, CLEAN, Dataset, ImageArray, Labels
 from lmr.data.streams import Batch, Stream, make_stream
 from lmr.images.ahead import ReadAhead
 from lmr.models import Backbone, load
@@ -57,10 +55,6 @@ class KeptImages(Dataset):
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
         """The protocol of a part of the set."""
         return self.source.describe_part(domains)
-
-    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
-        """The origin of a part of the set."""
-        return self.source.find_origin(domains)
 
     def labels(self, domain: str) -> Labels:
         """The labels of the set."""

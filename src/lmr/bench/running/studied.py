@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lmr.bench.running.inputs import find_clean_dataset, load_backbone, preprocess
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
-from lmr.data.sets.dataset import CLEAN
+from lmr.data.dataset import CLEAN
 from lmr.data.streams import make_stream
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.method import Method
-from lmr.data.sets.dataset import ImageArray
+from lmr.data.dataset import ImageArray
 
 KEPT_TOKEN_BYTES = 250_000_000  # 10,000 images of the photo model and the clean ones of a run take 150 MB
 TIMED = 16  # one batch in so many is embedded to measure its time

@@ -1,7 +1,7 @@
-"""A member of the crew that labels streams: it keeps the model on its node and labels the streams of a shard.
+"""A worker that labels streams: it keeps the model on its node and labels the streams of a shard.
 
 It writes to a folder of its own on its node. The answers and the state that counts them go to the driver every few
-seconds, so that another member can continue where this one died.
+seconds, so that another worker can continue where this one died.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lmr.apps.predict.folder_run import FolderRun
-from lmr.apps.predict.image_streams import ImageStream
-from lmr.apps.predict.labeller import Labeller, PredictOrder
-from lmr.apps.predict.predict_streams import RunTally, label_stream
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.run import Labeller, PredictRun
+from lmr.apps.predict.streams import ImageStream, RunTally, StreamFiles, label_stream
 from lmr.bench.running.run import Stop
-from lmr.cluster.crew_actor import CrewActor, UnfitNode, is_out_of_memory
 from lmr.cluster.nodes import describe_mismatch, digest_method, read_free_memory
+from lmr.cluster.pool_actor import PoolActor, UnfitNode, is_out_of_memory
 from lmr.core.errors import LmrError, describe_error
 from lmr.core.state import read_state
-from lmr.images.path_lists import ListedImage
-from lmr.images.remote_files import RemoteImage, is_url, open_remote
-from lmr.images.row_images import RowImage
+from lmr.images.lists import ListedImage, RowImage
+from lmr.images.remote import RemoteImage, is_url, open_remote
 
 
 @dataclass(frozen=True)
 class LabelSetup:
-    """What all members have in common."""
+    """The setup that all workers have in common."""
 
-    order: PredictOrder
+    options: PredictOptions
     fingerprint: Mapping[str, str]  # of the driver's model and classes
     method: Mapping[str, str]  # the digest of the method's file, if it is in one
     weights: int  # bytes of the model
@@ -68,7 +66,7 @@ class PartNews:
 
 @dataclass(frozen=True)
 class ShardNews:
-    """What a member has done since it was asked last, and what it is at."""
+    """The progress of a worker since the last call, and its present stream."""
 
     parts: Sequence[PartNews] = ()
     stream: str = ""
@@ -77,40 +75,40 @@ class ShardNews:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """How a shard ended: all streams are finished if there are no words and it was not stopped."""
+    """The end of a shard: all streams are finished if there is no message and it was not stopped."""
 
-    news: ShardNews = field(default_factory=ShardNews)
+    progress: ShardNews = field(default_factory=ShardNews)
     words: str = ""
     details: str = ""
     unfit: bool = False
     stopped: bool = False
 
 
-class PredictActor(CrewActor):
-    """Labels shards; ``read_news`` and ``stop`` may be called while it does, from other threads."""
+class PredictActor(PoolActor):
+    """An actor that labels shards; ``read_progress`` and ``stop`` may be called while it does, from other threads."""
 
     def __init__(self, threads: int, versions: Mapping[str, str], setup: LabelSetup) -> None:
         super().__init__(threads, versions)
         self.setup = setup
         self.labeller: Labeller | None = None
         self.lock = threading.Lock()
-        self.news = ShardNews()
+        self.progress = ShardNews()
 
-    def read_news(self) -> ShardNews:
-        """What happened since the last call."""
+    def read_progress(self) -> ShardNews:
+        """Return the progress since the last call."""
         with self.lock:
-            news, self.news = self.news, ShardNews(stream=self.news.stream, images=self.news.images)
-        return news
+            progress, self.progress = self.progress, ShardNews(stream=self.progress.stream, images=self.progress.images)
+        return progress
 
     def run(self, tickets: Sequence[StreamTicket]) -> ShardResult:
         """Label streams one after the other.
 
-        The news that nobody has asked for go with the result: what stayed here would be taken for news of the next run.
+        Progress that was not read goes with the result: left here, it would be taken for that of the next shard.
         """
         result = self._run(tickets)
         with self.lock:
-            news, self.news = self.news, ShardNews()
-        return replace(result, news=news)
+            progress, self.progress = self.progress, ShardNews()
+        return replace(result, progress=progress)
 
     def _run(self, tickets: Sequence[StreamTicket]) -> ShardResult:
         try:
@@ -127,14 +125,14 @@ class PredictActor(CrewActor):
         except Stop:
             return ShardResult(stopped=True)
         except Exception as error:
-            if is_out_of_memory(error):  # as a death: the crew ends this member and prefers another node
+            if is_out_of_memory(error):  # as a death: the pool ends this worker and prefers another node
                 raise MemoryError(describe_error(error)) from None
             return ShardResult(words=describe_error(error), details=traceback.format_exc())
         return ShardResult()
 
     def _load(self) -> Labeller:
-        """The model and the method, if they are the driver's and there is room for them."""
-        if wrong := describe_mismatch(digest_method(self.setup.order.method), self.setup.method):
+        """Return the model and the method, if they are the driver's and there is room for them."""
+        if wrong := describe_mismatch(digest_method(self.setup.options.method), self.setup.method):
             raise UnfitNode(f"It has another {wrong}.")
         if self.labeller is None:
             free = read_free_memory()
@@ -143,9 +141,9 @@ class PredictActor(CrewActor):
                     f"It has {free / 1e9:.1f} GB of free memory, and the weights of the model alone have "
                     f"{self.setup.weights / 1e9:.1f} GB."
                 )
-            loaded = Labeller(self.setup.order)
+            loaded = Labeller(self.setup.options)
             if loaded.classifier.fingerprint != self.setup.fingerprint:
-                model = self.setup.order.model
+                model = self.setup.options.model
                 raise UnfitNode(f"Its weights or texts of the model {model!r} are not those of the driver's machine.")
             self.labeller = loaded
         return self.labeller
@@ -174,19 +172,18 @@ class PredictActor(CrewActor):
         begun = 0 if ticket.kept is None else int(read_state(progress)[1]["note.offset"])
         report = _Report(self, stream, part, progress, begun)
         try:
-            run = label_stream(
-                labeller, stream, part, progress, ticket.title, self.setup.videos, earlier, report.follow
-            )
+            files = StreamFiles(part, progress, earlier, ticket.title, self.setup.videos)
+            run = label_stream(labeller, stream, files, report.follow)
             report.send(run, True)
         finally:
             for path in (part, progress, earlier):
                 path.unlink(missing_ok=True)
 
     def add_news(self, stream: ImageStream, images: int, part: PartNews | None = None) -> None:
-        """Have something to say at the next call of ``read_news``."""
+        """Add progress for the next call of ``read_progress``."""
         with self.lock:
-            parts = [*self.news.parts, part] if part else self.news.parts
-            self.news = ShardNews(parts, stream.name, images)
+            parts = [*self.progress.parts, part] if part else self.progress.parts
+            self.progress = ShardNews(parts, stream.name, images)
 
 
 class _Report:
@@ -198,8 +195,8 @@ class _Report:
         self.last = time.monotonic()
         self.told = RunTally()
 
-    def follow(self, run: FolderRun) -> None:
-        """A batch is finished."""
+    def follow(self, run: PredictRun) -> None:
+        """Note that a batch is finished."""
         self.actor.add_news(self.stream, run.images)
         if self.actor.stopping and not run.finished:
             self.send(run, False)
@@ -207,20 +204,20 @@ class _Report:
         if not run.finished and time.monotonic() - self.last >= self.actor.setup.save_seconds:
             self.send(run, False)
 
-    def send(self, run: FolderRun, finished: bool) -> None:
+    def send(self, run: PredictRun, finished: bool) -> None:
         """Hand over the answers since the last time."""
         assert run.output is not None
         with open(self.part, "rb") as file:
             file.seek(self.offset)
             content = file.read(run.output.offset - self.offset)
         tally, state = RunTally.of(run), self.progress.read_bytes()
-        news = PartNews(self.stream.number, self.offset, content, state, tally.subtract(self.told), finished)
-        self.actor.add_news(self.stream, run.images, news)
+        progress = PartNews(self.stream.number, self.offset, content, state, tally.subtract(self.told), finished)
+        self.actor.add_news(self.stream, run.images, progress)
         self.offset, self.last, self.told = run.output.offset, time.monotonic(), tally
 
 
 def measure_files(images: Sequence[ListedImage]) -> list[int | None]:
-    """The sizes of files, None for one that is not there.
+    """Return the sizes of files, None for one that is not there.
 
     Of those at addresses only the first is tried, as for each of them this takes a request: 0 if it can be read.
     """
@@ -241,7 +238,7 @@ def measure_files(images: Sequence[ListedImage]) -> list[int | None]:
 
 
 def _find_file(image: ListedImage) -> str | None:
-    """The file on this machine that an image is in, None for one at an address."""
+    """Return the file on this machine that an image is in, None for one at an address."""
     if isinstance(image, RowImage):
         return None if is_url(image.source) else image.source
     return None if isinstance(image, RemoteImage) else str(image)

@@ -8,23 +8,21 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from lmr.apps.predict.image_streams import ImageStream, make_shards
-from lmr.apps.predict.labeller import Labeller
-from lmr.apps.predict.predict_streams import RunTally, StreamPlan, predict_streams
-from lmr.apps.predict.predict_summary import PredictSummary
-from lmr.apps.predict.stream_parts import StreamParts
+from lmr.apps.predict.results import PredictSummary
+from lmr.apps.predict.run import Labeller
+from lmr.apps.predict.streams import ImageStream, RunTally, StreamParts, StreamPlan, make_shards, predict_streams
 from lmr.cluster.nodes import (
     Node,
     check_nodes,
     choose_threads,
     count_places,
-    describe_members,
+    describe_workers,
     digest_method,
     find_nodes,
     list_versions,
 )
 from lmr.cluster.predicting.predict_actor import LabelSetup
-from lmr.cluster.predicting.shard_crew import ShardCrew, ShardJob
+from lmr.cluster.predicting.shard_pool import ShardJob, ShardPool
 from lmr.cluster.predicting.shard_view import ShardView
 from lmr.core.errors import LmrError
 
@@ -35,14 +33,12 @@ def run_ray_predict(
     ray: Any,
     plan: StreamPlan,
     *,
-    resume: bool = False,
-    overwrite: bool = False,
     save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
 ) -> PredictSummary:
-    """As ``predict_streams``, on the nodes of a cluster; this process alone writes the output.
+    """Label streams on the nodes of a cluster; this process alone writes the output.
 
-    All nodes must have the same versions and, under the same paths, the same files. Every member has one thread for a
+    All nodes must have the same versions and, under the same paths, the same files. Every worker has one thread for a
     small model, otherwise as many as the smallest node has cores.
     """
     shown = screen or sys.stderr
@@ -53,45 +49,45 @@ def run_ray_predict(
             print(f"lmr: {words}", file=shown)
         setup, threads = _prepare(plan, nodes, save_seconds)
         places = count_places(nodes, threads)
-        jobs = [ShardJob(shard) for shard in make_shards(left, plan.shards or places)]
-        crew = ShardCrew(ray, min(len(jobs), places), threads, versions, setup, plan, parts, tally, len(jobs))
+        jobs = [ShardJob(shard) for shard in make_shards(left, plan.options.shards or places)]
+        pool = ShardPool(ray, min(len(jobs), places), threads, versions, setup, plan, parts, tally, len(jobs))
         failures: list[str] = []
-        with crew, contextlib.closing(ShardView(left, shown, crew.describe)) as view:
-            for event in crew.run(jobs):
+        with pool, contextlib.closing(ShardView(left, shown, pool.describe)) as view:
+            for event in pool.run(jobs):
                 view.show(event)
                 if event.kind == "failed":
                     failures.append(f"{event.job.run}: {event.words}")
         if failures:
             raise LmrError(f"{len(failures)} of {len(jobs)} shards failed, {failures[0]}")
 
-    return predict_streams(plan, resume=resume, overwrite=overwrite, run=run)
+    return predict_streams(plan, run)
 
 
 def describe_shards(ray: Any, plan: StreamPlan) -> str:
-    """What would run where: the nodes, the members, and the streams of each shard."""
+    """Describe the nodes, the workers, and the streams of each shard."""
     nodes = find_nodes(ray)
     odd = check_nodes(nodes, list_versions())
     _, threads = _prepare(plan, nodes, SAVE_SECONDS)
     places = count_places(nodes, threads)
-    shards = make_shards(plan.streams, plan.shards or places)
-    members = min(len(shards), places)
-    lines = [*odd, *describe_members(nodes, members, threads), plan.describe(shards)]
-    if len(shards) > members:
-        lines.append(f"The first {members} shards start at once, each of the others when a member is free.")
+    shards = make_shards(plan.streams, plan.options.shards or places)
+    workers = min(len(shards), places)
+    lines = [*odd, *describe_workers(nodes, workers, threads), plan.describe(shards)]
+    if len(shards) > workers:
+        lines.append(f"The first {workers} shards start at once, each of the others when a worker is free.")
     return "\n".join(lines)
 
 
 def _prepare(plan: StreamPlan, nodes: Sequence[Node], save_seconds: float) -> tuple[LabelSetup, int]:
-    """What members need, and their threads. The model is loaded here too: what is wrong with it shows before work."""
-    labeller = Labeller(plan.order)
+    """Return the setup of the workers and their threads; the model is loaded to find its errors before work."""
+    labeller = Labeller(plan.options)
     weights = sum(tensor.numel() * tensor.element_size() for tensor in labeller.classifier.encoder.parameters())
     threads = choose_threads(labeller.backbone.is_small, nodes)
-    labeller.prepare(None, None, plan.videos)  # the method
+    labeller.prepare(None, None)  # the method
     fingerprint = labeller.classifier.fingerprint
     setup = LabelSetup(
-        plan.order,
+        plan.options,
         fingerprint,
-        digest_method(plan.order.method),
+        digest_method(plan.options.method),
         weights,
         os.getcwd(),
         plan.out.suffix,

@@ -1,22 +1,22 @@
-"""The progress of shards: on a terminal a bar for all and one per member, elsewhere a line per finished stream."""
+"""The progress of shards: on a terminal a bar for all and one per worker, elsewhere a line per finished stream."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from lmr.apps.predict.image_streams import ImageStream
+from lmr.apps.predict.streams import ImageStream
 from lmr.bench.running.live import LiveLines, draw_bar
-from lmr.cluster.predicting.shard_crew import ShardEvent
+from lmr.cluster.predicting.shard_pool import ShardEvent
 
 
 class ShardView:
-    """Shows nodes, what each does and what is left; ``describe_place`` says where a member is."""
+    """Shows nodes, what each does and what is left; ``describe_place`` says where a worker is."""
 
     def __init__(self, left: Sequence[ImageStream], screen: TextIO, describe_place: Callable[[int], str]) -> None:
         self.sizes = {stream.name: len(stream.images) for stream in left}
         self.left = dict(self.sizes)  # streams that are not finished, with their images
-        self.at: dict[int, ShardEvent] = {}  # what the members do
+        self.at: dict[int, ShardEvent] = {}  # what the workers do
         self.describe_place = describe_place
         self.lines = LiveLines(screen)
 
@@ -36,7 +36,7 @@ class ShardView:
             left = f"{_count(len(self.left), 'stream')} with {_count(sum(self.left.values()), 'image')} left"
             self._write(f"[{done}/{total}] {where}  {event.words}: {_count(self.sizes[event.words], 'image')} ({left})")
             return
-        # A word is about a shard that lost its member, or cannot be done there.
+        # A word is about a shard that lost its worker, or cannot be done there.
         self.at = {worker: last for worker, last in self.at.items() if last.job != event.job}
         if event.words:
             failed = f"{event.job.run} failed: " if event.kind == "failed" else ""

@@ -17,7 +17,7 @@ from lmr.cluster.serving.remote_store import RemoteStore
 from lmr.cluster.serving.replica import ReplicaPlan, StreamReplica
 from lmr.cluster.serving.store_actor import StoreActor, name_files
 from lmr.core.errors import LmrError
-from lmr.service.client.service_client import STREAM_HEADER
+from lmr.service.client.client import STREAM_HEADER
 from lmr.service.network import find_free_port, is_loopback
 
 APP = "lmr-serve"
@@ -34,7 +34,7 @@ CLOSE_SECONDS = 10.0  # for a store to close its file
 
 @dataclass(frozen=True)
 class ReplicaCount:
-    """How many replicas: so many, or as many as the load needs between two bounds. ``cpus`` are for each."""
+    """A fixed number of replicas, or bounds of a number that follows the load. ``cpus`` are for each."""
 
     least: int = 1
     most: int | None = None
@@ -49,12 +49,12 @@ class ReplicaCount:
 
     @property
     def words(self) -> str:
-        """As it is written in an option."""
+        """Return the number as it is written in an option."""
         return str(self.least) if self.most is None else f"{self.least}:{self.most}"
 
 
 def import_serve() -> Any:
-    """The package ray.serve; an LmrError that says how to get it where parts of it are missing."""
+    """Return the package ray.serve; an LmrError that says how to get it where parts of it are missing."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray's own, about its own code
@@ -107,7 +107,7 @@ class RayService:
         self.stop()
 
     def scale(self, replicas: int) -> None:
-        """Have so many replicas. The others stay, so that only the streams move that have to."""
+        """Set the number of replicas. The others stay, so that only the necessary streams move."""
         if self._count.most is not None:
             raise LmrError(f"The number of replicas follows the load ({self._count.words}); it cannot be set.")
         if replicas < 1:
@@ -127,7 +127,7 @@ class RayService:
         self.replicas = replicas
 
     def has_room(self) -> bool:
-        """Whether there is a node for one more replica now; without it, Serve waits until there is."""
+        """Return True if there is a node for one more replica now; without it, Serve waits until there is."""
         return self._count_places() > 0
 
     def stop(self) -> None:
@@ -153,7 +153,7 @@ class RayService:
             raise LmrError(f"The replicas cannot be started: {_find_reason(error)}") from error
 
     def _check_room(self) -> None:
-        """Serve would wait for ever for room that there is not. Cores of replicas that were ended are free late."""
+        """Refuse replicas for which Serve would wait forever. Cores of ended replicas are freed late."""
         count, end = self._count, time.monotonic() + FREE_SECONDS
         while count.least > (places := self._count_places()) and time.monotonic() < end:
             time.sleep(0.2)
@@ -243,7 +243,7 @@ class RayService:
 
 
 def _find_reason(error: BaseException) -> str:
-    """The sentence of an LmrError in the report of a deployment; otherwise its last line."""
+    """Return the sentence of an LmrError in the report of a deployment; otherwise its last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [line.partition("LmrError: ")[2] for line in lines if "LmrError: " in line]
     return (own or lines or [type(error).__name__])[-1]

@@ -46,68 +46,68 @@ class RemoteStore:
         return refused
 
     def probe(self, size: int) -> None:
-        """Write and remove so many bytes, everywhere."""
+        """Write and remove ``size`` bytes in every partition."""
         self._ask_all("probe", size)
 
     def close(self) -> None:
-        """Nothing: the actors belong to the service, and outlive a replica."""
+        """Do nothing: the actors belong to the service, and outlive a replica."""
 
     # Reading.
 
     def read_record(self, stream: str) -> str | None:
-        """The record of a stream."""
+        """Return the record of a stream."""
         found: str | None = self._ask(stream, "read_record", stream)
         return found
 
     def read_state(self, stream: str) -> StoredState | None:
-        """The state of a stream."""
+        """Return the state of a stream."""
         found: StoredState | None = self._ask(stream, "read_state", stream)
         return found
 
     def read_step(self, stream: str, seq: int) -> str | None:
-        """The note of one request."""
+        """Return the note of one request."""
         found: str | None = self._ask(stream, "read_step", stream, seq)
         return found
 
     def read_steps(self, stream: str) -> list[str]:
-        """The notes of the last requests."""
+        """Return the notes of the last requests."""
         found: list[str] = self._ask(stream, "read_steps", stream)
         return found
 
     def read_answer(self, stream: str, key: str) -> KeptAnswer | None:
-        """The answer that is kept under a key."""
+        """Return the answer that is kept under a key."""
         found: KeptAnswer | None = self._ask(stream, "read_answer", stream, key)
         return found
 
     def read_events(self, stream: str, limit: int = 100) -> list[str]:
-        """The last events of a stream."""
+        """Return the last events of a stream."""
         found: list[str] = self._ask(stream, "read_events", stream, limit)
         return found
 
     def list_records(self, after: str, limit: int) -> list[str]:
-        """The records of all partitions, in the order of their streams' names."""
+        """Return the records of all partitions, in the order of their streams' names."""
         found = [text for texts in self._ask_all("list_records", after, limit) for text in texts]
         return sorted(found, key=lambda text: str(json.loads(text)["stream"]))[:limit]
 
     def count_health(self) -> dict[str, int]:
-        """How many streams there are of each health, in all partitions."""
+        """Return the number of streams of each health, in all partitions."""
         total: Counter[str] = Counter()
         for counts in self._ask_all("count_health"):
             total.update(counts)
         return dict(total)
 
     def find_last_change(self) -> int:
-        """The largest number of a change or an event."""
+        """Return the largest number of a change or an event."""
         return int(max(self._ask_all("find_last_change")))
 
     def measure_bytes(self) -> int:
-        """The size of the files, as far as the last answers of the actors tell it."""
+        """Return the size of the files, as far as the last answers of the actors tell it."""
         return sum(self._bytes)
 
     # The actors.
 
     def _find(self, stream: str) -> int:
-        """The partition of a stream; of what is about none, the first."""
+        """Return the partition of a stream, or the first for what is about none."""
         return zlib.crc32(stream.encode()) % len(self._actors) if stream else 0
 
     def _split(self, transaction: Transaction) -> dict[int, Transaction]:
@@ -127,7 +127,7 @@ class RemoteStore:
         return self._call([(place, name, values) for place in range(len(self._actors))])
 
     def _call(self, calls: Sequence[tuple[int, str, tuple[Any, ...]]]) -> list[Any]:
-        """What the actors answer, asked all at once; the error of a store itself, or OSError for one that is gone."""
+        """Call all actors at once and return their results; raise the error of a store, or OSError if one is gone."""
         import ray
 
         sent = [self._actors[place].call.remote(name, *values) for place, name, values in calls]

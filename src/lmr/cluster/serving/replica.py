@@ -21,7 +21,7 @@ from lmr.service.app.service import LiveService
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """What a replica is told: what it serves, to whom, and the versions, of a method's file too, that all must have."""
+    """The plan of a replica: its service, and the versions, also of a method's file, that all replicas must have."""
 
     serving: ServingPlan
     token: str | None
@@ -30,7 +30,7 @@ class ReplicaPlan:
 
 
 class StreamReplica:
-    """Ray Serve makes it, gives it requests, and waits for their answers before it ends it."""
+    """A replica; Ray Serve creates it, gives it requests, and waits for their answers before it ends it."""
 
     async def __init__(self, plan: ReplicaPlan, store: RemoteStore) -> None:  # type: ignore[misc]  # awaited by Serve
         self._stack = contextlib.ExitStack()

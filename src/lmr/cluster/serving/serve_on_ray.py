@@ -68,7 +68,7 @@ def serve_on_ray(
         service = RayService(
             ray,
             ReplicaPlan(plan, token, log_level, list_versions() | digest_method(plan.method)),
-            describe_states(method, plan.guard),
+            describe_states(method, plan.watch),
             folder,
             partitions=partitions,
             replicas=replicas,
@@ -111,14 +111,14 @@ def _check(plan: ServingPlan, state_dir: str | os.PathLike[str], partitions: int
 
 
 def _spread(plan: ServingPlan) -> ServingPlan:
-    """The plan for other folders and machines: full paths, and the prompts themselves in the place of their file."""
+    """Return the plan for other folders and machines: full paths, and prompts in place of their file."""
     file, spec = split_address(plan.method)
     if file is not None:
         plan = replace(plan, method=f"{os.path.abspath(file)}:{spec}")
     if plan.model not in (*KNOWN_MODELS, *OPENAI_SPELLINGS) and os.path.exists(plan.model):
         plan = replace(plan, model=os.path.abspath(plan.model))
-    if isinstance(plan.wording, (str, os.PathLike)):
-        plan = replace(plan, wording=json.loads(Path(plan.wording).read_text("utf-8-sig")))
+    if isinstance(plan.prompts, (str, os.PathLike)):
+        plan = replace(plan, prompts=json.loads(Path(plan.prompts).read_text("utf-8-sig")))
     return plan
 
 

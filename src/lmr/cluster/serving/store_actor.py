@@ -23,7 +23,7 @@ class StoreActor:
         self._opening = threading.Lock()
 
     def call(self, name: str, *values: Any) -> tuple[Any, int]:
-        """What a method of the store gives, and the size of the file."""
+        """Call a method of the store; return its result and the size of the file."""
         store = self._open()
         return getattr(store, name)(*values), store.measure_bytes()
 
@@ -42,7 +42,7 @@ class StoreActor:
 
 
 def name_files(folder: Path, partitions: int) -> list[Path]:
-    """The files of so many partitions; LmrError if the folder has the files of another number.
+    """Return the files of the partitions; LmrError if the folder has the files of another number.
 
     A stream belongs to the partition that its name and the number of partitions give, so that number stays.
     """

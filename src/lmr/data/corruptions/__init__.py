@@ -18,7 +18,7 @@ __all__ = ["CONSTANTS", "CORRUPTIONS", "EXTRA", "corrupt", "corrupt_batch"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the functions when they are first used: the command line needs the names alone, without NumPy."""
+    """Import the functions when they are first used: the command line needs only the names, without NumPy."""
     if name not in ("corrupt", "corrupt_batch"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from lmr.data.corruptions import apply

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
+import importlib
+import importlib.util
 import multiprocessing
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -15,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lmr.core.errors import LmrError
-from lmr.data.corruptions.argument_checks import check_choice, check_images, check_indices, check_workers
-from lmr.data.corruptions.array_types import ImageBatch
-from lmr.data.corruptions.constants import CONSTANTS
+from lmr.core.extras import require
+from lmr.data.corruptions.constants import CONSTANTS, CORRUPTIONS, EXTRA, GROUPS
+from lmr.data.corruptions.noise import ImageBatch
 
 _CHUNK = 100_000  # values at a time: their float64 copies fit the processor's cache, whatever the batch
 _PIECES = 4  # per worker, so that no worker waits long for the last one
@@ -39,7 +42,9 @@ def corrupt(
     the arguments alone. Its random numbers come from (seed, name, index): an image gets the same draws at every
     severity.
     """
-    batch = corrupt_batch(check_images(image, 3)[None], name, severity, seed=seed, indices=[index], constants=constants)
+    batch = corrupt_batch(
+        _check_images(image, 3)[None], name, severity, seed=seed, indices=[index], constants=constants
+    )
     return np.asarray(batch[0])
 
 
@@ -53,16 +58,17 @@ def corrupt_batch(
     constants: str = "imagenet",
     workers: int = 1,
 ) -> ImageBatch:
-    """Corrupt uint8 images [N, H, W, 3], each exactly as `corrupt` does with its own of the N `indices`.
+    """Corrupt uint8 images [N, H, W, 3], each exactly as `corrupt` does with its index among the N `indices`.
 
     `indices` are 0 to N - 1 by default. With `workers` > 1 that many processes share the work; they start once, in a
     few seconds, and are kept for the next call. As always with processes in Python, a script that uses them must do its
     work below `if __name__ == "__main__":`.
     """
-    check_choice(name, severity, seed, constants)
-    check_images(images, 4)
-    places = check_indices(indices, len(images))
-    check_workers(workers)
+    _check_choice(name, severity, seed, constants)
+    _check_images(images, 4)
+    places = _check_indices(indices, len(images))
+    _check_number("number of workers", workers, 1)
+    find_function(name)  # a missing package is reported here, not by a worker
     do = functools.partial(_corrupt_piece, name=name, severity=severity, seed=seed, constants=constants)
     if workers == 1 or len(images) <= 1:
         return do(images, places)
@@ -77,45 +83,112 @@ def corrupt_batch(
         _open_pool.cache_clear()
         raise LmrError(
             "A process that corrupted images was killed, most likely because memory ran out; "
-            "give fewer workers, or fewer images at a time."
+            "use fewer workers, or fewer images at a time."
         ) from error
+
+
+def find_function(name: str) -> Callable[..., npt.NDArray[Any]]:
+    """Return the function of a corruption; the libraries behind it load when it is first needed. Raises LmrError."""
+    group = next(group for group, names in GROUPS.items() if name in names)
+    if group != "noise":
+        for package in ("cv2", "scipy"):
+            require(package, "bench", f"The corruption {name!r}")
+    function: Callable[..., npt.NDArray[Any]] = getattr(importlib.import_module(f"lmr.data.corruptions.{group}"), name)
+    return function
 
 
 def _corrupt_piece(
     images: ImageBatch, places: Sequence[int], *, name: str, severity: int, seed: int, constants: str
 ) -> ImageBatch:
-    """Checked input, in this process, a chunk at a time."""
-    from lmr.data.corruptions.function_table import FUNCTIONS  # the libraries behind them load when first needed
-
-    levels = CONSTANTS[constants][name][severity - 1]
+    """Corrupt checked input in this process, a chunk at a time."""
+    function, levels = find_function(name), CONSTANTS[constants][name][severity - 1]
     corrupted = np.empty(images.shape, np.uint8)
     size = max(1, _CHUNK // (images[:1].size or 1))
     for start in range(0, len(images), size):
         part = slice(start, start + size)
         generators = [make_generator(name, seed, place) for place in places[part]]
-        corrupted[part] = truncate(FUNCTIONS[name](np.ascontiguousarray(images[part]), generators, *levels))
+        corrupted[part] = truncate(function(np.ascontiguousarray(images[part]), generators, *levels))
     return corrupted
 
 
 def make_generator(name: str, seed: int, index: int) -> np.random.Generator:
-    """The random generator of one image; a checksum of the name is part of its seed."""
+    """Return the random generator of one image; a checksum of the name is part of its seed."""
     return np.random.default_rng([zlib.crc32(name.encode()), index, int(seed)])
 
 
 def truncate(x: npt.NDArray[Any]) -> ImageBatch:
-    """Fractions of the full range to uint8 as the authors do: clip to [0, 1], times 255, truncate. uint8 stays."""
+    """Convert fractions of the full range to uint8 as the authors do: clip to [0, 1], times 255, truncate.
+
+    uint8 values stay unchanged.
+    """
     levels: ImageBatch = (x if x.dtype == np.uint8 else np.clip(x, 0, 1) * 255).astype(np.uint8, copy=False)
     return levels
 
 
 @functools.lru_cache(maxsize=1)
 def _open_pool(workers: int, owner: int) -> ProcessPoolExecutor:
-    """New processes rather than forks, which would inherit torch's threads; `owner` keeps a fork from sharing them."""
+    """Start new processes rather than forks, which would inherit torch's threads.
+
+    `owner` keeps a fork of this process from using its pool.
+    """
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_use_one_thread)
 
 
 def _use_one_thread() -> None:
-    """The processes already use all cores; more threads would compete for them."""
-    import cv2
+    """Keep OpenCV, where it is installed, to one thread: the processes already use all cores."""
+    if importlib.util.find_spec("cv2") is not None:
+        import cv2
 
-    cv2.setNumThreads(1)
+        cv2.setNumThreads(1)
+
+
+def _check_choice(name: str, severity: int, seed: int, constants: str) -> None:
+    _check_known("corruption", name, CORRUPTIONS + EXTRA)
+    _check_known("set of constants", constants, tuple(CONSTANTS))
+    if not _is_whole(severity) or not 1 <= severity <= 5:
+        raise LmrError(f"The severity must be a whole number from 1 (mild) to 5 (strong), got {severity!r}.")
+    _check_number("seed", seed, 0)
+
+
+def _check_images(images: object, dimensions: int) -> ImageBatch:
+    """Check that this is one image [H, W, 3] or a batch [N, H, W, 3] of uint8."""
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
+        kind = images.dtype if isinstance(images, np.ndarray) else type(images).__name__
+        raise LmrError(
+            f"Expected a numpy array of uint8 values from 0 to 255, got {kind}; corrupt the images "
+            "before they are scaled, normalised or converted to tensors."
+        )
+    if images.ndim != dimensions or images.shape[-1] != 3 or 0 in images.shape[-3:]:
+        wanted, other = ("[H, W, 3]", "corrupt_batch") if dimensions == 3 else ("[N, H, W, 3]", "corrupt")
+        number = "a colour image" if dimensions == 3 else "colour images of one size"
+        raise LmrError(
+            f"Expected {number} {wanted}, got the shape {list(images.shape)}; put the channels last, convert grey "
+            f"to three equal channels, and use {other} for {'a batch' if dimensions == 3 else 'a single image'}."
+        )
+    return images
+
+
+def _check_indices(indices: Sequence[int] | npt.NDArray[np.integer] | None, count: int) -> list[int]:
+    """Return one index in the dataset per image; by default their indices in the batch."""
+    listed = list(range(count)) if indices is None else list(indices)
+    if len(listed) != count:
+        raise LmrError(f"Expected one index for each of the {count} images, got {len(listed)}.")
+    for index in listed:
+        _check_number("index of an image", index, 0)
+    return [int(index) for index in listed]
+
+
+def _check_known(kind: str, name: object, known: Collection[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)  # "jpeg" finds "jpeg_compression"
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise LmrError(f"There is no {kind} {name!r}.{hint} Choose one of: {', '.join(known)}.")
+
+
+def _check_number(label: str, value: object, least: int) -> None:
+    if not _is_whole(value) or value < least:  # type: ignore[operator]
+        raise LmrError(f"The {label} must be a whole number of at least {least}, got {value!r}.")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

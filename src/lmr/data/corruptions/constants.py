@@ -1,4 +1,4 @@
-"""The names of the corruptions, and the strength of each at severities 1 to 5, for two image sizes.
+"""The names of the corruptions, and their constants at severities 1 to 5 for two image sizes.
 
 Facts from the code that made the published sets, make_cifar_c.py and make_imagenet_c.py in hendrycks/robustness on
 GitHub (Apache-2.0), described in Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common
@@ -9,15 +9,18 @@ from __future__ import annotations
 
 Levels = tuple[tuple[float, ...], ...]  # one tuple of constants per severity
 
-CORRUPTIONS: tuple[str, ...] = (
-    "gaussian_noise", "shot_noise", "impulse_noise",
-    "defocus_blur", "glass_blur", "motion_blur", "zoom_blur",
-    "snow", "frost", "fog", "brightness",
-    "contrast", "elastic_transform", "pixelate", "jpeg_compression",
-)  # fmt: skip
-EXTRA: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+# The groups of the paper. ImageNet-C is published as one archive per group, and each group is a module here.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+    "extra": ("speckle_noise", "gaussian_blur", "spatter", "saturate"),
+}
+EXTRA: tuple[str, ...] = GROUPS["extra"]
+CORRUPTIONS: tuple[str, ...] = tuple(name for names in GROUPS.values() for name in names if name not in EXTRA)
 
-# The function of each corruption says what its columns mean.
+# The parameters of the function with the same name are the columns.
 _CIFAR: dict[str, Levels] = {
     "gaussian_noise": ((0.04,), (0.06,), (0.08,), (0.09,), (0.10,)),
     "shot_noise": ((500,), (250,), (100,), (75,), (50,)),

@@ -11,28 +11,30 @@ import numpy.typing as npt
 from PIL import Image
 from scipy.ndimage import gaussian_filter1d, map_coordinates  # type: ignore[import-untyped]
 
-from lmr.data.corruptions.array_types import Floats, Generators, ImageBatch
+from lmr.data.corruptions.noise import Floats, Generators, ImageBatch
 
 
-def lower_contrast(images: ImageBatch, generators: Generators, factor: float) -> Floats:
+def contrast(images: ImageBatch, generators: Generators, factor: float) -> Floats:
     """Move every value towards the mean of its channel in its image."""
     x = images / 255.0
     mean: Floats = np.stack([image.mean(axis=(0, 1), keepdims=True) for image in x])
     return (x - mean) * factor + mean
 
 
-def stretch(images: ImageBatch, generators: Generators, strength: float, sigma: float, shift: float) -> Floats:
+def elastic_transform(
+    images: ImageBatch, generators: Generators, strength: float, sigma: float, shift: float
+) -> Floats:
     """Move three points of the image at random, an affine map; then pull every pixel along a smooth random field."""
     pairs = zip(images, generators, strict=True)
-    return np.stack([_stretch_one(image, generator, strength, sigma, shift) for image, generator in pairs])
+    return np.stack([_stretch(image, generator, strength, sigma, shift) for image, generator in pairs])
 
 
-def _stretch_one(
+def _stretch(
     image: npt.NDArray[np.uint8], generator: np.random.Generator, strength: float, sigma: float, shift: float
 ) -> npt.NDArray[np.float32]:
     height, width, channels = image.shape
     x = image.astype(np.float32) / np.float32(255)
-    middle = np.array([height // 2, width // 2], np.float32)  # in this order, as the authors have it: images are square
+    middle = np.array([height // 2, width // 2], np.float32)  # in the order of the authors, whose images are square
     third = min(height, width) // 3
     corners = middle + third * np.array([(1, 1), (1, -1), (-1, -1)], np.float32)
     moved = corners + generator.uniform(-shift, shift, (3, 2)).astype(np.float32)
@@ -52,7 +54,7 @@ def _stretch_one(
 
 @functools.lru_cache(maxsize=16)
 def make_smoothing(length: int, sigma: float) -> Floats:
-    """A Gaussian along a line with mirrored ends, cut at 3 sigma, as a matrix [length, length].
+    """Return a Gaussian along a line with mirrored ends, cut at 3 sigma, as a matrix [length, length].
 
     The fields of ImageNet-C are wider than the image: one product with a matrix is far cheaper than 1,000 taps.
     """
@@ -68,8 +70,8 @@ def pixelate(images: ImageBatch, generators: Generators, factor: float) -> Image
     return np.stack([np.asarray(Image.fromarray(p).resize(small, box).resize((width, height), box)) for p in images])
 
 
-def compress(images: ImageBatch, generators: Generators, quality: float) -> ImageBatch:
-    """Compress as JPEG of that quality and decompress."""
+def jpeg_compression(images: ImageBatch, generators: Generators, quality: float) -> ImageBatch:
+    """Compress as JPEG with this quality and decompress."""
     return np.stack([_pass_through_jpeg(image, int(quality)) for image in images])
 
 

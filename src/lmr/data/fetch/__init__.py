@@ -1,1 +1,1 @@
-"""Getting datasets: download, unpack, verify, or make them from clean images."""
+"""Getting datasets: download, unpack, check, or make them from clean images."""

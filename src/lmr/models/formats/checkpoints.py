@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -31,7 +31,7 @@ class Naming:
     transposed: bool  # whether the projections are stored [features, width]
 
     def find_sources(self, side: Side, key: str) -> list[str]:
-        """The names of the tensors that make up our ``key``, in the order they are stacked."""
+        """List the tensors that make up our ``key``, in the order they are stacked."""
         table = self.image if side == "image" else self.text
         inside = re.fullmatch(r"blocks\.(\d+)\.(.+)", key)
         if not inside:
@@ -130,7 +130,7 @@ _UNSUPPORTED = {
 
 
 def detect_naming(keys: Iterable[str], origin: str) -> Naming:
-    """The family these names belong to; a model that is not a CLIP with a vision transformer is refused."""
+    """Return the family of these names; a model that is not a CLIP with a vision transformer is refused."""
     keys = list(keys)
     for begin, reason in _UNSUPPORTED.items():
         if any(key.startswith(begin) for key in keys):
@@ -155,7 +155,7 @@ def detect_naming(keys: Iterable[str], origin: str) -> Naming:
 
 
 def is_ignored(key: str) -> bool:
-    """Whether a tensor of this name holds no weights."""
+    """Return True if a tensor of this name holds no weights."""
     return key in SCALARS or _IGNORED.fullmatch(key) is not None
 
 
@@ -185,11 +185,12 @@ class _Slot:
 def convert_weights(
     tensors: Mapping[str, Tensor], naming: Naming, sizes: Sizes, origin: str, dtype: torch.dtype = torch.float32
 ) -> TowerWeights:
-    """The weights of both towers in ``dtype``, copied from the file's tensors; every key must match."""
+    """Return the weights of both towers in ``dtype``, copied from the file's tensors; every key must match."""
     check_depth(tensors, max(sizes[0].depth, sizes[1].depth), origin)
     slots = _list_slots(naming, sizes)
-    _check_keys(tensors, slots, origin)
-    _check_values(tensors, slots, origin)
+    shapes: dict[str, Sequence[int] | None] = {key: slot.shape for key, slot in slots.items()}
+    shapes |= dict.fromkeys(("logit_scale", "logit_bias") if "logit_bias" in tensors else ("logit_scale",))
+    check_tensors(tensors, shapes, origin)
     parts: dict[tuple[Side, str], list[Tensor]] = {}
     for source, slot in slots.items():
         tensor = tensors[source]
@@ -204,7 +205,7 @@ def convert_weights(
 
 
 def check_depth(tensors: Mapping[str, Tensor], depth: int, origin: str) -> None:
-    """Every block has its own weights. Checked before towers are built, as a mistyped depth would take long."""
+    """Refuse more blocks than tensors, before towers are built: a mistyped depth would take long."""
     if depth > len(tensors):
         raise LmrError(
             f"A tower of {depth} blocks cannot be filled from {origin!r}, which holds {len(tensors)} tensors. Check "
@@ -213,7 +214,7 @@ def check_depth(tensors: Mapping[str, Tensor], depth: int, origin: str) -> None:
 
 
 def is_openai(tensors: Mapping[str, Tensor], file_name: str) -> bool:
-    """Whether a state dict in OpenAI's names is OpenAI's and not open_clip's: names are equal, activations differ.
+    """Return True if a state dict in OpenAI's names is OpenAI's and not open_clip's, whose activation differs.
 
     Only OpenAI's archives hold three scalars. A state dict made from one may lack them, but it is in half precision
     and usually keeps the file's name.
@@ -226,7 +227,7 @@ def is_openai(tensors: Mapping[str, Tensor], file_name: str) -> bool:
 
 
 def infer_sizes(tensors: Mapping[str, Tensor], origin: str) -> Sizes:
-    """The sizes of one of OpenAI's models from its weights: its heads are 64 wide and it uses QuickGELU."""
+    """Return the sizes of one of OpenAI's models from its weights: its heads are 64 wide and it uses QuickGELU."""
     try:
         width, _, patch, _ = tensors["visual.conv1.weight"].shape
         tokens = len(tensors["visual.positional_embedding"]) - 1
@@ -265,7 +266,7 @@ def infer_sizes(tensors: Mapping[str, Tensor], origin: str) -> Sizes:
 
 
 def make_towers(sizes: Sizes) -> tuple[VisionTower, TextTower]:
-    """Both towers without values, so that building them costs nothing."""
+    """Return both towers without values, so that building them costs nothing."""
     with torch.device("meta"):
         return VisionTower(sizes[0]), TextTower(sizes[1])
 
@@ -286,7 +287,7 @@ def _count_blocks(tensors: Mapping[str, Tensor], begin: str) -> int:
 
 
 def _list_slots(naming: Naming, sizes: Sizes) -> dict[str, _Slot]:
-    """Every key the file must have, with our name and shape for it."""
+    """List every key the file must have, with our name and shape for it."""
     image, text = make_towers(sizes)
     slots: dict[str, _Slot] = {}
     towers: tuple[tuple[Side, nn.Module], ...] = (("image", image), ("text", text))
@@ -300,36 +301,29 @@ def _list_slots(naming: Naming, sizes: Sizes) -> dict[str, _Slot]:
     return slots
 
 
-def _check_keys(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], origin: str) -> None:
-    """Refuse keys that are missing, unexpected or of another shape: name the first and count them."""
-    scalars = {"logit_scale", "logit_bias"}
-    missing = [key for key in (*slots, "logit_scale") if key not in tensors]
-    unexpected = [key for key in tensors if key not in slots and key not in scalars and not is_ignored(key)]
-    wrong = [
-        f"{key} {list(tensors[key].shape)} instead of {list(slot.shape)}"
-        for key, slot in slots.items()
-        if key in tensors and tuple(tensors[key].shape) != slot.shape
-    ]
-    found = [
-        f"{len(names)} {what} ({_show(names)})"
-        for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", wrong))
-        if names
-    ]
+def check_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int] | None], origin: str) -> None:
+    """Refuse tensors that are missing, unexpected, of another shape, quantised or not finite; None is any shape."""
+    given = {key: tuple(tensor.shape) for key, tensor in tensors.items() if not is_ignored(key)}
+    wrong = {key: shape for key, shape in shapes.items() if shape is not None and given.get(key, shape) != tuple(shape)}
+    faults = {
+        "missing": [key for key in shapes if key not in given],
+        "unexpected": [key for key in given if key not in shapes],
+        "of another shape": [f"{key} {list(given[key])} instead of {list(shape)}" for key, shape in wrong.items()],
+    }
+    found = [f"{len(keys)} {what} ({_show(keys)})" for what, keys in faults.items() if keys]
     if found:
         raise LmrError(
-            f"The checkpoint {origin!r} does not match: of {len(slots) + 1} keys {'; '.join(found)}. Nothing was "
-            "loaded. Check that the file is complete and that its config or the named architecture belongs to it."
+            f"The checkpoint {origin!r} does not match: of {len(shapes)} keys {'; '.join(found)}. Nothing was loaded. "
+            "Check that the file is complete and that its config or the named architecture belongs to it."
         )
-
-
-def _check_values(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], origin: str) -> None:
-    for key in slots:
+    filled = [key for key, shape in shapes.items() if shape is not None and tensors[key].numel()]
+    for key in filled:
         if not tensors[key].is_floating_point() or tensors[key].dtype.itemsize < 2:
             raise LmrError(
                 f"Expected floating-point weights in {origin!r}, found {tensors[key].dtype} in {key}; quantised "
                 "checkpoints cannot be adapted. Use the original one."
             )
-    broken = [key for key in slots if not torch.stack(tensors[key].aminmax()).isfinite().all()]  # NaN propagates
+    broken = [key for key in filled if not torch.stack(tensors[key].aminmax()).isfinite().all()]  # NaN propagates
     if broken:
         raise LmrError(
             f"The weights in {origin!r} hold NaN or infinite values in {len(broken)} tensors ({_show(broken)}). "
@@ -338,7 +332,7 @@ def _check_values(tensors: Mapping[str, Tensor], slots: Mapping[str, _Slot], ori
 
 
 def _read_scalar(tensors: Mapping[str, Tensor], key: str, origin: str) -> float:
-    """A scalar of the file. The scale is stored as its logarithm; the limit is well above log(100), CLIP's maximum."""
+    """Read a scalar. The scale is stored as its logarithm; the limit is well above log(100), CLIP's maximum."""
     tensor = tensors[key]
     value = float(tensor) if tensor.numel() == 1 and tensor.is_floating_point() else float("nan")
     if not abs(value) < 50:

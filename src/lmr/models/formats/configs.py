@@ -11,15 +11,7 @@ from typing import Any
 from lmr.core.errors import LmrError
 from lmr.models.catalog import OTHER_MODELS
 from lmr.models.facts import ModelFormat
-from lmr.models.preprocessing import (
-    DEVIATIONS,
-    MEANS,
-    OPENAI_MEAN,
-    OPENAI_STD,
-    Channels,
-    Interpolation,
-    Preprocessing,
-)
+from lmr.models.preprocessing import DEVIATIONS, MEANS, OPENAI_MEAN, OPENAI_STD, Channels, Interpolation, Preprocessing
 from lmr.models.tokenizers import CLIP_END
 from lmr.models.towers.architectures import Sizes
 from lmr.models.towers.block import Activation
@@ -36,29 +28,17 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 
-# open_clip's settings that do not change our features: of training, of other outputs, of unused parts.
+# open_clip's settings that do not change our features: of training, of other outputs, of unused parts. The positions
+# are stored with the weights; a norm of every token and the selection of one token commute.
 _UNUSED_SETTINGS = {
-    "patch_dropout",
-    "output_tokens",
-    "attn_pooler_queries",
-    "attn_pooler_heads",
-    "pos_embed_type",  # the positions are stored with the weights
-    "final_ln_after_pool",  # a norm of every token and the selection of one token commute
-    "pad_id",
-    "timm_model_pretrained",
-    "timm_pool",
-    "timm_proj",
-    "timm_proj_bias",
-    "timm_drop",
-    "timm_drop_path",
-    "hf_model_pretrained",
-    "hf_proj_type",
-    "hf_pooler_type",
-}
+    "patch_dropout", "output_tokens", "attn_pooler_queries", "attn_pooler_heads", "pos_embed_type",
+    "final_ln_after_pool", "pad_id", "timm_model_pretrained", "timm_pool", "timm_proj", "timm_proj_bias", "timm_drop",
+    "timm_drop_path", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type",
+}  # fmt: skip
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file."""
+    """Read a JSON object from a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -69,17 +49,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_hf_sizes(path: Path) -> Sizes:
-    """The sizes in Hugging Face's config.json; missing entries have the defaults of transformers' CLIPConfig."""
+    """Read the sizes in Hugging Face's config.json; missing entries have the defaults of transformers' CLIPConfig."""
     return parse_hf_sizes(read_json(path), str(path))
 
 
 def parse_hf_sizes(config: Mapping[str, Any], origin: str) -> Sizes:
-    """The sizes in the content of a config.json."""
+    """Return the sizes in the content of a config.json."""
     if config.get("model_type", "clip") != "clip" or not config.keys() & {"model_type", "vision_config"}:
         raise LmrError(f"Expected the configuration of a CLIP model in {origin!r}, but it describes another model.")
     features = _Part(config, origin).whole("projection_dim", 512)
     image = _Part(_merge(config, "vision_config", origin), f"vision_config of {origin!r}")
-    words = _Part(_merge(config, "text_config", origin), f"text_config of {origin!r}")
+    text_part = _Part(_merge(config, "text_config", origin), f"text_config of {origin!r}")
     if image.whole("num_channels", 3) != 3:
         raise LmrError(f"{origin!r} describes images of {image.whole('num_channels', 3)} channels, not of 3.")
     vision = VisionConfig(
@@ -94,21 +74,21 @@ def parse_hf_sizes(config: Mapping[str, Any], origin: str) -> Sizes:
         eps=image.number("layer_norm_eps", 1e-5),
     )
     text = TextConfig(
-        context=words.whole("max_position_embeddings", 77),
-        vocabulary=words.whole("vocab_size", 49408),
-        width=words.whole("hidden_size", 512),
-        depth=words.whole("num_hidden_layers", 12),
-        heads=words.heads("hidden_size", 512, "num_attention_heads", 8),
+        context=text_part.whole("max_position_embeddings", 77),
+        vocabulary=text_part.whole("vocab_size", 49408),
+        width=text_part.whole("hidden_size", 512),
+        depth=text_part.whole("num_hidden_layers", 12),
+        heads=text_part.heads("hidden_size", 512, "num_attention_heads", 8),
         features=features,
-        hidden=words.whole("intermediate_size", 2048),
-        activation=words.activation(),
-        eps=words.number("layer_norm_eps", 1e-5),
+        hidden=text_part.whole("intermediate_size", 2048),
+        activation=text_part.activation(),
+        eps=text_part.number("layer_norm_eps", 1e-5),
     )
     return vision, text
 
 
 def read_end_token(config: Mapping[str, Any], origin: str) -> int:
-    """The id of the token that ends a text, in the content of a config.json."""
+    """Return the id of the token that ends a text, from the content of a config.json."""
     end = _merge(config, "text_config", origin).get("eos_token_id", CLIP_END)
     if not isinstance(end, int) or isinstance(end, bool) or end < 0:
         raise LmrError(f"Expected the id of a token as eos_token_id in text_config of {origin!r}, got {end!r}.")
@@ -116,16 +96,16 @@ def read_end_token(config: Mapping[str, Any], origin: str) -> int:
 
 
 def read_open_clip_sizes(path: Path) -> Sizes:
-    """The sizes in open_clip's configuration; a setting that would change the features in an unknown way is refused."""
+    """Read the sizes in open_clip's configuration; a setting with an unknown effect on the features is refused."""
     config = read_json(path)
     config = config.get("model_cfg", config)
     whole = _Part(config, repr(str(path)))
-    image, words = whole.part("vision_cfg"), whole.part("text_cfg")
+    image, text_part = whole.part("vision_cfg"), whole.part("text_cfg")
     for values, key, what in (
         (config, "multimodal_cfg", "it is a CoCa model, with a text decoder"),
         (image.values, "timm_model_name", "its image tower is a timm model"),
-        (words.values, "hf_model_name", "its text tower is a Hugging Face language model"),
-        (words.values, "hf_tokenizer_name", "its tokenizer is not CLIP's"),
+        (text_part.values, "hf_model_name", "its text tower is a Hugging Face language model"),
+        (text_part.values, "hf_tokenizer_name", "its tokenizer is not CLIP's"),
     ):
         if values.get(key):
             raise LmrError(f"{str(path)!r} describes a model that cannot be loaded: {what}. {OTHER_MODELS}")
@@ -136,7 +116,7 @@ def read_open_clip_sizes(path: Path) -> Sizes:
     whole.known = {"embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text", "output_dict"}
     whole.known |= {"init_logit_scale", "init_logit_bias", "nonscalar_logit_scale", "cast_dtype"}
     features, quick = whole.whole("embed_dim", 512), bool(config.get("quick_gelu"))
-    width, text_width = image.whole("width", 768), words.whole("width", 512)
+    width, text_width = image.whole("width", 768), text_part.whole("width", 512)
     vision = VisionConfig(
         resolution=image.whole("image_size", 224),
         patch=image.whole("patch_size", 16),
@@ -149,21 +129,21 @@ def read_open_clip_sizes(path: Path) -> Sizes:
         eps=image.open_clip_eps(),
     )
     text = TextConfig(
-        context=words.whole("context_length", 77),
-        vocabulary=words.whole("vocab_size", 49408),
+        context=text_part.whole("context_length", 77),
+        vocabulary=text_part.whole("vocab_size", 49408),
         width=text_width,
-        depth=words.whole("layers", 12),
-        heads=words.heads("width", 512, "heads", 8),
+        depth=text_part.whole("layers", 12),
+        heads=text_part.heads("width", 512, "heads", 8),
         features=features,
-        hidden=int(text_width * words.number("mlp_ratio", 4.0)),
-        activation=words.open_clip_activation(quick),
-        eps=words.open_clip_eps(),
+        hidden=int(text_width * text_part.number("mlp_ratio", 4.0)),
+        activation=text_part.open_clip_activation(quick),
+        eps=text_part.open_clip_eps(),
     )
     image.accept("pool_type", "tok")
-    words.accept("pool_type", "argmax")
-    words.accept("proj_type", "linear")
-    words.accept("eos_id", 2, CLIP_END)
-    for part in (whole, image, words):
+    text_part.accept("pool_type", "argmax")
+    text_part.accept("proj_type", "linear")
+    text_part.accept("eos_id", 2, CLIP_END)
+    for part in (whole, image, text_part):
         part.refuse_unknown()
     return vision, text
 
@@ -181,7 +161,7 @@ def compare_sizes(one: Sizes, one_name: str, other: Sizes, other_name: str) -> N
 
 
 def _merge(config: Mapping[str, Any], key: str, origin: str) -> dict[str, Any]:
-    """One tower's settings; early files hold them twice, and transformers prefers the second, ``..._dict``."""
+    """Return one tower's settings; early files hold them twice, and transformers prefers the second, ``..._dict``."""
     merged: dict[str, Any] = {}
     for name in (key, f"{key}_dict"):
         values = config.get(name) or {}
@@ -204,7 +184,7 @@ class _Part:
         return _Part(self.values.get(key), f"{key} of {self.where}")
 
     def whole(self, key: str, default: int) -> int:
-        """A whole number above 0, or a pair of equal ones (square images, square patches)."""
+        """Read a whole number above 0, or a pair of equal ones (square images, square patches)."""
         self.known.add(key)
         value = self.values.get(key, default)
         if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
@@ -233,22 +213,20 @@ class _Part:
         return _ACTIVATIONS[name]
 
     def open_clip_activation(self, quick: bool) -> Activation:
-        """QuickGELU where the model says so, else GELU, which act_kwargs may ask to approximate."""
+        """Return QuickGELU where the model says so, else GELU, which act_kwargs may approximate."""
         self.known.add("act_kwargs")
         options = self.values.get("act_kwargs") or {}
         if options == {"approximate": "tanh"} and not quick:
             return "gelu_tanh"
         if options not in ({}, {"approximate": "none"}):
-            raise LmrError(
-                f"{self.where} asks for an activation with {options!r}, which is not known here. {OTHER_MODELS}"
-            )
+            raise LmrError(f"{self.where} has an activation with {options!r}, which is not known here. {OTHER_MODELS}")
         return "quick_gelu" if quick else "gelu"
 
     def open_clip_eps(self) -> float:
         self.known.add("norm_kwargs")
         options = self.values.get("norm_kwargs") or {}
         if not isinstance(options, dict) or set(options) - {"eps"}:
-            raise LmrError(f"{self.where} asks for norms with {options!r}, which are not known here. {OTHER_MODELS}")
+            raise LmrError(f"{self.where} has norms with {options!r}, which are not known here. {OTHER_MODELS}")
         return _Part(options, self.where).number("eps", 1e-5)
 
     def accept(self, key: str, *values: Any) -> None:
@@ -260,7 +238,7 @@ class _Part:
         """Refuse the first setting that was not read; false, null and empty settings have no effect."""
         for key, value in self.values.items():
             if key not in self.known and key not in _UNUSED_SETTINGS and value not in (None, False, {}, [], ""):
-                raise LmrError(f"{self.where} asks for {key}={value!r}, which is not known here. {OTHER_MODELS}")
+                raise LmrError(f"{self.where} sets {key}={value!r}, which is not known here. {OTHER_MODELS}")
 
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
@@ -271,47 +249,29 @@ HALF = (0.5, 0.5, 0.5)  # SigLIP's mean and deviation (Zhai et al. 2023): pixels
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "CLIP": {
         "size": {"shortest_edge": 224},
-        "resample": 3,
         "do_center_crop": True,
         "image_mean": OPENAI_MEAN,
         "image_std": OPENAI_STD,
-        "default_to_square": False,
     },
-    "Siglip": {
-        "size": {"height": 224, "width": 224},
-        "resample": 3,
-        "do_center_crop": False,
-        "image_mean": HALF,
-        "image_std": HALF,
-        "default_to_square": False,
-    },
+    "Siglip": {"size": {"height": 224, "width": 224}, "do_center_crop": False, "image_mean": HALF, "image_std": HALF},
 }
 _DEMANDED = ("size", "resample", "image_mean", "image_std")  # of a processor whose defaults are unknown
 
-# Entries of preprocessor_config.json that do not change the values of the tensors.
+# Entries of preprocessor_config.json that do not change the values of the tensors; images are always converted to RGB.
 _UNUSED_STEPS = {
-    "image_processor_type",
-    "feature_extractor_type",
-    "processor_class",
-    "_valid_processor_keys",
-    "do_convert_rgb",  # images are always converted
-    "data_format",
-    "input_data_format",
-    "return_tensors",
-    "default_to_square",
-    "device",
-    "auto_map",
+    "image_processor_type", "feature_extractor_type", "processor_class", "_valid_processor_keys", "do_convert_rgb",
+    "data_format", "input_data_format", "return_tensors", "default_to_square", "device", "auto_map",
     "transformers_version",
-}
+}  # fmt: skip
 
 
 def openai_preprocessing(resolution: int) -> Preprocessing:
-    """The preprocessing of OpenAI's CLIP, which LAION's and DataComp's models share."""
+    """Return the preprocessing of OpenAI's CLIP, which LAION's and DataComp's models share."""
     return Preprocessing(resolution, OPENAI_MEAN, OPENAI_STD)
 
 
 def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tuple[Preprocessing, str | None]:
-    """The preprocessing of a model of this form in this folder, and the file that names it.
+    """Read the preprocessing of a model of this form in this folder, and return it with the file that names it.
 
     Without a file (None) the constants of the model's family are used.
     """
@@ -330,7 +290,7 @@ def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tupl
 
 
 def find_settings(folder: Path) -> tuple[Any, str | None]:
-    """The settings of Hugging Face's image processor in this folder, and the file that holds them (None without)."""
+    """Return the settings of Hugging Face's image processor in this folder, and their file (None without one)."""
     if (folder / PREPROCESSOR).is_file():
         return read_json(folder / PREPROCESSOR), PREPROCESSOR
     config = read_json(folder / PROCESSOR) if (folder / PROCESSOR).is_file() else {}
@@ -338,7 +298,7 @@ def find_settings(folder: Path) -> tuple[Any, str | None]:
 
 
 def describe_preprocessing(preprocessing: Preprocessing, family: str) -> dict[str, Any]:
-    """The same as Hugging Face's settings, with nothing left to defaults; ``family`` is "CLIP" or "Siglip"."""
+    """Return all of Hugging Face's settings for a preprocessing; ``family`` is "CLIP" or "Siglip"."""
     side = preprocessing.resolution
     square, short = {"height": side, "width": side}, preprocessing.resize == "short"
     return {
@@ -359,7 +319,7 @@ def describe_preprocessing(preprocessing: Preprocessing, family: str) -> dict[st
 
 
 def parse_preprocessing(config: Any, where: str, form: ModelFormat, resolution: int) -> Preprocessing:
-    """The preprocessing in the settings of Hugging Face's image processor; missing ones have its type's defaults."""
+    """Return the preprocessing of a Hugging Face image processor; missing settings have its type's defaults."""
     model = "Siglip" if form is ModelFormat.SIGLIP else "CLIP"
     config = _fill_in(check_object(config, where), where, model)
     interpolation = check_steps(config, {"size", "do_center_crop", "crop_size"}, where)
@@ -398,7 +358,7 @@ def check_steps(config: dict[str, Any], sizes: set[str], where: str) -> Interpol
 
 
 def read_channels(mean: Any, std: Any, where: str) -> tuple[Channels, Channels]:
-    """Mean and standard deviation of the three channels, checked."""
+    """Check and return mean and standard deviation of the three channels."""
     for name, values, (low, high) in (("mean", mean, MEANS), ("std", std, DEVIATIONS)):
         whole = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
         if not whole or len(values) != 3 or not all(low <= value <= high for value in values):
@@ -408,18 +368,18 @@ def read_channels(mean: Any, std: Any, where: str) -> tuple[Channels, Channels]:
 
 
 def check_object(config: Any, where: str) -> dict[str, Any]:
-    """Settings that are an object of JSON."""
+    """Refuse settings that are not an object of JSON."""
     if not isinstance(config, dict):
         raise LmrError(f"Expected an object with the preprocessing in {where}, found {config!r}.")
     return config
 
 
 def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
-    """The settings with defaults for missing ones; a processor of an unknown type must name them all."""
+    """Fill missing settings with defaults; a processor of an unknown type must name them all."""
     kind = config.get("image_processor_type") or config.get("feature_extractor_type") or model
     for begin, defaults in _DEFAULTS.items():
         if isinstance(kind, str) and kind.startswith(begin):
-            return defaults | config
+            return {"resample": 3, "default_to_square": False} | defaults | config
     missing = [key for key in _DEMANDED if key not in config]
     if missing:
         raise LmrError(
@@ -430,17 +390,9 @@ def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
 
 
 def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:
-    """open_clip's preprocess_cfg."""
+    """Read open_clip's preprocess_cfg."""
     config = check_object(config, where)
-    known = {
-        "size",
-        "mode",
-        "mean",
-        "std",
-        "interpolation",
-        "resize_mode",
-        "fill_color",
-    }  # fill_color is used by "longest" only
+    known = {"size", "mode", "mean", "std", "interpolation", "resize_mode", "fill_color"}  # the last is of "longest"
     _refuse_unknown(config, known, where)
     size = config.get("size", resolution)
     if _read_square(size) != resolution:
@@ -464,7 +416,7 @@ def _build(resolution: int, mean: Any, std: Any, resize: Any, interpolation: Any
 
 
 def _read_square(size: Any) -> int | None:
-    """The edge of a square size in any of its spellings: 224, [224, 224], {"height": 224, "width": 224}."""
+    """Return the edge of a square size in any spelling: 224, [224, 224], {"height": 224, "width": 224}."""
     if isinstance(size, dict):
         size = [size.get("height"), size.get("width")]
     if isinstance(size, list) and len(size) == 2 and size[0] == size[1]:
@@ -476,6 +428,6 @@ def _refuse_unknown(config: dict[str, Any], known: Iterable[str], where: str) ->
     for key, value in config.items():
         if key not in known and value not in (None, False, {}, []):
             raise LmrError(
-                f"{where} asks for {key}={value!r}, which is unknown here, so the model would get other inputs than in "
+                f"{where} sets {key}={value!r}, which is not known here, so the model would get other inputs than in "
                 "training. Remove the entry if it has no effect."
             )

@@ -31,7 +31,7 @@ Norms = Mapping[Tower, Mapping[str, Tensor]]  # of the towers that adapt: parame
 
 
 def build_transformers_clip(image: VisionTower, text: TextTower, norms: Norms | None = None) -> Any:
-    """A CLIPModel in float32 with the weights of both towers, except for ``norms``."""
+    """Return a CLIPModel in float32 with the weights of both towers, except for ``norms``."""
     transformers = import_transformers("A CLIPModel")
     read = text.config
     config = transformers.CLIPConfig(
@@ -45,7 +45,7 @@ def build_transformers_clip(image: VisionTower, text: TextTower, norms: Norms | 
 
 
 def build_transformers_vision(image: VisionTower) -> Any:
-    """A CLIPVisionModelWithProjection in float32 with the weights of an image tower."""
+    """Return a CLIPVisionModelWithProjection in float32 with the weights of an image tower."""
     transformers = import_transformers("A CLIPVisionModelWithProjection")
     config = transformers.CLIPVisionConfig(**_describe_image(image.config))
     model = transformers.CLIPVisionModelWithProjection(config)
@@ -61,7 +61,7 @@ class _Stem(nn.Sequential):
 
 
 def _fill(model: Any, image: VisionTower, weights: dict[str, Tensor]) -> Any:
-    """The model with these weights, in evaluation mode; every weight of it must be given."""
+    """Return the model with these weights, in evaluation mode; every weight of it must be given."""
     if not image.is_clip:
         model.vision_model.embeddings.patch_embedding = _Stem(*copy.deepcopy(image.patches).float().cpu().children())
     missing, unexpected = model.load_state_dict(weights, strict=False)
@@ -77,7 +77,7 @@ def _describe_image(config: VisionConfig) -> dict[str, Any]:
 
 
 def _describe(config: Any) -> dict[str, Any]:
-    """The sizes that both towers have, under transformers' names."""
+    """Return the sizes that both towers have, under transformers' names."""
     return {
         "hidden_size": config.width,
         "intermediate_size": config.hidden,
@@ -90,7 +90,7 @@ def _describe(config: Any) -> dict[str, Any]:
 
 
 def _rename(tower: nn.Module, side: Side, norms: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """The weights under transformers' names, with QuickGELU's constants removed from the perceptrons again."""
+    """Return the weights under transformers' names, with QuickGELU's constants removed from the perceptrons again."""
     own = tower.state_dict() | dict(norms or {})
     weights = {key: value.detach().float().cpu() for key, value in own.items()}
     for name, module in tower.named_modules():
@@ -106,18 +106,18 @@ def _rename(tower: nn.Module, side: Side, norms: Mapping[str, Tensor] | None = N
 
 
 def write_model(model: Any, folder: Path) -> None:
-    """``config.json`` and ``model.safetensors`` of a model of transformers."""
+    """Write ``config.json`` and ``model.safetensors`` of a model of transformers."""
     with quiet_transformers():
         model.save_pretrained(str(folder))
 
 
 def write_preprocessing(preprocessing: Preprocessing, family: str, folder: Path) -> None:
-    """``preprocessor_config.json`` for the processor of a model family, "CLIP" or "Siglip"."""
+    """Write ``preprocessor_config.json`` for the processor of a model family, "CLIP" or "Siglip"."""
     _write_json(folder / PREPROCESSOR, describe_preprocessing(preprocessing, family))
 
 
 def write_clip_tokenizer(context: int, folder: Path) -> None:
-    """CLIP's tokenizer: vocabulary, merges and special tokens; texts are cut to the context."""
+    """Write CLIP's tokenizer: vocabulary, merges and special tokens; texts are cut to the context."""
     start, end = SPECIAL
     _write_json(folder / VOCABULARY_FILE, {word: number for number, word in enumerate((*list_words(), *SPECIAL))})
     lines = ["#version: 0.2", *(" ".join(pair) for pair in read_merges())]
@@ -128,7 +128,7 @@ def write_clip_tokenizer(context: int, folder: Path) -> None:
 
 
 def write_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """The files of a tokenizer of transformers."""
+    """Write the files of a tokenizer of transformers."""
     with quiet_transformers():
         tokenizer.save_pretrained(str(folder))
 

@@ -21,16 +21,10 @@ from lmr.models.tokenizers import TOKENIZER_JSON
 Get = Callable[[str], Path | None]  # a file of the model by its name, or None where there is none
 
 SIGLIP = ("siglip", "siglip2")
-HF_WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-_OPEN_CLIP_WEIGHTS = (
-    "open_clip_model.safetensors",
-    "open_clip_pytorch_model.safetensors",
-    "open_clip_pytorch_model.bin",
+_INDEX = ".index.json"  # of weights in several files
+HF_WEIGHTS = tuple(name + end for name in ("model.safetensors", "pytorch_model.bin") for end in ("", _INDEX))
+_OPEN_CLIP_WEIGHTS = tuple(
+    f"open_clip_{name}" for name in ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
 )
 _VOCABULARIES = ("tokenizer.json", "spiece.model", "tokenizer.model")
 _TOKENIZER = (*_VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json")
@@ -52,7 +46,7 @@ class ModelFiles:
 
 
 def find_model(name: str | os.PathLike[str]) -> ModelFiles | None:
-    """The files of a model by path, by OpenAI's short name or by hub id; None where the name is none of these."""
+    """Find the files of a model by path, by OpenAI's short name or by hub id; return None for any other name."""
     text = os.fspath(name)
     short = OPENAI_SPELLINGS.get(text, text)
     if isinstance(name, str) and short in OPENAI_MODELS:
@@ -80,7 +74,7 @@ def refuse_twin(name: str) -> None:
 
 
 def find_in_folder(folder: Path) -> ModelFiles:
-    """The files of a model in a folder: Hugging Face's layout, open_clip's, or a single weights file."""
+    """Find the files of a model in a folder: Hugging Face's layout, open_clip's, or a single weights file."""
 
     def get(name: str) -> Path | None:
         return folder / name if (folder / name).is_file() else None
@@ -88,7 +82,7 @@ def find_in_folder(folder: Path) -> ModelFiles:
     found = _pick(get, str(folder))
     if found:
         return found
-    index = _get_first(get, (name for name in HF_WEIGHTS if name.endswith(".index.json")))
+    index = _get_first(get, (name for name in HF_WEIGHTS if name.endswith(_INDEX)))
     if index:
         return _find_file(index)  # some of the files it names are missing; the reader names them
     weights = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
@@ -103,7 +97,7 @@ def find_in_folder(folder: Path) -> ModelFiles:
 
 
 def _find_file(path: Path) -> ModelFiles:
-    """A weights file of any name; config.json in its folder tells the type of the model."""
+    """Return a weights file of any name with the model type that config.json in its folder tells."""
     config = path.parent / HF_CONFIG
     model_type = read_json(config).get("model_type", "clip") if config.is_file() else "clip"
     if path.name in HF_WEIGHTS:
@@ -148,13 +142,13 @@ def _get_first(get: Get, names: Iterable[str]) -> Path | None:
 
 
 def _get_shards(get: Get, files: ModelFiles) -> ModelFiles | None:
-    if not files.weights.name.endswith(".index.json"):
+    if not files.weights.name.endswith(_INDEX):
         return files
     return files if all(get(shard.name) for shard in list_shards(files.weights)) else None
 
 
 def _find_in_cache(hub_id: str) -> ModelFiles | None:
-    """The model in Hugging Face's cache, if it is complete."""
+    """Find the model in Hugging Face's cache; return None if it is not complete."""
     from huggingface_hub import errors
 
     unsure: list[str] = []
@@ -172,7 +166,7 @@ def _find_in_cache(hub_id: str) -> ModelFiles | None:
 
 
 def _look_in_cache(hub_id: str, name: str, unsure: list[str] | None = None) -> Path | None:
-    """A file in Hugging Face's cache. Where the cache cannot say whether the hub has it, the name joins ``unsure``."""
+    """Find a file in Hugging Face's cache. A name joins ``unsure`` if the hub may have it."""
     from huggingface_hub import try_to_load_from_cache
 
     path = try_to_load_from_cache(hub_id, name)  # a path, None, or a mark that the hub has no such file
@@ -182,12 +176,12 @@ def _look_in_cache(hub_id: str, name: str, unsure: list[str] | None = None) -> P
 
 
 def _has_known_preprocessing(hub_id: str) -> bool:
-    """Whether the preprocessing is known without its file."""
+    """Return True if the preprocessing is known without its file."""
     return hub_id.startswith("openai/")
 
 
 def _lacks_settings(found: ModelFiles, unsure: list[str]) -> bool:
-    """Whether the files of the preprocessing or of the tokenizer may never have been fetched."""
+    """Return True if the files of the preprocessing or of the tokenizer may never have been fetched."""
     has_vocabulary = any((found.folder / name).is_file() for name in _VOCABULARIES if name not in unsure)
     if found.model_type in SIGLIP and not has_vocabulary:
         return True
@@ -239,7 +233,7 @@ def _fetch(hub_id: str) -> ModelFiles:
 
 
 def _list_missing(hub_id: str) -> list[str]:
-    """The files of a model that its cache lacks; the cached files and the name tell its type."""
+    """List the files of a model that its cache lacks; the cached files and the name tell its type."""
 
     def get(name: str) -> Path | None:
         return _look_in_cache(hub_id, name)
@@ -256,7 +250,7 @@ def _list_missing(hub_id: str) -> list[str]:
             needs[PREPROCESSOR] = _get_first(get, (PREPROCESSOR, PROCESSOR))
         if model_type in SIGLIP or (model_type is None and "siglip" in hub_id.lower()):
             needs[f"{' or '.join(_VOCABULARIES[:2])} with tokenizer_config.json"] = _get_first(get, _VOCABULARIES)
-    if weights and weights.name.endswith(".index.json"):
+    if weights and weights.name.endswith(_INDEX):
         needs |= {shard.name: get(shard.name) for shard in list_shards(weights)}
     return [name for name, path in needs.items() if path is None]
 

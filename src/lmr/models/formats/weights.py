@@ -55,7 +55,7 @@ def read_weights(path: Path) -> Weights:
 
 
 def list_shards(index: Path) -> list[Path]:
-    """The files that the index of a sharded checkpoint names, all in its folder."""
+    """List the files that the index of a sharded checkpoint names, all in its folder."""
     try:
         content = json.loads(index.read_text(encoding="utf-8"))
         names = sorted(set(content["weight_map"].values()))
@@ -115,7 +115,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_pickle(path: Path) -> Any:
-    """torch.load with weights_only, which builds tensors and plain containers and refuses every other name."""
+    """Read a pickle as weights only: tensors and plain containers are built, every other name is refused."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols; what cannot be read is an error anyway
@@ -132,7 +132,7 @@ def _read_pickle(path: Path) -> Any:
 
 
 def _unwrap(content: Any, path: Path) -> Weights:
-    """The table of tensors in the content of a training script's file; at most a few containers deep."""
+    """Find the table of tensors in the content of a training script's file, at most a few containers deep."""
     opened: list[str] = []
     for _ in range(4):
         if not isinstance(content, Mapping):
@@ -163,7 +163,7 @@ def _strip_prefixes(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list
 
 
 def _refuse_unusual(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Every weight must be an ordinary dense tensor; anything else would fail later, in whatever touches it first."""
+    """Refuse a weight that is not an ordinary dense tensor: it would fail later, in whatever touches it first."""
     for key, tensor in tensors.items():
         if tensor.device.type == "meta":
             problem, advice = "has no values (it is a meta tensor)", "Save the model after its weights are loaded."
@@ -183,7 +183,7 @@ def _describe_damage(path: Path, error: Exception) -> LmrError:
 
 
 def _shorten(error: Exception) -> str:
-    """The first sentence of a message; the rest of PyTorch's is often advice to load unsafely."""
+    """Return the first sentence of a message; the rest of PyTorch's is often advice to load unsafely."""
     if isinstance(error, pickle.UnpicklingError) or len(str(error)) < 10:
         return f"it cannot be read as weights: {type(error).__name__}"
     return str(error).strip().partition("\n")[0].partition(". ")[0][:200]

@@ -67,7 +67,7 @@ ARCHITECTURES: dict[str, tuple[VisionConfig, TextConfig]] = {name: _build(name) 
 
 
 def find_architecture(name: str) -> tuple[VisionConfig, TextConfig]:
-    """The sizes of an architecture by open_clip's name: GELU, or QuickGELU where the name ends in ``-quickgelu``."""
+    """Return the sizes of an architecture by open_clip's name: GELU, or QuickGELU with the ending ``-quickgelu``."""
     plain = name.removesuffix(QUICK) if isinstance(name, str) else name
     if plain not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -82,7 +82,7 @@ def find_architecture(name: str) -> tuple[VisionConfig, TextConfig]:
 
 
 def name_architecture(vision: VisionConfig, text: TextConfig) -> str | None:
-    """The name of these sizes in the table, or None; the inverse of ``find_architecture``."""
+    """Return the name of these sizes in the table, or None; the inverse of ``find_architecture``."""
     for ending in ("", QUICK):
         for name in ARCHITECTURES:
             if find_architecture(name + ending) == (vision, text):

@@ -22,7 +22,7 @@ Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu"]
 
 
 def activate(x: Tensor, name: Activation) -> Tensor:
-    """The activation of a perceptron, element by element."""
+    """Apply the activation of a perceptron, element by element."""
     if name == "silu":
         return F.silu(x)
     if name == "quick_gelu":
@@ -40,7 +40,7 @@ class Perceptron(nn.Module):
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., width] to [..., width]."""
+        """Map [..., width] to [..., width]."""
         if self.activation == "quick_gelu":  # not folded: the constants are cheaper on weights than on activations
             hidden = F.silu(F.linear(x, 1.702 * self.up.weight, 1.702 * self.up.bias))
             return F.linear(hidden, self.down.weight / 1.702, self.down.bias)
@@ -84,7 +84,7 @@ class Block(nn.Module):
         self.mlp = Perceptron(width, hidden or 4 * width, activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, L, width] to [B, L, width]."""
+        """Map [B, L, width] to [B, L, width]."""
         q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.ln_1(x)).chunk(3, dim=-1))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
@@ -109,7 +109,7 @@ _SCORES = 500_000  # attention scores computed at once: those of one image of Vi
 
 
 class Frozen(NamedTuple):
-    """What never changes in a block."""
+    """The constants of a block."""
 
     qkv: Layer
     out: Layer
@@ -128,7 +128,7 @@ class Normed(NamedTuple):
     inverse: Tensor
 
     def select(self, rows: Tensor) -> Normed:
-        """Some of the images."""
+        """Return the same for some of the images."""
         return Normed(self.x[rows], self.mean[rows], self.inverse[rows])
 
 
@@ -142,7 +142,7 @@ class Trace(NamedTuple):
     hidden: Tensor  # [n, T, hidden]
 
     def select(self, rows: Tensor) -> Trace:
-        """Some of the images."""
+        """Return the same for some of the images."""
         return Trace(self.first.select(rows), self.q[rows], self.kv[rows], self.second.select(rows), self.hidden[rows])
 
 
@@ -155,13 +155,13 @@ class Gradient(NamedTuple):
 
 
 def freeze(block: Block) -> Frozen:
-    """What never changes in a block, as tensors and numbers."""
+    """Return the constants of a block."""
     qkv, out, up, down = ((layer.weight, layer.bias) for layer in (block.qkv, block.out, block.mlp.up, block.mlp.down))
     return Frozen(qkv, out, up, down, block.heads, block.mlp.activation, block.ln_1.eps)
 
 
 def normalise(x: Tensor, parameters: NormParameters, eps: float, arena: Arena | None = None) -> tuple[Tensor, Normed]:
-    """LayerNorm in the precision of its parameters, the output in that of ``x``; and what its backward needs."""
+    """Apply LayerNorm in the precision of its parameters, with output in that of ``x``; add what its backward needs."""
     weight, bias = parameters
     wide = x.to(weight.dtype)
     width = [x.shape[-1]]
@@ -184,7 +184,7 @@ def normalise(x: Tensor, parameters: NormParameters, eps: float, arena: Arena | 
 def pull_norm(
     grad: Tensor, seen: Normed, parameters: NormParameters, *, to_input: bool = True
 ) -> tuple[Tensor, NormParameters]:
-    """Gradient to the input of a norm (unless ``to_input`` is False) and to its parameters, in their shape."""
+    """Return the gradient to the input of a norm (unless ``to_input`` is False) and to its parameters."""
     weight, bias = parameters
     grad, x = grad.to(weight.dtype), seen.x.to(weight.dtype)
     width, mask = [x.shape[-1]], [to_input, True, True]
@@ -209,23 +209,23 @@ def pull_norm(
 
 
 def _goes_one_by_one(x: Tensor) -> bool:
-    """Whether images are best computed one by one. A compiler would unroll such a loop for every batch size."""
+    """Return True if images are best computed one by one. A compiler would unroll the loop for every batch size."""
     return x.device.type in _LOOPING and not torch.compiler.is_compiling()
 
 
 def _spread(parameter: Tensor, x: Tensor) -> Tensor:
-    """A parameter of each image [n, w], in a shape that combines with all its tokens [n, ..., w]."""
+    """Reshape a parameter of each image [n, w] to combine with all its tokens [n, ..., w]."""
     return parameter.view(len(x), *[1] * (x.ndim - 2), -1)
 
 
 def attend(q: Tensor, kv: Tensor, heads: int) -> Tensor:
-    """Attention of T tokens to all L tokens of an image: queries [n, T, w], keys and values [n, L, 2w] to [n, T, w]."""
+    """Return the attention [n, T, w] of T tokens, queries [n, T, w], to all L tokens, keys and values [n, L, 2w]."""
     q, k, v = (part.view(*part.shape[:2], heads, -1).transpose(1, 2) for part in (q, *kv.chunk(2, dim=-1)))
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
 def pull_attention(grad: Tensor, q: Tensor, kv: Tensor, heads: int, to_q: Tensor, to_kv: Tensor) -> None:
-    """Gradient of ``attend`` to its queries, keys and values, written to ``to_q`` and ``to_kv``.
+    """Write the gradient of ``attend`` to its queries, keys and values into ``to_q`` and ``to_kv``.
 
     Written by hand because a fused backward needs the forward's output too, which would have to be kept. On a CPU it
     takes a few images at a time, so that their scores stay in the cache.
@@ -243,7 +243,7 @@ def pull_attention(grad: Tensor, q: Tensor, kv: Tensor, heads: int, to_q: Tensor
 
 
 def _pull_scores(grad: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradient to queries [m, T, d], keys and values [m, L, d] of m heads."""
+    """Return gradient to queries [m, T, d], keys and values [m, L, d] of m heads."""
     scale = q.shape[-1] ** -0.5
     q = q * scale
     scores = torch.bmm(q, k.transpose(1, 2))
@@ -255,12 +255,12 @@ def _pull_scores(grad: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor,
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
-    """[n, L, w] to [n * heads, L, w / heads], for a single image without a copy."""
+    """Map [n, L, w] to [n * heads, L, w / heads], for a single image without a copy."""
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2).flatten(0, 1)
 
 
 def project(x: Tensor, layer: Layer, arena: Arena | None) -> Tensor:
-    """A linear layer [n, L, in] to [n, L, out], its output in the arena if there is one."""
+    """Apply a linear layer [n, L, in] to [n, L, out], with its output in the arena if there is one."""
     weight, bias = layer
     if arena is None:
         return F.linear(x, weight, bias)
@@ -277,7 +277,7 @@ def push_block(
     class_only: bool,
     arena: Arena | None = None,
 ) -> tuple[Tensor, Trace]:
-    """A block without its last layer: the residual that layer is added to, and the trace, which holds its input."""
+    """Run a block without its last layer; return the residual for that layer and the trace, which holds its input."""
     h, seen = normalise(x, first, frozen.eps, arena)
     width = x.shape[-1]
     if class_only:
@@ -302,7 +302,7 @@ def run_block(
     keep: bool,
     arena: Arena | None = None,
 ) -> tuple[Tensor, Trace | None]:
-    """A whole block [n, L, w] to [n, T, w], T = L or the class token alone; with its trace if ``keep``.
+    """Run a whole block [n, L, w] to [n, T, w], T = L or the class token alone; with its trace if ``keep``.
 
     The output, which the next block keeps as its input, goes to the arena too. Without ``keep``, ``x`` is overwritten.
     """
@@ -320,7 +320,7 @@ def run_block(
 
 
 def pull_block(grad: Tensor, trace: Trace, frozen: Frozen, first: NormParameters, second: NormParameters) -> Gradient:
-    """Backward of a block from the gradient of its output [n, T, w]."""
+    """Run the backward of a block from the gradient of its output [n, T, w]."""
     to_middle, to_second = pull_perceptron(grad, trace, frozen, second)
     to_mixed = to_middle @ frozen.out[0]
     tokens, width = grad.shape[1:]
@@ -343,19 +343,19 @@ def pull_block(grad: Tensor, trace: Trace, frozen: Frozen, first: NormParameters
 def pull_perceptron(
     grad: Tensor, trace: Trace, frozen: Frozen, parameters: NormParameters
 ) -> tuple[Tensor, NormParameters]:
-    """Backward through the second half of a block and its residual connection."""
+    """Run the backward of the second half of a block with its residual connection."""
     to_hidden = pull_activation(grad @ frozen.down[0], trace.hidden, frozen.activation)
     to_x, to_parameters = pull_norm(to_hidden @ frozen.up[0], trace.second, parameters)
     return to_x.to(grad.dtype).add_(grad), to_parameters
 
 
 def activate_in_place(x: Tensor, name: Activation) -> Tensor:
-    """The activation, in the memory of its input where a kernel supports that."""
+    """Apply the activation, in the memory of its input where a kernel supports that."""
     return F.silu(x, inplace=True) if name == "silu" else activate(x, name)
 
 
 def activate_into(arena: Arena | None, x: Tensor, name: Activation) -> Tensor:
-    """The activation, its output lent by the arena if there is one; unfolded QuickGELU has no such kernel."""
+    """Apply the activation into memory lent by the arena, if there is one; unfolded QuickGELU has no such kernel."""
     if arena is None or name == "quick_gelu":
         return activate(x, name)
     if name == "silu":
@@ -364,7 +364,7 @@ def activate_into(arena: Arena | None, x: Tensor, name: Activation) -> Tensor:
 
 
 def pull_activation(grad: Tensor, x: Tensor, name: Activation) -> Tensor:
-    """Gradient to the input of the activation; ``grad`` may be overwritten."""
+    """Return the gradient to the input of the activation; ``grad`` may be overwritten."""
     if name in ("silu", "quick_gelu"):
         x = x if name == "silu" else 1.702 * x
         return cast(Tensor, _aten.silu_backward.grad_input(grad, x, grad_input=grad))

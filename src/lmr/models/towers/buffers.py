@@ -22,7 +22,7 @@ class BufferPool:
         self._buffers: list[Tensor] = []
 
     def take(self, size: int, like: Tensor) -> Tensor:
-        """A flat tensor of at least this size, in the precision and on the device of ``like``."""
+        """Return a flat tensor of at least this size, in the precision and on the device of ``like``."""
         for k, buffer in enumerate(self._buffers):
             if len(buffer) >= size and buffer.dtype == like.dtype and buffer.device == like.device:
                 return self._buffers.pop(k)
@@ -55,7 +55,7 @@ class Arena:
         self._passing = like.new_empty(0)
 
     def take(self, *shape: int) -> Tensor:
-        """A tensor of this shape, not filled."""
+        """Return a tensor of this shape, not filled."""
         size = math.prod(shape)
         if self._used + size > len(self._buffer):
             return self._buffer.new_empty(shape)
@@ -63,11 +63,11 @@ class Arena:
         return self._buffer[self._used - size : self._used].view(shape)
 
     def hold(self, x: Tensor) -> Tensor:
-        """A copy of a small tensor in the arena, as it would fragment the heap where it is."""
+        """Return a copy of a small tensor in the arena, as it would fragment the heap where it is."""
         return x if x.dtype != self._buffer.dtype else self.take(*x.shape).copy_(x)
 
     def lend(self, like: Tensor) -> Tensor:
-        """A tensor of this shape, not filled, in the memory of the last one lent."""
+        """Return a tensor of this shape, not filled, in the memory of the last one lent."""
         if self._passing.numel() < like.numel():
             self._passing = like.new_empty(like.numel())
         return self._passing[: like.numel()].view(like.shape)

@@ -51,7 +51,7 @@ class VisionConfig:
 
 
 class Kept(NamedTuple):
-    """What the backward of a few images needs: of every block its trace, or only its input."""
+    """The tensors that the backward of a few images needs: of every block its trace, or only its input."""
 
     source: Tensor | None  # the images, or their tokens where these are expensive; None if the pass began after them
     blocks: list[Trace | Tensor]
@@ -59,7 +59,7 @@ class Kept(NamedTuple):
     arena: Arena | None  # the memory they are in
 
     def select(self, rows: Tensor) -> Kept:
-        """Some of the images."""
+        """Return the same for some of the images."""
         blocks = [block[rows] if isinstance(block, Tensor) else block.select(rows) for block in self.blocks]
         source = None if self.source is None else self.source[rows]
         return Kept(source, blocks, self.post.select(rows), self.arena)
@@ -105,7 +105,7 @@ class VisionTower(nn.Module):
         self._pull_block = torch.compile(steps.pull_block, dynamic=True) if compile else steps.pull_block
 
     def forward(self, images: Tensor, first: int | None = None) -> Tensor:
-        """Features [B, features] before normalisation. Any tensor may require gradient; norms alone are fastest.
+        """Return features [B, features] before normalisation. Any tensor may require gradient; norms alone are fastest.
 
         With ``first``, the activations [B, tokens, width] before that block are given in place of images.
         A tower that ``keeps_tokens`` also takes what ``embed`` gives.
@@ -116,13 +116,13 @@ class VisionTower(nn.Module):
 
     @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:
-        """The tokens [B, tokens, width] of images, before the first norm, without gradient."""
+        """Return the tokens [B, tokens, width] of images, before the first norm, without gradient."""
         self._check(images, None)
         return self._embed(images)
 
     @torch.no_grad()
     def embed_until(self, images: Tensor, block: int) -> Tensor:
-        """The activations [B, tokens, width] of images before a block (0 is the first), without gradient."""
+        """Return the activations [B, tokens, width] of images before a block (0 is the first), without gradient."""
         self._check(images, None)
         if not 0 <= block < self.config.depth:
             raise LmrError(f"Expected a block from 0 to {self.config.depth - 1}, got {block}.")
@@ -165,7 +165,7 @@ class VisionTower(nn.Module):
     def run(
         self, x: Tensor, parameters: Sequence[NormParameters], keep: bool, first: int | None = None
     ) -> tuple[Tensor, Kept | None]:
-        """Features of a few images with the given norm parameters, without gradient, and what a backward needs.
+        """Return features of a few images with the given norm parameters, without gradient, and what a backward needs.
 
         With ``first``, ``x`` is the activations before that block, and the norms are those from there on.
         """
@@ -187,14 +187,9 @@ class VisionTower(nn.Module):
         return x @ self.projection, Kept(source, kept, seen, arena if fast else None) if keep else None
 
     def _run_blocks(
-        self,
-        x: Tensor,
-        numbers: range,
-        parameters: Sequence[NormParameters],
-        keep: Memory | None,
-        arena: Arena | None,
+        self, x: Tensor, numbers: range, parameters: Sequence[NormParameters], keep: Memory | None, arena: Arena | None
     ) -> tuple[Tensor, list[Trace | Tensor]]:
-        """Some blocks one after the other, the first with the first two parameters; and what is kept of each."""
+        """Run some blocks, the first with the first two parameters; return the output and what is kept of each."""
         fast, kept = keep == "fast", list[Trace | Tensor]()
         for k, number in enumerate(numbers):
             block = self._block(number)
@@ -210,7 +205,7 @@ class VisionTower(nn.Module):
         return x, kept
 
     def pull(self, grad: Tensor, kept: Kept, parameters: Sequence[NormParameters]) -> Iterator[NormParameters]:
-        """Gradient to the parameters of each norm, the last norm first, from that of the features of a few images.
+        """Yield the gradient to each norm's parameters, the last norm first, from that of the features of a few images.
 
         Yielded one by one, so that small tensors are not held between larger ones until all are computed.
         """
@@ -233,21 +228,21 @@ class VisionTower(nn.Module):
             yield steps.pull_norm(x, embedded, parameters[0], to_input=False)[1]
 
     def count_embedding(self) -> int:
-        """Multiply-adds that turn one image into tokens."""
+        """Return the multiply-adds that turn one image into tokens."""
         return (self.config.resolution // self.config.patch) ** 2 * 3 * self.config.patch**2 * self.config.width
 
     def count_kept(self, first: int | None = None) -> int:
-        """Elements that are kept of one image for its backward, which ends at the block ``first`` if that is given."""
+        """Return the number of elements kept of one image for its backward."""
         blocks = self.config.depth - (first or 0)
         lean = blocks * len(self.positions) * self.config.width
         return lean if self.memory == "lean" else self._count_elements(blocks)
 
     def split_batch(self, count: int) -> Iterator[slice]:
-        """Parts of a batch of ``count`` images that are best differentiated together."""
+        """Split a batch of ``count`` images into parts that are best differentiated together."""
         return self._cut(count, _PART)
 
     def _cut(self, count: int, elements: int) -> Iterator[slice]:
-        """Parts of about equal size with at most so many elements in their widest activation; one on an accelerator."""
+        """Split a batch into parts of about equal size with at most ``elements`` in their widest activation."""
         parts = 1
         if self.positions.device.type == "cpu":
             parts = max(1, -(-count // max(1, elements // (len(self.positions) * self.config.hidden))))
@@ -255,30 +250,30 @@ class VisionTower(nn.Module):
         return (slice(first, last) for first, last in itertools.pairwise(bounds))
 
     def _make_arena(self, count: int, kept: int = 0) -> Arena | None:
-        """Memory for so many images: for all that is kept of the last blocks, or for one block at a time."""
+        """Return memory for ``count`` images: for all that is kept of ``kept`` blocks, or for one block at a time."""
         if self.compiled:
             return None
         return Arena(self._pool, count * self._count_elements(kept), self.positions)
 
     def _count_elements(self, kept: int) -> int:
-        """Elements in the traces of one image: of so many of the last blocks, or (0) of any one."""
+        """Return the number of elements in the traces of one image: of ``kept`` blocks, or (0) of any one."""
         config = self.config
         block = 5 * config.width + config.hidden + 4  # q, k, v, middle, output, hidden, and the statistics of two norms
         return len(self.positions) * (block * (kept - 1) + 2 * config.width + 4 if kept else block)
 
     def is_embedded(self, x: Tensor) -> bool:
-        """Whether it is tokens that the tower takes in place of images."""
+        """Return True for tokens, which the tower takes in place of images."""
         return self.keeps_tokens and x.ndim == 3 and x.shape[1:] == self.positions.shape
 
     def _embed(self, images: Tensor) -> Tensor:
-        """Class token and patches with positions [n, L, w]; tokens stay as they are."""
+        """Return class token and patches with positions [n, L, w]; tokens stay as they are."""
         if self.is_embedded(images):
             return images
         class_token = self.class_token.expand(len(images), 1, -1)
         return torch.cat([class_token, self._cut_patches(images)], dim=1) + self.positions
 
     def _cut_patches(self, images: Tensor) -> Tensor:
-        """One token per patch [n, L - 1, w]; patches do not overlap, so one product embeds them."""
+        """Return one token per patch [n, L - 1, w]; patches do not overlap, so one product embeds them."""
         patch, (n, colours) = self.config.patch, images.shape[:2]
         side = self.config.resolution // patch
         cut = images[:, :, : side * patch, : side * patch].reshape(n, colours, side, patch, side, patch)
@@ -291,7 +286,7 @@ class VisionTower(nn.Module):
         return block
 
     def _norms(self, first: int | None = None) -> Iterator[RowNorm]:
-        """The norms that a pass meets, in order: of all of it, or from a block on."""
+        """Yield the norms that a pass meets, in order."""
         if first is None:
             yield self.ln_pre
         for number in range(first or 0, self.config.depth):
@@ -299,11 +294,11 @@ class VisionTower(nn.Module):
         yield self.ln_post
 
     def _list_parameters(self, first: int | None) -> list[Tensor]:
-        """Weight, bias, weight, bias, ... of these norms, as they are served."""
+        """Return weight, bias, weight, bias, ... of the norms, as they are served."""
         return [tensor for norm in self._norms(first) for tensor in (norm.weight, norm.bias)]
 
     def _trains(self) -> bool:
-        """Whether weights other than the norms' require gradient."""
+        """Return True if weights other than the norms' require gradient."""
         norms = {id(tensor) for norm in self._norms() for tensor in norm.parameters()}
         return any(tensor.requires_grad and id(tensor) not in norms for tensor in self.parameters())
 
@@ -356,10 +351,10 @@ class _Features(torch.autograd.Function):
 
 
 def pair_up(flat: Sequence[Tensor]) -> list[NormParameters]:
-    """Weight, bias, weight, bias, ... as pairs."""
+    """Return weight, bias, weight, bias, ... as pairs."""
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 def take_rows(parameters: Sequence[NormParameters], rows: slice | Tensor) -> list[NormParameters]:
-    """The norm parameters of some images: the same for all, or one row each."""
+    """Return the norm parameters of some images: the same for all, or one row each."""
     return [(weight, bias) if weight.ndim == 1 else (weight[rows], bias[rows]) for weight, bias in parameters]

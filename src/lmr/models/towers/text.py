@@ -48,12 +48,7 @@ class TextTower(nn.Module):
         self.blocks = nn.Sequential(
             *(
                 Block(
-                    width,
-                    config.heads,
-                    causal=True,
-                    hidden=config.hidden,
-                    activation=config.activation,
-                    eps=config.eps,
+                    width, config.heads, causal=True, hidden=config.hidden, activation=config.activation, eps=config.eps
                 )
                 for _ in range(config.depth)
             )
@@ -63,7 +58,7 @@ class TextTower(nn.Module):
         nn.init.normal_(self.words.weight, std=0.02)
 
     def forward(self, tokens: Tensor, end: Tensor) -> Tensor:
-        """Features [B, features], not normalised."""
+        """Return features [B, features], not normalised."""
         with hold(self):  # its norms serve one thread at a time
             x = self.words(tokens) + self.positions[: tokens.shape[1]]
             x = self.blocks(x)
@@ -73,7 +68,7 @@ class TextTower(nn.Module):
 
 
 def encode_after(tower: TextTower, prefix: Tensor, tokens: Tensor, end: Tensor) -> Tensor:
-    """Features [k, features] of texts that begin with the vectors ``prefix`` [P, w] and go on with ``tokens`` [k, S].
+    """Return features [k, features] of texts: the vectors ``prefix`` [P, w] followed by their own ``tokens`` [k, S].
 
     ``end`` [k] is where each text ends, counted from the first of its own tokens.
     """
@@ -91,7 +86,7 @@ def encode_after(tower: TextTower, prefix: Tensor, tokens: Tensor, end: Tensor) 
 
 
 def _run_block(block: Block, head: Tensor, x: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """A block on the common beginning [1, P, w] and on the tokens after it [k, S, w]."""
+    """Run a block on the common beginning [1, P, w] and on the tokens after it [k, S, w]."""
     own, rest = (_split_heads(block, block.qkv(block.ln_1(part))) for part in (head, x))
     mixed = F.scaled_dot_product_attention(own[0], own[1], own[2], is_causal=True)
     after = _attend(rest[0], own, rest, seen)
@@ -99,7 +94,7 @@ def _run_block(block: Block, head: Tensor, x: Tensor, seen: Tensor) -> tuple[Ten
 
 
 def _run_last(block: Block, head: Tensor, x: Tensor, seen: Tensor, end: Tensor) -> Tensor:
-    """The last block at the end of each text: [k, w]."""
+    """Run the last block at the end of each text: [k, w]."""
     width = x.shape[-1]
     own, h = _split_heads(block, block.qkv(block.ln_1(head))), block.ln_1(x)
     rows = torch.arange(len(x), device=x.device)
@@ -111,7 +106,7 @@ def _run_last(block: Block, head: Tensor, x: Tensor, seen: Tensor, end: Tensor) 
 
 
 def _attend(q: Tensor, own: tuple[Tensor, ...], rest: tuple[Tensor, ...], seen: Tensor) -> Tensor:
-    """Attention of queries [k, h, S, d] to the keys and values of the beginning and of their own text."""
+    """Return the attention of queries [k, h, S, d] to the keys and values of the beginning and of their own text."""
     keys, values = (
         torch.cat([common.expand(len(each), -1, -1, -1), each], 2)
         for common, each in zip(own[1:], rest[1:], strict=True)
@@ -120,13 +115,13 @@ def _attend(q: Tensor, own: tuple[Tensor, ...], rest: tuple[Tensor, ...], seen: 
 
 
 def _split_heads(block: Block, *projected: Tensor) -> tuple[Tensor, ...]:
-    """Queries, keys and values [n, h, L, d] from one tensor of all three, or from queries and the other two."""
+    """Return queries, keys and values [n, h, L, d] from one tensor of all three, or from queries and the others."""
     parts = projected[0].chunk(3, -1) if len(projected) == 1 else (projected[0], *projected[1].chunk(2, -1))
     return tuple(part.reshape(*part.shape[:2], block.heads, -1).transpose(1, 2) for part in parts)
 
 
 def _finish(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
-    """The rest of a block after its attention."""
+    """Run the rest of a block after its attention."""
     x = x + block.out(mixed.transpose(1, 2).flatten(2))
     out: Tensor = x + block.mlp(block.ln_2(x))
     return out

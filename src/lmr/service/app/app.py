@@ -1,6 +1,6 @@
 """make_app: the service as an ASGI app.
 
-A request passes uvicorn (``server``), the ``gate``, and a route (``routes``, ``events`` or ``inference``). Images go on
+A request passes uvicorn (``server``), the ``gate``, and a route (``routes``, ``events`` or ``inference``). Images pass
 through ``steps``, which reads the body (``request``), decodes it (``images``) and waits for the engine's answer.
 """
 

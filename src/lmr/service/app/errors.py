@@ -107,10 +107,10 @@ def add_error_handlers(app: FastAPI) -> None:
     async def answer_nobody(request: Request, error: Exception) -> Response:
         return Response(status_code=_CLIENT_GONE)
 
-    for kind in (HttpProblem, LmrError, RequestValidationError, HTTPException):
-        app.add_exception_handler(kind, answer)
-    for kind in (ClientGone, ClientDisconnect):
-        app.add_exception_handler(kind, answer_nobody)
+    for error in (HttpProblem, LmrError, RequestValidationError, HTTPException):
+        app.add_exception_handler(error, answer)
+    for gone in (ClientGone, ClientDisconnect):
+        app.add_exception_handler(gone, answer_nobody)
 
 
 def _to_problem(request: Request, error: Exception) -> HttpProblem:

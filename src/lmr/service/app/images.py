@@ -25,7 +25,7 @@ from python_multipart.multipart import File, FormParser, parse_options_header
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.images.image_files import TooManyPixels, UnreadableImage, decode_image, muted_pillow
+from lmr.images.files import TooManyPixels, UnreadableImage, decode_image, muted_pillow
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.request import MOST_ITEMS, read_json_body
 from lmr.service.engine.requests import QueueFull

@@ -18,7 +18,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, FailFast, Field
 
-from lmr.images.image_files import UnreadableImage
+from lmr.images.files import UnreadableImage
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.images import ImageFile, check_count, decode_base64
 from lmr.service.app.request import (

@@ -13,6 +13,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, FailFast, Field
 
+from lmr.service.answers import ImagesAnswer, StreamPage
 from lmr.service.app.errors import HttpProblem, document_errors
 from lmr.service.app.images import FORM, IMAGE_TYPES, JSON, PART, ImagesBody, split_body
 from lmr.service.app.request import IMAGES_PATH, IdempotencyKey, StreamName, TimeoutMs, read_json_body
@@ -44,28 +45,6 @@ def _document_body(content: dict[str, Any]) -> dict[str, Any]:
 
 
 # Images.
-
-
-class AnsweredImage(BaseModel):
-    """One image: its label, or why it has none."""
-
-    label: str | None = Field(None, description="The most probable class.")
-    probability: float | None = None
-    top: list[tuple[str, float]] | None = Field(None, description="The best classes with their probabilities.")
-    error: str | None = Field(None, description="Instead of the others: why the image cannot be read.")
-
-
-class ImagesAnswer(BaseModel):
-    """The answer to a request, image by image in their order."""
-
-    stream: str
-    seq: int = Field(description="Counts the requests of the stream that may adapt.")
-    saved: bool = Field(description="True if the stream's state is on the disk.")
-    answers: list[AnsweredImage]
-    adaptation: dict[str, Any] = Field(description="What the request did to the stream, and the stream's health.")
-    timing: dict[str, float] = Field(description="Milliseconds, and the batch that the request was part of.")
-    model: str
-    spec: str = Field(description="The method with all its values.")
 
 
 _FORM_SCHEMA = {
@@ -129,13 +108,6 @@ def _describe_image(result: list[tuple[str, float]] | str) -> dict[str, Any]:
 # Streams.
 
 
-class StreamPage(BaseModel):
-    """Some streams in the order of their names; ``next`` is the ``after`` of the next page, None at the end."""
-
-    streams: list[StreamStatus]
-    next: str | None
-
-
 class ShownFrame(BaseModel):
     """A small copy of an image, WebP in base64, and its label."""
 
@@ -168,7 +140,7 @@ async def list_streams(
 ) -> StreamPage:
     """Return streams in the order of their names, page by page: give ``next`` of a page as ``after`` of the next."""
     found = await _wait_for(find_service(request).engine.list_streams(after, limit))
-    return StreamPage(streams=found, next=found[-1].stream if len(found) == limit else None)
+    return StreamPage(found, found[-1].stream if len(found) == limit else None)
 
 
 @streams.get("/{stream}", responses=document_errors(400, 401, 404, 503), summary="Show a stream in detail")

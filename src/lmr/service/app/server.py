@@ -57,6 +57,7 @@ class Server:
         )
         self._uvicorn = _Uvicorn(config, self.drain)
         self._thread: threading.Thread | None = None
+        self._draining = threading.Lock()
 
     def run(self) -> None:
         """Serve until a signal, finish the queue, and return."""
@@ -78,15 +79,16 @@ class Server:
 
     def drain(self) -> None:
         """Refuse new requests, finish those that wait within ``drain_s``, then end the server."""
-        if self.service.stopping.is_set():
-            return
-        self._on_stop()
-        LOGGER.info("draining")
-        with contextlib.suppress(LmrError):  # there is no engine yet
-            finished = self.service.engine.drain(self.service.settings.drain_s)
-            LOGGER.info("drained", extra={"fields": {"finished": finished}})
-        self.service.stopping.set()
-        self._uvicorn.should_exit = True
+        with self._draining:  # a second caller waits for the first
+            if self.service.stopping.is_set():
+                return
+            self._on_stop()
+            LOGGER.info("draining")
+            with contextlib.suppress(LmrError):  # there is no engine yet
+                finished = self.service.engine.drain(self.service.settings.drain_s)
+                LOGGER.info("drained", extra={"fields": {"finished": finished}})
+            self.service.stopping.set()
+            self._uvicorn.should_exit = True
 
     def __enter__(self) -> Server:
         return self.start()

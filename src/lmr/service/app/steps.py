@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
 
@@ -78,7 +78,8 @@ class ImageSteps:
                         raise ClientGone
                     future = engine.submit(self._make_request(step, ready, key, deadline))
             answered = asyncio.wrap_future(future)  # never cancelled here, as that would cancel the engine's future
-            await asyncio.wait({answered, gone}, return_when=asyncio.FIRST_COMPLETED)
+            both: set[asyncio.Future[Any]] = {answered, gone}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not answered.done():
                 answered.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody is left
                 engine.drop(future)  # if it still waits, so that nothing adapts

@@ -194,9 +194,9 @@ class Committer:
             self._delivery.report(BatchReport(0, 0, 0, 0.0, seconds))
             return
         self._delivery.give([(job, value) for job, value in batch.results if job.stream not in refused])
-        for job, error in batch.held_failures:
+        for job, failure in batch.held_failures:
             if job.stream not in refused:
-                self._delivery.fail([job], error)
+                self._delivery.fail([job], failure)
         for job in batch.jobs:
             if job.stream in refused:
                 self._answer_refused(job, refused[job.stream])

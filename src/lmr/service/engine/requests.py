@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from lmr.core.errors import LmrError
+
+if TYPE_CHECKING:  # the client reads this module, and needs no torch
+    from torch import Tensor
 
 RequestMode = Literal["adapt", "answer"]
 StreamAction = Literal["reset", "rollback", "pause", "resume", "undo", "delete"]

@@ -1,8 +1,8 @@
 """FencedStore: a store that several engines write, each stream by the engine that claimed it last.
 
 Every claim raises the epoch of its stream, and a commit names the epochs that it rests on. One that rests on an old
-epoch is refused: somebody else serves that stream now. So an engine may believe for as long as it likes that a stream
-is its own; what it does with it then is never written. Epochs are in the file, and survive it being closed.
+epoch is refused: another engine serves that stream now. An engine may wrongly believe that a stream is its own, but
+its changes are never written. Epochs are in the file, and survive it being closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FENCES = "CREATE TABLE IF NOT EXISTS fences (name TEXT PRIMARY KEY, epoch INTEG
 
 
 class FencedStore(Store):
-    """A store with an epoch for each stream. A stream that was deleted keeps its epoch, against commits that are late.
+    """A store with an epoch for each stream, which a deleted stream keeps to refuse late commits.
 
     A request whose key has an answer is refused as well, with that answer, so that it is applied once even where it
     was sent to two engines at the same time.
@@ -49,7 +49,7 @@ class FencedStore(Store):
         return refused
 
     def _find_applied(self, stream: str, transaction: Transaction) -> KeptAnswer | None:
-        """The answer that is kept for a request in the transaction already."""
+        """Return the stored answer to a request of the transaction, if it was applied before."""
         change = transaction.streams.get(stream)
         if change is None or change.fresh:
             return None
@@ -57,7 +57,7 @@ class FencedStore(Store):
         return next((kept for kept in found if kept is not None), None)
 
     def _choose_number(self, database: sqlite3.Connection, event: StoredEvent) -> int:
-        """The number of an event, or a new one where an event of another engine has taken it.
+        """Return the number of an event, or a new one if an event of another engine has taken it.
 
         The same event is there already where a commit is made a second time, as it is after the death of its store.
         """
@@ -69,6 +69,6 @@ class FencedStore(Store):
 
 
 def _raise_epoch(database: sqlite3.Connection, stream: str) -> int:
-    """The new epoch of a stream."""
+    """Return the new epoch of a stream."""
     query = "INSERT INTO fences VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET epoch = epoch + 1 RETURNING epoch"
     return int(database.execute(query, (stream,)).fetchall()[0][0])

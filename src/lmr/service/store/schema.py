@@ -1,4 +1,4 @@
-"""The tables of the store, and how a connection to it is made."""
+"""The tables of the store, and the connection to it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OF_STREAM = ("states", "parts", "steps", "answers")  # tables with rows of a str
 
 
 def connect(path: Path | None) -> sqlite3.Connection:
-    """A connection whose commits survive a power cut; None is a store in memory. Transactions are begun by hand."""
+    """Return a connection whose commits survive a power cut, to memory if ``path`` is None."""
     where = ":memory:" if path is None else str(path)
     made = sqlite3.connect(where, timeout=10.0, isolation_level=None, check_same_thread=False)
     try:

@@ -26,7 +26,7 @@ Refusals = dict[str, KeptAnswer | None]  # streams, with the answer that is kept
 
 
 class Store:
-    """One SQLite file, or memory alone where ``path`` is None.
+    """One SQLite file, or memory if ``path`` is None.
 
     ``identity`` names the model, the classes and the method whose states it holds, each under its name in a sentence;
     a store of another one is refused.
@@ -62,11 +62,10 @@ class Store:
         return Claim(self.read_record(stream))
 
     def commit(self, transaction: Transaction, keys: int = 64) -> Refusals:
-        """Write all of it, on the disk when this returns; or nothing, and sqlite3.Error or OSError.
+        """Write a transaction to the disk, or nothing and raise sqlite3.Error or OSError.
 
-        Of each stream, the answers to the last ``keys`` requests with a key are kept. Gives the streams of which
-        nothing was written, because they are served elsewhere or the request was applied before: there are none
-        unless the store is shared.
+        The answers to the last ``keys`` requests with a key are kept for each stream. Returns the refused streams,
+        which are served elsewhere or whose request was applied before; there are none unless the store is shared.
         """
         with self._writing, WriteBlock(self._writer) as database:
             refused = self._find_refused(database, transaction)
@@ -88,7 +87,7 @@ class Store:
         return refused
 
     def probe(self, size: int) -> None:
-        """Write and remove so many bytes; sqlite3.Error or OSError if the disk does not take them."""
+        """Write and remove ``size`` bytes; sqlite3.Error or OSError if the disk does not take them."""
         with self._writing:
             with WriteBlock(self._writer) as database:
                 database.execute("INSERT INTO probes VALUES (zeroblob(?))", (max(1, size),))
@@ -96,7 +95,7 @@ class Store:
                 database.execute("DELETE FROM probes")
 
     def close(self) -> None:
-        """Close the file; what was committed stays."""
+        """Close the file."""
         with self._writing, self._reading:
             self._reader.close()
             self._writer.close()
@@ -106,12 +105,12 @@ class Store:
     # Reading: what was committed.
 
     def read_record(self, stream: str) -> str | None:
-        """The record of a stream."""
+        """Return the record of a stream."""
         found = self._ask("SELECT record FROM streams WHERE name = ?", stream)
         return None if not found else str(found[0][0])
 
     def read_state(self, stream: str) -> StoredState | None:
-        """The state of a stream with all its parts; LmrError if its bytes were damaged."""
+        """Return the state of a stream with all its parts; LmrError if its bytes were damaged."""
         with self._reading:
             found = self._ask("SELECT stream, sum, watch, content FROM states WHERE stream = (" + _ID + ")", stream)
             if not found:
@@ -126,45 +125,45 @@ class Store:
         return StoredState(content, watch, parts)
 
     def read_step(self, stream: str, seq: int) -> str | None:
-        """The note of one request."""
+        """Return the note of one request."""
         found = self._ask("SELECT note FROM steps WHERE stream = (" + _ID + ") AND seq = ?", stream, seq)
         return None if not found else str(found[0][0])
 
     def read_steps(self, stream: str) -> list[str]:
-        """The notes of the last requests, oldest first."""
+        """Return the notes of the last requests, oldest first."""
         query = "SELECT note FROM steps WHERE stream = (" + _ID + ") ORDER BY seq"
         return [str(note) for (note,) in self._ask(query, stream)]
 
     def read_answer(self, stream: str, key: str) -> KeptAnswer | None:
-        """The answer that is kept under a key."""
+        """Return the answer that is kept under a key."""
         query = "SELECT key, digest, content FROM answers WHERE stream = (" + _ID + ") AND key = ?"
         found = self._ask(query, stream, key)
         return KeptAnswer(*found[0]) if found else None
 
     def read_events(self, stream: str | None = None, limit: int = 100) -> list[str]:
-        """The last events, of one stream or of all, oldest first."""
+        """Return the last events, of one stream or of all, oldest first."""
         which, values = ("", []) if stream is None else ("WHERE stream = ? ", [stream])
         query = f"SELECT content FROM events {which}ORDER BY number DESC LIMIT ?"
         return [str(content) for (content,) in reversed(self._ask(query, *values, limit))]
 
     def list_records(self, after: str, limit: int) -> list[str]:
-        """The records of streams whose names come after ``after``, in the order of the names."""
+        """Return the records of streams whose names come after ``after``, in the order of the names."""
         query = "SELECT record FROM streams WHERE name > ? ORDER BY name LIMIT ?"
         return [str(record) for (record,) in self._ask(query, after, limit)]
 
     def count_health(self) -> dict[str, int]:
-        """How many streams there are of each health."""
+        """Return the number of streams of each health."""
         return dict(self._ask("SELECT health, COUNT(*) FROM streams GROUP BY health"))
 
     def find_last_change(self) -> int:
-        """The largest number of a change or an event."""
+        """Return the largest number of a change or an event."""
         query = (
             "SELECT MAX(COALESCE((SELECT MAX(change) FROM streams), 0), COALESCE((SELECT MAX(number) FROM events), 0))"
         )
         return int(self._ask(query)[0][0])
 
     def measure_bytes(self) -> int:
-        """The size of the file with its log."""
+        """Return the size of the file with its log."""
         if self.path is None:
             return 0
         paths = (self.path, self.path.with_name(self.path.name + "-wal"))
@@ -173,11 +172,11 @@ class Store:
     # Internals.
 
     def _find_refused(self, database: sqlite3.Connection, transaction: Transaction) -> Refusals:
-        """The streams of which nothing may be written."""
+        """Return the streams whose changes must not be written."""
         return {}
 
     def _choose_number(self, database: sqlite3.Connection, event: StoredEvent) -> int:
-        """The number of an event: its own."""
+        """Return the number under which an event is written."""
         return event.number
 
     def _ask(self, query: str, *values: Any) -> list[Any]:
@@ -215,7 +214,7 @@ _ID = "SELECT id FROM streams WHERE name = ?"
 
 
 class WriteBlock:
-    """What is executed within is committed at the end, or undone where anything fails."""
+    """A context whose statements are committed at its end, or undone if anything fails."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self.database = database
@@ -234,7 +233,7 @@ class WriteBlock:
 
 
 def _lock(path: Path) -> IO[bytes]:
-    """Create the folder of the store and keep other processes off it."""
+    """Create the folder of the store and lock it against other processes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.with_name(path.name + ".lock").open("ab")

@@ -1,4 +1,4 @@
-"""StateStore: what the engine needs of a store, wherever that store is."""
+"""StateStore: the interface of a store for the engine."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ from lmr.service.store.stored_types import Claim, KeptAnswer, StoredState, Trans
 class StateStore(Protocol):
     """A store as ``Store`` describes it, method by method. Where it cannot be used: sqlite3.Error or OSError.
 
-    ``shared`` says that other engines write it too. Then an engine asks the store before it believes its own memory.
+    ``shared`` says that other engines write it too. Then an engine asks the store before it trusts its own memory.
     """
 
     @property
     def path(self) -> Path | None:
-        """Where it is; None if it is in memory alone."""
+        """Return the path of the store; None if it is in memory."""
 
     @property
     def shared(self) -> bool:
-        """Whether others write it too."""
+        """Return True if other engines write it too."""
 
     def claim(self, stream: str) -> Claim:
         """Begin to serve a stream."""
 
     def commit(self, transaction: Transaction, keys: int = 64) -> Refusals:
-        """Write; gives the streams of which nothing was written."""
+        """Write a transaction; return the streams that were refused."""
 
     def probe(self, size: int) -> None:
-        """Write and remove so many bytes."""
+        """Write and remove ``size`` bytes."""
 
     def close(self) -> None:
-        """Use it no more."""
+        """Close the store."""
 
     def read_record(self, stream: str) -> str | None:
-        """The record of a stream."""
+        """Return the record of a stream."""
 
     def read_state(self, stream: str) -> StoredState | None:
-        """The state of a stream."""
+        """Return the state of a stream."""
 
     def read_step(self, stream: str, seq: int) -> str | None:
-        """The note of one request."""
+        """Return the note of one request."""
 
     def read_steps(self, stream: str) -> list[str]:
-        """The notes of the last requests."""
+        """Return the notes of the last requests."""
 
     def read_answer(self, stream: str, key: str) -> KeptAnswer | None:
-        """The answer that is kept under a key."""
+        """Return the answer that is kept under a key."""
 
     def read_events(self, stream: str, limit: int = 100) -> list[str]:
-        """The last events of a stream."""
+        """Return the last events of a stream."""
 
     def list_records(self, after: str, limit: int) -> list[str]:
-        """The records of streams in the order of their names."""
+        """Return the records of streams in the order of their names."""
 
     def count_health(self) -> dict[str, int]:
-        """How many streams there are of each health."""
+        """Return the number of streams of each health."""
 
     def find_last_change(self) -> int:
-        """The largest number of a change or an event."""
+        """Return the largest number of a change or an event."""
 
     def measure_bytes(self) -> int:
-        """The size on the disk, as far as it is known."""
+        """Return the size on the disk, as far as it is known."""

@@ -1,4 +1,4 @@
-"""What is written to the store and read from it: bytes and texts, whose meaning only the engine knows."""
+"""Values of the store: bytes and texts whose meaning only the engine knows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 class StoredState:
     """The state of a stream: the file of the method's tensors, the watch as a JSON text, and named parts.
 
-    Parts are what seldom changes, such as snapshots. Going in, ``parts`` holds those that are new, with None for those
-    that are gone; coming out, it holds all.
+    Parts are values that change rarely, such as snapshots. When written, ``parts`` holds the new ones, and None for
+    removed ones; when read, it holds all.
     """
 
     content: bytes
@@ -19,13 +19,13 @@ class StoredState:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return the number of bytes."""
         return len(self.content) + len(self.watch) + sum(len(part) for part in self.parts.values() if part is not None)
 
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """What is known of a stream beside its state: a JSON text, and what lists and counts need of it."""
+    """The record of a stream as a JSON text, with the fields that lists and counts need."""
 
     health: str
     change: int
@@ -52,7 +52,7 @@ class KeptAnswer:
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody who will serve a stream is told: its record, if it exists, and the epoch that its commits carry."""
+    """The claim of an engine on a stream: its record, if it exists, and the epoch for its commits."""
 
     record: str | None
     epoch: int = 0
@@ -60,7 +60,7 @@ class Claim:
 
 @dataclass
 class StreamChange:
-    """What changes of one stream. ``fresh``: what is stored of it is deleted before; without a record, that is all."""
+    """The changes of one stream. ``fresh`` deletes what is stored of it first; without a record, that is all."""
 
     record: StoredRecord | None = None
     state: StoredState | None = None
@@ -69,7 +69,7 @@ class StreamChange:
     fresh: bool = False
 
     def add(self, later: StreamChange) -> StreamChange:
-        """Both changes as one."""
+        """Return both changes as one."""
         if later.fresh:
             return later
         return StreamChange(
@@ -83,7 +83,7 @@ class StreamChange:
 
 @dataclass
 class Transaction:
-    """What is written at once, or not at all.
+    """Changes that are written together or not at all.
 
     ``epochs`` are those of the streams that were changed or read, where a store is shared: it refuses what rests on
     an old one.
@@ -101,7 +101,7 @@ class Transaction:
         self.streams[stream] = self.streams[stream].add(change) if stream in self.streams else change
 
     def extend(self, later: Transaction) -> Transaction:
-        """Add all of a later one; gives the changes that are dropped, of streams that begin anew with it."""
+        """Add a later transaction; return the changes that it drops, of streams that it deletes first."""
         dropped = {stream: self.streams[stream] for stream, change in later.streams.items()
                    if change.fresh and stream in self.streams}  # fmt: skip
         for stream, change in later.streams.items():
@@ -112,7 +112,7 @@ class Transaction:
 
     @property
     def size(self) -> int:
-        """Bytes, roughly."""
+        """Return the approximate number of bytes."""
         changes = self.streams.values()
         states = sum(change.state.size for change in changes if change.state is not None)
         texts = sum(len(text) for change in changes for text in change.steps.values())

@@ -1,0 +1,112 @@
+"""Inputs of the experiments: the served models, the streams, and random images of fixed seeds, good and bad."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from lmr.core.method import Method
+from lmr.core.registry import create
+from lmr.models import Backbone, load
+from lmr.watch.watched import Watched
+
+POCKET_CLASSES = ("red ring", "blue star", "green square", "purple cross")
+VIT_CLASSES = ("cat", "dog", "ship", "truck", "bird", "frog", "horse", "deer", "airplane", "automobile")
+
+
+@dataclass(frozen=True)
+class LoadModel:
+    """A model for ``lmr serve``, which can be loaded in this process for comparison."""
+
+    name: str
+    path: str  # for --model
+    classes: tuple[str, ...]
+    side: int
+    method: str = "lmr"
+
+    @property
+    def options(self) -> list[str]:
+        """Return the options of ``lmr serve``."""
+        return ["--model", self.path, "--labels", ",".join(self.classes), "--method", self.method]
+
+    def load(self) -> Backbone:
+        """Load the model in this process."""
+        return load(self.path)
+
+
+def find_pocket() -> LoadModel:
+    """Return the model of drawings that comes with lmr."""
+    return LoadModel("pocket", "pocket", POCKET_CLASSES, 32)
+
+
+def write_random_vit(folder: Path) -> LoadModel:
+    """Write CLIP ViT-B/16 with random weights as a Hugging Face folder of 600 MB, unless it is there."""
+    from lmr.models.clip import random_clip
+    from lmr.models.formats.export import build_transformers_clip, write_model
+    from lmr.models.towers.image import VisionTower
+    from lmr.models.towers.text import TextTower
+
+    path = folder / "random-vit-b-16"
+    if not (path / "config.json").exists():
+        backbone = random_clip("ViT-B-16")
+        image, side = backbone.encoder, backbone.text_side(["a photo."])
+        assert isinstance(image, VisionTower)
+        assert side is not None
+        assert isinstance(side.tower, TextTower)
+        write_model(build_transformers_clip(image, side.tower), path)
+    return LoadModel("ViT-B/16, random weights", str(path), VIT_CLASSES, 224)
+
+
+def make_method(model: LoadModel, backbone: Backbone, streams: int, spec: str, watched: bool) -> Method:
+    """Return the method that a service serves, by the spec that the service reports."""
+    method = create(spec, backbone.classifier(model.classes), streams=streams)
+    return Watched(method) if watched else method
+
+
+def name_streams(count: int) -> Sequence[str]:
+    """Return names of streams, sorted by their numbers."""
+    return [f"load-{number:05d}" for number in range(count)]
+
+
+def draw_pixels(number: int, side: int) -> NDArray[np.uint8]:
+    """Return smooth random colours [side, side, 3], of which models are sure for some numbers only."""
+    random = np.random.default_rng(number)
+    coarse = Image.fromarray(random.integers(0, 256, (4, 4, 3), np.uint8))
+    return np.asarray(coarse.resize((side, side), Image.Resampling.BICUBIC))
+
+
+def draw_image(number: int, side: int) -> bytes:
+    """Return the same image as the content of a PNG file."""
+    return encode_pixels(draw_pixels(number, side), "PNG")
+
+
+def draw_tensor(numbers: Sequence[int], side: int) -> Tensor:
+    """Return the pixels of several images [n, side, side, 3]."""
+    return torch.stack([torch.from_numpy(draw_pixels(number, side).copy()) for number in numbers])
+
+
+def encode_pixels(pixels: NDArray[np.uint8], kind: str) -> bytes:
+    """Return pixels as the content of an image file."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def make_bomb(side: int = 50_000) -> bytes:
+    """Return a small PNG whose header says that it is enormous: unpacked, it would take gigabytes."""
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    rows = zlib.compress(bytes(1_000_000), 9)
+    chunks = [(b"IHDR", header), *[(b"IDAT", rows)] * 8, (b"IEND", b"")]
+    packed = [struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+              for name, body in chunks]  # fmt: skip
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)

@@ -1,0 +1,143 @@
+"""The service on Ray on this machine: replicas are added and killed under load; and the latency of Ray Serve."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+from lab.load.bench import LoadBench, LoadResult, judge
+from lab.load.cameras import SteadyCameras
+from lab.load.child_service import ChildService
+from lab.load.inputs import draw_image, find_pocket
+from lab.load.kill import LONGEST_LIFE, NEAR, STREAMS
+from lab.load.senders import ClientStats, find_percentile, run_senders
+from lmr.core.errors import LmrError
+from lmr.service.client.client import Client, ServiceAnswer
+
+KILLS = 20
+REPLICAS = 2  # plus one in the middle of the experiment
+NEAR_ANSWER = 1e-4  # probabilities
+REPLICA, STORE = "ray::ServeReplica:lmr", "ray::StoreActor"  # titles of Ray's processes
+SCALE_SECONDS = 120.0
+BLOCK = 50  # requests to one service before the other has its turn
+_ON_RAY = ["--ray", "--replica-cpus", "0.5"]  # so that a third replica fits on two cores
+
+
+def measure_replicas(bench: LoadBench) -> LoadResult:
+    """Kill replicas and a store while cameras send, with two, three and two replicas."""
+    model, kills = find_pocket(), bench.count(min(bench.kills, KILLS), 2)
+    chance = random.Random(bench.seed)
+    options = [*_ON_RAY, "--replicas", str(REPLICAS), "--partitions", "2"]
+    with bench.make_service(model, "ray", options) as service, SteadyCameras(service.url, model, STREAMS) as cameras:
+        spec, watched = service.read_spec()
+        cameras.wait_for_answer()
+        replicas = REPLICAS
+        for kill in range(kills):
+            if kill in (kills // 3, 2 * kills // 3):
+                added = 1 if replicas == REPLICAS else -1
+                replicas += added
+                os.kill(service.pid, signal.SIGTTIN if added > 0 else signal.SIGTTOU)
+            kill_replica(service.pid, replicas, chance)
+            cameras.wait_for_answer()
+            bench.report(f"ray: {kill + 1} of {kills} replicas killed, {cameras.acknowledged} requests acknowledged")
+        os.kill(find_processes(service.pid, STORE)[0], signal.SIGKILL)
+        cameras.wait_for_answer()
+        wrong = cameras.finish()
+        gap = cameras.compare(spec, watched)
+        code, seconds = service.terminate()
+    figures = {
+        "kills": kills, "acknowledged": cameras.acknowledged, "answered_from_a_key": cameras.replayed,
+        "wrong": wrong[:10], "state_gap": gap.state, "probability_gap": gap.probability, "other_labels": gap.labels,
+        "exit_code": code, "seconds_to_end": seconds,
+    }  # fmt: skip
+    return LoadResult(
+        "replicas on Ray",
+        f"pocket, {STREAMS} cameras, {REPLICAS}→{REPLICAS + 1}→{REPLICAS} replicas, 2 partitions; {kills} replicas "
+        "and a store killed",
+        "every acknowledged request is there, a retry is applied once, answers are those of solo runs",
+        f"{cameras.acknowledged} requests acknowledged, {cameras.replayed} of them from a kept answer, {len(wrong)} "
+        f"wrong; {gap.labels} labels differ from solo runs, probabilities within {gap.probability:.0e}, states within "
+        f"{gap.state:.0e}; ended with code {code} after {seconds:.0f} s",
+        judge(
+            not wrong, gap.state <= NEAR, gap.probability <= NEAR_ANSWER, gap.labels == 0, cameras.acknowledged > 0,
+            code == 0,
+        ),
+        figures,
+    )  # fmt: skip
+
+
+def kill_replica(root: int, replicas: int, chance: random.Random) -> None:
+    """Kill -9 one of the replicas below a process, once there are ``replicas`` of them."""
+    end = time.monotonic() + SCALE_SECONDS
+    while len(found := find_processes(root, REPLICA)) != replicas:
+        if time.monotonic() > end:
+            raise LmrError(f"Expected {replicas} replicas within {SCALE_SECONDS:.0f} seconds, found {len(found)}.")
+        time.sleep(0.1)
+    time.sleep(chance.uniform(0, LONGEST_LIFE))
+    os.kill(chance.choice(found), signal.SIGKILL)
+
+
+def find_processes(root: int, title: str) -> list[int]:
+    """Return the ids of the processes below ``root`` whose command lines start with ``title``, on Linux."""
+    parents: dict[int, int] = {}
+    titles: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            stat, line = (folder / "stat").read_text(), (folder / "cmdline").read_text(errors="replace")
+        except OSError:  # it has ended
+            continue
+        parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+        titles[int(folder.name)] = line
+
+    def is_below(process: int) -> bool:
+        while process in parents and process != root:
+            process = parents[process]
+        return process == root
+
+    return sorted(process for process, line in titles.items() if line.startswith(title) and is_below(process))
+
+
+def measure_ray_latency(bench: LoadBench) -> LoadResult:
+    """Measure one request in flight, alternating between the plain service and one replica on Ray."""
+    model, rounds = find_pocket(), bench.count(20, 1)
+    images = [draw_image(number, model.side) for number in range(BLOCK)]
+
+    def send(client: Client, thread: int, number: int) -> ServiceAnswer:
+        return client.step("load-00000", images[number % BLOCK], top=1)
+
+    def run_block(service: ChildService) -> ClientStats:
+        return run_senders(service.url, 1, send, 600, most=BLOCK)[0]
+
+    plain = bench.make_service(model, "plain")
+    on_ray = bench.make_service(model, "on-ray", [*_ON_RAY, "--replicas", "1"])
+    stats: list[tuple[ClientStats, ClientStats]] = []
+    with plain, on_ray:
+        for service in (plain, on_ray):
+            run_block(service)  # warm
+        for turn in range(rounds):
+            pair = (plain, on_ray) if turn % 2 == 0 else (on_ray, plain)
+            found = {service.url: run_block(service) for service in pair}
+            stats.append((found[plain.url], found[on_ray.url]))
+        code, _ = on_ray.terminate()
+    whole = [[seconds for pair in stats for seconds in pair[side].seconds] for side in (0, 1)]
+    added = [[seconds for pair in stats for seconds in pair[side].added] for side in (0, 1)]
+    middle, high = ([1000 * find_percentile(values, share) for values in whole] for share in (0.5, 0.99))
+    beyond = [1000 * find_percentile(values, 0.5) for values in added]
+    codes = sum((pair[side].codes for pair in stats for side in (0, 1)), start=type(stats[0][0].codes)())
+    figures = {
+        "requests_each": len(whole[0]), "plain_p50_ms": middle[0], "ray_p50_ms": middle[1], "plain_p99_ms": high[0],
+        "ray_p99_ms": high[1], "plain_beyond_p50_ms": beyond[0], "ray_beyond_p50_ms": beyond[1],
+        "codes": dict(codes), "exit_code": code,
+    }  # fmt: skip
+    return LoadResult(
+        "latency on Ray",
+        f"pocket, one request in flight, {len(whole[0])} requests each, by turns",
+        "measured",
+        f"p50 {middle[1]:.1f} against {middle[0]:.1f} ms (+{middle[1] - middle[0]:.1f}), p99 {high[1]:.1f} against "
+        f"{high[0]:.1f} ms; beyond the computation p50 {beyond[1]:.1f} against {beyond[0]:.1f} ms",
+        judge(set(codes) == {200}, code == 0),
+        figures,
+    )

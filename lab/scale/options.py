@@ -1,0 +1,100 @@
+"""ScaleOptions: the streams and machines of a calculation, validated once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from lmr.core.errors import LmrError
+from lmr.service.settings import Durability, ServiceSettings
+
+MOST_STREAMS = 10**10
+
+
+@dataclass(frozen=True)
+class ScaleOptions:
+    """The streams, the model, the method and the machines, each with the meaning of the option of the same name.
+
+    The values of machines are assumptions: replace them by what was measured on yours.
+    """
+
+    streams: int
+    fps: float
+    model: str
+    gpu_tflops: float
+    classes: int = 1000
+    method: str = "lmr"
+    images_per_request: int = 1
+    image_kb: float = 50.0
+    answer_kb: float = 1.0
+    learning: float = 1.0
+    utilisation: float = 0.4
+    overhead_ms: float = 10.0
+    load: float = 0.7
+    max_batch: int = ServiceSettings.max_batch
+    max_step_ms: float = ServiceSettings.max_step_ms
+    max_wait_ms: float = ServiceSettings.max_wait_ms
+    durability: Durability = ServiceSettings.durability
+    interval: float = ServiceSettings.interval_s
+    commit_ms: float = 4.0
+    gpus_per_machine: int = 8
+    disk_mb_s: float = 2000.0
+    network_gbit: float = 25.0
+    memory_gb: float = 40.0
+    virtual_nodes: int = 100
+    watch: Literal["on", "off"] = "off"
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, str):
+                continue
+            low = 0.0 if item.name in _MAY_BE_ZERO else math.ulp(0.0)
+            high = 1.0 if item.name in _SHARES else math.inf
+            if not low <= value <= high or math.isinf(value):
+                wanted = "above 0 and at most 1" if item.name in _SHARES else "positive and finite"
+                wanted = "from 0 to 1" if item.name == "learning" else wanted
+                wanted = "finite and not negative" if low == 0 and high > 1 else wanted
+                raise LmrError(f"Expected {name_option(item.name)} to be {wanted}, got {value:g}.")
+        if self.streams > MOST_STREAMS:
+            raise LmrError(f"Expected at most {MOST_STREAMS:.0e} streams, got {self.streams:.3g}.")
+        if self.classes < 2:
+            raise LmrError(f"Expected at least two classes, got {self.classes}.")
+        if self.images_per_request > self.max_batch:
+            raise LmrError(
+                f"A request of {self.images_per_request} images does not fit into a batch of {self.max_batch}; raise "
+                "--max-batch or lower --images-per-request."
+            )
+
+    @property
+    def requests_per_second(self) -> float:
+        """Return the requests of all streams."""
+        return self.streams * self.fps / self.images_per_request
+
+    def find_step_seconds(self, images: float, seconds_per_image: float) -> float:
+        """Return the seconds of a step: a fixed time, and a time for each image."""
+        return self.overhead_ms / 1000 + images * seconds_per_image
+
+    def make_settings(self, rows: int) -> ServiceSettings:
+        """Return the settings of each replica; its queue holds at least four full batches."""
+        plain = ServiceSettings()
+        return ServiceSettings(
+            resident=rows,
+            max_batch=self.max_batch,
+            max_step_ms=self.max_step_ms,
+            max_wait_ms=self.max_wait_ms,
+            max_images=max(self.images_per_request, 1),
+            queue_images=max(plain.queue_images, 4 * self.max_batch),
+            durability=self.durability,
+            interval_s=self.interval,
+        )
+
+
+def name_option(name: str) -> str:
+    """Return the option of a field."""
+    return "--" + name.replace("_", "-")
+
+
+_MAY_BE_ZERO = ("learning", "overhead_ms", "max_wait_ms", "interval", "commit_ms", "image_kb", "answer_kb")
+_SHARES = ("learning", "utilisation", "load")

@@ -1,0 +1,244 @@
+"""The self-check of a loaded model: properties that every model must have, each with its measurement."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.classifier import ZeroShot, digest_tensors, leave_autocast, leave_inference_mode
+from lmr.core.errors import LmrError
+from lmr.core.norms import NormBank
+from lmr.models import Backbone
+from lmr.models.agreement import compare_with_transformers
+from lmr.models.backbone import DEFAULT_TEMPLATES
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+IMAGES = 8  # in the batch that single images are compared with
+STEP = 1e-3  # distance that a gradient step moves each adapted parameter, the learning rate of most methods
+
+# Largest difference of two unit features of the same input: rounding that depends on the batch, with room to spare.
+TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 5e-2}
+
+_TEXTS = (("cat", "dog", "bird", "house"), ("red star", "blue ring", "green circle", "striped purple heart"))
+NO_TOKENIZER = "the model has no tokenizer, so it cannot read texts"
+
+
+class CheckKind(enum.Enum):
+    """A check, with its title. The first four stand for a group of checks that failed before it measured anything."""
+
+    IMAGE_SIDE = "image features"
+    PREPROCESSING = "preprocessing"
+    TEXT_SIDE = "text features"
+    GRADIENT_STEP = "gradient step"
+    IMAGES_FINITE = "image features are finite"
+    IMAGES_UNIT = "image features are unit vectors"
+    IMAGES_DIFFER = "different images have different features"
+    BATCH_SIZE = "batch size changes nothing"
+    DETERMINISTIC = "deterministic"
+    FILES_AND_ARRAYS = "files and arrays are preprocessed alike"
+    TEXTS_FINITE = "text features are finite"
+    TEXTS_UNIT = "text features are unit vectors"
+    TEXTS_DIFFER = "different texts have different features"
+    PADDING = "padding changes nothing"
+    STEP_ADAPTS = "a gradient step adapts"
+    STEP_LEAVES_MODEL = "the step leaves the model unchanged"
+    AGREEMENT = "agreement with transformers"
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of one check: what was measured, why it was skipped, or the error that ended it."""
+
+    kind: CheckKind
+    passed: bool | None  # None: it was skipped
+    detail: str
+
+    def __str__(self) -> str:
+        result = "-" if self.passed is None else "ok" if self.passed else "FAILED"
+        return f"  {result:<7} {self.kind.value}: {self.detail}"
+
+
+def run_checks(backbone: Backbone, texts: Sequence[str], images: Sequence[Image]) -> list[Check]:
+    """Run all checks: the image side, the text side, one step of adaptation, and the agreement with transformers."""
+    device, dtype = find_place(backbone.encoder)
+    tolerance = TOLERANCES.get(dtype, 1e-4)
+    inputs = torch.stack([backbone.preprocess(image) for image in images]).to(device, dtype)
+    groups: list[tuple[CheckKind, Callable[[], Iterator[Check]]]] = [
+        (CheckKind.IMAGE_SIDE, lambda: _check_images(backbone.encoder, inputs, tolerance)),
+        (CheckKind.PREPROCESSING, lambda: _check_pixels(backbone, images[0])),
+        (CheckKind.TEXT_SIDE, lambda: _check_texts(backbone, texts, tolerance)),
+        (CheckKind.GRADIENT_STEP, lambda: _check_step(backbone, texts, inputs)),
+    ]
+    checks: list[Check] = []
+    for kind, group in groups:
+        try:
+            checks += group()
+        except (LmrError, RuntimeError) as error:
+            checks.append(Check(kind, False, _read_line(error)))
+    return [*checks, _check_agreement(backbone, texts, inputs[: IMAGES // 2], tolerance)]
+
+
+def find_place(encoder: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Return the device and type of an encoder's weights, which its inputs must have too."""
+    first = next((t for t in encoder.parameters() if t.is_floating_point()), torch.empty(0))
+    return first.device, first.dtype
+
+
+def _read_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _check_images(encoder: nn.Module, images: Tensor, tolerance: float) -> Iterator[Check]:
+    def encode(batch: Tensor) -> Tensor:
+        return F.normalize(encoder(batch).float(), dim=-1)
+
+    with torch.no_grad():
+        together, again = encode(images), encode(images)
+        alone = torch.cat([encode(image) for image in images.unsqueeze(1)])
+    kinds = (CheckKind.IMAGES_FINITE, CheckKind.IMAGES_UNIT, CheckKind.IMAGES_DIFFER)
+    yield from _check_features(together, kinds, "images")
+    gap = _measure_gap(alone, together)
+    detail = f"{gap:.1e} apart, alone and in a batch of {len(images)} (limit {tolerance:g})"
+    yield Check(CheckKind.BATCH_SIZE, gap <= tolerance, detail)
+    gap = _measure_gap(again, together)
+    yield Check(CheckKind.DETERMINISTIC, gap == 0, f"{gap:.1e} apart, run twice" if gap else "the same bits twice")
+
+
+def _check_features(features: Tensor, kinds: tuple[CheckKind, CheckKind, CheckKind], inputs: str) -> Iterator[Check]:
+    """Check the unit features [N, D] of N different inputs: finite, of unit length, different."""
+    finite = int(features.isfinite().all(1).sum())
+    yield Check(kinds[0], finite == len(features), f"{finite} of {len(features)} {inputs}")
+    gap = _measure_gap(features.norm(dim=-1), torch.ones_like(features[:, 0]))
+    yield Check(kinds[1], gap <= 1e-4, f"lengths at most {gap:.1e} from 1")
+    cosines = features @ features.T - 2 * torch.eye(len(features), dtype=features.dtype, device=features.device)
+    nearest = float(cosines.max())
+    yield Check(kinds[2], nearest < 1 - 1e-6, f"largest cosine {nearest:.4f}")
+
+
+def _check_pixels(backbone: Backbone, image: Image) -> Iterator[Check]:
+    """Check that an image of the model's own size gives the same input as a file and as an array."""
+    inherited = type(backbone).preprocess_pixels is Backbone.preprocess_pixels
+    if inherited and not hasattr(backbone, "preprocessing"):
+        yield Check(CheckKind.FILES_AND_ARRAYS, None, "not checked, the model takes no arrays")
+        return
+    height, width = backbone.input_shape[-2:]
+    square = image.convert("RGB").resize((width, height))
+    array = torch.from_numpy(np.array(square)).unsqueeze(0)
+    gap = _measure_gap(backbone.preprocess_pixels(array)[0].cpu().float(), backbone.preprocess(square).cpu().float())
+    yield Check(CheckKind.FILES_AND_ARRAYS, gap <= 1e-5, f"{gap:.1e} apart")
+
+
+def _check_texts(backbone: Backbone, texts: Sequence[str], tolerance: float) -> Iterator[Check]:
+    if not texts:
+        yield Check(CheckKind.TEXT_SIDE, None, f"not checked, {NO_TOKENIZER}")
+        return
+    kinds = (CheckKind.TEXTS_FINITE, CheckKind.TEXTS_UNIT, CheckKind.TEXTS_DIFFER)
+    yield from _check_features(backbone.encode_text(list(texts)), kinds, "texts")
+    short, long = texts[0], DEFAULT_TEMPLATES[0].replace("{}", texts[0])
+    gap = _measure_gap(backbone.encode_text([short]), backbone.encode_text([short, long])[:1])
+    detail = f"{gap:.1e} apart, alone and with a longer text (limit {tolerance:g})"
+    yield Check(CheckKind.PADDING, gap <= tolerance, detail)
+
+
+def _check_step(backbone: Backbone, texts: Sequence[str], images: Tensor) -> Iterator[Check]:
+    """Check that one step along the gradient of the norms changes the answers and leaves the model itself unchanged.
+
+    The step widens the margin between the two most probable classes, so every image takes part in it. It is taken
+    with the norms alone, without a method: what is checked is the model.
+    """
+    classifier = backbone.classifier(texts, cache=False) if texts else _compare_images(backbone, images)
+    weights = digest_tensors(classifier.encoder.state_dict())
+    bank = NormBank(classifier.encoder)
+    with leave_inference_mode(), leave_autocast(classifier.device):
+        before = _answer(classifier, images)
+        rows = bank.start.clone().unsqueeze(0).requires_grad_()
+        with torch.enable_grad():
+            with bank.serve(rows):
+                logits = classifier.logits(classifier.cosines(classifier.features(images)))
+            best, second = logits.topk(2, dim=1).values.unbind(1)
+            (gradients,) = torch.autograd.grad((best - second).mean(), rows)
+        with bank.serve(rows.detach() + STEP * gradients.sign()):
+            change = _measure_gap(_answer(classifier, images), before)
+        gap = _measure_gap(_answer(classifier, images), before)
+    share = float((gradients != 0).float().mean())
+    adapts = share > 0 and bool(gradients.isfinite().all()) and 0 < change < float("inf")
+    detail = f"{share:.0%} of the adapted parameters have a gradient, logits move by up to {change:.1e}"
+    yield Check(CheckKind.STEP_ADAPTS, adapts, detail)
+    same = digest_tensors(classifier.encoder.state_dict()) == weights
+    detail = f"answers {gap:.1e} apart" + ("" if same else ", and the model's own weights have changed")
+    yield Check(CheckKind.STEP_LEAVES_MODEL, gap == 0 and same, detail)
+
+
+def _compare_images(backbone: Backbone, images: Tensor) -> ZeroShot:
+    """Return a classifier for a model that cannot read texts: images stand for the classes."""
+    with torch.no_grad():
+        return ZeroShot(backbone.encoder, backbone.encoder(images[::2]).float(), backbone.logit_scale)
+
+
+@torch.no_grad()
+def _answer(classifier: ZeroShot, images: Tensor) -> Tensor:
+    """Return the logits [B, C] with the norms as they are served at the moment."""
+    return classifier.logits(classifier.cosines(classifier.features(images)))
+
+
+def _check_agreement(backbone: Backbone, texts: Sequence[str], images: Tensor, tolerance: float) -> Check:
+    """Compare on common words where the model knows them: transformers cleans unusual ones differently."""
+    if not texts:
+        return Check(CheckKind.AGREEMENT, None, f"not compared, {NO_TOKENIZER}")
+    with contextlib.suppress(LmrError):
+        texts = choose_texts(backbone)
+    try:
+        found = compare_with_transformers(backbone, images, texts)
+    except (LmrError, OSError, ValueError, RuntimeError, ImportError) as error:
+        return Check(CheckKind.AGREEMENT, False, f"transformers cannot run these weights: {_read_line(error)}")
+    if found.reason is not None:
+        return Check(CheckKind.AGREEMENT, None, f"not compared, {found.reason}")
+    detail = f"image {found.image:.1e}, text {found.text:.1e} apart (limit {tolerance:g}), {found.reader}"
+    return Check(CheckKind.AGREEMENT, found.holds(tolerance), detail)
+
+
+def _measure_gap(one: Tensor, other: Tensor) -> float:
+    """Return the largest difference; NaN counts as infinite."""
+    return float((one - other).abs().nan_to_num(nan=float("inf")).max())
+
+
+def choose_texts(backbone: Backbone, names: Sequence[str] | None = None) -> list[str]:
+    """Return different texts that this model can read: the user's class names, common words, or an embedded model's.
+
+    The list is empty for a model without a tokenizer.
+    """
+    if not backbone.model_facts.reads_texts:
+        return []
+    given = {" ".join(name.replace("_", " ").casefold().split()): None for name in names or ()}
+    problem: LmrError | None = None
+    for texts in [list(given)[:IMAGES]] if len(given) > 1 else _TEXTS:
+        try:
+            backbone.encode_text(list(texts))
+        except LmrError as error:
+            problem = problem or error
+        else:
+            return list(texts)
+    raise LmrError(f"The model can read none of the words tried; give --labels with words it knows. ({problem})")
+
+
+def draw_images(count: int = IMAGES, side: int = 256, seed: int = 0) -> list[Image]:
+    """Return images to try a model on: coarse colours with fine noise, all different and the same in every run."""
+    from PIL import Image
+
+    generator = np.random.default_rng(seed)
+    images = []
+    for _ in range(count):
+        coarse = Image.fromarray(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize((side, side))
+        noise = generator.normal(0, 16, (side, side, 3))
+        images.append(Image.fromarray((np.asarray(coarse) + noise).clip(0, 255).astype(np.uint8)))
+    return images

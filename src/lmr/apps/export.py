@@ -1,0 +1,279 @@
+"""Write what a method has learnt as a Hugging Face folder that runs without lmr.
+
+The folder holds the model with its adapted norms, and two files about the classes: ``classes.safetensors`` with the
+prototypes and the bias, and ``classes.json`` with the same bias in text, the names, the prompts and what made it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, make_classifier, read_labels
+from lmr.apps.predict.run import NAMES_NOTE, TEMPLATES_NOTE
+from lmr.core.errors import LmrError
+from lmr.core.files import make_folder
+from lmr.core.method import Method
+from lmr.core.prediction import AdaptedParameters
+from lmr.core.registry import create, find_method, split_address
+from lmr.core.spec import parse_spec
+from lmr.core.state import read_state
+from lmr.models import Backbone
+from lmr.models.catalog import DEFAULT_MODEL
+from lmr.models.transformers_library import quiet_transformers
+from lmr.version import __version__
+from lmr.watch.health import Level
+from lmr.watch.stream_watch import drop_watch
+
+FORMAT, VERSION = "lmr-export", 1
+CLASSES_JSON, CLASSES_TENSORS = "classes.json", "classes.safetensors"
+LIMIT = 1e-6  # largest difference of a logit, as a share of the logit scale: 1e-4 for CLIP, rounding in float32
+_FORMULA = (
+    "logits = logit_scale * image_features @ prototypes.T + logit_bias + bias, where image_features are the model's, "
+    f"divided by their length, and prototypes and bias are in {CLASSES_TENSORS}"
+)
+_CHECKED = 4  # images that are answered by both sides before the folder is put in its place
+
+
+@dataclass(frozen=True)
+class ExportSummary:
+    """Where a folder was written, what it came from, and how far its logits are from those of ``predict``."""
+
+    folder: Path
+    spec: str
+    classes: int
+    adapted: int
+    difference: float
+
+    def __str__(self) -> str:
+        what = f"{self.adapted:,} adapted parameters" if self.adapted else "no adapted parameters"
+        return (
+            f"{str(self.folder)!r} holds {self.spec}: {what}, {self.classes} classes. Logits through transformers are "
+            f"at most {self.difference:.1e} from those of lmr, on {_CHECKED} random images."
+        )
+
+
+def export(
+    method: Method, backbone: Backbone, folder: AnyPath, *, stream: int | None = None, overwrite: bool = False
+) -> ExportSummary:
+    """Write a model and what ``method`` has learnt with it to a folder that ``transformers`` opens by itself.
+
+    ``method`` was created with a classifier of ``backbone``, a CLIP or SigLIP model. ``stream`` chooses one of several
+    streams. The model is written in float32. The folder is opened with transformers and compared with
+    ``method.predict`` before it is put in its place, so that ``folder`` is whole and correct or is not there. An
+    existing ``folder`` is refused; ``overwrite`` replaces it if it is an earlier export.
+
+    Examples:
+        >>> import lmr
+        >>> backbone = lmr.load("pocket")
+        >>> method = lmr.create("lmr", backbone.classifier(["red ring", "blue star"]))
+        >>> lmr.export(method, backbone, "deployed")  # a CLIP model would be written; this one has its own tokenizer
+        Traceback (most recent call last):
+        ...
+        lmr.core.errors.LmrError: The model 'pocket' cannot be written as a Hugging Face folder: ...
+    """
+    _check_folder(folder, overwrite)
+    if method.classifier.encoder is not backbone.encoder:
+        raise LmrError(
+            f"Expected a method whose classifier was made by this backbone, {backbone.name!r}; got another classifier. "
+            "Make it with backbone.classifier(names) of the same object."
+        )
+    if stream is None and method.streams > 1:
+        raise LmrError(f"The method has {method.streams} streams; choose the one to export with stream=NUMBER.")
+    return _write(method, backbone, folder, stream or 0, stream or 0, overwrite)
+
+
+def export_state(
+    state: AnyPath,
+    out: AnyPath,
+    labels: AnyPath | Sequence[str] | None = None,
+    *,
+    model: str = DEFAULT_MODEL,
+    method: str | None = None,
+    templates: Sequence[str] | None = None,
+    prompts: AnyPath | None = None,
+    stream: int | None = None,
+    overwrite: bool = False,
+    architecture: str | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> ExportSummary:
+    """Do the same from a state file, as ``lmr export`` does.
+
+    ``labels``, ``templates`` and ``prompts`` are those the state was made with; a state of ``lmr predict`` notes the
+    first two. ``model``, ``architecture`` and ``dtype`` name its model; a state of others is refused. The state names
+    its method; ``method`` is needed only for one in a file of your own, ``./mine.py:mine``.
+    """
+    _check_folder(out, overwrite)
+    tensors, facts, levels = drop_watch(*read_state(state))
+    streams = len(next(iter(tensors.values()), torch.empty(1)))
+    if stream is None and streams > 1:
+        raise LmrError(f"{os.fspath(state)!r} holds {streams} streams; choose the one to export with --stream.")
+    chosen = stream or 0
+    if not isinstance(chosen, int) or not 0 <= chosen < streams:
+        raise LmrError(f"Expected a stream from 0 to {streams - 1} of {os.fspath(state)!r}, got {chosen!r}.")
+    if levels and levels[chosen] is Level.QUARANTINED:
+        raise LmrError(
+            f"Stream {chosen} of {os.fspath(state)!r} is quarantined: it answers as zero-shot, so there is nothing "
+            "to export. Load the state into lmr.Watched(method), undo or resume the stream there and save it again."
+        )
+    names, wording = _find_classes(state, facts, labels, templates, prompts)
+    spec = method or _find_spec(state, facts)
+    backbone = ModelOptions(architecture, None, dtype).load(model)
+    made = create(spec, make_classifier(backbone, names, wording))
+    rows = {key: value[chosen : chosen + 1] for key, value in tensors.items()}
+    try:
+        made.load_state_dict({**facts, "tensors": rows})
+    except LmrError as error:
+        raise LmrError(f"Cannot use {os.fspath(state)!r}: {error}") from error
+    return _write(made, backbone, out, 0, chosen, overwrite)
+
+
+def _find_classes(
+    state: AnyPath,
+    facts: Mapping[str, str],
+    labels: AnyPath | Sequence[str] | None,
+    templates: Sequence[str] | None,
+    prompts: AnyPath | None,
+) -> tuple[list[str], Prompts | None]:
+    """The class names and the texts around them: those given, or those the state notes."""
+    if labels is None:
+        if f"note.{NAMES_NOTE}" not in facts:
+            raise LmrError(f"{os.fspath(state)!r} does not note its class names; give them with --labels.")
+        labels = json.loads(facts[f"note.{NAMES_NOTE}"])
+        if templates is None and prompts is None and f"note.{TEMPLATES_NOTE}" in facts:
+            templates = json.loads(facts[f"note.{TEMPLATES_NOTE}"])
+    return read_labels(labels), choose_prompts(templates, prompts)
+
+
+def _find_spec(state: AnyPath, facts: Mapping[str, str]) -> str:
+    """The spec that the state names. A file of code is never taken from there: a state comes from anywhere."""
+    spec = facts.get("spec", "")
+    file, spec = split_address(spec)
+    try:
+        known = file is None and find_method(parse_spec(spec)[0]) is not None
+    except LmrError:
+        known = False
+    if not known:
+        raise LmrError(
+            f"{os.fspath(state)!r} belongs to {spec[:80]!r}, which is no method of lmr. If it is in a file of your "
+            "own, name it with --method FILE.py:NAME."
+        )
+    return spec
+
+
+def _check_folder(folder: AnyPath, overwrite: bool) -> None:
+    """Refuse a place where a new folder cannot be, or must not."""
+    place = Path(folder)
+    if not os.fspath(folder):
+        raise LmrError("Expected the name of a folder to write to, got an empty one.")
+    if place.exists() and not place.is_dir():
+        raise LmrError(f"{str(place)!r} is a file; give the name of a folder that does not exist yet.")
+    if place.exists() and not overwrite:
+        raise LmrError(f"The folder {str(place)!r} exists; give another name, or --overwrite to replace an export.")
+    if place.exists() and not _is_export(place):
+        raise LmrError(f"The folder {str(place)!r} is not an export of lmr, so it is not replaced; give another name.")
+    if not place.resolve().parent.is_dir():
+        raise LmrError(f"Cannot write {str(place)!r}: there is no folder {str(place.parent)!r}; create it first.")
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        content = json.loads((folder / CLASSES_JSON).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def _write(
+    method: Method, backbone: Backbone, folder: AnyPath, row: int, stream: int, overwrite: bool
+) -> ExportSummary:
+    """Write one row of a method, which is the stream ``stream`` to its user."""
+    from safetensors import SafetensorError
+
+    parameters = method.export_parameters(row)
+    try:
+        with make_folder(folder, overwrite) as aside:
+            backbone.write_huggingface(aside, parameters.norms)
+            _write_tensors(aside / CLASSES_TENSORS, parameters)
+            difference = _compare(method, row, aside, backbone)
+            content = _describe_classes(method, parameters) | {
+                "made_by": {
+                    "lmr": __version__,
+                    "method": method.spec,
+                    "model": backbone.name,
+                    "stream": stream,
+                    "images": int(method.state["predicted"][row].sum()),
+                    "digests": method.classifier.fingerprint,
+                },
+                "largest_difference": difference,
+            }
+            text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+            (aside / CLASSES_JSON).write_text(text + "\n", encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise LmrError(f"Cannot write the folder {os.fspath(folder)!r}: {reason}. Nothing was written.") from error
+    adapted = sum(value.numel() for named in parameters.norms.values() for value in named.values())
+    return ExportSummary(Path(folder), method.spec, method.classifier.classes, adapted, difference)
+
+
+def _write_tensors(path: Path, parameters: AdaptedParameters) -> None:
+    from safetensors.torch import save
+
+    tensors = {"prototypes": parameters.prototypes, "bias": _find_bias(parameters)}
+    path.write_bytes(save({key: value.float().cpu().contiguous() for key, value in tensors.items()}))
+
+
+def _find_bias(parameters: AdaptedParameters) -> Tensor:
+    return (
+        parameters.prototypes.new_zeros(len(parameters.prototypes)) if parameters.offset is None else parameters.offset
+    )
+
+
+def _describe_classes(method: Method, parameters: AdaptedParameters) -> dict[str, Any]:
+    classifier = method.classifier
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "formula": _FORMULA,
+        "names": list(classifier.names),
+        "prompts": None if classifier.prompts is None else [list(own) for own in classifier.prompts],
+        "prototypes_from_prompts": parameters.from_prompts and classifier.prompts is not None,
+        "logit_scale": classifier.logit_scale,
+        "logit_bias": classifier.logit_bias,
+        "bias": _find_bias(parameters).tolist(),
+        "adapted_towers": [tower.value for tower in parameters.norms],
+    }
+
+
+def _compare(method: Method, row: int, folder: Path, backbone: Backbone) -> float:
+    """The largest difference of a logit between ``predict`` and the folder, which must be that of rounding."""
+    from safetensors.torch import load_file
+    from transformers import AutoModel
+
+    classifier = method.classifier
+    images = torch.randn(_CHECKED, *backbone.input_shape, generator=torch.Generator().manual_seed(0))
+    own = images.to(classifier.device, classifier.dtype)
+    expected = method.predict(own, [row] * len(own) if method.streams > 1 else None).logits.float().cpu()
+    written = load_file(folder / CLASSES_TENSORS)
+    with torch.no_grad(), quiet_transformers():
+        model: Any = AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
+        seen = model.eval().get_image_features(own.float().cpu())
+        features = F.normalize(seen if isinstance(seen, Tensor) else seen.pooler_output, dim=-1)
+    logits = classifier.logits(features @ written["prototypes"].T) + written["bias"]
+    difference = float((logits - expected).abs().nan_to_num(nan=float("inf")).max())
+    # Frozen weights in half precision round every activation, which the exported model in float32 does not.
+    rounding = LIMIT if classifier.dtype.itemsize >= 4 else 16 * torch.finfo(classifier.dtype).eps
+    if difference > rounding * classifier.logit_scale:
+        raise LmrError(
+            f"The exported model would not answer as {method.spec} does: logits differ by up to {difference:.1e}. "
+            "Nothing was written. If the method is your own, its 'settle' must describe its 'answer'."
+        )
+    return difference

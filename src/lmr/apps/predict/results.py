@@ -1,0 +1,321 @@
+"""The results of ``lmr predict``: lines on standard output, a file that can be resumed after a crash, and a summary."""
+
+from __future__ import annotations
+
+import csv
+import enum
+import hashlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from lmr.core.errors import LmrError
+
+_FILE_NAME_ERRORS = sys.getfilesystemencodeerrors()  # a name that is not valid text becomes the bytes on the disk
+
+
+class ErrorCause(enum.Enum):
+    """The reason why an image has no label."""
+
+    UNREADABLE = enum.auto()  # the file is missing, damaged or not an image
+    UNSUITABLE = enum.auto()  # the image cannot be turned into an input of the model
+    NOT_FINITE = enum.auto()  # the model or its adapted state answers with NaN or infinity
+
+
+@dataclass(frozen=True)
+class ImageAnswer:
+    """The result of one image: its best classes with their probabilities, or an error message and its cause.
+
+    ``frame`` and ``time`` are those of a frame of a video.
+    """
+
+    path: str
+    top: Sequence[tuple[str, float]] = ()
+    error: str | None = None
+    cause: ErrorCause | None = None
+    frame: int | None = None
+    time: float | None = None
+
+    @property
+    def label(self) -> str | None:
+        """The most probable class."""
+        return self.top[0][0] if self.top else None
+
+
+class FinishedLine(NamedTuple):
+    """The part of a line that a resumed run needs; a label of None is an error."""
+
+    path: str
+    frame: int | None
+    label: str | None
+
+
+class StandardOutput:
+    """JSON lines on standard output, in UTF-8 whatever the terminal's own encoding."""
+
+    def append(self, answers: Sequence[ImageAnswer]) -> None:
+        """Print one line per answer and flush, so that the next program in the pipe can begin."""
+        content = b"".join(map(format_json, answers))
+        if sys.stdout is None:
+            raise LmrError("There is no standard output to write to; give a file with --out.")
+        try:
+            if hasattr(sys.stdout, "buffer"):
+                sys.stdout.flush()
+                _write_all(sys.stdout.buffer, content)
+            else:  # a notebook's output takes text only
+                sys.stdout.write(content.decode())
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise LmrError(f"Cannot write to standard output: {error.strerror or error}; use --out.") from error
+
+
+class ResultFile:
+    """A .jsonl or .csv file whose first ``offset`` bytes, with the digest ``digest``, are finished.
+
+    With ``frames``, a .csv file has columns for the number and the time of a frame.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], columns: int, frames: bool = False) -> None:
+        self.path = Path(path)
+        self.columns, self.frames = columns, frames
+        self.is_csv = self.path.suffix.lower() == ".csv"
+        if not self.is_csv and self.path.suffix.lower() != ".jsonl":
+            raise LmrError(f"Expected an output file that ends in .jsonl or .csv, got {str(path)!r}; rename it.")
+        self.offset = 0
+        self._hash = hashlib.sha256()
+        self._file: IO[bytes] | None = None
+        self._created = False
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the finished part."""
+        return self._hash.hexdigest()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to lose: no file, or an empty one."""
+        return not self.path.exists() or (self.path.is_file() and self.path.stat().st_size == 0)
+
+    def open(self) -> None:
+        """Open the file for appending, without changing its content."""
+        if self._file is not None:
+            return
+        try:
+            self._created = not self.path.exists()
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (close() closes it)
+        except OSError as error:
+            raise LmrError(f"Cannot write {str(self.path)!r}: {error.strerror or error}.") from error
+
+    def recover(self, offset: int, digest: str) -> list[FinishedLine]:
+        """Take the first ``offset`` bytes as finished and return their lines."""
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < offset:
+            raise LmrError(
+                f"{str(self.path)!r} has {size} bytes, but {offset} were finished when the run ended: the file was cut "
+                "or replaced. Restore it to resume, or start again with --overwrite."
+            )
+        read = hashlib.sha256()
+        for line in self._read_lines(offset):
+            read.update(line)
+        if read.hexdigest() != digest:
+            raise LmrError(
+                f"{str(self.path)!r} has changed since the run ended: the file was edited or replaced. Restore it to "
+                "resume, or start again with --overwrite."
+            )
+        self.offset, self._hash = offset, read
+        return self._parse(offset)
+
+    def read_all(self) -> list[FinishedLine]:
+        """Return the lines of a complete file."""
+        return self._parse(self.path.stat().st_size)
+
+    def _parse(self, offset: int) -> list[FinishedLine]:
+        texts = (line.decode("utf-8", _FILE_NAME_ERRORS) for line in self._read_lines(offset))
+        if not self.is_csv:
+            records = map(json.loads, texts)
+            return [FinishedLine(record["path"], record.get("frame"), record.get("label")) for record in records]
+        rows = csv.DictReader(texts)
+        names = rows.fieldnames
+        if names is not None:  # there is a header: it decides for the lines that follow
+            if self.frames and "frame" not in names:
+                raise LmrError(
+                    f"{str(self.path)!r} was begun without videos and has no columns for frames; give the videos "
+                    "another --out, or start again with --overwrite."
+                )
+            self.frames = "frame" in names
+        return [
+            FinishedLine(
+                row["path"],
+                int(row["frame"]) if row.get("frame") else None,
+                None if row["error"] else row["label"],
+            )
+            for row in rows
+        ]
+
+    def cut(self) -> None:
+        """Drop everything after the finished part."""
+        assert self._file is not None
+        try:
+            self._file.truncate(self.offset)
+        except OSError as error:
+            raise LmrError(f"Cannot shorten {str(self.path)!r}: {error.strerror or error}.") from error
+
+    def append(self, answers: Sequence[ImageAnswer]) -> None:
+        """Write the answers and flush them to the disk; only then they count as finished."""
+        assert self._file is not None
+        content = b"".join(format_csv(a, self.columns, self.frames) if self.is_csv else format_json(a) for a in answers)
+        if self.is_csv and self.offset == 0:
+            frames = ["frame", "time"] * self.frames
+            best = [f"top{k}" for k in range(1, self.columns + 1)]
+            names = ["path", *frames, "label", "probability", *best, "error"]
+            content = _join_row(names) + content
+        try:
+            _write_all(self._file, content)
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise LmrError(f"Cannot write {str(self.path)!r}: {error.strerror or error}.") from error
+        self.offset += len(content)
+        self._hash.update(content)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def discard(self) -> None:
+        """Close the file, and remove it if it was created here and is empty."""
+        self.close()
+        if self._created and self.is_empty:
+            self.path.unlink(missing_ok=True)
+
+    def _read_lines(self, offset: int) -> Iterator[bytes]:
+        if offset == 0:
+            return
+        with open(self.path, "rb") as file:
+            while offset > 0 and (line := file.readline(offset)):
+                offset -= len(line)
+                yield line
+
+
+def format_json(answer: ImageAnswer) -> bytes:
+    """Return one line of JSON. Only a file name that is not valid text is escaped."""
+    record: dict[str, object] = {"path": answer.path}
+    if answer.frame is not None:
+        record |= {"frame": answer.frame, "time": answer.time}
+    if answer.error is not None:
+        record["error"] = answer.error
+    else:
+        record |= {"label": answer.label, "probability": answer.top[0][1], "top": answer.top}
+    try:
+        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(record).encode() + b"\n"
+
+
+def format_csv(answer: ImageAnswer, columns: int, frames: bool = False) -> bytes:
+    """Return one row: path, frame and time if ``frames``, label, probability, ``columns`` label:probability, error.
+
+    Cells are written as they are. A spreadsheet may read a file name or class name that begins with ``=``, ``+``,
+    ``-`` or ``@`` as a formula; import the file with these columns set to text if its names come from strangers.
+    """
+    place = [answer.path]
+    if frames:
+        place += ["" if value is None else str(value) for value in (answer.frame, answer.time)]
+    if answer.error is not None:
+        return _join_row([*place, *[""] * (columns + 2), answer.error])
+    best = [f"{label}:{probability:.6f}" for label, probability in answer.top]
+    return _join_row([*place, answer.top[0][0], f"{answer.top[0][1]:.6f}", *best, ""])
+
+
+def _join_row(cells: Sequence[str]) -> bytes:
+    """Return one row that ends in a line feed.
+
+    The writer quotes the characters of its line terminator, so it is given both; Python before 3.13 would leave a
+    carriage return unquoted otherwise, and no reader could tell it from the end of a row.
+    """
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return (text.getvalue().removesuffix("\r\n") + "\n").encode("utf-8", _FILE_NAME_ERRORS)
+
+
+def _write_all(file: IO[bytes], content: bytes) -> None:
+    """Write until nothing is left: an unbuffered file may take only a part at a time."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+@dataclass(frozen=True)
+class PredictSummary:
+    """The result of a run. ``images``, ``errors`` and ``counts`` cover the whole output, earlier runs included."""
+
+    images: int
+    errors: int
+    earlier: int  # images that were finished before this run
+    seconds: float  # of this run, without loading the model
+    counts: dict[str, int]  # images per predicted class
+    out: Path | None
+    state: Path | None
+    causes: Mapping[ErrorCause, int] = field(default_factory=dict)  # of the errors of this run
+    first_error: str | None = None  # of this run
+    watch: str | None = None  # events of the watch
+    suited: str = ""  # the values that were chosen for the number of classes
+
+    @property
+    def speed(self) -> float:
+        """Images per second of this run."""
+        return (self.images - self.earlier) / max(self.seconds, 1e-9)
+
+    @property
+    def most_predicted(self) -> tuple[str, float] | None:
+        """The class predicted most and its share of the labels; a share near 1 may mean that adaptation collapsed."""
+        if not self.counts:
+            return None
+        label = max(self.counts, key=self.counts.__getitem__)
+        return label, self.counts[label] / sum(self.counts.values())
+
+    @property
+    def complaint(self) -> str | None:
+        """An error message if every image of this run or of the whole output failed, otherwise None.
+
+        A run that finished without labelling any image must not look successful to a calling script.
+        """
+        new, failed = self.images - self.earlier, sum(self.causes.values())
+        if not (new and failed == new) and not (self.images and self.errors == self.images):
+            return None
+        parts = [f"None of the {new or self.images} images could be labelled."]
+        if self.first_error is not None:
+            parts.append(f"The first error: {self.first_error}")
+        parts.append(self._advise())
+        if self.out is not None:
+            parts.append(f"Then label them again with --overwrite; {str(self.out)!r} holds the errors.")
+        return " ".join(parts)
+
+    def _advise(self) -> str:
+        """Return what to try when every image failed, by the most frequent cause."""
+        cause = max(self.causes, key=self.causes.__getitem__, default=ErrorCause.UNREADABLE)
+        if cause is ErrorCause.UNREADABLE:
+            return "Check that the files are complete images."
+        if cause is ErrorCause.NOT_FINITE and self.state is not None:
+            return f"The state in {str(self.state)!r} is probably damaged; give another --state, or remove the file."
+        return "Check the model with 'lmr doctor'."
+
+    def __str__(self) -> str:
+        parts = [f"{self.images} images", f"{self.errors} with an error", f"{self.speed:.1f} images/s"]
+        if self.earlier:
+            parts[0] += f" ({self.earlier} of them finished earlier)"
+        if self.most_predicted is not None:
+            label, share = self.most_predicted
+            parts.append(f"most predicted {label!r} ({share:.1%})")
+        parts += [self.suited] if self.suited else []
+        parts.append(f"results in {self.out}" if self.out else "results on standard output")
+        parts += [f"state in {self.state}"] if self.state else []
+        return ", ".join(parts) + (f". {self.watch}" if self.watch else "")

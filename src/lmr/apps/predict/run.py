@@ -1,0 +1,451 @@
+"""Label images while adapting to them; a run that is killed at any moment can be resumed.
+
+``predict_images`` is ``lmr predict``: it checks the options, loads the model (``Labeller``) and labels all images batch
+by batch (``PredictRun``). After every batch the results are written first; the adapted state and the length of the
+finished output follow in one file that is replaced atomically. So a killed run resumes after its last saved batch, and
+its output has the same bytes as that of a run that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from lmr.apps.model_options import AnyPath, create_suited, describe_suited, make_classifier
+from lmr.apps.predict.budget import choose_switch
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.results import ErrorCause, ImageAnswer, PredictSummary, ResultFile, StandardOutput
+from lmr.core.errors import LmrError
+from lmr.core.files import sync_folder
+from lmr.core.method import Method
+from lmr.core.progress import show_progress
+from lmr.images.ahead import ReadAhead
+from lmr.images.files import UnreadableImage
+from lmr.images.lists import ListedImage, is_list
+from lmr.images.remote import is_url
+from lmr.images.sources import ImageItem, ImagePlace, PlaceKey, has_frames, iterate_images, list_sources
+from lmr.watch.watched import Watched
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Prepared = tuple[ImagePlace, Tensor | ImageAnswer]  # an input of the model, or the error that it has instead
+
+NAMES_NOTE, TEMPLATES_NOTE = "names", "templates"  # of a state: the class names and the texts around them, as JSON
+BATCHES_AHEAD = 2
+WORKERS = min(4, os.cpu_count() or 1)  # threads that decode
+LOCK_SECONDS = 0.1  # time for a run that is just ending to remove its lock
+
+
+def predict_images(sources: AnyPath | Sequence[AnyPath], options: PredictOptions) -> PredictSummary:
+    """Label image files, folders and videos, adapting batch by batch; write one line per image to ``options.out``.
+
+    ``sources`` may also be .csv or .parquet lists of paths. Options that do not fit together raise LmrError before any
+    file is changed; an image that cannot be read gets a line with an error.
+    """
+    options = options.resolve()
+    sources = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    out, state, progress = options.out, options.state, options.state_path
+    for option, path in (("--out", out), ("--state", state), ("--state", progress)):
+        if path is not None:
+            check_path(option, path)
+    output = None if out is None else ResultFile(out, options.top)
+    check_sources(sources, {"--out": out, "--state": progress}, options.column)
+    if out is not None and progress is not None and os.path.abspath(progress) == os.path.abspath(out):
+        raise LmrError(f"--state and --out are both {os.fspath(out)!r}; give them different names.")
+    with contextlib.ExitStack() as held:
+        if output is not None:
+            held.enter_context(hold_lock(output.path, explain_busy(output.path)))
+            held.callback(output.close)
+        if progress is not None:
+            held.enter_context(hold_lock(progress, _explain_busy_state(out, state)))
+        _check_files(output, progress, options)
+        images = list_sources(sources, options.column)
+        videos = check_images(images, options.every)
+        if output is not None:
+            output.frames = videos
+        run = Labeller(options).prepare(output, progress)
+        finished: Collection[PlaceKey] = ()
+        if options.resume and progress is not None and progress.exists():
+            finished = run.recover()
+        else:
+            if state is not None and os.path.exists(state):
+                _check_unfinished(run.method.load(state), output)
+            run.begin()
+        start = time.perf_counter()
+        run.label(images, finished, "--resume instead of --overwrite" if options.overwrite else "--resume")
+        seconds = time.perf_counter() - start
+        if progress is not None and state is None:
+            progress.unlink(missing_ok=True)
+            progress = None
+    return PredictSummary(
+        run.images,
+        run.errors,
+        run.earlier,
+        seconds,
+        dict(run.counts),
+        None if output is None else output.path,
+        progress,
+        dict(run.causes),
+        run.first_error,
+        run.describe_watch(),
+        run.suited,
+    )
+
+
+class Labeller:
+    """A model that is loaded once and labels any number of runs, each with a fresh adaptation of its own."""
+
+    def __init__(self, options: PredictOptions) -> None:
+        self.options = options
+        self.backbone = options.load(options.model)
+        self.classifier = make_classifier(self.backbone, options.names, options.wording)
+        self._switch: Mapping[str, object] = {}
+        if options.budget is not None:
+            chosen = choose_switch(options.method, self.classifier, options.budget, options.batch_size)
+            self._switch = chosen.values
+            print(f"lmr: {chosen.describe()}", file=sys.stderr)
+
+    def prepare(self, output: ResultFile | None, progress: Path | None, title: str | None = None) -> PredictRun:
+        """Return a run that has not begun; ``title`` is the name that its progress gives to the output."""
+        method = create_suited(self.options.method, self.classifier, **self._switch)
+        suited, watch = describe_suited(self.options.method, method), self.options.watch_settings
+        if watch is not None:
+            method = Watched(method, watch)
+        run = PredictRun(method, self.backbone.preprocess, self.options, output, progress)
+        run.suited, run.title = suited, title
+        return run
+
+
+class PredictRun:
+    """A method that labels a list of images, the output it writes, and the file that keeps its progress."""
+
+    def __init__(
+        self,
+        method: Method,
+        preprocess: Callable[[Image], Tensor],
+        options: PredictOptions,
+        output: ResultFile | None,
+        progress: Path | None,
+    ) -> None:
+        self.method, self.preprocess, self.options = method, preprocess, options
+        self.output, self.progress = output, progress
+        self.images = self.errors = 0
+        self.earlier = self.saved = 0  # images that an earlier run finished, and those that are saved on the disk
+        self.counts: Counter[str] = Counter()
+        self.causes: Counter[ErrorCause] = Counter()  # of the errors of this run
+        self.first_error: str | None = None  # of this run
+        self.finished = False
+        self.suited = ""  # the values that were chosen for the number of classes
+        self.title: str | None = None  # the name of the output in the progress; its path if there is no title
+        self.after_save: Callable[[], None] = lambda: None  # an exception from it ends the run after a whole batch
+
+    def begin(self) -> None:
+        """Save the progress, then empty the output: a run that is killed in between or later can be resumed."""
+        if self.output is None:
+            return self.save()
+        self.output.open()
+        try:
+            sync_folder(self.output.path.parent)  # or a power cut could leave a progress file without its output
+            self.save()
+        except BaseException:
+            self.output.discard()
+            raise
+        self.output.cut()
+        return None
+
+    def save(self) -> None:
+        """Write state and progress as one file; the answers so far are finished then."""
+        if self.progress is not None:
+            self.method.save(self.progress, notes=self._note_progress() | self._note_settings())
+            self.saved = self.images
+            self.after_save()
+
+    def recover(self) -> set[PlaceKey]:
+        """Return to the last saved progress, and return the images that are finished."""
+        assert self.output is not None
+        assert self.progress is not None
+        notes = self.method.load(self.progress)
+        where, own = notes.get("out"), self._name_output(self.output)
+        if where != own:
+            about = f"the output {where!r}" if where else "no output"
+            raise LmrError(
+                f"{str(self.progress)!r} holds the progress of {about}, not of {own!r}; to start that, omit --resume."
+            )
+        for key, now in self._note_settings().items():
+            noted = notes.get(key, now if key == "every" else None)  # a run without videos does not note it
+            if noted != now and key != "folder":
+                was = _describe_setting(key, noted)
+                raise LmrError(f"The run {was}; resume with the same, or start again with --overwrite.")
+        try:
+            offset, digest, folder = int(notes["offset"]), notes["digest"], notes["folder"]
+        except (KeyError, ValueError) as error:
+            lost = f"{str(self.progress)!r} does not say how much of the output is finished"
+            raise LmrError(f"{lost}; start again with --overwrite.") from error
+        finished = self.output.recover(offset, digest)
+        if folder != os.getcwd() and not all(os.path.isabs(line.path) or is_url(line.path) for line in finished):
+            raise LmrError(f"The run was started in {folder!r} and its paths are relative to it; resume it there.")
+        self.output.open()
+        self.output.cut()
+        self._count(line.label for line in finished)
+        self.earlier = self.saved = self.images
+        return {(os.path.abspath(line.path), line.frame) for line in finished}
+
+    def label(
+        self, images: Sequence[ListedImage], finished: Collection[PlaceKey] = (), flag: str | None = None
+    ) -> None:
+        """Label all images that are not finished, batch by batch, while threads decode those of the next batches.
+
+        If this ends early, the error message says how to resume with ``flag``; None: it does not.
+        """
+        results = self.output or StandardOutput()
+        shown = _is_terminal(sys.stderr) and not (self.output is None and _is_terminal(sys.stdout))
+        self.finished, ended, size = False, threading.Event(), self.options.batch_size
+        left = None  # the number of frames of a video is not known
+        if not any(map(has_frames, images)):
+            left = sum(ImagePlace(image).key not in finished for image in images)
+        items = iterate_images(images, self.options.every, set(finished), ended.is_set)
+        ahead = ReadAhead(items, self.prepare, ahead=BATCHES_AHEAD * size, workers=WORKERS, ended=ended)
+        total = None if left is None else self.images + left
+        try:
+            with show_progress("labelling", total, done=self.images, shown=shown) as bar, ahead as prepared:
+                while batch := list(islice(prepared, size)):
+                    answers = self.answer(batch)
+                    results.append(answers)
+                    self._count(answer.label for answer in answers)
+                    self._note_errors(answers)
+                    self.finished = not prepared.has_more()
+                    self.save()
+                    bar.advance(len(answers))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"Interrupted.{self._explain_resuming(flag)}") from None
+        except LmrError as error:
+            raise LmrError(f"{error}{self._explain_resuming(flag)}") from error
+        except torch.OutOfMemoryError as error:  # a resumed run must have the same settings, so it would fail again
+            raise LmrError(
+                f"There is not enough memory for a batch of {size} images on {self.method.classifier.device}; start "
+                "again with a smaller --batch-size or with --memory lean."
+            ) from error
+
+    def prepare(self, item: ImageItem) -> Prepared:
+        """Open one image and turn it into an input of the model; runs in several threads at a time."""
+        try:
+            return item.place, self.preprocess(item.open())
+        except UnreadableImage as error:
+            return item.place, _make_error(item.place, str(error), ErrorCause.UNREADABLE)
+        except (ValueError, OSError, MemoryError) as error:
+            problem = f"Cannot prepare {item.place} for the model: {error}"
+            return item.place, _make_error(item.place, problem, ErrorCause.UNSUITABLE)
+
+    def answer(self, batch: Sequence[Prepared]) -> list[ImageAnswer]:
+        """Adapt on the readable images of the batch and return one answer per image; the others have an error."""
+        inputs = [found for _, found in batch if isinstance(found, Tensor)]
+        best = iter(self._step(torch.stack(inputs)) if inputs else ())
+        answers = []
+        for place, found in batch:
+            if isinstance(found, ImageAnswer):
+                answers.append(found)
+                continue
+            top = next(best)
+            if all(math.isfinite(share) for _, share in top):
+                answers.append(ImageAnswer(str(place.path), top, frame=place.frame, time=place.time))
+            else:
+                problem = f"The model's answer to {place} is not a finite number."
+                answers.append(_make_error(place, problem, ErrorCause.NOT_FINITE))
+        return answers
+
+    def _step(self, images: Tensor) -> list[list[tuple[str, float]]]:
+        """Adapt on a batch; return the most probable classes of each image, with their probabilities."""
+        classifier = self.method.classifier
+        prediction = self.method.step(images.to(classifier.device, classifier.dtype))
+        order = prediction.logits.sort(dim=1, descending=True, stable=True).indices[:, : self.options.top]
+        shares = prediction.probabilities.gather(1, order)
+        return [
+            [(classifier.names[c], round(p, 6)) for c, p in zip(row, values, strict=True)]
+            for row, values in zip(order.tolist(), shares.tolist(), strict=True)
+        ]
+
+    def _count(self, labels: Iterable[str | None]) -> None:
+        """Add answers to the summary; a label of None is an error."""
+        for label in labels:
+            self.images += 1
+            if label is None:
+                self.errors += 1
+            else:
+                self.counts[label] += 1
+
+    def _note_errors(self, answers: Iterable[ImageAnswer]) -> None:
+        for answer in answers:
+            if answer.cause is not None:
+                self.causes[answer.cause] += 1
+                self.first_error = self.first_error or answer.error
+
+    def _note_progress(self) -> dict[str, str]:
+        notes = {"images": str(self.images), NAMES_NOTE: json.dumps(self.method.classifier.names)}
+        if self.options.templates is not None:
+            notes[TEMPLATES_NOTE] = json.dumps(list(self.options.templates))
+        if self.output is None:
+            return notes
+        where = {"out": self._name_output(self.output), "offset": str(self.output.offset)}
+        where["finished"] = "yes" if self.finished else "no"
+        return notes | where | {"digest": self.output.digest}
+
+    def _note_settings(self) -> dict[str, str]:
+        """Return the settings that a resumed run must share, except those that the state itself checks."""
+        names = hashlib.sha256("\n".join(self.method.classifier.names).encode("utf-8", "surrogatepass")).hexdigest()
+        options, watch = self.options, self.options.watch_settings
+        notes = {"batch_size": str(options.batch_size), "top": str(options.top), "labels": names}
+        notes |= {"folder": os.getcwd()} | options.note()
+        if self.output is not None and self.output.frames:
+            notes["every"] = str(options.every)
+        return notes if watch is None else notes | {"watch": watch.spec}
+
+    def describe_watch(self) -> str | None:
+        """Return the events that the watch has reported, if there is one."""
+        return self.method.describe_events() if isinstance(self.method, Watched) else None
+
+    def _name_output(self, output: ResultFile) -> str:
+        return self.title or os.path.abspath(output.path)
+
+    def _explain_resuming(self, flag: str | None) -> str:
+        if self.output is None or flag is None:
+            return ""
+        return f" To continue after the {self.saved} finished images, run the same command with {flag}."
+
+
+def _make_error(place: ImagePlace, message: str, cause: ErrorCause) -> ImageAnswer:
+    return ImageAnswer(str(place.path), error=message, cause=cause, frame=place.frame, time=place.time)
+
+
+def _describe_setting(key: str, value: str | None) -> str:
+    """Return how a run differed in one of its settings, as the end of "The run"."""
+    if key == "labels":
+        return "had other spellings in --labels"
+    if key == "compile":
+        return "was started with --compile" if value == "yes" else "was started without --compile"
+    if key == "watch" and value is None:
+        return "had no --watch"
+    return f"had --{key.replace('_', '-')} {value}"
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def check_images(images: Sequence[ListedImage], every: int) -> bool:
+    """Return whether there are videos; refuse an empty list, and ``every`` where there is no video."""
+    if not images:
+        raise LmrError("There is nothing to label; give at least one image or one folder of images.")
+    videos = any(map(has_frames, images))
+    if every != 1 and not videos:
+        raise LmrError(
+            "--every is for videos, and there are none among the sources (folders are searched for images only); "
+            "leave it out, or name the videos."
+        )
+    return videos
+
+
+def check_path(option: str, path: AnyPath) -> None:
+    """Refuse a path that is not a file that can be read and replaced. Opening a pipe would wait for its other end."""
+    name = os.fspath(path)
+    if not name:
+        raise LmrError(f"Expected the name of a file for {option}, got an empty one.")
+    if os.path.isdir(path):
+        raise LmrError(f"{name!r} is a folder; give {option} the name of a file.")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise LmrError(f"{name!r} is a pipe, a socket or a device; give {option} the name of a regular file.")
+    folder = os.path.dirname(name) or os.curdir
+    if not os.path.isdir(folder):
+        raise LmrError(f"Cannot write {name!r}: there is no folder {folder!r}; create it first.")
+
+
+def check_sources(sources: Sequence[AnyPath], outputs: Mapping[str, AnyPath | None], column: str | None) -> None:
+    """Refuse to write over a source, under any of its names, and a column where there is no list."""
+    for option, path in outputs.items():
+        for source in sources:
+            if path is not None and os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+                raise LmrError(f"{os.fspath(path)!r} is one of the sources; give another {option}.")
+    if column is not None and not any(map(is_list, sources)):
+        raise LmrError("--column is for .csv and .parquet lists, and there is none among the sources; leave it out.")
+
+
+@contextlib.contextmanager
+def hold_lock(path: Path, message: str) -> Iterator[None]:
+    """Keep other runs away from a file or folder within this context; LmrError with ``message`` if one is using it.
+
+    The lock is the file ``.NAME.lock`` beside ``path``, as files are replaced at every save. It is removed at the end,
+    while it is still locked; one that a killed run left does no harm. Disks without locks are trusted.
+    """
+    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_SECONDS, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise LmrError(message) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+            raise LmrError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows does not remove open files
+            os.unlink(lock.lock_file)
+        lock.release()
+
+
+def explain_busy(out: AnyPath) -> str:
+    """Return the error message for a second run on the output of one that is still running."""
+    return f"Another run is writing {os.fspath(out)!r}; wait for it, or give another --out."
+
+
+def _explain_busy_state(out: AnyPath | None, state: AnyPath | None) -> str:
+    if state is None and out is not None:
+        return explain_busy(out)
+    return (
+        f"Another run is using the state {os.fspath(state or '')!r}; wait for it, or give another --state. "
+        "Two runs on one state would lose what one of them learns."
+    )
+
+
+def _check_files(output: ResultFile | None, progress: Path | None, options: PredictOptions) -> None:
+    """Refuse options that would lose or mix up results; changes nothing."""
+    if output is None:
+        if options.resume:
+            raise LmrError("Only a run that writes to a file can be resumed; give the same --out as before.")
+        return
+    name = str(output.path)
+    if options.resume and not output.is_empty and progress is not None and not progress.exists():
+        raise LmrError(
+            f"{name!r} cannot be resumed, because there is no {str(progress)!r}: the run has finished, or it had "
+            "another --state. Give another --out for new images, or --overwrite to start again."
+        )
+    if not output.is_empty and not options.resume and not options.overwrite:
+        raise LmrError(
+            f"{name!r} exists; continue it with --resume, replace it with --overwrite, or give another --out."
+        )
+
+
+def _check_unfinished(notes: Mapping[str, str], output: ResultFile | None) -> None:
+    """Refuse a state that an interrupted run with another output still needs for its --resume."""
+    other = notes.get("out", "")
+    same = output is not None and os.path.abspath(output.path) == other
+    if notes.get("finished") == "no" and not same and os.path.exists(other):
+        raise LmrError(
+            f"The state belongs to the run that writes {other!r}, which is not finished; resume that run first, or "
+            "copy the state file and give the copy."
+        )

@@ -1,0 +1,375 @@
+"""The interface of all datasets, and datasets made from others: corrupted on the fly, or with some of the classes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmr.core.errors import LmrError
+from lmr.data.corruptions import CORRUPTIONS, EXTRA, corrupt_batch
+from lmr.data.provenance import describe_made
+
+ImageArray = NDArray[np.uint8]  # [H, W, 3], RGB
+Labels = NDArray[np.int64]
+CLEAN = "clean"
+SEVERITIES = (1, 2, 3, 4, 5)
+BEFORE_COUNT = "@"  # in the name of a subset, between the name of the whole set and the number of classes
+
+
+class Dataset(ABC):
+    """Labelled images in one or several domains; image k is the same scene in all of them.
+
+    ``classes`` are the candidates, in the order of the labels. A benchmark runs ``domains``; ``others`` may be
+    requested too. ``severities`` is (0,) for clean sets. ``digest`` changes when the images, the labels or their order
+    do; ``protocol`` describes the origin of the images as text. ``reads_files`` is True if images are decoded from
+    files whenever they are read.
+
+    Examples:
+        >>> import lmr
+        >>> from lmr.data.catalogue import open_dataset
+        >>> dataset = open_dataset("photo")
+        >>> isinstance(dataset, lmr.Dataset), dataset.classes[:2], dataset.count("clean")
+        (True, ('airplane', 'automobile'), 2000)
+        >>> dataset.read("clean", 0, [0, 1])[0].shape
+        (32, 32, 3)
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    domains: tuple[str, ...] = (CLEAN,)
+    others: tuple[str, ...] = ()
+    severities: tuple[int, ...] = (0,)
+    protocol: dict[str, str]
+    reads_files: bool = False
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """16 hexadecimal digits."""
+
+    @abstractmethod
+    def labels(self, domain: str) -> Labels:
+        """Return the class of every image of a domain: int64 [N]."""
+
+    @abstractmethod
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """Return images by their index in the set, uint8 [H, W, 3]; clean images ignore the severity."""
+
+    def count(self, domain: str) -> int:
+        """Return the number of images of a domain."""
+        return len(self.labels(domain))
+
+    def digest_part(self, domains: Sequence[str], severity: int) -> str:
+        """Return the digest of the data of a stream through some domains; files of other domains do not change it."""
+        return self.digest
+
+    def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
+        """Return the protocol of a stream through some domains; ``read_origin`` turns it into a ``DataOrigin``."""
+        return dict(self.protocol)
+
+    def check(self, domain: str, severity: int | None = None, indices: Sequence[int] = ()) -> None:
+        """Raise LmrError for a domain, severity or image that the set does not have."""
+        if domain not in self.domains + self.others:
+            known = ", ".join(self.domains + self.others)
+            raise LmrError(f"The dataset {self.name!r} has no domain {domain!r}; choose one of: {known}.")
+        if severity is not None and domain != CLEAN and severity not in self.severities:
+            raise LmrError(f"Expected a severity from 1 (mild) to 5 (strong) for {self.name!r}, got {severity!r}.")
+        if len(indices):
+            count = self.count(domain)
+            if not 0 <= min(indices) <= max(indices) < count:
+                raise LmrError(
+                    f"The dataset {self.name!r} has the images 0 to {count - 1}, but {min(indices)} to {max(indices)} "
+                    "were requested."
+                )
+
+
+class CleanSet(Dataset):
+    """Clean images whose labels are known without reading them."""
+
+    _labels: Labels
+
+    def labels(self, domain: str) -> Labels:
+        """Return the class of every image."""
+        self.check(domain)
+        return self._labels
+
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """Check the request and return the images."""
+        indices = [int(index) for index in indices]
+        self.check(domain, severity, indices)
+        return self._read(indices)
+
+    @abstractmethod
+    def _read(self, indices: list[int]) -> list[ImageArray]:
+        """Return images that the set has, by their index."""
+
+
+class ArraySet(CleanSet):
+    """Clean images of one size in memory: uint8 [N, H, W, 3] and labels [N]."""
+
+    _images: NDArray[np.uint8]
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of every pixel and label, whatever file they were read from."""
+        return make_digest(self._images.tobytes(), self._labels.astype("<i8").tobytes())
+
+    def _read(self, indices: list[int]) -> list[ImageArray]:
+        return [self._images[index].copy() for index in indices]
+
+
+class CorruptedOnTheFly(Dataset):
+    """A clean set seen through the 15 (+ 4) corruptions, computed when an image is read.
+
+    The noise of an image depends on its number in ``numbers`` (default: its index), the corruption, the severity and
+    the seed, and hence not on the order or the batch. ``finish`` is what the authors of the official files did to a
+    corrupted image before they stored it.
+    """
+
+    domains = CORRUPTIONS
+    others = (*EXTRA, CLEAN)
+    severities = SEVERITIES
+
+    def __init__(
+        self,
+        name: str,
+        clean: Dataset,
+        constants: Literal["cifar", "imagenet"],
+        *,
+        seed: int = 0,
+        workers: int = 1,
+        numbers: Sequence[int] | None = None,
+        finish: Callable[[ImageArray], ImageArray] | None = None,
+    ) -> None:
+        self.name, self.clean, self.classes = name, clean, clean.classes
+        self.constants, self.seed, self.workers = constants, seed, workers
+        self._numbers, self._finish = numbers, finish
+        self.reads_files = clean.reads_files
+        self.protocol = {**clean.protocol, "corruptions": describe_made(constants, seed)}
+
+    @property
+    def digest(self) -> str:
+        """The digest of the clean images and of how they are corrupted."""
+        return make_digest(self.clean.digest, "on the fly", self.constants, str(self.seed))
+
+    def labels(self, domain: str) -> Labels:
+        """Return the labels of the clean images."""
+        self.check(domain)
+        return self.clean.labels(CLEAN)
+
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """Read the clean images and corrupt them."""
+        indices = [int(index) for index in indices]
+        self.check(domain, severity, indices)
+        images = self.clean.read(CLEAN, 0, indices)
+        if domain == CLEAN or not images:
+            return images
+        corrupted = corrupt_batch(
+            np.stack(images),
+            domain,
+            severity,
+            seed=self.seed,
+            indices=[self._numbers[index] for index in indices] if self._numbers else indices,
+            constants=self.constants,
+            workers=self.workers,
+        )
+        return [self._finish(image) for image in corrupted] if self._finish else list(corrupted)
+
+
+class CorruptedFiles(Dataset):
+    """Corrupted images from files in an official layout.
+
+    ``open_clean`` opens the clean set when the domain "clean" is first used; without it there is no such domain.
+    """
+
+    domains = CORRUPTIONS
+    severities = SEVERITIES
+
+    def __init__(self, folder: Path, open_clean: Callable[[], Dataset] | None) -> None:
+        self.folder, self._open_clean = folder, open_clean
+        self.others = (*EXTRA, CLEAN) if open_clean else EXTRA
+
+    @cached_property
+    def _clean(self) -> Dataset:
+        assert self._open_clean is not None  # check() has refused the domain otherwise
+        return self._open_clean()
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of every benchmark corruption that exists, at all severities."""
+        existing = [domain for domain in self.domains if self._has(domain)]
+        return make_digest(*(self.digest_part(existing, severity) for severity in self.severities))
+
+    def digest_part(self, domains: Sequence[str], severity: int) -> str:
+        """Return the digest of a sample of the files of some domains: reading all of them would take minutes."""
+        parts: list[str | bytes] = [self._identity]
+        for domain in domains:
+            if domain == CLEAN:
+                parts += [domain, self._clean.digest]
+            else:
+                parts += [domain, str(severity), *self._sample(domain, severity)]
+        return make_digest(*parts)
+
+    def labels(self, domain: str) -> Labels:
+        """Return the class of every image, the same at every severity."""
+        self.check(domain)
+        return self._clean.labels(CLEAN) if domain == CLEAN else self._read_labels(domain)
+
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """Read images of a corruption from its files, or clean ones from the clean set."""
+        indices = [int(index) for index in indices]
+        self.check(domain, severity, indices)
+        return self._clean.read(CLEAN, 0, indices) if domain == CLEAN else self._read(domain, severity, indices)
+
+    @property
+    @abstractmethod
+    def _identity(self) -> str | bytes:
+        """The part of the digest that all domains share."""
+
+    @abstractmethod
+    def _has(self, domain: str) -> bool:
+        """Return True if there are files of a corruption."""
+
+    @abstractmethod
+    def _sample(self, domain: str, severity: int) -> list[str | bytes]:
+        """Return the part of the digest that depends on the files of a corruption."""
+
+    @abstractmethod
+    def _read_labels(self, domain: str) -> Labels:
+        """Return the labels of a corruption."""
+
+    @abstractmethod
+    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
+        """Read images of a corruption, by their index."""
+
+
+class ClassSubset(Dataset):
+    """The images of ``count`` classes of another set: ``pocket-c@10`` has ten classes, ``pocket-c@10.2`` ten others.
+
+    Image k of the whole set has the same pixels here. The classes are consecutive in the list of the whole set, from a
+    seeded position on, so that a smaller subset with the same seed lies within a larger one. Neighbours in a list are
+    often alike (drawings of one shape, ImageNet's dogs), and a subset of them is harder to tell apart than a random
+    one: five drawings at random are easy under every corruption.
+    """
+
+    def __init__(self, name: str, whole: Dataset, count: int, seed: int = 0) -> None:
+        if not 2 <= count <= len(whole.classes):
+            raise LmrError(
+                f"Expected from 2 to {len(whole.classes)} classes, those of {whole.name!r}, in {name!r}, got {count}."
+            )
+        self.name, self.whole = name, whole
+        self.domains, self.others, self.severities = whole.domains, whole.others, whole.severities
+        self.chosen = choose_classes(len(whole.classes), count, seed)
+        self.classes = tuple(whole.classes[place] for place in self.chosen)
+        self._choice = f"{count} of {len(whole.classes)}, chosen with seed {seed}"
+        self.protocol = {**whole.protocol, "subset": self._choice}
+
+    @property
+    def digest(self) -> str:
+        """The digest of the whole set and the chosen classes."""
+        return self._digest(self.whole.digest)
+
+    def digest_part(self, domains: Sequence[str], severity: int) -> str:
+        """Return the digest of this part of the whole set and the chosen classes."""
+        return self._digest(self.whole.digest_part(domains, severity))
+
+    def _digest(self, whole: str) -> str:
+        return make_digest(whole, "classes", *map(str, self.chosen))
+
+    def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
+        """Return the protocol of this part of the whole set, and the choice."""
+        return {**self.whole.describe_part(domains), "subset": self._choice}
+
+    def labels(self, domain: str) -> Labels:
+        """Return the labels, which count the chosen classes from 0."""
+        labels = self.whole.labels(domain)
+        return np.searchsorted(self.chosen, labels[self._find_places(domain)]).astype(np.int64)
+
+    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
+        """Read the images from the whole set."""
+        indices = [int(index) for index in indices]
+        self.check(domain, severity, indices)
+        places = self._find_places(domain)
+        return self.whole.read(domain, severity, places[indices].tolist())
+
+    def _find_places(self, domain: str) -> Labels:
+        """Return the index of every image in the whole set: int64 [N]."""
+        return np.flatnonzero(np.isin(self.whole.labels(domain), self.chosen))
+
+
+def choose_classes(total: int, count: int, seed: int = 0) -> list[int]:
+    """Return ``count`` consecutive classes of ``total`` from a random one on, cyclically; sorted."""
+    first = random.Random(seed).randrange(total)
+    return sorted((first + place) % total for place in range(count))
+
+
+def split_subset(name: str) -> tuple[str, int, int] | None:
+    """Split ``NAME@COUNT`` or ``NAME@COUNT.SEED`` into name, count and seed; None for the name of a whole set."""
+    whole, at, numbers = name.rpartition(BEFORE_COUNT)
+    if not at:
+        return None
+    count, dot, seed = numbers.partition(".")
+    if not count.isdecimal() or (dot and not seed.isdecimal()):
+        raise LmrError(
+            f"Cannot read the dataset {name!r}; ten classes of it are {whole}@10, another ten {whole}@10.2, where 2 is "
+            "a seed."
+        )
+    return whole, int(count), int(seed or 0)
+
+
+def make_digest(*parts: str | bytes) -> str:
+    """Return 16 hexadecimal digits of the parts and their boundaries."""
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        whole.update(len(data).to_bytes(8, "little") + data)
+    return whole.hexdigest()[:16]
+
+
+def find_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder that contains the sets: the given one, else $LMR_DATA, else ~/.cache/lmr/data."""
+    return Path(root or os.environ.get("LMR_DATA") or "~/.cache/lmr/data").expanduser()
+
+
+def find_first(root: Path, places: Iterable[str]) -> Path | None:
+    """Return the first of these paths under the root that exists."""
+    return next((root / place for place in places if (root / place).exists()), None)
+
+
+class MissingData(LmrError):
+    """A set that is not under the root, so that another one may be used instead. A damaged set is another error.
+
+    Examples:
+        >>> import lmr
+        >>> from lmr.data.catalogue import open_dataset
+        >>> try:
+        ...     dataset = open_dataset("cifar10", root=".")
+        ... except lmr.MissingData as error:
+        ...     print(error.advice)
+        `lmr fetch cifar10` gets it.
+    """
+
+    def __init__(self, message: str, root: Path = Path(), advice: str = "") -> None:
+        super().__init__(message)
+        self.root, self.advice = root, advice  # where it was searched, and the command that gets it
+
+
+def describe_missing(name: str, root: Path, places: Iterable[str], hint: str = "") -> MissingData:
+    """Return the error for a missing set: where it was searched, and the command that gets it."""
+    looked = ", ".join(places)
+    extra = f" {hint}" if hint else ""
+    return MissingData(
+        f"The dataset {name!r} is not in {str(root)!r} (looked for: {looked}). Run `lmr fetch {name}` to get it, or "
+        f"give the folder that contains it as the root (or as $LMR_DATA).{extra}",
+        root,
+        f"`lmr fetch {name}` gets it.{extra}",
+    )

@@ -1,0 +1,141 @@
+"""``lmr fetch NAME --check``: check that a set is complete and correct.
+
+Compares the names and numbers of files, and checksums if they are published, and opens a few files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lmr.core.errors import LmrError
+from lmr.core.progress import show_progress
+from lmr.data.cifar import COUNT, OFFICIAL, SIDE, Cifar, list_folders, list_places, read_checksums
+from lmr.data.corruptions import CORRUPTIONS, EXTRA
+from lmr.data.dataset import SEVERITIES, find_first
+from lmr.data.imagenet import COUNTS, FOLDERS, ImageNetC, open_folder
+from lmr.data.provenance import compute_checksum, read_made_note
+from lmr.images.files import UnreadableImage, open_image
+
+Report = Callable[[str], None]
+_OPENED = 20  # images of a set that are opened, spread over it
+
+
+def check_set(name: str, folder: Path, *, report: Report = lambda line: None) -> list[str]:
+    """Return the problems of the set in a folder (its own, or the root that contains it)."""
+    if not folder.is_dir():
+        return [f"There is no folder {str(folder)!r}."]
+    try:
+        if name in ("cifar10", "cifar100"):
+            return _check_cifar(100 if name == "cifar100" else 10, folder, report)
+        if name in ("cifar10-c", "cifar100-c"):
+            return _check_cifar_c(100 if name == "cifar100-c" else 10, folder, report)
+        if name.startswith("imagenet-c"):
+            return _check_imagenet_c(name, folder, report)
+        return _check_imagenet(name, folder, report)
+    except LmrError as error:  # the set cannot be opened
+        return [str(error)]
+
+
+def report_check(name: str, folder: Path) -> str | None:
+    """Check a set and print its problems -> None, or the complaint in one line."""
+    problems = check_set(name, folder, report=print)
+    if not problems:
+        print(f"The dataset {name!r} is complete and correct.")
+        return None
+    for problem in problems[:20]:
+        print(f"  - {problem}")
+    more = f" (the first 20 of {len(problems)} are shown)" if len(problems) > 20 else ""
+    return f"The dataset {name!r} in {str(folder)!r} is incomplete or incorrect{more}."
+
+
+def _check_cifar(classes: int, folder: Path, report: Report) -> list[str]:
+    path = find_first(folder, list_places(classes))
+    if path is None:  # the folder inside the archive
+        own = [place for place in list_places(classes) if place.startswith(f"{folder.name}/")]
+        path = find_first(folder.parent, own)
+    if path is None:
+        return [f"No file of CIFAR-{classes} in {str(folder)!r}; looked for {', '.join(list_places(classes))}."]
+    found = Cifar(path, classes)
+    report(f"{path}: {found.count('clean')} images, digest {found.digest}.")
+    if found.digest != OFFICIAL[classes]:
+        return [f"The images in {str(path)!r} are not the official test set (digest {OFFICIAL[classes]})."]
+    return []
+
+
+def _check_cifar_c(classes: int, folder: Path, report: Report) -> list[str]:
+    place = find_first(folder, list_folders(classes)) or folder
+    expected, problems = read_checksums(classes), _check_note(place)
+    if problems:
+        return problems
+    with show_progress(f"checking CIFAR-{classes}-C", len(expected), "files") as bar:
+        for name, checksum in expected.items():
+            path = place / f"{name}.npy"
+            size = 5 * COUNT * (SIDE * SIDE * 3 if name != "labels" else 1)
+            if not path.is_file():
+                problems.append(f"{path.name} is missing.")
+            elif path.stat().st_size < size:
+                problems.append(f"{path.name} has {path.stat().st_size:,} bytes, expected more than {size:,}.")
+            elif compute_checksum(path, "md5") != checksum:
+                problems.append(f"{path.name} does not match the published checksum (md5 {checksum}).")
+            bar.advance()
+    report(f"{place}: {len(expected) - len(problems)} of {len(expected)} files match the published checksums.")
+    return problems
+
+
+def _check_imagenet(name: str, folder: Path, report: Report) -> list[str]:
+    found = open_folder(name, find_first(folder, FOLDERS[name]) or folder)
+    labels = found.labels("clean")
+    problems = []
+    if len(labels) != COUNTS[name]:
+        problems.append(f"Expected {COUNTS[name]} images, found {len(labels)}.")
+    numbers = Counter(labels.tolist())
+    missing = [found.classes[place] for place in range(len(found.classes)) if place not in numbers]
+    if missing:
+        problems.append(f"{len(missing)} of {len(found.classes)} classes have no image, for example {missing[0]!r}.")
+    each = {"imagenet": 50, "imagenet-v2": 10}.get(name)
+    unexpected = [found.classes[place] for place, number in sorted(numbers.items()) if each and number != each]
+    if unexpected:
+        problems.append(
+            f"Expected {each} images of every class; {len(unexpected)} classes differ, for example {unexpected[0]!r}."
+        )
+    problems += _open_some(found.folder, found.files, _OPENED)
+    report(f"{found.folder}: {len(labels)} images of {len(numbers)} classes.")
+    return problems
+
+
+def _check_imagenet_c(name: str, folder: Path, report: Report) -> list[str]:
+    """Check that every severity of every corruption has the same files: those of the list, or 50 of each class."""
+    kind = "imagenet-c" if name == "imagenet-c-extra" else name
+    domains = EXTRA if name == "imagenet-c-extra" else CORRUPTIONS
+    found = ImageNetC(kind, find_first(folder, FOLDERS["imagenet-c"]) or folder)
+    problems, whole = _check_note(found.folder), 0
+    with show_progress("checking ImageNet-C", len(domains), "corruptions") as bar:
+        for domain in domains:
+            for severity in SEVERITIES:
+                wrong = found.check_files(domain, severity)
+                wrong = wrong or _open_some(found.locate(domain) / str(severity), found.list_files(domain), 2)
+                problems += wrong
+                whole += not wrong
+            bar.advance()
+    report(f"{found.folder}: {whole} of {len(domains) * len(SEVERITIES)} folders complete.")
+    return problems
+
+
+def _check_note(folder: Path) -> list[str]:
+    made = read_made_note(folder)
+    return [f"The images in {str(folder)!r} are not the official ones: {made}."] if made else []
+
+
+def _open_some(folder: Path, files: Sequence[str], count: int) -> list[str]:
+    """Open a few files spread over the list and return a message for each unreadable one."""
+    problems = []
+    for place in sorted({int(place) for place in np.linspace(0, len(files) - 1, min(count, len(files)))}):
+        try:
+            open_image(folder / files[place])
+        except UnreadableImage as error:
+            problems.append(str(error))
+    return problems

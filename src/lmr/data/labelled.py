@@ -1,0 +1,297 @@
+"""Labelled image files: a folder with one sub-folder per class, or a table of paths and labels.
+
+Class names may be given separately, because the sub-folders of many sets are named by codes (n01440764). A set lists
+its files once and opens them when a batch needs them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from lmr.core.errors import LmrError
+from lmr.data.dataset import CleanSet, ImageArray, make_digest
+from lmr.images.files import EXTENSIONS, UnreadableImage, list_images, open_image
+
+AnyPath = str | os.PathLike[str]
+ClassNames = Sequence[str] | Mapping[str, str]
+
+_NAME_FILES = ("names.tsv", "names.txt", "names.json")
+_SAMPLED = 256  # files whose sizes go into a digest: 50,000 would take minutes on a network disk
+_QUOTE = "put names that hold commas, quotes or line breaks in double quotes, and double the quotes inside."
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Images and the class of each: ``labels[k]`` is the index of image k's class in ``names``."""
+
+    paths: tuple[Path, ...]
+    labels: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def choose(self, count: int, seed: int = 0) -> Labelled:
+        """Return a random choice of ``count`` images, see ``choose_places``."""
+        chosen = choose_places(len(self.paths), count, seed)
+        return Labelled(tuple(self.paths[k] for k in chosen), tuple(self.labels[k] for k in chosen), self.names)
+
+
+def choose_places(total: int, count: int, seed: int = 0) -> list[int]:
+    """Return ``count`` of the indices below ``total``, chosen at random by the seed and sorted; all if fewer."""
+    if count >= total:
+        return list(range(total))
+    chosen: list[int] = np.sort(np.random.default_rng(seed).permutation(total)[:count]).tolist()
+    return chosen
+
+
+def list_labelled(source: AnyPath, names: ClassNames | None = None) -> Labelled:
+    """Return the images of ``source`` with their classes. Raises LmrError.
+
+    A folder: every sub-folder is a class, its images are searched recursively. A .csv file: rows ``path,label``
+    under that header, paths relative to the file. ``names`` gives the class names. A mapping goes from sub-folder (or
+    label) to name; it may contain further classes, which are candidates too. A list is matched by name if it contains
+    the names of all sub-folders, by number if these are called 0, 1, 2 …, and otherwise has one name for each
+    sub-folder in sorted order.
+    """
+    if os.path.isdir(source):
+        found = _search_classes(Path(source))
+    elif os.path.isfile(source) and os.fspath(source).lower().endswith(".csv"):
+        found = _read_table(Path(source))
+    else:
+        problem = "is not a .csv file" if os.path.exists(source) else "does not exist"
+        raise LmrError(
+            f"Expected a folder with one sub-folder per class, or a .csv file with the columns path and label; "
+            f"{os.fspath(source)!r} {problem}."
+        )
+    places, candidates = _match_names(list(found), names)
+    if len(candidates) < 2:
+        raise LmrError(f"Expected images of at least two classes in {os.fspath(source)!r}, got {candidates}.")
+    pairs = [(path, place) for place, paths in zip(places, found.values(), strict=True) for path in paths]
+    if not pairs:
+        raise LmrError(f"There is no image in the sub-folders of {os.fspath(source)!r}; give a folder with images.")
+    paths, labels = zip(*pairs, strict=True)
+    return Labelled(paths, labels, tuple(candidates))
+
+
+def read_class_names(path: AnyPath) -> list[str] | dict[str, str]:
+    """Read class names: one per line, ``sub-folder<TAB>name`` lines, or JSON (a list, or sub-folder to name).
+
+    A name may occur twice (ImageNet has two missiles and two sunglasses). Raises LmrError.
+    """
+    name = os.fspath(path)
+    try:
+        text = Path(path).read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LmrError(f"Cannot read the class names in {name!r}: {error}.") from error
+    if name.lower().endswith(".json"):
+        try:
+            content = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise LmrError(f"{name!r} is not JSON: {error}.") from error
+        values = list(content.values()) if isinstance(content, dict) else content
+        if not isinstance(values, list) or not values or not all(isinstance(v, str) and v.strip() for v in values):
+            raise LmrError(f"Expected a JSON list of class names, or an object from sub-folder to name, in {name!r}.")
+        return content if isinstance(content, dict) else values
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    if not lines:
+        raise LmrError(f"Expected class names, one per line, in {name!r}; the file is empty.")
+    if not any("\t" in line for line in lines):
+        return lines
+    pairs = [line.split("\t", 1) for line in lines]
+    mapping = {pair[0].strip(): pair[-1].strip() for pair in pairs}
+    if any(len(pair) < 2 for pair in pairs) or len(mapping) < len(pairs) or not all(mapping.values()):
+        raise LmrError(f"Expected every line of {name!r} as sub-folder<TAB>name, each sub-folder once.")
+    return mapping
+
+
+def _search_classes(source: Path) -> dict[str, list[Path]]:
+    """Return the images of every sub-folder, sub-folders sorted by name; a class may have none."""
+    try:
+        names = os.listdir(source)
+    except OSError as error:
+        raise LmrError(f"Cannot list the folder {str(source)!r}: {error.strerror}.") from error
+    folders = sorted(name for name in names if not name.startswith(".") and (source / name).is_dir())
+    found: dict[str, list[Path]] = {}
+    for name in folders:
+        try:
+            found[name] = list_images([source / name])
+        except LmrError:
+            if os.listdir(source / name):
+                raise  # it contains files but no image: most likely the wrong folder
+            found[name] = []
+    if not found:
+        raise LmrError(f"The folder {str(source)!r} has no sub-folders; expected one for each class.")
+    return found
+
+
+def _read_table(source: Path) -> dict[str, list[Path]]:
+    try:
+        with open(source, newline="", encoding="utf-8-sig") as file:
+            rows = csv.DictReader(file, skipinitialspace=True, strict=True)
+            if not {"path", "label"} <= set(rows.fieldnames or ()):
+                raise LmrError(f"Expected the columns path and label in {str(source)!r}, got {rows.fieldnames}.")
+            found: dict[str, list[Path]] = {}
+            for row in rows:
+                if not row["path"] or not row["label"]:
+                    raise LmrError(f"Line {rows.line_num} of {str(source)!r} lacks a path or a label; {_QUOTE}")
+                if any(row.pop(None, ())):  # DictReader's key for cells without a column
+                    raise LmrError(f"Line {rows.line_num} of {str(source)!r} has more cells than the header; {_QUOTE}")
+                path = row["path"].strip(" \t")  # line breaks in quotes belong to the name
+                found.setdefault(row["label"].strip(), []).append(source.parent / path)
+    except csv.Error as error:
+        first = rows.line_num + 1  # of the row that is wrong: line_num is the last line of the row before it
+        raise LmrError(f"Line {first} of {str(source)!r} does not begin a row: {error}; {_QUOTE}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise LmrError(f"Cannot read the table {str(source)!r}: {error}.") from error
+    if not found:
+        raise LmrError(f"The table {str(source)!r} has no rows under its header.")
+    return dict(sorted(found.items()))
+
+
+def _match_names(keys: list[str], names: ClassNames | None) -> tuple[list[int], list[str]]:
+    """Return the index of the class of each key (sub-folder or label) among the candidates, and the candidates."""
+    if names is None:
+        return list(range(len(keys))), keys
+    if isinstance(names, Mapping):
+        if missing := [key for key in keys if key not in names]:
+            raise LmrError(
+                f"The class names lack {len(missing)} of the images' {len(keys)} classes, for example {missing[0]!r}."
+            )
+        order = {key: place for place, key in enumerate(names)}
+        return [order[key] for key in keys], list(names.values())
+    known = {_normalise(name): place for place, name in enumerate(names)}
+    if all(_normalise(key) in known for key in keys):
+        return [known[_normalise(key)] for key in keys], list(names)
+    if all(key.isdecimal() and int(key) < len(names) for key in keys):
+        return [int(key) for key in keys], list(names)
+    if len(names) != len(keys):
+        unknown = next(key for key in keys if _normalise(key) not in known)
+        raise LmrError(
+            f"Expected a name for each of the {len(keys)} classes of the images, in sorted order, got {len(names)}, "
+            f"and {unknown!r} is not among them. Give sub-folder<TAB>name lines if some classes have no images."
+        )
+    return list(range(len(keys))), list(names)
+
+
+def _normalise(name: str) -> str:
+    """Return the form in which names are compared: "Great_white_shark" becomes "great white shark"."""
+    return " ".join(name.replace("_", " ").casefold().split())
+
+
+class ImageFileSet(CleanSet):
+    """Labelled files under one folder, of one clean domain.
+
+    ``files`` are paths relative to ``folder``. ``prepare`` is applied to every opened image, ``upright`` applies the
+    orientation a camera stored, and ``advice`` ends the message about an unreadable file.
+    """
+
+    reads_files = True
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        files: Sequence[str],
+        labels: Iterable[int],
+        classes: Iterable[str],
+        protocol: dict[str, str],
+        *,
+        prepare: Callable[[Image.Image], Image.Image] | None = None,
+        upright: bool = False,
+        advice: str = "",
+    ) -> None:
+        self.name, self.folder, self.files = name, folder, tuple(files)
+        self.classes, self.protocol = tuple(classes), protocol
+        self._labels = np.array(list(labels), np.int64)
+        self._prepare, self._upright, self._advice = prepare, upright, advice
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the names, the labels, the classes and the sizes of some files."""
+        return make_digest(
+            "\n".join(self.files),
+            self._labels.astype("<i8").tobytes(),
+            "\n".join(self.classes),
+            " ".join(str(size) for size in measure_some(self.folder, self.files, _SAMPLED)),
+            "" if self._prepare is None else self.protocol.get("prepared", "prepared"),
+        )
+
+    def _read(self, indices: list[int]) -> list[ImageArray]:
+        opened = (open_file(self.folder / self.files[index], self._upright, self._advice) for index in indices)
+        return [np.array(self._prepare(image) if self._prepare else image) for image in opened]
+
+
+def open_file(path: Path, upright: bool, advice: str) -> Image.Image:
+    """Open an image; the error message for one that cannot be read ends with ``advice``."""
+    try:
+        return open_image(path, upright=upright)
+    except UnreadableImage as error:
+        raise UnreadableImage(f"{error} {advice}".strip()) from error
+
+
+def measure_some(folder: Path, files: Sequence[str], count: int) -> list[int]:
+    """Return the sizes of up to ``count`` files spread evenly over the list, -1 for a missing one."""
+    places = sorted({int(place) for place in np.linspace(0, len(files) - 1, min(count, len(files)))})
+    sizes = []
+    for place in places:
+        try:
+            sizes.append(os.path.getsize(folder / files[place]))
+        except OSError:
+            sizes.append(-1)
+    return sizes
+
+
+def list_classes(folder: Path, allowed: Iterable[str]) -> list[str]:
+    """Return every image as "class/file": classes in the given order, files of a class by name, like torchvision.
+
+    Files next to the class folders are ignored. A folder that is not a class is an error, because it is most likely
+    another set.
+    """
+    order = list(allowed)
+    found = {entry.name for entry in _scan(folder) if entry.is_dir()}
+    if unknown := sorted(found - set(order)):
+        raise LmrError(
+            f"Expected one folder for each class ({order[0]}, {order[1]}, …) in {str(folder)!r}, but {unknown[0]!r} "
+            "is not a class of this set; give the folder that contains only the classes."
+        )
+    names = [f"{name}/{file}" for name in order if name in found for file in list_image_files(folder / name)]
+    if not names:
+        raise LmrError(f"There is no image in class folders ({order[0]}, {order[1]}, …) in {str(folder)!r}.")
+    return names
+
+
+def list_image_files(folder: Path) -> list[str]:
+    """Return the names of the image files in a folder, sorted, without hidden ones."""
+    return sorted(entry.name for entry in _scan(folder) if entry.name.lower().endswith(EXTENSIONS))
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder, without hidden ones."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise LmrError(f"Cannot list the folder {str(folder)!r}: {error.strerror}.") from error
+
+
+def open_labelled(name: str, source: Path) -> ImageFileSet:
+    """Open a folder with one sub-folder per class, or a table of paths and labels, as a set of this name.
+
+    Class names come from a file names.tsv, names.txt or names.json in the folder (next to the table).
+    """
+    folder = source if source.is_dir() else source.parent
+    own = next((folder / file for file in _NAME_FILES if (folder / file).is_file()), None)
+    found = list_labelled(source, read_class_names(own) if own else None)
+    classes = [text.replace("_", " ") for text in found.names]
+    files = [os.path.relpath(path, folder) for path in found.paths]
+    kind = "sub-folders as classes" if source.is_dir() else "a table of paths and labels"
+    named = f", names from {own.name}" if own else ""
+    protocol = {"images": f"{kind}, {len(files)} images of {len(classes)} classes{named}"}
+    return ImageFileSet(name, folder, files, found.labels, classes, protocol, upright=True)

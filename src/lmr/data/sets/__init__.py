@@ -1,1 +1,0 @@
-"""Datasets, one file each, and the catalogue that finds them by name."""

@@ -1,0 +1,252 @@
+"""Image files: find them in a stable order, and open any of them as plain 8-bit RGB.
+
+A model's input must not depend on how an image is stored, so rotation, transparency, bit depth and colour model are all
+handled here.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePath
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from lmr.core.errors import LmrError
+
+EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+
+_ORIENTATION_TAG = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class UnreadableImage(LmrError):
+    """A file that cannot be read as an image; the message gives the reason.
+
+    Examples:
+        >>> import lmr
+        >>> try:
+        ...     image = lmr.open_image("missing.jpg")
+        ... except lmr.UnreadableImage as error:
+        ...     print(error)
+        Cannot read 'missing.jpg': there is no such file.
+    """
+
+
+class TooManyPixels(UnreadableImage):
+    """An image that is larger than allowed, according to its header; nothing was decompressed."""
+
+
+def list_images(sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Return the image files among files and folders, in the order of the sources and without duplicates.
+
+    Folders are searched recursively, without hidden files, hidden folders and links to folders, and sorted in natural
+    order: img2 before img10. A file that is named explicitly is kept whatever its extension.
+
+    Examples:
+        >>> import lmr
+        >>> from PIL import Image
+        >>> for name in ("img10.png", "img2.png"):
+        ...     Image.new("RGB", (8, 8)).save(name)
+        >>> [str(path) for path in lmr.list_images(".")]
+        ['img2.png', 'img10.png']
+    """
+    if isinstance(sources, (str, os.PathLike)):
+        sources = [sources]
+    unique: dict[str, Path] = {}
+    for name in sources:
+        if not os.fspath(name):
+            raise LmrError("Expected a file or folder, got an empty name; is a shell variable unset?")
+        source = Path(name)
+        if os.path.isdir(source):
+            found = _search_folder(source)
+        elif os.path.exists(source):
+            found = [source]
+        else:
+            raise LmrError(f"There is no file or folder {str(source)!r}: check the spelling, or give the full path.")
+        for path in found:
+            unique.setdefault(os.path.abspath(path), path)
+    return list(unique.values())
+
+
+def _search_folder(source: Path) -> list[Path]:
+    found: list[Path] = []
+    for root, folders, files in os.walk(source, onerror=_refuse_folder):
+        folders[:] = [folder for folder in folders if not folder.startswith(".")]
+        found += [Path(root, file) for file in files if not file.startswith(".") and file.lower().endswith(EXTENSIONS)]
+    if not found:
+        raise LmrError(
+            f"The folder {str(source)!r} contains no image ({', '.join(EXTENSIONS)}): give one that does, "
+            "or name files with other extensions one by one."
+        )
+    return sorted(found, key=lambda path: (make_sort_key(path.relative_to(source)), path))
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise LmrError(
+        f"The folder {str(error.filename)!r} cannot be listed ({error.strerror}): make it readable, or "
+        "name the other folders one by one."
+    ) from error
+
+
+def make_sort_key(path: PurePath) -> list[list[tuple[str, int]]]:
+    """Return a key that sorts folder by folder, numbers as numbers, without the extension: cat, cat 2, cat 10."""
+    pieces = [re.findall(r"(\D*)(\d*)", part.casefold()) for part in path.with_suffix("").parts]
+    return [[(text, int(digits or -1)) for text, digits in part] for part in pieces]
+
+
+def open_image(path: str | os.PathLike[str], *, upright: bool = True) -> Image.Image:
+    """Open the first frame of an image file as 8-bit RGB, upright, transparency composited on white.
+
+    ``upright=False`` leaves the image as it was stored; all published results on ImageNet were obtained in this way.
+    Raises UnreadableImage, and nothing else, if the file cannot be read; never warns.
+
+    Examples:
+        >>> import lmr
+        >>> from PIL import Image
+        >>> Image.new("RGBA", (4, 3), (0, 0, 0, 0)).save("clear.png")
+        >>> image = lmr.open_image("clear.png")
+        >>> image.mode, image.size, image.getpixel((0, 0))
+        ('RGB', (4, 3), (255, 255, 255))
+    """
+    refuse_missing(path)
+    return _open(path, repr(str(path)), upright)
+
+
+def refuse_missing(path: str | os.PathLike[str]) -> None:
+    """Raise UnreadableImage if the path is not a file."""
+    if not os.path.isfile(path):
+        problem = "it is a folder; give the files in it" if os.path.isdir(path) else "there is no such file"
+        raise UnreadableImage(f"Cannot read {str(path)!r}: {problem}.")
+
+
+def decode_image(
+    content: bytes,
+    *,
+    formats: tuple[str, ...] | None = None,
+    max_pixels: int | None = None,
+    name: str | None = None,
+) -> Image.Image:
+    """Open the content of an image file as ``open_image`` opens the file; errors use ``name`` for it.
+
+    For untrusted content, ``formats`` restricts the decoders ("JPEG", "PNG", ...), and an image of more than
+    ``max_pixels`` is refused by its header (TooManyPixels).
+    """
+    return _open(io.BytesIO(content), name or f"the image in {len(content)} bytes", True, formats, max_pixels)
+
+
+def _open(
+    file: str | os.PathLike[str] | io.BytesIO,
+    name: str,
+    upright: bool,
+    formats: tuple[str, ...] | None = None,
+    max_pixels: int | None = None,
+) -> Image.Image:
+    try:
+        size = len(file.getbuffer()) if isinstance(file, io.BytesIO) else os.path.getsize(file)
+        if size == 0:
+            raise UnreadableImage("the file is empty")
+        with muted_pillow(), Image.open(file, formats=formats) as image:
+            _refuse_bomb(image, max_pixels)
+            image.load()
+            converted = _convert_to_rgb(image)
+            turn = _UPRIGHT.get(_read_orientation(image)) if upright else None
+    except Exception as error:  # decoders raise almost any exception on damaged data
+        kind = TooManyPixels if isinstance(error, Image.DecompressionBombError) else UnreadableImage
+        raise kind(f"Cannot read {name}: {_explain(error, formats, max_pixels)}.") from error
+    converted = converted if turn is None else converted.transpose(turn)
+    converted.info.clear()  # the stored orientation has been applied: it must not be applied again
+    return converted
+
+
+def _convert_to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise UnreadableImage("its values are floating-point numbers of unknown range; convert it to 8 bits first")
+    if image.mode.startswith("I"):
+        return _scale_to_8_bits(image).convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    white.alpha_composite(image.convert("RGBA"))
+    return white.convert("RGB")
+
+
+def _scale_to_8_bits(image: Image.Image) -> Image.Image:
+    """Scale 16-bit greyscale to 8 bits: 65535 becomes 255 (Pillow would clip everything above 255)."""
+    values = np.asarray(image)
+    if values.min() < 0 or values.max() > 65535:
+        raise UnreadableImage("its values do not fit in 16 bits; convert it to 8 bits first")
+    scaled = values.astype(np.uint32)  # one copy: a service decodes images of 25 million pixels
+    scaled += 128
+    scaled //= 257
+    return Image.fromarray(scaled.astype(np.uint8))
+
+
+def _read_orientation(image: Image.Image) -> int:
+    """Return the EXIF orientation, 1 (upright) by default; damaged metadata must not fail a decodable image."""
+    try:
+        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:
+        return 1
+
+
+def _refuse_bomb(image: Image.Image, max_pixels: int | None) -> None:
+    """Enforce the limits; Pillow only warns between its limit and twice its limit."""
+    limits = [limit for limit in (Image.MAX_IMAGE_PIXELS, max_pixels) if limit is not None]
+    if limits and image.width * image.height > min(limits):
+        raise Image.DecompressionBombError
+
+
+def _explain(error: Exception, formats: tuple[str, ...] | None, max_pixels: int | None) -> str:
+    if isinstance(error, UnreadableImage):
+        return str(error)
+    if isinstance(error, Image.DecompressionBombError):
+        if max_pixels is not None:
+            return f"it has more than {max_pixels:,} pixels; send a smaller one"
+        return f"it has more than {Image.MAX_IMAGE_PIXELS} pixels; make it smaller or raise PIL.Image.MAX_IMAGE_PIXELS"
+    if isinstance(error, UnidentifiedImageError):
+        return f"it is not {' or '.join(formats)}, or damaged" if formats else "it is not an image of a known format"
+    if isinstance(error, OSError) and error.strerror:
+        return f"the operating system reports {error.strerror!r}"
+    return f"the file is damaged or incomplete ({type(error).__name__}: {error})"
+
+
+_muting = ExitStack()
+_muting_lock = threading.Lock()
+_muting_users = 0
+
+
+@contextmanager
+def muted_pillow() -> Iterator[None]:
+    """Hide Pillow's warnings while any thread is decoding.
+
+    The filters are one list per process. If every thread saved and restored it, the last one to leave could restore
+    the muted list permanently. So the first one to enter mutes Pillow, and the last one to leave restores the list.
+    """
+    global _muting_users
+    with _muting_lock:
+        if _muting_users == 0:
+            _muting.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+        _muting_users += 1
+    try:
+        yield
+    finally:
+        with _muting_lock:
+            _muting_users -= 1
+            if _muting_users == 0:
+                _muting.close()

@@ -1,0 +1,359 @@
+"""Rows as one DataFrame, and groups of runs in it: one method under one protocol, over domains and seeds.
+
+Runs that differ in anything that matters are never averaged: only domain and seed differ inside a group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import pandas as pd
+
+from lmr.bench.running.row import METRICS, Row
+from lmr.data.corruptions import CORRUPTIONS
+from lmr.report.protocol import SINGLE_PROMPT, find_differences, is_printed_name, name_backbone, name_prompts
+from lmr.report.published import PublishedRow, PublishedTable
+from lmr.report.table import Cell, Line, TableKind, make_cell
+from lmr.report.traits import (
+    LineKind,
+    StreamKind,
+    expand_spec,
+    find_changes,
+    find_sweep,
+    kind_of,
+    label_of,
+    list_sweeps,
+    stream_of,
+)
+
+SHUFFLE = "shuffle"  # the order of the paper's streams
+STREAM_PHRASES = {
+    StreamKind.CONTINUAL: "one stream through all domains",
+    StreamKind.MIXED: "all domains mixed in one stream",
+}
+PERCENT = {
+    "accuracy", "clean_accuracy", "ece", "top_share", "late_top_share", "gate_share", "classes_predicted",
+}  # fmt: skip
+GROUND = ["weights", "dtype", "data", "prompts", "stream"]  # what comparable runs share besides the setting
+KEYS = ["spec", "watch", "batch_size", "images", "emit", *GROUND]  # what the runs of a group share
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the lines of one table share."""
+
+    dataset: str
+    backbone: str
+    prompts: str
+    severity: int
+    order: str
+    stream: StreamKind
+
+    @property
+    def family(self) -> Setting:
+        """The setting without its severity."""
+        return replace(self, severity=0)
+
+    def describe(self, dataset: bool = True) -> str:
+        """Return a phrase for the title of a table; it names what is not as in the paper's main tables."""
+        parts = [*([self.dataset] if dataset else []), self.backbone]
+        parts += [f"severity {self.severity}"] if self.severity else []
+        parts += [f"prompts {self.prompts}"] if self.prompts != SINGLE_PROMPT else []
+        parts += [STREAM_PHRASES[self.stream]] if self.stream in STREAM_PHRASES else []
+        parts += [f"order {self.order}"] if self.order != SHUFFLE else []
+        return ", ".join(parts)
+
+    def name_table(self, kind: TableKind, detail: str = "") -> str:
+        """Return the name of a table's files, in characters that every file system accepts."""
+        parts = [kind.value, detail, self.dataset, self.backbone]
+        parts += ["" if "{" in self.prompts else self.prompts, f"s{self.severity}"]
+        parts += ["" if self.stream is StreamKind.DOMAIN else self.stream.value]
+        parts += ["" if self.order == SHUFFLE else self.order]
+        return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-").lower()
+
+
+@dataclass(frozen=True, eq=False)
+class RunGroup:
+    """The runs of one method in one setting under one protocol; only domain and seed differ."""
+
+    label: str
+    setting: Setting
+    frame: pd.DataFrame  # as ``tabulate`` returns it: a line per run and domain
+    named: frozenset[str] = frozenset()  # the aspects of the protocol that the label names
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Its runs."""
+        return self.frame.drop_duplicates("run")["row"].tolist()
+
+    @property
+    def first(self) -> Row:
+        """Any row: they share the protocol."""
+        return self.rows[0]
+
+    @cached_property
+    def kind(self) -> LineKind:
+        """The role of its line in a table."""
+        return kind_of(self.first)
+
+    @cached_property
+    def sweep(self) -> str | None:
+        """The sweep of its method that it is a step of."""
+        return find_sweep(self.first)
+
+    @cached_property
+    def changes(self) -> dict[str, Any]:
+        """The arguments in which the spec differs from the nearest preset of its method."""
+        return find_changes(self.first.spec)
+
+    @property
+    def watch(self) -> str | None:
+        """The spec of the watch around the method; None for a plain run."""
+        return self.first.watch.get("spec")
+
+    @property
+    def configuration(self) -> tuple[str, str | None]:
+        """What was run, whatever it was run on: the method with its arguments, and its watch."""
+        return self.first.spec, self.watch
+
+    @cached_property
+    def ground(self) -> tuple[Any, ...]:
+        """What two groups of a setting must share to differ only in spec, batch size, images and emission."""
+        return tuple(self.frame[key].iloc[0] for key in GROUND)
+
+    @property
+    def data(self) -> str:
+        """The images it saw, where others of its setting saw different ones; empty where all saw the same."""
+        return cast("str", self.ground[2])
+
+    @property
+    def stream(self) -> tuple[str, ...]:
+        """The domains of a stream through several, in their order: another order is another stream."""
+        return cast("tuple[str, ...]", self.ground[-1])
+
+    @cached_property
+    def domains(self) -> list[str]:
+        """The domains it has numbers for, in the order of the rows."""
+        return list(dict.fromkeys(self.frame["domain"]))
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """The seeds of the order."""
+        return sorted(set(self.frame["seed"]))
+
+    @cached_property
+    def _numbers(self) -> pd.DataFrame:
+        """Its metrics: a line per seed, a column per metric and domain; of several runs the last that has a number."""
+        return cast("pd.DataFrame", self.frame.groupby(["seed", "domain"])[list(METRICS)].last().unstack("domain"))
+
+    def keep_seeds(self, seeds: Iterable[int]) -> RunGroup:
+        """Return the group with some of its seeds."""
+        return replace(self, frame=self.frame[self.frame["seed"].isin(list(seeds))])
+
+    def find(self, domain: str, seed: int | None = None) -> Row | None:
+        """Return the last row about a domain."""
+        about = self.frame["domain"] == domain
+        found = self.frame["row"][about if seed is None else about & (self.frame["seed"] == seed)]
+        return cast("Row", found.iloc[-1]) if len(found) else None
+
+    def average(self, domains: Sequence[str], metric: str = "accuracy") -> pd.Series[float]:
+        """Return the mean over the domains by seed, for the seeds that have all of them; shares in %."""
+        if not domains:
+            return pd.Series(dtype=float)
+        numbers = self._numbers.loc[:, [(metric, domain) for domain in domains if domain in self.domains]]
+        return numbers.dropna().mean(axis=1) if len(numbers.columns) == len(domains) else pd.Series(dtype=float)
+
+    def cell(self, domains: Sequence[str], metric: str = "accuracy", published: float | None = None) -> Cell:
+        """Return the mean of a metric over domains and seeds, with its spread over seeds and its runs."""
+        runs = self.frame["run"][self.frame["domain"].isin(domains)]
+        return make_cell(self.average(domains, metric), runs, published)
+
+    def find_published(self, table: PublishedTable | None) -> PublishedRow | None:
+        """Return the published row of what was run; watched runs have none."""
+        return table.find(self.first.spec) if table and self.watch is None else None
+
+    def list_differences(
+        self, table: PublishedTable | None, row: PublishedRow | None, column: str | None = None
+    ) -> list[str]:
+        """Return where the protocol of any run differs from that of a published row."""
+        if table is None or row is None:
+            return []
+        return list(dict.fromkeys(text for own in self.rows for text in find_differences(own, table, row, column)))
+
+    def make_line(
+        self, cells: Sequence[Cell], differs: Sequence[str] = (), label: str = "", members: Sequence[RunGroup] = ()
+    ) -> Line:
+        """Return a line with the protocol and the command of the first run; of ``members`` all values are listed."""
+        found: dict[str, dict[str, None]] = {"method": {self.first.spec: None}}
+        for member in members or (self,):
+            for row in member.rows:
+                for key, value in _describe_protocol(row, member.seeds).items():
+                    found.setdefault(key, {})[value] = None
+        protocol = tuple((key, " | ".join(values)) for key, values in found.items())
+        first, watched = self.first, self.watch is not None
+        return Line(
+            label or self.label, tuple(cells), tuple(differs), protocol, first.command, self.kind, first.spec, watched
+        )
+
+
+Settings = dict[Setting, list[RunGroup]]
+
+
+def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
+    return {
+        "backbone": ", ".join(f"{key} {value}" for key, value in row.backbone.items()),
+        "dataset": row.dataset,
+        **({"data": describe_data(row)} if row.protocol else {}),
+        "severity": str(row.severity),
+        "prompts": f"{row.prompts.get('name')} ({row.prompts.get('count')} prompts)",
+        "batch size": str(row.batch_size),
+        "images": str(row.images),
+        "order": f"{row.order_words}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
+        "reset": row.reset,
+        "answers": f"{row.emit} the batch's own update",
+        **({"watch": row.watch["spec"]} if row.watch else {}),
+    }
+
+
+def describe_data(row: Row) -> str:
+    """Return what a row says about its data: whether they are official or made."""
+    return "; ".join(f"{key}: {value}" for key, value in row.protocol.items())
+
+
+def tabulate(rows: Iterable[Row]) -> pd.DataFrame:
+    """Return a DataFrame with a line per run and domain: setting, protocol, seed and metrics, shares in %.
+
+    A run through several domains has a line for each, with the accuracy on it; its other metrics are of the stream.
+    """
+    lines = []
+    for row in rows:
+        several = stream_of(row).several
+        setting = Setting(
+            row.dataset,
+            name_backbone(str(row.backbone.get("name", "?"))),
+            name_prompts(str(row.prompts.get("name", ""))),
+            row.severity if row.domain != "clean" else 0,
+            row.order_words,
+            stream_of(row),
+        )
+        shared: dict[str, Any] = {
+            "setting": setting, "run": row.run, "row": row, "seed": row.seed, "spec": row.spec,
+            "watch": row.watch.get("spec"), "batch_size": row.batch_size, "images": row.images, "emit": row.emit,
+            "weights": row.backbone.get("weights"), "dtype": row.backbone.get("dtype"),
+            "prompts": row.prompts.get("digest"), "stream": tuple(row.domains) if several else (),
+        } | {key: row.metrics.get(key) for key in METRICS}  # fmt: skip
+        for domain, accuracy in (row.domains if several else {row.domain: row.metrics["accuracy"]}).items():
+            lines.append(shared | {"domain": domain, "accuracy": accuracy})
+    frame = pd.DataFrame(lines)
+    scale = pd.Series([100 if key in PERCENT else 1 for key in METRICS], list(METRICS))
+    return frame.assign(**frame[list(METRICS)].astype(float).mul(scale))
+
+
+def gather(rows: Iterable[Row]) -> Settings:
+    """Return rows as groups, by setting."""
+    rows = list(rows)
+    if not rows:
+        return {}
+    settings: Settings = {}
+    for setting, part in tabulate(rows).groupby("setting", sort=False):
+        part = part.assign(data=part["run"].map(_name_data(part.drop_duplicates("run")["row"].tolist())))
+        groups = (frame for _, frame in part.groupby(KEYS, sort=False, dropna=False))
+        own = cast("Setting", setting)
+        settings[own] = [RunGroup(_find_label(frame["row"].tolist()), own, frame) for frame in groups]
+    return settings
+
+
+def _name_data(rows: Sequence[Row]) -> dict[str, str]:
+    """Return a name for the images of each run; empty for all unless runs on one domain saw different ones.
+
+    Digests of two domains say nothing about each other: each may cover only the files of its domain.
+    """
+    if not _find_clashes(rows):
+        return {row.run: "" for row in rows}
+    keys = [key for key in rows[0].protocol if all(key in row.protocol for row in rows)]
+    keys = [key for key in keys if len({row.protocol[key] for row in rows}) > 1]
+    alike: dict[str, list[Row]] = {}
+    for row in rows:
+        alike.setdefault("; ".join(row.protocol[key] for key in keys), []).append(row)
+    found = {}
+    for facts, members in alike.items():
+        clashes = _find_clashes(members)
+        for row in members:
+            found[row.run] = f"data {row.data_digest[:8]}" if row.data_digest in clashes else facts
+    return found
+
+
+def _find_clashes(rows: Sequence[Row]) -> set[str]:
+    """Return the digests of images where one domain has several."""
+    by_domain: dict[tuple[str, ...], set[str]] = {}
+    for row in rows:
+        by_domain.setdefault((row.domain, *row.domains), set()).add(row.data_digest)
+    return {digest for digests in by_domain.values() if len(digests) > 1 for digest in digests}
+
+
+def _find_label(rows: Sequence[Row]) -> str:
+    """Return the label of a group.
+
+    That is the one its plan gave it, unless plans disagree, or an ablation named a step that changes nothing: then it
+    is the method's own with the changed arguments.
+    """
+    row, changes = rows[0], find_changes(rows[0].spec)
+    if len({other.label for other in rows}) == 1:
+        given = row.label.removesuffix(row.watch_words)
+        if changes or not (is_printed_name(given, row.spec) or _names_values(row, given)):
+            return row.label
+    arguments = f" ({', '.join(f'{key}={value}' for key, value in changes.items())})" if changes else ""
+    return label_of(row) + arguments + row.watch_words
+
+
+def _names_values(row: Row, label: str) -> bool:
+    """Return True if a label only gives the values of a sweep's arguments, such as ``gap, 5``."""
+    sweeps = list_sweeps(row.method)
+    values = expand_spec(row.spec) if sweeps else {}
+    return any(sorted(label.split(", ")) == sorted(str(values[key]) for key in keys) for keys in sweeps.values())
+
+
+def sort_domains(domains: Iterable[str]) -> list[str]:
+    """Return every domain once: the benchmark's in its order, then others as they came."""
+    found = dict.fromkeys(domains)
+    known = [domain for domain in CORRUPTIONS if domain in found]
+    return known + [domain for domain in found if domain not in known]
+
+
+def order_domains(groups: Sequence[RunGroup]) -> list[str]:
+    """Return the domains of the groups, in the benchmark's order."""
+    return sort_domains(domain for one in groups for domain in one.domains)
+
+
+def find_common(groups: Sequence[RunGroup]) -> list[str]:
+    """Return the domains that all groups have: means over others are not comparable."""
+    return [domain for domain in order_domains(groups) if all(domain in one.domains for one in groups)]
+
+
+def share_seeds(groups: Sequence[RunGroup], domains: Sequence[str] | None = None) -> tuple[list[RunGroup], list[str]]:
+    """Return the groups with the seeds they all have, and a note about others.
+
+    A seed counts for a group that has it on all of its domains (or all of the given ones). Means over other seeds are
+    not comparable: another seed is another order and, in short streams, other images.
+    """
+    if not groups:
+        return [], []
+    complete = (_find_complete_seeds(one, one.domains if domains is None else domains) for one in groups)
+    common = set.intersection(*complete)
+    if not common:
+        return list(groups), ["No seed is complete in all lines; the lines are not strictly comparable."]
+    dropped = sorted({seed for one in groups for seed in one.seeds} - common)
+    if not dropped:
+        return list(groups), []
+    seeds = f"{'seed' if len(dropped) == 1 else 'seeds'} {', '.join(map(str, dropped))}"
+    note = f"Left out because some lines have no complete results for it: {seeds}."
+    return [one.keep_seeds(common) for one in groups], [note]
+
+
+def _find_complete_seeds(one: RunGroup, domains: Sequence[str]) -> set[int]:
+    known = one.frame[one.frame["domain"].isin(domains)].groupby("seed")["domain"].nunique()
+    return {seed for seed in one.seeds if known.get(seed, 0) == len(set(domains))}

@@ -1,1 +1,0 @@
-"""The numbers the paper publishes."""

@@ -1,0 +1,386 @@
+"""The tables of a report: accuracy, parts of methods, measures, costs, severities, datasets and gains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lmr.data.corruptions import CORRUPTIONS
+from lmr.report.groups import RunGroup, Setting, Settings, find_common, order_domains, share_seeds
+from lmr.report.protocol import match_corruption_table
+from lmr.report.published import AVERAGE, VARIANTS, PublishedTable, find_published, shorten
+from lmr.report.runs import Runs
+from lmr.report.selection import (
+    add_base,
+    choose_main,
+    get_usual_batch,
+    group_parts,
+    note_differences,
+    note_left_out,
+    note_main,
+    sort_groups,
+    tell_apart,
+)
+from lmr.report.statistics import compare_answers
+from lmr.report.table import Cell, Column, Line, Table, TableKind, name_apart
+from lmr.report.traits import LineKind, label_of
+
+PAPER_COLUMNS = 15  # corruptions that a published average is over
+MEASURES = {
+    key: Column(key, head, digits, higher)
+    for key, head, digits, higher in (
+        ("accuracy", "accuracy %", 2, True),
+        ("clean_accuracy", "clean after stream %", 2, True),
+        ("ece", "ECE %", 2, False),
+        ("nll", "NLL", 3, False),
+        ("classes_predicted", "classes predicted %", 1, None),
+        ("effective_classes", "effective classes", 1, None),
+        ("top_share", "top class %", 2, None),
+        ("late_top_share", "late top class %", 2, None),
+        ("gate_share", "gate open %", 1, None),
+        ("protected_size", "protected classes", 2, None),
+        ("drift", "norm drift", 3, None),
+        ("forwards", "forwards", 2, False),
+        ("ms_per_image", "ms/image", 2, False),
+        ("peak_mb", "peak MB", 1, False),
+        ("trainable", "trained parameters", 0, None),
+    )
+}
+COSTS = ("ms_per_image", "peak_mb", "trainable")
+DIFFERENCE = (
+    Column("difference", "difference", 2, None),
+    Column("low", "2.5 %", 2, None),
+    Column("high", "97.5 %", 2, None),
+    Column("distinct_images", "images", 0, None),
+)
+
+
+def build_accuracy(
+    setting: Setting, groups: Sequence[RunGroup], published: PublishedTable | None = None, notes: Sequence[str] = ()
+) -> Table | None:
+    """Return the accuracy on every domain and the average, next to the published numbers on the same data.
+
+    ``published`` is a table to compare with even if it is about other data.
+    """
+    published = published or match_corruption_table(setting.dataset, setting.backbone, setting.prompts)
+    absent = [] if published else [f"The paper has no numbers for {setting.dataset}, so none are shown."]
+    return _build_by_domain(TableKind.ACCURACY, "Accuracy (%)", setting, groups, published, (notes, absent))
+
+
+def build_parts(setting: Setting, groups: Sequence[RunGroup]) -> Table | None:
+    """Return the accuracy of one method with parts switched off."""
+    label = next((label_of(one.first) for one in groups if one.kind is LineKind.PART), "")
+    return _build_by_domain(TableKind.PARTS, f"The parts of {label}, accuracy (%)", setting, groups)
+
+
+def _build_by_domain(
+    kind: TableKind,
+    title: str,
+    setting: Setting,
+    groups: Sequence[RunGroup],
+    published: PublishedTable | None = None,
+    notes: tuple[Sequence[str], Sequence[str]] = ((), ()),
+) -> Table | None:
+    if not groups:
+        return None
+    shared, dropped = share_seeds(groups)
+    domains = order_domains(shared)
+    columns = tuple(Column(d, shorten(d)) for d in [*domains, *([AVERAGE] if len(domains) > 1 else [])])
+    lines = []
+    for one in shared:
+        theirs = one.find_published(published)
+        cells = []
+        for column in columns:
+            about = domains if column.key == AVERAGE else [column.key]
+            comparable = column.key != AVERAGE or len(about) == PAPER_COLUMNS
+            cells.append(one.cell(about, published=theirs.value(column.key) if theirs and comparable else None))
+        lines.append(one.make_line(cells, one.list_differences(published, theirs)))
+    before, after = notes
+    return Table(
+        kind,
+        setting.name_table(kind),
+        f"{title}: {setting.describe()}",
+        columns,
+        tuple(lines),
+        published=published,
+        notes=(*before, *dropped, *after, *note_differences(shared)),
+    )
+
+
+def build_measures(setting: Setting, groups: Sequence[RunGroup]) -> Table | None:
+    """Return everything that was measured, averaged over the domains that all lines have."""
+    return _build_by_metric(TableKind.MEASURES, "All measures", setting, groups, tuple(MEASURES))
+
+
+def build_costs(setting: Setting, groups: Sequence[RunGroup]) -> Table | None:
+    """Return the cost of single images, as in the paper's table of efficiency, if batches of one image were run.
+
+    Methods whose own batch size is 1 are not enough: their accuracy runs do not measure the cost.
+    """
+    single = [one for one in groups if one.first.batch_size == 1 and not one.changes]
+    counts = [one.first.images for one in single]
+    shown = [one for one in single if one.first.images == max(counts, key=counts.count)]
+    if len(shown) < 2 or not any(get_usual_batch(one) != 1 for one in shown):
+        return None
+    published = find_published("efficiency") if setting.dataset == "imagenet-c-5000" else None
+    ordered = tell_apart(sort_groups(shown))
+    left = note_left_out(ordered, single)
+    return _build_by_metric(TableKind.EFFICIENCY, "Cost of single images", setting, ordered, COSTS, published, left)
+
+
+def _build_by_metric(
+    kind: TableKind,
+    title: str,
+    setting: Setting,
+    groups: Sequence[RunGroup],
+    metrics: Sequence[str],
+    published: PublishedTable | None = None,
+    notes: Sequence[str] = (),
+) -> Table | None:
+    domains = find_common(groups)
+    shared, dropped = share_seeds(groups, domains)
+    lines = []
+    for one in shared:
+        theirs = one.find_published(published)
+        cells = [one.cell(domains, key, theirs.value(key) if theirs else None) for key in metrics]
+        lines.append(one.make_line(cells, one.list_differences(published, theirs)))
+    kept = [j for j in range(len(metrics)) if any(line.cells[j].value is not None for line in lines)]
+    if not kept:
+        return None
+    return Table(
+        kind,
+        setting.name_table(kind),
+        f"{title}: {setting.describe()}",
+        tuple(MEASURES[metrics[j]] for j in kept),
+        tuple(replace(line, cells=tuple(line.cells[j] for j in kept)) for line in lines),
+        published=published,
+        notes=(*dropped, *_note_means(domains, shared), *note_differences(shared), *notes),
+    )
+
+
+def _note_means(domains: Sequence[str], groups: Sequence[RunGroup]) -> list[str]:
+    every = len(order_domains(groups))
+    if len(domains) < every:
+        return [f"Means over the {len(domains)} of {every} domains that all lines have: {', '.join(domains)}."]
+    return ["Means over all domains."] if every > 1 else []
+
+
+def build_severities(settings: Settings) -> list[Table]:
+    """Return the accuracy of the baseline against the severity, where there are several: a line per domain."""
+    families: dict[Setting, dict[tuple[Any, ...], dict[int, RunGroup]]] = {}
+    for setting, groups in settings.items():
+        for one in sorted(groups, key=lambda g: -len(g.domains)):
+            if one.kind is LineKind.BASELINE and setting.severity:
+                found = families.setdefault(setting.family, {})
+                by_severity = found.setdefault((one.first.method, one.first.images, *one.ground), {})
+                by_severity.setdefault(setting.severity, one)
+    tables = []
+    for found in families.values():
+        swept = [members for members in found.values() if len(members) > 1]
+        named = tell_apart(members[max(members)] for members in swept)
+        tables += [_build_severities(members, one.label) for members, one in zip(swept, named, strict=True)]
+    return [table for table in tables if table.lines]
+
+
+def _build_severities(members: dict[int, RunGroup], label: str) -> Table:
+    every = list(members.values())
+    domains = [d for d in order_domains(every) if sum(d in one.domains for one in every) > 1]
+    shared, dropped = share_seeds(every, find_common(every))
+    by_severity = dict(sorted(zip(members, shared, strict=True)))
+    first = by_severity[max(by_severity)]
+    lines = [
+        first.make_line([one.cell([domain]) for one in by_severity.values()], label=domain, members=shared)
+        for domain in domains
+    ]
+    setting, kind = first.setting.family, TableKind.SEVERITIES
+    title = f"{label[:1].upper()}{label[1:]} accuracy (%): {setting.describe()}"
+    columns = tuple(Column(str(severity), f"severity {severity}", 2, None) for severity in by_severity)
+    return Table(kind, setting.name_table(kind), title, columns, tuple(lines), "corruption", notes=tuple(dropped))
+
+
+def build_variants(settings: Settings) -> list[Table]:
+    """Return ImageNet-A, -R, -Sketch and -V2 as columns: a table for every backbone, prompts and order."""
+    chosen = {setting: choose_main(groups) for setting, groups in settings.items() if setting.dataset in VARIANTS}
+    notes = {setting: note_main(shown, settings[setting]) for setting, shown in chosen.items()}
+    return name_apart(_build_by_dataset(TableKind.VARIANTS, "ImageNet variants: accuracy (%)", chosen, VARIANTS, notes))
+
+
+def build_components(settings: Settings) -> list[Table]:
+    """Return the parts of each method that has some: mean accuracy, datasets as columns."""
+    found: dict[str, Settings] = {}
+    for setting, groups in settings.items():
+        for parts in group_parts(groups):
+            found.setdefault(label_of(parts[0].first), {})[setting] = add_base(parts, groups)
+    tables: list[Table] = []
+    for label, members in found.items():
+        title = f"The parts of {label}: mean accuracy over the corruptions (%)"
+        tables += _build_by_dataset(TableKind.COMPONENTS, title, members)
+    return name_apart(tables)
+
+
+def _build_by_dataset(
+    kind: TableKind,
+    title: str,
+    found: Settings,
+    sets: Sequence[str] = (),
+    notes: Mapping[Setting, Sequence[str]] | None = None,
+) -> list[Table]:
+    """Return a table for all settings that differ only in the dataset.
+
+    A line is a configuration, a column a dataset with its mean over the domains; with given ``sets`` the last column
+    is the mean over them.
+    """
+    alike: dict[Setting, Settings] = {}
+    for setting, groups in found.items():
+        alike.setdefault(replace(setting, dataset=""), {})[setting] = groups
+    published = find_published(kind.value)
+    tables = []
+    for protocol, own in alike.items():
+        shared = {setting.dataset: share_seeds(groups) for setting, groups in own.items()}
+        members = {dataset: groups for dataset, (groups, _) in shared.items()}
+        lines, covered = _make_dataset_lines(members, sets, published)
+        texts = _say_once({dataset: dropped for dataset, (_, dropped) in shared.items()})
+        texts += [f"{dataset}: mean over {len(domains)} domains" for dataset, domains in covered.items() if domains[1:]]
+        texts += _say_once({dataset: note_differences(groups) for dataset, groups in members.items()})
+        texts += _say_once({setting.dataset: notes[setting] for setting in own}) if notes else []
+        names = [*sets, AVERAGE] if sets else list(members)
+        table = Table(
+            kind,
+            kind.value,
+            f"{title}: {protocol.describe(dataset=False)}",
+            tuple(Column(name, shorten(name)) for name in names),
+            tuple(lines),
+            published=published if any(line.has_published for line in lines) else None,
+            notes=tuple(texts),
+        )
+        tables.append(table)
+    return tables
+
+
+def _make_dataset_lines(
+    found: Mapping[str, Sequence[RunGroup]], sets: Sequence[str], published: PublishedTable
+) -> tuple[list[Line], dict[str, list[str]]]:
+    """Return the lines, and the domains that the mean of each dataset is over."""
+    covered = {dataset: find_common(groups) for dataset, groups in found.items()}
+    lines = []
+    for label, members in _join_datasets(found):
+        one = next(iter(members.values()))
+        theirs = one.find_published(published)
+        differs: list[str] = []
+        cells = []
+        for dataset in sets or found:
+            printed = theirs.value(dataset) if theirs else None
+            if dataset not in members:
+                cells.append(Cell(published=printed))
+                continue
+            cells.append(members[dataset].cell(covered[dataset], published=printed))
+            if printed is not None:
+                differs += members[dataset].list_differences(published, theirs, dataset)
+                differs += [] if sets else _compare_domains(covered[dataset])
+        if sets:
+            values = [cell.value for cell in cells if cell.value is not None]
+            mean = sum(values) / len(values) if len(values) == len(cells) else None
+            runs = tuple(run for cell in cells for run in cell.runs)
+            printed = theirs.value(AVERAGE) if theirs else None
+            cells.append(Cell(mean, None, min(cell.seeds for cell in cells), printed, runs))
+        lines.append(one.make_line(cells, list(dict.fromkeys(differs)), label, list(members.values())))
+    return lines, covered
+
+
+def _say_once(notes: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return notes on datasets: what holds for all is stated once, the rest with the names."""
+    sets: dict[str, list[str]] = {}
+    for dataset, own in notes.items():
+        for note in own:
+            sets.setdefault(note, []).append(dataset)
+    return [note if len(found) == len(notes) else f"{', '.join(found)}: {note}" for note, found in sets.items()]
+
+
+def _join_datasets(found: Mapping[str, Sequence[RunGroup]]) -> list[tuple[str, dict[str, RunGroup]]]:
+    """Return label, and dataset -> group, for every line: groups of one label and one model."""
+    lines: dict[tuple[str, ...], dict[str, RunGroup]] = {}
+    for dataset, members in found.items():
+        for one in members:
+            model = one.first.backbone.get("weights", ""), one.first.backbone.get("dtype", "")
+            lines.setdefault((one.label, *model), {})[dataset] = one
+    named = tell_apart(next(iter(members.values())) for members in lines.values())
+    return [(one.label, members) for one, members in zip(named, lines.values(), strict=True)]
+
+
+def _compare_domains(domains: Sequence[str]) -> list[str]:
+    """Return a phrase if a mean is over other corruptions than the paper's."""
+    count, known = len(domains), len(CORRUPTIONS)
+    if set(domains) == set(CORRUPTIONS):
+        return []
+    return [f"{count} of {known} corruptions" if count < known else f"{count} corruptions (paper: {known})"]
+
+
+def build_gains(runs: Runs, setting: Setting, groups: Sequence[RunGroup]) -> Table | None:
+    """Return our method minus every other one with its 95 % interval; a note says if nothing can be compared."""
+    groups, _ = share_seeds(groups)
+    every = [one for one in groups if one.kind is LineKind.OURS]
+    lines: list[Line] = []
+    excluded = []
+    narrower: dict[str, list[str]] = {}
+    for other in groups if every else ():
+        if other in every:
+            continue
+        ours = _find_partner(every, other)
+        cells = _compare_groups(runs, ours, other) if ours else None
+        if ours is None or cells is None:
+            excluded.append(other.label)
+            continue
+        lines.append(other.make_line(cells, label=f"{ours.label} − {other.label}"))
+        for limit in _list_limits(ours, other, order_domains(groups)):
+            narrower.setdefault(limit, []).append(lines[-1].label)
+    missing = [f"Not compared, as there are no answers to the same images: {', '.join(excluded)}."] if excluded else []
+    title = f"{label_of(every[0].first) if every else ''} minus others"
+    if not lines:
+        runs.note(*(f"The table {title!r} is left out for {setting.describe()}. {note}" for note in missing))
+        return None
+    notes = ["Paired bootstrap over images, 2000 draws; an image is drawn with all of its corruptions and seeds."]
+    notes += ["A pair whose interval contains 0 is statistically indistinguishable."]
+    notes += [f"Only over {limit}: {', '.join(labels)}." for limit, labels in narrower.items()]
+    kind, title = TableKind.GAINS, f"{title}, points of accuracy: {setting.describe()}"
+    name = setting.name_table(kind)
+    return Table(kind, name, title, DIFFERENCE, tuple(lines), "pair", notes=(*notes, *missing))
+
+
+def _compare_groups(runs: Runs, ours: RunGroup, other: RunGroup) -> list[Cell] | None:
+    """Return the difference of accuracies over all domains and seeds both have, its interval, and the images.
+
+    An image is drawn with all of its answers, under all corruptions and in all orders. None without samples.
+    """
+    last = [one.frame.drop_duplicates(["domain", "seed"], keep="last") for one in (ours, other)]
+    pairs = last[0].merge(last[1], on=["domain", "seed"]).drop_duplicates(["run_x", "run_y"])
+    answers = []
+    for first, second in zip(pairs["row_x"], pairs["row_y"], strict=True):
+        one, two = runs.samples(first), runs.samples(second)
+        if one is None or two is None:
+            return None
+        answers.append((one, two))
+    gain = compare_answers(answers)
+    if gain is None:
+        return None
+    used = tuple(dict.fromkeys([*pairs["run_x"], *pairs["run_y"]]))
+    numbers = (100 * gain.mean, 100 * gain.low, 100 * gain.high, gain.images)
+    return [Cell(number, seeds=len(ours.seeds), runs=used) for number in numbers]
+
+
+def _list_limits(ours: RunGroup, other: RunGroup, domains: Sequence[str]) -> list[str]:
+    """Return why a difference is not that of the table of accuracies."""
+    common = [domain for domain in domains if domain in ours.domains and domain in other.domains]
+    limits = [f"{len(common)} of {len(domains)} domains"] if len(common) < len(domains) else []
+    return limits + (["the images both have"] if ours.first.images != other.first.images else [])
+
+
+def _find_partner(ours: Sequence[RunGroup], other: RunGroup) -> RunGroup | None:
+    """Return our group that shares most with the other; it must have seen the same images in the same stream."""
+    same = [one for one in ours if (one.data, one.stream) == (other.data, other.stream)]
+
+    def count(one: RunGroup) -> tuple[int, bool, bool]:
+        agreeing = sum(a == b for a, b in zip(one.ground, other.ground, strict=True))
+        return agreeing, one.first.images == other.first.images, one.first.batch_size == other.first.batch_size
+
+    return max(same, key=count, default=None)

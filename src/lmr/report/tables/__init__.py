@@ -1,1 +1,0 @@
-"""Tables from rows, and their formats."""

@@ -1,0 +1,164 @@
+"""The role of a row in tables and figures, from the traits of its method: reports know no method by name.
+
+A method that is not loaded (a user's file, a package that is no longer installed) is treated as any other method.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from lmr.bench.running.row import Row
+from lmr.core.card import Role
+from lmr.core.method import Method, list_arguments
+from lmr.core.registry import find_method, list_methods, split_address
+from lmr.core.spec import parse_spec
+
+FEW_CLASSES = 2  # a method that adapts its defaults to the number of classes does so for the smallest one
+
+
+class LineKind(enum.Enum):
+    """The role of a line in a table."""
+
+    BASELINE = enum.auto()  # the frozen classifier
+    OTHER = enum.auto()  # any method, also ours if it is watched or has changed arguments
+    OURS = enum.auto()  # the method that others are compared with, as published
+    PART = enum.auto()  # a method with some of its parts switched off and nothing else changed
+    STEP = enum.auto()  # a step of a sweep: only the arguments of the sweep are changed
+
+
+class StreamKind(enum.Enum):
+    """The way a run goes through the domains; the values are those of a row's ``domain`` or ``reset``."""
+
+    DOMAIN = "domain"  # the method is reset for every domain
+    NEVER = "never"  # it is never reset
+    CONTINUAL = "continual"  # one stream through all domains, one after the other
+    MIXED = "mixed"  # one stream with all domains shuffled
+
+    @property
+    def several(self) -> bool:
+        """True if one run covers several domains."""
+        return self in (StreamKind.CONTINUAL, StreamKind.MIXED)
+
+
+def stream_of(row: Row) -> StreamKind:
+    """Return the way the run of a row goes through its domains."""
+    if row.domain in (StreamKind.CONTINUAL.value, StreamKind.MIXED.value):
+        return StreamKind(row.domain)
+    return StreamKind.DOMAIN if row.reset == StreamKind.DOMAIN.value else StreamKind.NEVER
+
+
+def read_spec(spec: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the arguments of a spec; the file of ``FILE.py:name(...)`` is never imported."""
+    return parse_spec(split_address(spec)[1])
+
+
+def find_known(name: str) -> type[Method] | None:
+    """Return the class of a method, None for one that is not loaded."""
+    return find_method(name) if name in list_methods() else None
+
+
+def role_of(row: Row) -> Role:
+    """Return the role of a row's method."""
+    method = find_known(row.method)
+    return method.card.role if method else Role.OTHER
+
+
+def label_of(row: Row) -> str:
+    """Return the label of a row's method, whatever its plan called the run."""
+    method = find_known(row.method)
+    return method.card.label if method else row.method.upper()
+
+
+def place_of(row: Row) -> tuple[int, bool, bool, int, str]:
+    """Return a key that sorts rows as tables do: baseline, methods without training, by year, unknown ones, ours."""
+    method = find_known(row.method)
+    if method is None:
+        return Role.OTHER, True, False, 0, row.method
+    return method.card.role, False, bool(method.towers), method.card.year, row.method
+
+
+def kind_of(row: Row) -> LineKind:
+    """Return the role of a row in a table."""
+    changes, role = find_changes(row.spec), role_of(row)
+    if role is Role.BASELINE:
+        return LineKind.BASELINE
+    if changes:
+        method = find_known(row.method)
+        if method and set(changes) <= set(method.card.parts):
+            return LineKind.PART
+        return LineKind.OTHER if find_sweep(row) is None else LineKind.STEP
+    return LineKind.OURS if role is Role.OURS and not row.watch else LineKind.OTHER
+
+
+def list_sweeps(name: str) -> dict[str, tuple[str, ...]]:
+    """Return the sweeps that a method declares: name -> arguments, the first of which is the axis."""
+    method = find_known(name)
+    return dict(method.card.swept) if method else {}
+
+
+def find_sweep(row: Row) -> str | None:
+    """Return the sweep that a row is a step of: no other arguments are changed."""
+    changes = set(find_changes(row.spec))
+    return next((name for name, keys in list_sweeps(row.method).items() if changes and changes <= set(keys)), None)
+
+
+def find_usual_batch(row: Row, preset: str) -> int | None:
+    """Return the batch size that the values of a method's preset were chosen for."""
+    method = find_known(row.method)
+    presets = method.card.presets if method else {}
+    found = presets.get(preset) or presets.get("default")
+    return found.batch_size if found else None
+
+
+def is_switched(row: Row) -> bool:
+    """Return True if arguments are changed, and all of them are among the cheaper switches of the method."""
+    method, changes = find_known(row.method), set(find_changes(row.spec))
+    declared = {key for switch in method.card.switches for key in switch.values} if method else set()
+    return bool(changes) and changes <= declared
+
+
+def describe_class_values(row: Row) -> str:
+    """Return the values of the arguments that the method sets by the number of classes.
+
+    Empty if it sets none, if other arguments are changed, or if the method is not loaded.
+    """
+    method = find_known(row.method)
+    keys = method.choose_values(FEW_CLASSES).keys() if method else ()
+    values = expand_spec(row.spec) if keys else {}
+    changed = {key for key, value in values.items() if value != getattr(method, key)} - set(keys)
+    return "" if changed else ", ".join(f"{key}={values[key]:g}" for key in keys)
+
+
+def find_class_limit(name: str) -> int | None:
+    """Return the number of classes from which on a method keeps its defaults."""
+    method = find_method(name)
+    return next((count for count in range(FEW_CLASSES, 1000) if not method.choose_values(count)), None)
+
+
+def identify_parts(spec: str) -> tuple[str, tuple[str, ...]]:
+    """Return the method of a spec and the parts that it switches off."""
+    name, values = read_spec(spec)
+    method = find_known(name)
+    return name, tuple(part for part in method.card.parts if not values.get(part, True)) if method else ()
+
+
+def expand_spec(spec: str, preset: str | None = None) -> dict[str, Any]:
+    """Return every argument of a spec with its value: as given, else from the preset, else the default."""
+    name, values = read_spec(spec)
+    method = find_method(name)
+    preset = values.pop("preset", None) or preset
+    chosen = method.card.presets[str(preset)].values if preset in method.card.presets else {}
+    return {key: getattr(method, key) for key in list_arguments(method)} | chosen | values
+
+
+def find_changes(spec: str) -> dict[str, Any]:
+    """Return the arguments in which a spec differs from the nearest preset of its method, or its defaults."""
+    name, _ = read_spec(spec)
+    method = find_known(name)
+    if method is None:
+        return {}
+    values = expand_spec(spec)
+    bases = [expand_spec(name), *(expand_spec(name, preset) for preset in method.card.presets)]
+    changes = [{key: value for key, value in values.items() if base.get(key) != value} for base in bases]
+    return min(changes, key=len)

@@ -1,0 +1,108 @@
+"""Images as the service takes them: the content of a JPEG, PNG or WebP file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from lmr.core.errors import LmrError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL import Image
+
+    AnyImage: TypeAlias = Image.Image | str | os.PathLike[str] | bytes | NDArray[np.uint8]
+
+
+class ImageContent(NamedTuple):
+    """The bytes of an image file and their media type."""
+
+    media_type: str
+    content: bytes
+
+
+def read_image(image: AnyImage) -> ImageContent:
+    """Return the content of a file for a PIL image, a path, bytes, or a uint8 array [h, w, 3] (or [h, w], grey).
+
+    Files of the types that the service decodes are sent as they are, others and pixels as PNG, which changes nothing.
+    """
+    if isinstance(image, bytes | bytearray | memoryview):
+        return _read_bytes(bytes(image))
+    if isinstance(image, str | os.PathLike):
+        return _read_file(image)
+    from PIL import Image
+
+    if isinstance(image, Image.Image):
+        return _encode(image)
+    return _encode(Image.fromarray(_check_pixels(image)))
+
+
+def pack_images(parts: Sequence[ImageContent]) -> tuple[str, bytes]:
+    """Return the content type and the body for these images: the same images give the same bytes, in any process.
+
+    The service compares bodies to tell a retry from another request under the same key, so the boundary between
+    the parts is not left to chance.
+    """
+    if len(parts) == 1:
+        return parts[0].media_type, parts[0].content
+    import httpx
+
+    boundary = hashlib.sha256(b"".join(part.content for part in parts)).hexdigest()[:32]
+    kind = f"multipart/form-data; boundary={boundary}"
+    files = [("image", (str(number), part.content, part.media_type)) for number, part in enumerate(parts)]
+    return kind, httpx.Request("POST", "http://localhost", headers={"Content-Type": kind}, files=files).read()
+
+
+def find_media_type(content: bytes) -> str | None:
+    """Return the type of a file from its first bytes; None if it is not one that the service decodes."""
+    if content.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if content.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    return "image/webp" if content[:4] == b"RIFF" and content[8:12] == b"WEBP" else None
+
+
+def _read_bytes(content: bytes) -> ImageContent:
+    kind = find_media_type(content)
+    if kind is not None:
+        return ImageContent(kind, content)
+    from lmr.images.files import decode_image
+
+    return _encode(decode_image(content))
+
+
+def _read_file(path: str | os.PathLike[str]) -> ImageContent:
+    from lmr.images.files import open_image, refuse_missing
+
+    refuse_missing(path)
+    with open(path, "rb") as file:
+        content = file.read()
+    kind = find_media_type(content)
+    return _encode(open_image(path)) if kind is None else ImageContent(kind, content)
+
+
+def _check_pixels(image: Any) -> NDArray[np.uint8]:
+    import numpy as np
+
+    shape, kind = getattr(image, "shape", None), getattr(image, "dtype", None)
+    if shape is None or kind != np.uint8 or not (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)):
+        came = type(image).__name__ if shape is None else f"{type(image).__name__} {kind} {list(shape)}"
+        raise LmrError(
+            f"Expected an image as a PIL image, a path, the bytes of a file or a uint8 array [h, w, 3], got {came}."
+        )
+    if 0 in shape:
+        raise LmrError(f"Expected an image with at least one pixel, got an array {list(shape)}.")
+    return np.ascontiguousarray(image)
+
+
+def _encode(image: Image.Image) -> ImageContent:
+    """Encode as PNG, which loses nothing; quickly, because the network is usually not what is slow."""
+    if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
+        image = image.convert("RGB")
+    file = io.BytesIO()
+    image.save(file, "PNG", compress_level=1)
+    return ImageContent("image/png", file.getvalue())

@@ -1,0 +1,485 @@
+"""`lmr predict` as its user meets it: the lines, the days after, the help and the values that are chosen."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import lmr
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.results import ImageAnswer, StandardOutput
+from lmr.apps.predict.run import predict_images as predict_default
+from lmr.cli import main
+from lmr.core.spec import parse_spec
+from lmr.core.state import read_state
+from lmr.data.dataset import CLEAN
+from lmr.data.photographs import Photographs
+from lmr.data.pocket_world import draw
+from lmr.images import sources as places_file
+from lmr.images.ahead import THREAD_NAME
+from lmr.images.files import open_image
+from predict_runs import (
+    CLASS_NAMES,
+    DRAWINGS,
+    LABELS,
+    TEXT,
+    Crash,
+    crash_at,
+    draw_arrays,
+    draw_pictures,
+    photograph,
+    posix,
+    predict_images,
+    read_lines,
+    read_paths,
+    refuse,
+    run_here,
+    same_state,
+    start,
+)
+
+both_models = pytest.mark.parametrize("model", ["pocket", "photo"])
+SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "imagenet-sample-224"
+
+
+def make_zoo(folder: Path, model: str = "pocket") -> list[str]:
+    """One picture in every storage, two broken ones, and what must not be listed; the names in the order expected."""
+    folder.mkdir()
+    pictures = [Image.fromarray(pixels) for pixels in draw_arrays(range(8), model)]
+    pictures[0].save(folder / "img10.png")
+    pictures[1].save(folder / "img2.jpg", quality=90)
+    pictures[2].save(folder / "img3.webp", lossless=True)
+    pictures[3].convert("L").save(folder / "img4.png")
+    pictures[4].quantize(32).save(folder / "img5.png")
+    pictures[5].convert("RGBA").resize((50, 40)).save(folder / "img6.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pictures[6].transpose(Image.Transpose.ROTATE_90).save(folder / "img7.png", exif=exif)
+    pictures[7].save(folder / "img8.png")
+    whole = (folder / "img8.png").read_bytes()
+    (folder / "img8.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "img9.png").write_text("this is no picture")
+    (folder / "notes.txt").write_text("nor is this")
+    (folder / "deep").mkdir()
+    pictures[7].resize((64, 48)).save(folder / "deep" / 'größe,"1".bmp')
+    names = ['deep/größe,"1".bmp', "img2.jpg", "img3.webp", *(f"img{k}.png" for k in range(4, 11))]
+    return [str(Path(folder.name) / name) for name in names]
+
+
+def expect_lines(model: str, names: list[str], broken: set[str], batch_size: int, top: int) -> list[dict[str, Any]]:
+    """The same by hand: one step per chunk on what is readable."""
+    backbone, labels = lmr.load(model), CLASS_NAMES[model]
+    clip = backbone.classifier(labels, ["a photo of a {}.", "a blurry picture of a {}."])
+    method = lmr.create("lmr(lr=2e-3)", clip, preset="auto", pace="image")
+    lines: dict[str, dict[str, Any]] = {}
+    for first in range(0, len(names), batch_size):
+        good = [name for name in names[first : first + batch_size] if name not in broken]
+        answer = method.step(torch.stack([backbone.preprocess(open_image(name)) for name in good]))
+        for name, row in zip(good, answer.probabilities, strict=True):
+            best = sorted(range(len(labels)), key=lambda c, row=row: -row[c].item())[:top]
+            pairs = [[labels[c], round(row[c].item(), 6)] for c in best]
+            lines[name] = {"path": name, "label": pairs[0][0], "probability": pairs[0][1], "top": pairs}
+    return [lines.get(name, {"path": name}) for name in names]
+
+
+@both_models
+def test_every_picture_gets_its_line_in_order(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = make_zoo(here / "zoo", model)
+    broken = {"zoo/img8.png", "zoo/img9.png"}
+    (here / "names.txt").write_bytes(
+        "\ufeff".encode() + "\r\n\r\n".join(f"  {name} " for name in CLASS_NAMES[model]).encode()
+    )
+    templates = ["--template", "a photo of a {}.", "--template", "a blurry picture of a {}."]
+    shared = ["zoo", "--labels", "names.txt", "--method", "lmr(lr=2e-3)", *templates, "--batch-size", "4", "--top", "3"]
+    shared += ["--model", model]
+    code, out, err = run_here(capsys, *shared, "--out", "lines.jsonl")
+    assert (code, out) == (0, "")
+
+    lines = read_lines(here / "lines.jsonl")
+    assert [line.pop("error").split(":")[0] for line in lines if "error" in line] == [
+        "Cannot read 'zoo/img8.png'",
+        "Cannot read 'zoo/img9.png'",
+    ]
+    assert lines == expect_lines(model, names, broken, 4, 3)
+    assert "größe" in (here / "lines.jsonl").read_text("utf-8")
+
+    (summary,) = err.splitlines()
+    assert summary.startswith("lmr: 10 images, 2 with an error, ")
+    labels = [line["label"] for line in lines if "label" in line]
+    share = max(map(labels.count, labels)) / 8
+    assert f" ({share:.1%})" in summary
+    assert summary.endswith("results in lines.jsonl")
+    assert sorted(path.name for path in here.iterdir()) == ["lines.jsonl", "names.txt", "zoo"]
+
+    # The same on the screen, and as a table.
+    code, out, err = run_here(capsys, *shared)
+    assert (code, out) == (0, (here / "lines.jsonl").read_text("utf-8"))
+    assert "results on standard output" in err
+    assert main(["predict", *shared, "--out", "lines.csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO((here / "lines.csv").read_text("utf-8"), newline="")))
+    assert list(rows[0]) == ["path", "label", "probability", "top1", "top2", "top3", "error"]
+    assert [row["path"] for row in rows] == names
+    for row, line in zip(rows, lines, strict=True):
+        assert bool(row["error"]) == (row["path"] in broken)
+        assert row["label"] == line.get("label", "")
+        if not row["error"]:
+            assert float(row["probability"]) == line["probability"]
+            pairs = [row[f"top{k}"].rsplit(":", 1) for k in (1, 2, 3)]
+            assert [[label, float(share)] for label, share in pairs] == line["top"]
+
+
+def test_a_rotated_picture_is_seen_upright(here: Path) -> None:
+    make_zoo(here / "zoo")
+    Image.fromarray(draw([6])[0][0]).save(here / "upright.png")
+    predict_images(["upright.png", "zoo/img7.png"], LABELS, method="zeroshot", out="o.jsonl")
+    upright, turned = read_lines(here / "o.jsonl")
+    assert turned["top"] == [[label, pytest.approx(share, abs=1e-4)] for label, share in upright["top"]]
+
+
+def test_broken_pictures_change_nothing_for_the_others(here: Path) -> None:
+    draw_pictures(here / "a", range(4))
+    shutil.copytree("a", "b")
+    for number in (4, 5):
+        (here / "b" / f"img{number}.png").write_text("x")
+    (here / "b" / "img6.png").symlink_to("nowhere.png")
+    predict_images("a", LABELS, batch_size=2, out="a.jsonl", state="a.state")
+    summary = predict_images("b", LABELS, batch_size=2, out="b.jsonl", state="b.state")
+    assert (summary.images, summary.errors, sum(summary.counts.values())) == (7, 3, 4)
+    expected = [line | {"path": line["path"].replace("a/", "b/")} for line in read_lines(here / "a.jsonl")]
+    lines = read_lines(here / "b.jsonl")
+    assert lines[:4] == expected
+    assert [set(line) for line in lines[4:]] == [{"path", "error"}] * 3
+    assert same_state(here / "a.state", here / "b.state", notes=False)
+
+
+def test_a_picture_the_model_cannot_take_and_an_answer_that_is_no_number_are_lines_too(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_pictures(here / "a", range(4))
+    real = lmr.Method.step
+
+    def spoil(self: lmr.Method, images: torch.Tensor) -> lmr.Prediction:
+        answer = real(self, images)
+        answer.logits[1] = float("nan")
+        return answer
+
+    monkeypatch.setattr(lmr.Method, "step", spoil)
+    monkeypatch.setattr(places_file, "open_image", lambda path: None if "img2" in str(path) else open_image(path))
+    monkeypatch.setattr("lmr.models.embedded.Embedded.preprocess", refuse_nothing(lmr.load("pocket").preprocess))
+    summary = predict_images("a", LABELS, out="o.jsonl")
+    lines = read_lines(here / "o.jsonl")
+    assert ["error" in line for line in lines] == [False, True, True, False]
+    assert lines[1]["error"] == "The model's answer to 'a/img1.png' is not a finite number."
+    assert lines[2]["error"] == "Cannot prepare 'a/img2.png' for the model: too thin"
+    assert summary.errors == 2
+
+
+def refuse_nothing(real: Callable[[Any], torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
+    def preprocess(self: Any, image: Any) -> torch.Tensor:
+        if image is None:
+            raise ValueError("too thin")
+        return real(image)
+
+    return preprocess
+
+
+def test_more_top_classes_than_classes(here: Path) -> None:
+    draw_pictures(here / "a", range(2))
+    predict_images("a", "red circle,blue star", out="o.csv", top=9)
+    assert (here / "o.csv").read_text().splitlines()[0] == "path,label,probability,top1,top2,error"
+
+
+@posix
+def test_names_that_are_no_text_survive_both_formats(here: Path) -> None:
+    odd = ["a\nb.png", 'say "x", y.png', os.fsdecode(b"\xff\xfe.png"), "ü\u2028.png", "c\rd.png", "e\r\nf.png"]
+    odd += ["\r.png", "g\r", '"\r"', "\r,\n.png", "=1+1.png", " @sum.png"]
+    pixels = draw(range(1))[0][0]
+    os.mkdir("a")
+    for name in odd:
+        with open(os.path.join("a", name), "wb") as file:
+            Image.fromarray(pixels).save(file, format="PNG")
+    for out in ("o.jsonl", "o.csv"):
+        sources = [os.path.join("a", name) for name in odd]  # files with and without an extension
+        assert predict_images(sources, LABELS, out=out, state=f"{out}.kept", batch_size=3).images == len(odd)
+        before = (here / out).read_bytes()
+        again = predict_images(sources, LABELS, out=out, state=f"{out}.kept", batch_size=3, resume=True)
+        assert (again.images, again.earlier) == (len(odd), len(odd))
+        assert (here / out).read_bytes() == before
+    listed = [json.loads(line)["path"] for line in (here / "o.jsonl").read_bytes().splitlines()]
+    assert listed == sources
+    with open("o.csv", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        assert [row["path"] for row in csv.DictReader(file)] == sources
+
+
+def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = ImageAnswer("größe.png", [("日本", 0.5)])
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    sys.stdout.write("first ")
+    StandardOutput().append([answer])
+    expected = '{"path": "größe.png", "label": "日本", "probability": 0.5, "top": [["日本", 0.5]]}\n'
+    assert raw.getvalue().decode() == "first " + expected
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    StandardOutput().append([answer])
+    assert sys.stdout.getvalue() == expected  # type: ignore[attr-defined]
+
+
+def test_memory_holds_three_batches(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one of the step and two that threads read ahead; a first step that waits for them shows how far they get."""
+    draw_pictures(here / "a", range(40))
+    opened: list[int] = []
+    real = lmr.Method.step
+
+    def watch(path: Path) -> Image.Image:
+        written = (here / "o.jsonl").read_bytes().count(b"\n")
+        opened.append(len(opened) - written)
+        return open_image(path)
+
+    def take_long(self: lmr.Method, images: torch.Tensor) -> lmr.Prediction:
+        end = time.monotonic() + 60
+        while len(opened) < 9:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        time.sleep(0.03)
+        return real(self, images)
+
+    monkeypatch.setattr(places_file, "open_image", watch)
+    monkeypatch.setattr(lmr.Method, "step", take_long)
+    predict_images("a", LABELS, out="o.jsonl", batch_size=4)
+    assert len(opened) == 40
+    assert 8 <= max(opened) < 12
+    assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_terminal_gets_a_bar(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "a", range(2))
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    predict_images("a", LABELS, out="o.jsonl")
+    assert "2/2" in terminal.getvalue()
+    monkeypatch.setattr(sys, "stdout", Terminal())  # lines and bar on one terminal would be a mess
+    terminal.truncate(0)
+    predict_images("a", LABELS)
+    assert terminal.getvalue() == ""
+
+
+@posix
+def test_a_reader_who_has_seen_enough(here: Path) -> None:
+    draw_pictures(here / "a", range(60))
+    process = start("predict", *DRAWINGS, "a", "--labels", TEXT, "--batch-size", "1")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert json.loads(process.stdout.readline())["path"] == "a/img0.png"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+    process.stderr.close()
+
+
+def test_pictures_added_meanwhile_come_after_what_is_finished(here: Path) -> None:
+    draw_pictures(here / "a", range(10, 17))
+    with crash_at(lmr.Method, "step", 3, "before"), pytest.raises(Crash):
+        predict_images("a", LABELS, batch_size=2, out="o.jsonl")
+    finished = (here / "o.jsonl").read_bytes()
+    draw_pictures(here / "a", range(2, 4))
+    (here / "a" / "img11.png").unlink()
+    predict_images("a", LABELS, batch_size=2, out="o.jsonl", resume=True)
+    assert (here / "o.jsonl").read_bytes().startswith(finished)
+    expected = [10, 11, 12, 13, 2, 3, 14, 15, 16]
+    assert read_paths(here / "o.jsonl") == [f"a/img{number}.png" for number in expected]
+
+
+def test_resuming_a_finished_run_adds_only_what_is_new(here: Path) -> None:
+    draw_pictures(here / "a", range(3))
+    predict_images("a", LABELS, batch_size=2, out="o.csv", state="s")
+    before = photograph(here)
+    assert predict_images("a", LABELS, batch_size=2, out="o.csv", state="s", resume=True).earlier == 3
+    assert photograph(here) == before
+    draw_pictures(here / "a", range(3, 5))
+    summary = predict_images("a", LABELS, batch_size=2, out="o.csv", state="s", resume=True)
+    assert (summary.images, summary.earlier) == (5, 3)
+    text = (here / "o.csv").read_text()
+    assert text.startswith(before[str(here / "o.csv")].decode())
+    assert [row["path"] for row in csv.DictReader(io.StringIO(text))] == [f"a/img{k}.png" for k in range(5)]
+
+
+@both_models
+def test_tomorrow_goes_on_where_today_ended(here: Path, model: str) -> None:
+    monday = draw_pictures(here / "monday", range(4), model)
+    tuesday = draw_pictures(here / "tuesday", range(4, 7), model)
+    predict_images(
+        [monday, tuesday], CLASS_NAMES[model], model=model, batch_size=2, out="week.jsonl", state="week.state"
+    )
+    predict_images(monday, CLASS_NAMES[model], model=model, batch_size=2, out="monday.jsonl", state="days.state")
+    predict_images(tuesday, CLASS_NAMES[model], model=model, batch_size=2, out="tuesday.jsonl", state="days.state")
+    week = (here / "week.jsonl").read_bytes()
+    assert week == (here / "monday.jsonl").read_bytes() + (here / "tuesday.jsonl").read_bytes()
+    assert same_state(here / "week.state", here / "days.state", notes=False)
+    predict_images(tuesday, CLASS_NAMES[model], model=model, batch_size=2, out="alone.jsonl")
+    assert (here / "alone.jsonl").read_bytes() != (here / "tuesday.jsonl").read_bytes()
+
+
+def test_a_state_serves_without_an_output_file_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "a", range(4))
+    predict_images("a", LABELS, batch_size=2, out="o.jsonl", state="one.state")
+    words = ("--labels", TEXT, "--batch-size", "2", "--state", "two.state")
+    first = run_here(capsys, "a/img0.png", "a/img1.png", *words)
+    second = run_here(capsys, "a/img2.png", "a/img3.png", *words)
+    assert (first[0], second[0]) == (0, 0)
+    assert (first[1] + second[1]).encode() == (here / "o.jsonl").read_bytes()
+    assert second[2].endswith("results on standard output, state in two.state\n")
+    assert same_state(here / "one.state", here / "two.state", notes=False)
+
+
+def test_default_is_the_model_of_photographs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also photographs of any size, shape and storage, as a camera or a scanner writes them."""
+    (here / "photos").mkdir()
+    for number, (width, height) in enumerate([(640, 480), (31, 33), (1, 1), (2000, 20), (17, 900), (32, 32)]):
+        picture = Image.fromarray(Photographs().read(CLEAN, 0, [number])[0]).resize((width, height))
+        mode = "CMYK" if number == 0 else "L" if number == 1 else "RGB"
+        picture.convert(mode).save(here / "photos" / f"{number}.jpg")
+    code = main(["predict", "photos", "--labels", "cat,dog,ship,truck"])
+    said = capsys.readouterr()
+    assert code == 0
+    lines = [json.loads(line) for line in said.out.splitlines()]
+    assert [line["path"] for line in lines] == [f"photos/{number}.jpg" for number in range(6)]
+    assert all({name for name, _ in line["top"]} == {"cat", "dog", "ship", "truck"} for line in lines)
+    assert said.err.startswith("lmr: 6 images, 0 with an error, ")
+    predict_default("photos", PredictOptions(labels=["cat", "dog", "ship", "truck"], out="python.jsonl"))
+    predict_images("photos", ["cat", "dog", "ship", "truck"], model="photo", out="named.jsonl")
+    for name in ("python.jsonl", "named.jsonl"):
+        assert (here / name).read_text() == said.out
+
+
+@pytest.mark.skipif(not SAMPLE.is_dir(), reason="the sample of ImageNet is not beside the repository")
+def test_real_photographs_get_their_lines(here: Path) -> None:
+    (here / "photos").mkdir()
+    for path in sorted(SAMPLE.glob("*.JPEG"))[:4]:
+        shutil.copy(path, here / "photos")
+    assert predict_default("photos", PredictOptions(labels="cat,dog,ship,truck", out="o.csv")).errors == 0
+    assert len((here / "o.csv").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ("cat,dgo", "does not know the word 'dgo' in 'a photo of a dgo.'. Near ones: dog"),
+        ("cat,fish", "knows no class 'fish', as in 'a photo of a fish.'. Near ones: aquarium fish, flatfish."),
+        ("cat,red star", "For other words load a CLIP model, such as ViT-B-16."),
+    ],
+)
+def test_unknown_class_name_is_refused_before_an_image_is_read(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, labels: str, sentence: str
+) -> None:
+    draw_pictures(here / "a", range(2), "photo")
+    opened: list[Path] = []
+    monkeypatch.setattr(places_file, "open_image", opened.append)
+    words = ["a", "--model", "photo", "--labels", labels, "--out", "o.jsonl", "--state", "camera.state"]
+    refuse(capsys, here, sentence, *words)
+    assert opened == []
+    assert [path.name for path in here.iterdir()] == ["a"]
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    options = "--labels --model --method --template --prompts --batch-size --state --out --resume --overwrite --top"
+    for word in [
+        *options.split(),
+        "examples:",
+        'lmr predict photos --labels "cat,dog,ship,truck"',
+        "lmr predict photos --labels names.txt --out photos.csv --resume",
+    ]:
+        assert word in said
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"lmr {lmr.__version__}\n"
+    for words in ([], ["predict"], ["predict", "a", "--labels", "a,b", "--resume", "--overwrite"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 2
+
+
+def test_state_of_an_unfinished_run_is_not_taken_away_from_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "mon", range(6))
+    draw_pictures(here / "tue", range(6, 10))
+    monday = ["mon", "--labels", TEXT, "--batch-size", "2", "--state", "cam.state", "--out", "mon.jsonl"]
+    tuesday = ["tue", "--labels", TEXT, "--batch-size", "2", "--state", "cam.state", "--out", "tue.jsonl"]
+    with crash_at(lmr.Method, "step", 2, "before", KeyboardInterrupt):
+        assert run_here(capsys, *monday)[0] == 130
+    before = photograph(here)
+    code, _, said = run_here(capsys, *tuesday)
+    assert code == 2
+    assert "not finished; resume that run first" in said
+    assert photograph(here) == before
+    assert run_here(capsys, *monday, "--resume")[0] == 0
+    assert run_here(capsys, *tuesday)[0] == 0
+    assert len((here / "mon.jsonl").read_text().splitlines()) == 6
+    assert len((here / "tue.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("words", [[""], ["a", "--state", ""], ["a", "--out", ""]])
+def test_empty_names_get_a_sentence(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "a", range(2))
+    code, out, said = run_here(capsys, *words, "--labels", TEXT)
+    assert (code, out) == (2, "")
+    assert "empty" in said
+
+
+# The values for the number of classes.
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    return parse_spec(read_state(path)[1]["spec"])[1]
+
+
+def test_few_classes_get_the_values_for_few(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "a", range(3))
+    assert main(["predict", "a", "--labels", TEXT, "--model", "pocket", "--state", "s", "--out", "o.jsonl"]) == 0
+    assert "gamma0=0.3, beta=3.0 as chosen for 12 classes" in capsys.readouterr().err
+    assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (0.3, 3.0)
+    for method, gamma0, beta in (("lmr(gamma0=2)", 2.0, 3.0), ('lmr(preset="default")', 4.0, 1.0)):
+        Path("s").unlink()
+        summary = predict_images("a", LABELS, model="pocket", method=method, state="s", out="o.jsonl", overwrite=True)
+        assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (gamma0, beta)
+        assert ("chosen for" in str(summary)) == (method == "lmr(gamma0=2)")
+
+
+def test_time_constants_are_counted_by_images(here: Path) -> None:
+    draw_pictures(here / "a", range(3))
+    summary = predict_images("a", LABELS, model="pocket", state="s", out="o.jsonl")
+    assert read_spec(here / "s")["pace"] == "image"
+    assert "as chosen for 12 classes, pace='image'" in str(summary)
+    summary = predict_images("a", LABELS, model="pocket", method="lmr(pace='batch')", state="t", out="p.jsonl")
+    assert "pace" not in str(summary)
+    assert "pace" not in read_spec(here / "t")  # the published method
+    predict_images("a", LABELS, model="pocket", method="tent", state="u", out="q.jsonl")  # has no such argument
+
+
+def test_what_a_killed_run_left_does_not_decide_the_values_of_a_new_one(here: Path) -> None:
+    draw_pictures(here / "a", range(3))
+    Path("o.jsonl").write_text("", "utf-8")
+    lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="default").save("o.jsonl.state")
+    summary = predict_images("a", LABELS, model="pocket", out="o.jsonl", overwrite=True)
+    assert "as chosen for 12 classes" in str(summary)

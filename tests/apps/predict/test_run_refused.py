@@ -1,0 +1,443 @@
+"""What `lmr predict` refuses: one sentence, the code 2, and every file as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import lmr
+from lmr.apps.model_options import read_labels
+from lmr.apps.predict.results import ErrorCause, ImageAnswer, ResultFile, format_csv
+from lmr.apps.predict.run import hold_lock
+from lmr.cli import main
+from lmr.core.state import read_state
+from predict_runs import (
+    DRAWINGS,
+    LABELS,
+    TEXT,
+    Crash,
+    crash_at,
+    draw_pictures,
+    posix,
+    predict_images,
+    prepare,
+    read_lines,
+    read_paths,
+    refuse,
+    run_here,
+    start,
+    wait_for_growth,
+)
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder with an interrupted run and files that no run can use, and the words that would resume it.
+
+    For tests in which every file must stay as it is.
+    """
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "foreign").write_bytes(b"12345678 no state")
+    (folder / "latin").write_bytes("grün\nblau\n".encode("latin-1"))
+    (folder / "empty").write_bytes(b"\n\n")
+    (folder / "bare").mkdir()
+    (folder / "folder.jsonl").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return folder, prepare(folder)
+
+
+@pytest.fixture
+def stopped(stopped_run: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(stopped_run[0])
+    return stopped_run[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (["--labels", ",".join(LABELS[1:])], "other classes or prompts"),
+        (
+            ["--labels", TEXT.replace("red circle", "red_circle")],
+            "The run had other spellings in --labels; resume with",
+        ),
+        (["--template", "a drawing of a {}."], "other classes or prompts"),
+        (["--method", "lmr(lr=2e-3)"], "The state belongs to lmr(lr=0.001"),
+        (["--method", "zeroshot"], "The state belongs to lmr(lr=0.001"),
+        (["--model", "poket"], "Did you mean 'pocket'?"),
+        (["--model", "photo"], "The photo model does not know the word 'red'"),
+        (["--batch-size", "3"], "The run had --batch-size 2; resume with the same"),
+        (["--top", "4"], "The run had --top 5; resume with the same"),
+        (["--memory", "lean"], "The run had --memory fast; resume with the same"),
+        pytest.param(
+            ["--compile"],
+            "The run was started without --compile; resume with the same",
+            marks=pytest.mark.filterwarnings("ignore"),  # what the compiler says of itself
+        ),
+        (["--out", "p.jsonl", "--state", "o.jsonl.state"], "holds the progress of the output '"),
+        (["--state", "other.state"], "there is no 'other.state': the run has finished, or it had another --state"),
+    ],
+)
+def test_resuming_something_else_is_refused(
+    stopped: list[str], capsys: pytest.CaptureFixture[str], change: list[str], sentence: str
+) -> None:
+    refuse(capsys, Path.cwd(), sentence, *stopped, *change, "--resume")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def edit(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"img0", b"img9"))
+
+
+def forget_notes(path: Path) -> None:
+    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="auto", pace="image")
+    method.load(path)
+    method.save(path)
+
+
+def spoil_notes(path: Path) -> None:
+    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="auto", pace="image")
+    notes = method.load(path)
+    method.save(path, notes=notes | {"offset": "many"})
+
+
+@pytest.mark.parametrize(
+    ("name", "tamper", "sentence"),
+    [
+        ("o.jsonl", cut, "were finished when the run ended: the file was cut or replaced."),
+        ("o.jsonl", Path.unlink, "has 0 bytes, but"),
+        ("o.jsonl", edit, "has changed since the run ended: the file was edited or replaced."),
+        ("o.jsonl.state", cut, "is not a complete state file"),
+        ("o.jsonl.state", lambda path: path.write_bytes(b""), "is not a complete state file"),
+        ("o.jsonl.state", Path.unlink, "'o.jsonl' cannot be resumed, because there is no 'o.jsonl.state'"),
+        ("o.jsonl.state", forget_notes, "holds the progress of no output, not of"),
+        ("o.jsonl.state", spoil_notes, "does not say how much of the output is finished"),
+    ],
+)
+def test_resuming_what_was_tampered_with_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str, tamper: Callable[[Path], None], sentence: str
+) -> None:
+    words = prepare(here)
+    tamper(here / name)
+    refuse(capsys, here, sentence, *words, "--resume")
+    assert run_here(capsys, *words, "--overwrite")[0] == 0
+    assert len(read_lines(here / "o.jsonl")) == 6
+
+
+def test_a_finished_run_without_a_state_is_not_resumed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = prepare(here)
+    assert run_here(capsys, *words, "--resume")[0] == 0
+    refuse(capsys, here, "the run has finished, or it had another --state", *words, "--resume")
+
+
+def test_relative_paths_are_resumed_where_they_begin(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = prepare(here)
+    (here / "b").mkdir()
+    monkeypatch.chdir("b")
+    elsewhere = ["../a", *words[1:-1], "../o.jsonl", "--resume"]
+    refuse(capsys, here, f"The run was started in {str(here)!r} and its paths are relative to it", *elsewhere)
+    monkeypatch.chdir(here)
+    other_spelling = ["./a/../a", *words[1:-1], "./o.jsonl", "--resume"]
+    assert run_here(capsys, *other_spelling)[0] == 0
+    assert len(read_lines(here / "o.jsonl")) == 6
+
+
+def test_absolute_paths_are_resumed_anywhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_pictures(here / "a", range(4))
+    (here / "b").mkdir()
+    with crash_at(lmr.Method, "step", 2, "before"), pytest.raises(Crash):
+        predict_images(here / "a", LABELS, batch_size=2, out=here / "o.jsonl")
+    monkeypatch.chdir("b")
+    predict_images(here / "a", LABELS, batch_size=2, out="../o.jsonl", resume=True)
+    assert read_paths(here / "o.jsonl") == [str(here / "a" / f"img{k}.png") for k in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [  # options are added; a name takes the folder's place
+        ([], "'o.jsonl' exists; continue it with --resume, replace it with --overwrite, or give another --out."),
+        (["--out", "o.txt"], "Expected an output file that ends in .jsonl or .csv, got 'o.txt'; rename it."),
+        (
+            ["--out", "nowhere/o.jsonl"],
+            "Cannot write 'nowhere/o.jsonl': there is no folder 'nowhere'; create it first.",
+        ),
+        (
+            ["--out", "p.jsonl", "--state", "nowhere/s"],
+            "Cannot write 'nowhere/s': there is no folder 'nowhere'; create",
+        ),
+        (["--out", "p.jsonl", "--state", "./p.jsonl"], "--state and --out are both 'p.jsonl'; give them different"),
+        (["--out", "p.jsonl", "--state", "foreign"], "'foreign' is not a complete state file"),
+        (["--out", "p.jsonl", "--state", "a"], "'a' is a folder; give --state the name of a file."),
+        (["--out", "folder.jsonl"], "'folder.jsonl' is a folder; give --out the name of a file."),
+        (["--out", "p.jsonl", "--labels", "a"], "Expected a file of class names, got the folder 'a'"),
+        (["--out", "p.jsonl", "--state", "o.jsonl.state", "--labels", "a star,a ring"], "other classes or prompts"),
+        (["--out", "p.jsonl", "--state", "o.jsonl.state", "--method", "zeroshot"], "The state belongs to lmr("),
+        (["--out", "o.jsonl", "--overwrite", "--state", "foreign"], "'foreign' is not a complete state file"),
+        (["--out", "p.jsonl", "--batch-size", "0"], "Expected a batch size of at least 1, got 0."),
+        (["--out", "p.jsonl", "--top", "0"], "Expected a number of top classes of at least 1, got 0."),
+        (["--out", "p.jsonl", "--method", "lrm"], "There is no method 'lrm'."),
+        (["--out", "p.jsonl", "--method", "lmr(lr='x')"], "Expected a number for 'lr' of lmr"),
+        (["--out", "p.jsonl", "--template", "a photo"], "Expected templates with {}"),
+        (["--out", "p.jsonl", "--labels", "red circle"], "at least two class names"),
+        (["--out", "p.jsonl", "--labels", "nams.txt"], "got 'nams.txt', and there is no such file."),
+        (["--out", "p.jsonl", "--labels", "red circle,red_circle,ring"], "Name every class once; 'red circle' occurs"),
+        (["--out", "p.jsonl", "--labels", "red circle,red  circle"], "Name every class once; 'red circle' occurs"),
+        (["--out", "p.jsonl", "--labels", "red circle,blu star"], "does not know the word 'blu'"),
+        (["--out", "p.jsonl", "--labels", "latin"], "Cannot read the class names in 'latin'"),
+        (["--out", "p.jsonl", "--labels", "empty"], "Expected class names, one per line, in 'empty'"),
+        (["missing", "--out", "p.jsonl"], "There is no file or folder 'missing'"),
+        (["bare", "--out", "p.jsonl"], "The folder 'bare' contains no image"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_touched(
+    stopped: list[str], capsys: pytest.CaptureFixture[str], change: list[str], sentence: str
+) -> None:
+    named = bool(change) and not change[0].startswith("-")
+    refuse(capsys, Path.cwd(), sentence, *(change[:1] if named else stopped[:1]), *stopped[1:], *change[named:])
+
+
+def test_the_same_from_python(here: Path) -> None:
+    draw_pictures(here / "a", range(2))
+    for options, sentence in [
+        ({"resume": True, "overwrite": True, "out": "o.jsonl"}, "Choose between --resume"),
+        ({"resume": True}, "Only a run that writes to a file can be resumed"),
+    ]:
+        with pytest.raises(lmr.LmrError, match=sentence):
+            predict_images("a", LABELS, **options)  # type: ignore[arg-type]
+    with pytest.raises(lmr.LmrError, match="There is nothing to label"):
+        predict_images([], LABELS)
+    with pytest.raises(lmr.LmrError, match="Expected class names as texts"):
+        read_labels([1, 2])  # type: ignore[list-item]
+    assert read_labels(" a, b c ,,d ") == ["a", "b c", "d"]
+    (here / "a,b").write_text("crane, bird\nring\n")
+    assert read_labels("a,b") == read_labels(here / "a,b") == ["crane, bird", "ring"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("names.txt", "red star\nblue ring\n"),
+        ("names.tsv", "n01\tred star\nn02\tblue ring\n"),
+        ("names.json", '["red star", "blue ring"]'),
+        ("map.json", '{"n01": "red star", "n02": "blue ring"}'),
+    ],
+)
+def test_labels_may_be_in_any_file_that_doctor_takes(here: Path, name: str, text: str) -> None:
+    (here / name).write_text(text)
+    assert read_labels(name) == ["red star", "blue ring"]
+    (here / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(lmr.LmrError, match=r"class names in 'deep\.json', found JSON that is nested too deeply"):
+        read_labels("deep.json")
+
+
+@posix
+def test_two_runs_cannot_write_one_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = prepare(here)
+    with hold_lock(here / "o.jsonl", "busy"):
+        for flag in ("--resume", "--overwrite"):
+            refuse(capsys, here, "Another run is writing 'o.jsonl'; wait for it, or give another --out.", *words, flag)
+    assert run_here(capsys, *words, "--resume")[0] == 0
+
+
+@posix
+def test_two_runs_cannot_use_one_state(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first, a process, is held in the middle of its run, so that the others always come at that moment."""
+    draw_pictures(here / "a", range(160))  # it is far from its end, also where the signal comes late
+    shared = ["--labels", TEXT, "--batch-size", "1", "--state", "camera.state"]
+    first = start("predict", *DRAWINGS, "a", *shared, "--out", "a.jsonl")
+    wait_for_growth(first, here / "a.jsonl", 0)
+    first.send_signal(signal.SIGSTOP)
+    try:
+        for output in (["--out", "b.jsonl"], []):
+            sentence = "lmr: Another run is using the state 'camera.state'; wait for it, or give another"
+            refuse(capsys, here, sentence, "a", *shared, *output)
+    finally:
+        first.send_signal(signal.SIGCONT)
+    assert first.communicate()[1].startswith(b"lmr: 160 images, 0 with an error")
+    predict_images("a", LABELS, batch_size=1, state="camera.state", out="b.jsonl")
+    assert sorted(path.name for path in here.iterdir()) == ["a", "a.jsonl", "b.jsonl", "camera.state"]
+    assert read_state(here / "camera.state")[0]["predicted"].sum() == 320  # of both runs
+
+
+@posix
+def test_the_progress_beside_an_output_is_locked_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = prepare(here)
+    with hold_lock(here / "o.jsonl.state", "busy"):
+        refuse(
+            capsys, here, "Another run is writing 'o.jsonl'; wait for it, or give another --out.", *words, "--resume"
+        )
+        other = ["a", "--labels", TEXT, "--state", "o.jsonl.state"]
+        refuse(capsys, here, "Another run is using the state 'o.jsonl.state'; wait for it", *other)
+    assert run_here(capsys, *words, "--resume")[0] == 0
+
+
+@posix
+def test_lock_file_that_was_removed_in_the_meantime_is_not_trusted(here: Path) -> None:
+    """One run at a time holds the lock, also while others end, remove the file and begin; nothing is left behind."""
+    holding, most, rounds = [0], [0], 20
+
+    def take_turns() -> None:
+        done = 0
+        while done < rounds:
+            with contextlib.suppress(lmr.LmrError), hold_lock(here / "s", "busy"):
+                holding[0] += 1
+                most[0] = max(most[0], holding[0])
+                time.sleep(0.001)
+                holding[0] -= 1
+                done += 1
+
+    threads = [threading.Thread(target=take_turns) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == [1]
+    assert list(here.iterdir()) == []
+
+
+@posix
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_pipes_and_devices_are_refused_before_they_are_opened(
+    here: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """Opening a pipe waits for its other end, deaf to SIGTERM."""
+    draw_pictures(here / "a", range(2))
+    if kind == "device":
+        (here / "p.jsonl").symlink_to(os.devnull)
+    elif kind == "pipe":
+        os.mkfifo("p.jsonl")
+    else:
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind("p.jsonl")
+    for option in ("--state", "--out"):
+        words = ["a", "--labels", TEXT, option, "p.jsonl"]
+        refuse(capsys, here, f"'p.jsonl' is a pipe, a socket or a device; give {option} the name", *words)
+    os.rename("p.jsonl", "o.jsonl.state")
+    refuse(capsys, here, "'o.jsonl.state' is a pipe, a socket", "a", "--labels", TEXT, "--out", "o.jsonl")
+
+
+@posix
+def test_labels_and_prompts_may_come_from_a_pipe(here: Path) -> None:
+    """As the shell makes them of ``<(command)``."""
+    draw_pictures(here / "a", range(2))
+    prompts = json.dumps({name: [f"a photo of a {name}."] for name in LABELS})
+    for name, text in (("labels", "\n".join(LABELS)), ("prompts", prompts)):
+        os.mkfifo(name)
+        threading.Thread(target=Path(name).write_text, args=(text,), daemon=True).start()
+    predict_images("a", "labels", prompts="prompts", out="pipes.jsonl")
+    predict_images("a", LABELS, out="lists.jsonl")
+    assert (here / "pipes.jsonl").read_bytes() == (here / "lists.jsonl").read_bytes()
+
+
+def test_a_run_in_which_every_image_fails_is_exit_code_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "good", range(1))
+    (here / "bad").mkdir()
+    for number in range(3):
+        (here / "bad" / f"{number}.png").write_text("x")
+    code, _, said = run_here(capsys, "bad", "--labels", TEXT, "--out", "o.jsonl")
+    assert code == 1
+    summary, complaint = said.splitlines()
+    assert summary.startswith("lmr: 3 images, 3 with an error")
+    first = read_lines(here / "o.jsonl")[0]["error"]
+    assert complaint == (
+        f"lmr: None of the 3 images could be labelled. The first error: {first} Check "
+        "that the files are complete images. Then label them again with --overwrite; 'o.jsonl' holds the errors."
+    )
+    assert run_here(capsys, "bad", "good", "--labels", TEXT, "--out", "o.jsonl", "--overwrite")[0] == 0
+
+
+def test_a_batch_too_large_for_the_memory_says_what_to_do(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "a", range(4))
+    with crash_at(lmr.Method, "step", 2, "before", torch.OutOfMemoryError):
+        code, _, said = run_here(capsys, "a", "--labels", TEXT, "--batch-size", "2", "--out", "o.jsonl")
+    assert code == 2
+    assert said == (
+        "lmr: There is not enough memory for a batch of 2 images on cpu; start again with a smaller --batch-size or "
+        "with --memory lean.\n"
+    )
+
+
+def test_a_ruined_state_is_named_as_the_cause(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_pictures(here / "a", range(4))
+    predict_images("a", LABELS, state="s", out="o.jsonl", batch_size=2)
+    draw_pictures(here / "a", range(4, 6))
+    real = lmr.Method.step
+
+    def spoil(self: lmr.Method, images: torch.Tensor) -> lmr.Prediction:
+        answer = real(self, images)
+        return lmr.Prediction(answer.logits * float("nan"))
+
+    monkeypatch.setattr(lmr.Method, "step", spoil)
+    summary = predict_images("a", LABELS, state="s", out="o.jsonl", batch_size=2, resume=True)
+    assert (summary.images, summary.errors, summary.earlier) == (6, 2, 4)  # those that failed are all of this run
+    assert summary.causes == {ErrorCause.NOT_FINITE: 2}
+    assert summary.complaint == (
+        "None of the 2 images could be labelled. The first error: The model's answer to 'a/img4.png' is not a finite "
+        "number. The state in 's' is probably damaged; give another --state, or remove the file. Then label them again "
+        "with --overwrite; 'o.jsonl' holds the errors."
+    )
+    assert "Check the model with 'lmr doctor'." in str(predict_images("a", LABELS, out="p.jsonl").complaint)
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert predict_images("a", LABELS, out="q.jsonl").complaint is None
+
+
+@posix
+def test_a_disk_without_locks_is_trusted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def refuse_lock(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse_lock)
+    draw_pictures(here / "a", range(2))
+    assert predict_images("a", LABELS, out="o.jsonl").images == 2
+
+
+def test_standard_output_that_fails(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_pictures(here / "a", range(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        assert main(["predict", *DRAWINGS, "a", "--labels", TEXT]) == 2
+    assert "There is no standard output to write to; give a file with --out." in capsys.readouterr().err
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "wb", buffering=0) as full:
+            process = start("predict", *DRAWINGS, "a", "--labels", TEXT, stdout=full)
+            said = process.communicate()[1]
+        assert said == b"lmr: Cannot write to standard output: No space left on device; use --out.\n"
+        assert process.returncode == 2
+
+
+def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
+    answers = [
+        ImageAnswer("a.png", [("x:y", 0.75), ('q,"', 0.25)]),
+        ImageAnswer("b\n.png", error='broken, "really"\nso'),
+    ]
+    for name in ("o.csv", "o.jsonl"):
+        first = ResultFile(tmp_path / name, 2)
+        first.open()
+        first.append(answers[:1])
+        first.append(answers[1:])
+        first.close()
+        second = ResultFile(tmp_path / name, 2)
+        assert second.recover(first.offset, first.digest) == [("a.png", None, "x:y"), ("b\n.png", None, None)]
+        assert (second.offset, second.digest) == (first.offset, first.digest)
+    assert format_csv(answers[0], 2) == b'a.png,x:y,0.750000,x:y:0.750000,"q,"":0.250000",\n'

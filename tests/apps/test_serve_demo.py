@@ -1,0 +1,259 @@
+"""The demonstration as a user starts it, its cameras, and its page in a browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lmr
+from lmr.apps import serve_demo as module
+from lmr.apps.serve import ServerOptions
+from lmr.apps.serve_demo import (
+    FRAMES,
+    RAMP,
+    SCRIPTS,
+    STATIC,
+    CameraReport,
+    CameraScript,
+    DemoCameras,
+    SimulatedCamera,
+    format_reports,
+    serve_demo,
+)
+from lmr.cli import main
+from lmr.core.errors import LmrError
+from lmr.data.corruptions import CORRUPTIONS, EXTRA, corrupt_batch
+from lmr.data.photographs import Photographs
+from page_reader import WAIT
+from scripted_service import run_scripted_service
+
+CHROMIUM = Path("/usr/bin/chromium")
+SCREENSHOT = Path(__file__).parents[2] / "docs" / "serve-demo.png"
+BROKEN = SCRIPTS[-1].name
+
+
+@contextmanager
+def run_demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """The address of a demonstration in a thread, and the lines that it reports; it ends with the context."""
+    done, lines, ready = threading.Event(), list[str](), threading.Event()
+    monkeypatch.setattr(module.DemoCameras, "wait", lambda self, seconds: done.wait(120))
+
+    def report(line: str) -> None:
+        lines.append(line)
+        if "simulated cameras" in line:
+            ready.set()
+
+    where = ServerOptions(port=0, log_level="error")
+    thread = threading.Thread(target=serve_demo, args=(100.0, where), kwargs={"report": report})
+    thread.start()
+    try:
+        assert ready.wait(120)
+        yield re.findall(r"serving at (http://\S+);", "\n".join(lines))[0], lines
+    finally:
+        done.set()
+        thread.join(120)
+
+
+def read_table(text: str) -> dict[str, list[str]]:
+    """The rows of the summary, by camera."""
+    return {line.split()[0]: line.split() for line in text.splitlines() if line.startswith("cam-")}
+
+
+def test_it_ends_by_itself_with_a_table() -> None:
+    lines: list[str] = []
+    serve_demo(0.5, ServerOptions(port=0, log_level="error"), report=lines.append)
+    rows = read_table("\n".join(lines))
+    assert set(rows) == {script.name for script in SCRIPTS}
+    assert all(int(row[1]) >= 1 for row in rows.values())
+
+
+def test_ctrl_c_ends_it_with_the_table_too_and_it_can_have_a_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(LmrError, match="needs a --token-file"):
+        serve_demo(1.0, ServerOptions(host="0.0.0.0"))
+    token = tmp_path / "token"
+    token.write_text("a-token-of-many-letters")
+    refusals: list[str] = []
+
+    def press_ctrl_c() -> None:
+        output = ""
+        while "simulated cameras" not in output:
+            time.sleep(0.02)
+            output += capsys.readouterr().out
+        address = re.findall(r"serving at (http://\S+);", output)[0]
+        with lmr.Client(address) as client:
+            try:
+                client.model()
+            except lmr.ServiceError as error:
+                refusals.append(str(error))
+        with lmr.Client(address, token.read_text()) as client:
+            while len(list(client.streams())) < len(SCRIPTS):
+                time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press_ctrl_c, daemon=True)
+    thread.start()
+    assert main(["serve", "--demo", "--port", "0", "--token-file", str(token)]) == 0
+    thread.join(60)
+    assert "refused the token" in refusals[0]
+    assert set(read_table(capsys.readouterr().out)) == {script.name for script in SCRIPTS}
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf")])
+def test_wrong_times_are_refused(seconds: float) -> None:
+    with pytest.raises(LmrError, match="positive number of seconds"):
+        serve_demo(seconds)
+
+
+def test_the_page_shows_the_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With LMR_SCREENSHOTS set it waits until the watch has acted, and writes the image of the README."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip("Chromium is not installed")
+    wanted = bool(os.environ.get("LMR_SCREENSHOTS"))
+    problems: list[str] = []
+    with run_demo(monkeypatch) as (address, _), playwright.sync_playwright() as browsers, lmr.Client(address) as client:
+        while len(list(client.streams())) < len(SCRIPTS):
+            time.sleep(0.1)
+        while wanted and client.stream(BROKEN).status.health != "rolled back":
+            time.sleep(1.0)
+        browser = browsers.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 1100}, color_scheme="light")
+        page.set_default_timeout(WAIT)
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"{address}/#{BROKEN}")
+        page.wait_for_function(f"document.querySelector('#stream-count').textContent.includes('{len(SCRIPTS)}')")
+        page.wait_for_timeout(3000 if wanted else 200)
+        path = SCREENSHOT if wanted else tmp_path / "page.png"
+        page.screenshot(path=str(path))
+        browser.close()
+    assert problems == []
+    assert path.stat().st_size > 10_000
+
+
+def test_a_table_of_what_came_of_the_cameras() -> None:
+    reports = [
+        CameraReport("cam-1", 200, 0.7012, 0.55, "ok", []),
+        CameraReport("cam-8", 90, None, None, "reset", ["ok → watch", "watch → reset"]),
+    ]
+    lines = format_reports(reports).splitlines()
+    assert lines[0].split() == [
+        "camera",
+        "requests",
+        "adapted",
+        "frozen",
+        "gain",
+        "health",
+        "what",
+        "the",
+        "watch",
+        "did",
+    ]
+    assert lines[2].split() == ["cam-1", "200", "70.1", "55.0", "+15.1", "ok", "–"]
+    assert lines[3].endswith("reset   ok → watch, watch → reset")
+
+
+def test_cameras_send_and_end_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PER_SECOND", 1000.0)
+    scripts = [CameraScript("cam-a", "fog", 0), CameraScript("cam-b", "static", 0)]
+    with run_scripted_service() as service:
+        service.reply = {
+            "stream": "cam-a", "seq": 1, "images": 1, "health": "ok", "adapts": True, "resident": True, "waiting": 0,
+            "accuracy": None, "compared_accuracy": None, "frozen_accuracy": None,
+            "labelled": 0, "updated": 0.0, "change": 0,
+        }  # fmt: skip
+        cameras = DemoCameras(service.url, scripts=scripts)
+        cameras.start()
+        deadline = time.monotonic() + 60
+        while min(len(service.steps.get(script.name, [])) for script in scripts) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        cameras.stop()
+    assert cameras.failures == []
+    assert {name: len(steps) >= 3 for name, steps in service.steps.items()} == {"cam-a": True, "cam-b": True}
+    told = {one.path.split("/")[3] for one in service.seen if one.path.endswith("/labels")}
+    assert told == {"cam-a"}, "nothing is known of what a broken sensor shows"
+
+
+def test_every_camera_sends_once_however_short_it_is() -> None:
+    """Otherwise the service would not know it, and there would be no table."""
+    scripts = [CameraScript(f"cam-{number}", "static", 0) for number in range(4)]
+    with run_scripted_service() as service:
+        cameras = DemoCameras(service.url, scripts=scripts)
+        cameras._ended.set()
+        cameras.start()
+        cameras.stop()
+    assert cameras.failures == []
+    assert {name: len(steps) for name, steps in service.steps.items()} == {script.name: 1 for script in scripts}
+
+
+def test_a_refusal_ends_a_camera_and_is_kept() -> None:
+    with run_scripted_service() as service:
+        service.script = [401]
+        cameras = DemoCameras(service.url, scripts=[CameraScript("cam-a", "fog", 0)])
+        cameras.start()
+        cameras._threads[0].join(60)
+        cameras.stop()
+    assert "refused the token" in str(cameras.failures[0])
+
+
+PHOTOGRAPHS = Photographs()
+
+
+def test_weather_turns_bad_one_after_the_other() -> None:
+    assert len(SCRIPTS) == len({script.name for script in SCRIPTS}) == 8
+    onsets = [script.onset for script in SCRIPTS if script.weather != STATIC]
+    assert onsets == sorted(set(onsets))
+    assert {script.weather for script in SCRIPTS} - {STATIC} <= {*CORRUPTIONS, *EXTRA}
+
+
+def test_severity_rises_and_ends() -> None:
+    script = CameraScript("cam", "fog", 10, 100)
+    severities = [script.find_severity(request) for request in range(120)]
+    assert severities[:10] == [0] * 10
+    assert severities[10] == 1
+    assert severities == sorted(severities[:100]) + [0] * 20
+    assert set(severities[10 + RAMP : 100]) == {5}
+
+
+def test_frames_are_real_photographs_with_their_labels() -> None:
+    camera = SimulatedCamera(CameraScript("cam", "fog", 5), PHOTOGRAPHS, seed=3)
+    clear = camera.take(0)
+    assert clear.pixels.shape == (FRAMES, 32, 32, 3)
+    everything = np.stack(PHOTOGRAPHS.read("clean", 0, range(2000)))
+    for pixels, label in zip(clear.pixels, clear.labels, strict=True):
+        (place,) = np.flatnonzero((everything == pixels).all((1, 2, 3)))[:1]
+        assert PHOTOGRAPHS.classes[PHOTOGRAPHS.labels("clean")[place]] == label
+
+
+def test_the_same_request_has_the_same_frames() -> None:
+    script = CameraScript("cam", "snow", 0)
+    first, again = (SimulatedCamera(script, PHOTOGRAPHS, seed=1).take(7) for _ in range(2))
+    assert np.array_equal(first.pixels, again.pixels)
+    other = SimulatedCamera(script, PHOTOGRAPHS, seed=2).take(7)
+    assert not np.array_equal(first.pixels, other.pixels)
+
+
+def test_bad_weather_is_the_corruption_of_the_benchmarks() -> None:
+    camera, clear = (SimulatedCamera(CameraScript("cam", "fog", onset), PHOTOGRAPHS, 1) for onset in (0, 10_000))
+    index = np.random.default_rng([1, 90]).integers(0, 2000, FRAMES)
+    expected = corrupt_batch(clear.take(90).pixels, "fog", 5, seed=1, indices=index, constants="cifar")
+    assert np.array_equal(camera.take(90).pixels, expected)
+
+
+def test_a_broken_sensor_shows_nothing_and_has_no_labels() -> None:
+    camera = SimulatedCamera(CameraScript("cam", STATIC, 0, 5), PHOTOGRAPHS, 1)
+    broken = camera.take(0)
+    assert broken.labels == [None] * FRAMES
+    assert broken.pixels.mean() == pytest.approx(127.5, abs=5)
+    assert None not in camera.take(5).labels

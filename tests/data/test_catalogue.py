@@ -1,0 +1,210 @@
+"""Sets by name: what every one of them promises, where they are looked for, and what is said when one is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import set_maker as maker
+from lmr.cli.parser import parse
+from lmr.data.catalogue import EMBEDDED_SETS, NAMES, open_dataset
+from lmr.data.corruptions import CORRUPTIONS, corrupt
+from lmr.data.dataset import CorruptedOnTheFly, MissingData, find_root, make_digest
+from lmr.data.fetch.sources import SOURCES
+from lmr.data.names import ORDERS
+from lmr.data.pocket_world import CLASSES, PocketWorld, draw, list_labels
+
+
+def test_pocket_world() -> None:
+    found = open_dataset("pocket")
+    assert (found.name, found.classes, found.domains, found.severities) == ("pocket", CLASSES, ("clean",), (0,))
+    assert found.count("clean") == 10_000
+    images, scene = draw([5, 9_999, 0], 7)
+    np.testing.assert_array_equal(found.read("clean", 0, [5, 9_999, 0]), images)
+    np.testing.assert_array_equal(found.labels("clean")[[5, 9_999, 0]], scene.label)
+    assert found.read("clean", 0, []) == []
+    assert found.digest == open_dataset("pocket").digest
+    assert found.digest != PocketWorld(seed=8).digest
+    assert found.digest != PocketWorld(count=100).digest
+
+
+def test_labels_of_a_world_need_no_drawing() -> None:
+    np.testing.assert_array_equal(list_labels(300, 3), draw(range(300), 3)[1].label)
+    assert list_labels(0).shape == (0,)
+
+
+def test_any_number_of_images_of_the_pocket_world() -> None:
+    small, large = open_dataset("pocket-c-300"), open_dataset("pocket-c-20000")
+    assert (small.name, small.count("fog"), large.count("fog")) == ("pocket-c-300", 300, 20_000)
+    np.testing.assert_array_equal(small.labels("fog"), large.labels("fog")[:300])
+    np.testing.assert_array_equal(small.read("fog", 5, [299]), large.read("fog", 5, [299]))
+    assert open_dataset("pocket-10").count("clean") == 10
+    assert len({small.digest, large.digest, open_dataset("pocket-c").digest}) == 3
+    for wrong in ("pocket-c-0", "pocket-c-", "pocket-c-99999999", "photo-c-10"):
+        with pytest.raises(ValueError, match="There is no dataset"):
+            open_dataset(wrong)
+
+
+def test_corrupted_pocket_world() -> None:
+    found = open_dataset("pocket-c")
+    assert (found.name, found.domains, found.severities) == ("pocket-c", CORRUPTIONS, (1, 2, 3, 4, 5))
+    clean, _ = draw([40, 2], 7)
+    for domain in ("impulse_noise", "pixelate", "saturate"):
+        for index, one, image in zip([40, 2], clean, found.read(domain, 4, [40, 2]), strict=True):
+            expected = corrupt(one, domain, 4, seed=0, index=index, constants="cifar")
+            np.testing.assert_array_equal(image, expected)
+    np.testing.assert_array_equal(found.read("clean", 0, [40, 2]), clean)
+    np.testing.assert_array_equal(found.labels("fog"), open_dataset("pocket").labels("clean"))
+    assert found.protocol["corruptions"] == "made by lmr with the cifar constants, seed 0"
+    assert found.digest != open_dataset("pocket").digest
+
+
+def test_noise_depends_on_the_image_alone() -> None:
+    """Not on the batch it is in, nor on the order; but on the seed, and on the number a set gives its images."""
+    world = PocketWorld(count=50)
+    found = CorruptedOnTheFly("x", world, "cifar")
+    together = found.read("gaussian_noise", 5, [3, 1, 4, 1, 5])
+    for index, image in zip([3, 1, 4, 1, 5], together, strict=True):
+        np.testing.assert_array_equal(found.read("gaussian_noise", 5, [index])[0], image)
+    other = CorruptedOnTheFly("x", world, "cifar", seed=1)
+    assert not np.array_equal(other.read("gaussian_noise", 5, [3])[0], together[0])
+    assert other.digest != found.digest
+    numbered = CorruptedOnTheFly("x", world, "cifar", numbers=[k + 10 for k in range(50)])
+    noise = numbered.read("gaussian_noise", 5, [3])[0]
+    np.testing.assert_array_equal(
+        noise, corrupt(world.read("clean", 0, [3])[0], "gaussian_noise", 5, seed=0, index=13, constants="cifar")
+    )
+
+
+def test_unknown_names_are_sentences(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no dataset 'cifar10c'\. Did you mean 'cifar10"):
+        open_dataset("cifar10c")
+    with pytest.raises(ValueError, match="or give folder:PATH or csv:PATH"):
+        open_dataset("nothing like it")
+    with pytest.raises(ValueError, match="There is no folder"):
+        open_dataset(f"folder:{tmp_path / 'no'}")
+    with pytest.raises(ValueError, match="There is no file"):
+        open_dataset(f"csv:{tmp_path / 'no.csv'}")
+    for bad in ([-1], [10_000]):
+        with pytest.raises(ValueError, match="has the images 0 to 9999"):
+            open_dataset("pocket").read("clean", 0, bad)
+
+
+def test_every_name_opens_or_says_how(tmp_path: Path) -> None:
+    for name in NAMES:
+        if name in EMBEDDED_SETS:
+            assert open_dataset(name, tmp_path).name == name
+            continue
+        with pytest.raises(MissingData, match=rf"`lmr fetch {name}`") as caught:
+            open_dataset(name, tmp_path)
+        assert str(tmp_path) in str(caught.value)
+        assert caught.value.root == tmp_path
+        assert f"`lmr fetch {name}`" in caught.value.advice
+
+
+def test_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("LMR_DATA", raising=False)
+    assert find_root() == tmp_path / "home/.cache/lmr/data"
+    monkeypatch.setenv("LMR_DATA", "~/sets")
+    assert find_root() == tmp_path / "home/sets"
+    assert find_root("/elsewhere") == Path("/elsewhere")
+    images, labels = maker.make_cifar(10_000, 10)
+    (tmp_path / "home/sets").mkdir(parents=True)
+    np.savez(tmp_path / "home/sets/cifar10_test.npz", images=images, labels=labels)
+    np.testing.assert_array_equal(open_dataset("cifar10").labels("clean"), labels)
+
+
+def write_folder(folder: Path) -> None:
+    for name, colour in (("red_fox", 10), ("owl", 200)):
+        for number in (10, 9):
+            maker.write_image(folder / name / f"img{number}.png", colour + number)
+
+
+def test_folder_of_classes(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    name = f"folder:{tmp_path}"
+    found = open_dataset(name)
+    assert (found.name, found.classes, found.domains) == (name, ("owl", "red fox"), ("clean",))
+    np.testing.assert_array_equal(found.labels("clean"), [0, 0, 1, 1])
+    assert [maker.read_colour(p) for p in found.read("clean", 0, range(4))] == [209, 210, 19, 20]
+    first = found.digest
+    assert open_dataset(name).digest == first
+    maker.write_image(tmp_path / "owl" / "img9.png", 3, (50, 60))
+    assert open_dataset(name).digest != first
+
+
+@pytest.mark.parametrize("kind", ["tsv", "txt", "json"])
+def test_folder_with_own_class_names(kind: str, tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    pairs = {"owl": "an owl", "red_fox": "a fox", "wolf": "a wolf"}
+    texts = {
+        "tsv": "".join(f"{key}\t{value}\n" for key, value in pairs.items()),
+        "json": json.dumps(pairs),
+        "txt": "an owl\na fox\n",
+    }
+    (tmp_path / f"names.{kind}").write_text(texts[kind])
+    found = open_dataset(f"folder:{tmp_path}")
+    assert found.classes == ("an owl", "a fox", *(["a wolf"] if kind != "txt" else []))
+    np.testing.assert_array_equal(found.labels("clean"), [0, 0, 1, 1])
+    assert found.protocol["images"].endswith(f"names from names.{kind}")
+
+
+def test_table_of_paths_and_labels(tmp_path: Path) -> None:
+    write_folder(tmp_path / "images")
+    rows = ["path,label", "images/owl/img9.png,bird", "images/red_fox/img9.png,a beast"]
+    (tmp_path / "set.csv").write_text("\n".join(rows))
+    found = open_dataset(f"csv:{tmp_path / 'set.csv'}")
+    assert found.classes == ("a beast", "bird")
+    np.testing.assert_array_equal(found.labels("clean"), [0, 1])
+    assert [maker.read_colour(p) for p in found.read("clean", 0, [0, 1])] == [19, 209]
+    (tmp_path / "images/owl/img9.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"Cannot read .*img9\.png"):
+        found.read("clean", 0, [1])
+
+
+def test_digest_tells_parts_apart() -> None:
+    digests = {make_digest("ab", "c"), make_digest("a", "bc"), make_digest("abc"), make_digest("abc", "")}
+    assert len(digests) == 4
+    assert all(len(digest) == 16 and int(digest, 16) >= 0 for digest in digests)
+
+
+READ = """
+import hashlib, sys
+from lmr.data.catalogue import open_dataset
+images = open_dataset("pocket-c").read("glass_blur", 3, [11, 12])
+print(hashlib.sha256(b"".join(p.tobytes() for p in images)).hexdigest())
+"""
+
+
+def test_another_process_reads_the_same() -> None:
+    done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, timeout=120, check=True)
+    images = open_dataset("pocket-c").read("glass_blur", 3, [11, 12])
+    assert done.stdout.strip() == hashlib.sha256(b"".join(p.tobytes() for p in images)).hexdigest()
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+
+
+def test_page_runs_and_names_every_set_and_order(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(example, {})
+    shown = capsys.readouterr().out
+    assert "4 batches, order" in shown
+    assert "contrast 36 (32, 32, 3)" in shown
+    for name in (*NAMES, *ORDERS):
+        assert f"`{name}`" in PAGE
+
+
+def test_commands_of_the_page_parse() -> None:
+    commands = re.findall(r"^lmr fetch(.*?)(?: *#.*)?$", PAGE, re.MULTILINE)
+    assert len(commands) == 5
+    for command in commands:
+        assert set(parse(["fetch", *command.split()]).names) <= set(SOURCES)

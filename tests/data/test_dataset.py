@@ -1,0 +1,62 @@
+"""Some classes of a set: the same images with labels that count the chosen classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lmr
+from lmr.bench.running.inputs import name_clean_set
+from lmr.data.catalogue import open_dataset
+from lmr.data.dataset import choose_classes
+from lmr.data.provenance import read_origin
+
+
+def test_images_and_labels_are_those_of_the_whole_set() -> None:
+    whole, part = open_dataset("pocket-c"), open_dataset("pocket-c@7.3")
+    assert len(part.classes) == 7
+    truth = [whole.classes[label] for label in whole.labels("fog")]
+    places = [place for place, name in enumerate(truth) if name in part.classes]
+    assert part.count("fog") == len(places)
+    assert [part.classes[label] for label in part.labels("fog")] == [truth[place] for place in places]
+    ours, theirs = part.read("fog", 5, [0, 9]), whole.read("fog", 5, [places[0], places[9]])
+    np.testing.assert_array_equal(np.stack(ours), np.stack(theirs))
+    assert part.digest not in (whole.digest, open_dataset("pocket-c@7").digest)
+    assert part.digest_part(["fog"], 5) == open_dataset("pocket-c@7.3").digest_part(["fog"], 5)
+    assert part.describe_part(["fog"])["subset"] == "7 of 100, chosen with seed 3"
+    assert read_origin(part.describe_part(["fog"])) == read_origin(whole.describe_part(["fog"]))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_smaller_subsets_lie_within_larger_ones(seed: int) -> None:
+    small, large = choose_classes(100, 5, seed), choose_classes(100, 50, seed)
+    assert len(set(small)) == 5
+    assert set(small) <= set(large) <= set(range(100))
+    assert large == sorted(large)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pocket-c@1", "from 2 to 100 classes"),
+        ("pocket-c@101", "from 2 to 100 classes"),
+        ("pocket-c@ten", "ten classes of it are pocket-c@10"),
+        ("pocket-c@10.", "Cannot read the dataset"),
+        ("pockt-c@10", "Did you mean 'pocket-c'"),
+    ],
+)
+def test_what_there_is_not_is_refused(name: str, message: str) -> None:
+    with pytest.raises(lmr.LmrError, match=message):
+        open_dataset(name)
+
+
+def test_index_beyond_the_subset_is_refused() -> None:
+    part = open_dataset("pocket@5")
+    with pytest.raises(lmr.LmrError, match="has the images 0 to"):
+        part.read("clean", 0, [part.count("clean")])
+
+
+def test_the_clean_set_has_the_same_classes() -> None:
+    assert name_clean_set("cifar100-c@10.2") == "cifar100@10.2"
+    assert name_clean_set("imagenet-c-5000@10") == "imagenet@10"
+    assert open_dataset("pocket-c@10").classes == open_dataset("pocket@10").classes

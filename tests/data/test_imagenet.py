@@ -1,0 +1,343 @@
+"""ImageNet and the sets made after it, in folders of a few images laid out like the official ones."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import set_maker as maker
+from lmr.core.errors import LmrError
+from lmr.data.corruptions import corrupt
+from lmr.data.corruptions.constants import GROUPS
+from lmr.data.imagenet import (
+    ImageNetC,
+    crop_image,
+    number_image,
+    open_imagenet,
+    open_imagenet_c,
+    store_as_jpeg,
+)
+from lmr.data.names import read_imagenet, read_list
+from lmr.data.provenance import ArchiveNote, Provenance, read_origin, write_archive_note
+
+LISTED = read_list("imagenet_c_5000")
+
+
+def write_classes(folder: Path, names: dict[str, int], count: int = 2) -> None:
+    """``count`` images in each class folder; the colour tells the class, the size the image."""
+    for name, colour in names.items():
+        for number in range(count):
+            maker.write_image(folder / name / f"{name}_{number}.JPEG", colour, (20 + number, 16))
+
+
+def test_lists_are_those_of_the_papers() -> None:
+    names = read_imagenet()
+    assert len(names) == 1000
+    assert list(names) == sorted(names)
+    assert (names["n01440764"], names["n15075141"]) == ("tench", "toilet paper")
+    assert sorted(name for name, times in Counter(names.values()).items() if times > 1) == ["missile", "sunglasses"]
+    for subset in ("imagenet_a", "imagenet_r"):
+        assert len(set(read_list(subset))) == 200
+        assert set(read_list(subset)) < set(names)
+    assert len(set(read_list("imagenet_a")) & set(read_list("imagenet_r"))) < 200
+    assert (len(read_list("cifar10")), len(set(read_list("cifar100")))) == (10, 100)
+    assert not any("_" in name for name in read_list("cifar100"))
+
+
+def test_the_list_of_5000_is_the_published_one() -> None:
+    whole = hashlib.sha256("\n".join(sorted(LISTED)).encode()).hexdigest()
+    assert whole == "2f1fd0aa050d2393d0d1ff5aa3da5cf25831254f1cb59266e3162a1e2c61adc8"
+    assert len(LISTED) == len(set(LISTED)) == 5000
+    assert LISTED[0] == "n09468604/ILSVRC2012_val_00015253.JPEG"  # its own order, not sorted
+    per_class = Counter(line.partition("/")[0] for line in LISTED)
+    assert (len(per_class), min(per_class.values()), max(per_class.values())) == (997, 1, 12)
+
+
+@pytest.mark.parametrize(("name", "folder"), [("imagenet", "imagenet/val"), ("imagenet-sketch", "sketch")])
+def test_thousand_classes(name: str, folder: str, tmp_path: Path) -> None:
+    write_classes(tmp_path / folder, {"n15075141": 90, "n01440764": 30, "n01443537": 60})
+    (tmp_path / folder / "README.txt").write_text("beside the classes")
+    (tmp_path / folder / "n01440764" / "notes.txt").write_text("no image")
+    found = open_imagenet(name, tmp_path)
+    assert len(found.classes) == 1000
+    np.testing.assert_array_equal(found.labels("clean"), [0, 0, 1, 1, 999, 999])
+    images = found.read("clean", 0, range(6))
+    assert [maker.read_colour(image) for image in images] == [30, 30, 60, 60, 90, 90]
+    assert [image.shape[1] for image in images] == [20, 21] * 3
+    assert found.protocol["candidates"] == "1000 classes"
+
+
+@pytest.mark.parametrize("name", ["imagenet-a", "imagenet-r"])
+def test_subsets_have_200_candidates(name: str, tmp_path: Path) -> None:
+    subset = read_list(name.replace("-", "_"))
+    write_classes(tmp_path / name, {subset[199]: 120, subset[3]: 40}, 1)
+    found = open_imagenet(name, tmp_path)
+    assert found.classes == tuple(read_imagenet()[wnid] for wnid in subset)
+    np.testing.assert_array_equal(found.labels("clean"), [3, 199])
+    assert found.classes[199] == read_imagenet()[subset[199]]
+    assert "200 classes of ImageNet's 1000" in found.protocol["candidates"]
+    outside = next(wnid for wnid in read_imagenet() if wnid not in subset)
+    write_classes(tmp_path / name, {outside: 10}, 1)
+    with pytest.raises(ValueError, match=f"'{outside}' is not a class of this set"):
+        open_imagenet(name, tmp_path)
+
+
+def test_v2_folders_are_numbers(tmp_path: Path) -> None:
+    write_classes(tmp_path / "imagenetv2-matched-frequency-format-val", {"10": 100, "9": 90, "999": 200}, 1)
+    found = open_imagenet("imagenet-v2", tmp_path)
+    np.testing.assert_array_equal(found.labels("clean"), [9, 10, 999])
+    assert [maker.read_colour(image) for image in found.read("clean", 0, [0, 1, 2])] == [90, 100, 200]
+
+
+def write_flat(folder: Path) -> None:
+    for number, colour in ((1, 10), (2, 20), (3, 30)):
+        maker.write_image(folder / f"ILSVRC2012_val_{number:08d}.JPEG", colour)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("kaggle", [True, False])
+def test_flat_validation_folder_with_truths(beside: bool, kaggle: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "imagenet" / "val"
+    write_flat(folder)
+    place = folder.parent if beside else folder
+    if kaggle:
+        rows = [("ILSVRC2012_val_00000002", "n01440764"), ("ILSVRC2012_val_00000001", "n15075141"),
+                ("ILSVRC2012_val_00000003", "n01440764")]  # fmt: skip
+        lines = [f"{name},{wnid} 1 2 3 4 {wnid} 5 6 7 8 " for name, wnid in rows]
+        (place / "LOC_val_solution.csv").write_text("\n".join(["ImageId,PredictionString", *lines]))
+    else:
+        (place / "imagenet_2012_validation_synset_labels.txt").write_text("n15075141\nn01440764\nn01440764\n")
+    found = open_imagenet("imagenet", tmp_path)
+    np.testing.assert_array_equal(found.labels("clean"), [0, 0, 999])  # by class and name, as folders would be
+    assert [maker.read_colour(image) for image in found.read("clean", 0, range(3))] == [20, 30, 10]
+
+
+def test_flat_validation_folder_without_truths(tmp_path: Path) -> None:
+    folder = tmp_path / "imagenet" / "val"
+    write_flat(folder)
+    with pytest.raises(ValueError, match=r"images without classes.*LOC_val_solution\.csv"):
+        open_imagenet("imagenet", tmp_path)
+    truths = folder / "imagenet_2012_validation_synset_labels.txt"
+    for text in ("n15075141\nn01440764\n", "n15075141\nn01440764\nn00000000\n"):
+        truths.write_text(text)
+        with pytest.raises(ValueError, match=r"no known class for 'ILSVRC2012_val_00000003\.JPEG'"):
+            open_imagenet("imagenet", tmp_path)
+
+
+def test_images_are_not_turned(tmp_path: Path) -> None:
+    """Published numbers were made without looking at the orientation a camera stored."""
+    path = tmp_path / "imagenet" / "val" / "n01440764" / "ILSVRC2012_val_00000293.JPEG"
+    path.parent.mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (30, 20)).save(path, exif=exif)
+    assert open_imagenet("imagenet", tmp_path).read("clean", 0, [0])[0].shape == (20, 30, 3)
+
+
+def test_what_cannot_be_listed_or_read_is_an_lmr_error(tmp_path: Path) -> None:
+    (tmp_path / "imagenet-a").write_text("not a folder")
+    with pytest.raises(LmrError, match=r"Cannot list the folder '.*imagenet-a': Not a directory"):
+        open_imagenet("imagenet-a", tmp_path)
+    maker.write_image(tmp_path / "imagenet" / "val" / "ILSVRC2012_val_00000001.JPEG", 30)
+    (tmp_path / "imagenet" / "LOC_val_solution.csv").write_bytes(b"ImageId,PredictionString\n\xff\xfe")
+    with pytest.raises(LmrError, match=r"Cannot read the list of classes '.*LOC_val_solution\.csv'"):
+        open_imagenet("imagenet", tmp_path)
+
+
+def test_missing_sets_name_the_command(tmp_path: Path) -> None:
+    for name in ("imagenet", "imagenet-a", "imagenet-r", "imagenet-sketch", "imagenet-v2"):
+        with pytest.raises(ValueError, match=rf"looked for: .*`lmr fetch {name}`") as caught:
+            open_imagenet(name, tmp_path)
+        assert str(tmp_path) in str(caught.value)
+    for name in ("imagenet-c", "imagenet-c-5000"):
+        with pytest.raises(ValueError, match=rf"`lmr fetch {name}`.*`lmr fetch imagenet`"):
+            open_imagenet_c(name, tmp_path)
+    (tmp_path / "imagenet-a").mkdir()
+    with pytest.raises(ValueError, match="There is no image in class folders"):
+        open_imagenet("imagenet-a", tmp_path)
+
+
+def write_corrupted(folder: Path, files: dict[str, int], grouped: bool = False) -> None:
+    """Fog and blur at severities 4 and 5; the colour tells the file, the severity and the corruption."""
+    for shift, domain in ((0, "fog"), (100, "zoom_blur")):
+        group = next(group for group, members in GROUPS.items() if domain in members)
+        for severity in (4, 5):
+            for file, colour in files.items():
+                place = folder / group / domain if grouped else folder / domain
+                maker.write_image(place / str(severity) / file, colour + shift + 4 * severity)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_official_corrupted_folders(grouped: bool, tmp_path: Path) -> None:
+    files = {"n01443537/ILSVRC2012_val_00000236.JPEG": 60, "n01440764/ILSVRC2012_val_00000293.JPEG": 30}
+    write_corrupted(tmp_path / "ImageNet-C", files, grouped)
+    found = open_imagenet_c("imagenet-c", tmp_path)
+    assert isinstance(found, ImageNetC)
+    assert (len(found.classes), len(found.domains), found.severities) == (1000, 15, (1, 2, 3, 4, 5))
+    for shift, domain in ((0, "fog"), (100, "zoom_blur")):
+        assert found.count(domain) == 2
+        np.testing.assert_array_equal(found.labels(domain), [0, 1])
+        for severity in (4, 5):
+            colours = [maker.read_colour(image) for image in found.read(domain, severity, [1, 0])]
+            assert colours == [60 + shift + 4 * severity, 30 + shift + 4 * severity]
+    assert found.protocol["corruptions"] == "files in the layout of ImageNet-C, not checked"
+    with pytest.raises(ValueError, match=r"no such file.*lmr fetch imagenet-c"):
+        found.read("fog", 1, [0])
+    with pytest.raises(ValueError, match=r"There is no folder .*snow.*lmr fetch imagenet-c"):
+        found.labels("snow")
+    first = found.digest
+    assert ImageNetC("imagenet-c", found.folder).digest == first
+    maker.write_image(found.locate("fog") / "5" / "n01440764/ILSVRC2012_val_00000293.JPEG", 30, (90, 90))
+    assert ImageNetC("imagenet-c", found.folder).digest != first
+
+
+def test_digest_of_a_part_follows_its_own_files(tmp_path: Path) -> None:
+    file = "n01440764/ILSVRC2012_val_00000293.JPEG"
+    write_corrupted(tmp_path, {file: 30})
+
+    def digest(domain: str, severity: int) -> str:
+        return ImageNetC("imagenet-c", tmp_path).digest_part((domain,), severity)
+
+    first, other = digest("fog", 5), digest("fog", 4)
+    assert len({first, other, digest("zoom_blur", 5)}) == 3
+    maker.write_image(tmp_path / "snow" / "5" / file, 30)
+    assert digest("fog", 5) == first
+    maker.write_image(tmp_path / "fog" / "5" / file, 30, (90, 90))
+    assert digest("fog", 5) != first
+    assert digest("fog", 4) == other
+
+
+def test_files_are_official_if_they_were_fetched(tmp_path: Path) -> None:
+    folder = tmp_path / "imagenet-c"
+    write_corrupted(folder, {"n01440764/ILSVRC2012_val_00000293.JPEG": 30})
+    found = ImageNetC("imagenet-c", folder)
+    write_archive_note(tmp_path, "weather.tar", ArchiveNote("md5:0", False, None))
+    assert found.describe_part(["fog"]) == found.protocol  # it is still on its way
+    write_archive_note(tmp_path, "weather.tar", ArchiveNote("md5:0", False, ("fog",)))
+    assert found.describe_part(["fog"])["corruptions"] == "the official files of ImageNet-C"
+    assert found.describe_part(["fog", "zoom_blur"]) == found.protocol  # which is in another archive
+    assert found.describe_part(["clean"]) == found.protocol
+    origins = [read_origin(found.describe_part(domains)) for domains in (["fog"], ["fog", "zoom_blur"], ["clean"])]
+    unchecked = Provenance.UNCHECKED
+    assert [origin.corruptions for origin in origins] == [Provenance.OFFICIAL, unchecked, unchecked]
+
+
+def test_list_of_5000_keeps_its_order(tmp_path: Path) -> None:
+    write_corrupted(tmp_path / "imagenet-c", {LISTED[0]: 10, LISTED[2]: 50})
+    found = open_imagenet_c("imagenet-c-5000", tmp_path)
+    assert found.count("fog") == 5000
+    classes = list(read_imagenet())
+    np.testing.assert_array_equal(found.labels("fog"), [classes.index(line.partition("/")[0]) for line in LISTED])
+    assert [maker.read_colour(image) for image in found.read("fog", 5, [2, 0])] == [70, 30]
+    with pytest.raises(ValueError, match=r"no such file.*--check"):
+        found.read("fog", 5, [1])
+    assert "5,000-image list" in found.protocol["images"]
+
+
+def test_folder_that_is_no_imagenet_c(tmp_path: Path) -> None:
+    (tmp_path / "imagenet-c" / "fog").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"Expected folders such as gaussian_noise/5/n01440764"):
+        open_imagenet_c("imagenet-c", tmp_path)
+
+
+def make_photo(path: Path, size: tuple[int, int], seed: int) -> None:
+    """Smooth random colours, stored without loss under a name that says JPEG: Pillow goes by the content."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    small = np.random.default_rng(seed).integers(0, 256, (5, 6, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(small).resize(size, Image.Resampling.BICUBIC).save(buffer, "PNG")
+    path.write_bytes(buffer.getvalue())
+
+
+def crop_slowly(path: Path) -> np.ndarray:
+    """Resize(256) and CenterCrop(224) from their documentation, without our code."""
+    image = Image.open(path).convert("RGB")
+    width, height = image.size
+    size = (256, int(256 * height / width)) if width <= height else (int(256 * width / height), 256)
+    whole = np.asarray(image.resize(size, Image.Resampling.BILINEAR))
+    top, left = round((whole.shape[0] - 224) / 2.0), round((whole.shape[1] - 224) / 2.0)
+    return whole[top : top + 224, left : left + 224]
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_validation_images_are_corrupted_on_the_fly(flat: bool, tmp_path: Path) -> None:
+    """The 5,000 come from class folders or, labels being in the list, from a flat folder without truths."""
+    folder = tmp_path / "imagenet" / "val"
+    paths = [folder / (line.partition("/")[2] if flat else line) for line in LISTED[:2]]
+    make_photo(paths[0], (300, 260), 0)
+    make_photo(paths[1], (224, 500), 1)
+    found = open_imagenet_c("imagenet-c-5000", tmp_path)
+    assert found.count("fog") == 5000
+    assert found.protocol["corruptions"] == (
+        "made by lmr with the imagenet constants, seed 0, stored as JPEG of quality 85"
+    )
+    clean = found.read("clean", 0, [0, 1])
+    for path, image in zip(paths, clean, strict=True):
+        np.testing.assert_array_equal(image, crop_slowly(path))
+    corrupted = found.read("gaussian_noise", 3, [1, 0])
+    for place, line, image in ((1, LISTED[1], corrupted[0]), (0, LISTED[0], corrupted[1])):
+        number = int(line[-13:-5])
+        noisy = corrupt(clean[place], "gaussian_noise", 3, seed=0, index=number, constants="imagenet")
+        buffer = io.BytesIO()
+        Image.fromarray(noisy).save(buffer, "JPEG", quality=85, optimize=True)
+        np.testing.assert_array_equal(image, np.asarray(Image.open(buffer)))
+
+
+def test_a_image_meets_the_same_noise_in_both_lists(tmp_path: Path) -> None:
+    folder = tmp_path / "imagenet" / "val"
+    for seed, line in enumerate(LISTED[:3]):
+        make_photo(folder / line, (256, 256), seed)
+    small, whole = open_imagenet_c("imagenet-c-5000", tmp_path), open_imagenet_c("imagenet-c", tmp_path)
+    assert whole.count("fog") == 3
+    order = sorted(LISTED[:3])
+    for place, line in enumerate(LISTED[:3]):
+        one, other = small.read("shot_noise", 5, [place]), whole.read("shot_noise", 5, [order.index(line)])
+        np.testing.assert_array_equal(one, other)
+    assert small.digest != whole.digest
+
+
+def test_official_files_with_clean_images_beside_them(tmp_path: Path) -> None:
+    write_corrupted(tmp_path / "imagenet-c", {LISTED[0]: 10})
+    make_photo(tmp_path / "imagenet" / "val" / LISTED[0], (256, 256), 3)
+    found = open_imagenet_c("imagenet-c-5000", tmp_path)
+    assert isinstance(found, ImageNetC)
+    np.testing.assert_array_equal(
+        found.read("clean", 0, [0])[0], crop_slowly(tmp_path / "imagenet" / "val" / LISTED[0])
+    )
+
+
+@pytest.mark.parametrize("size", [(256, 256), (500, 375), (375, 500), (333, 257), (224, 224), (60, 1000)])
+def test_crop_is_that_of_the_authors(size: tuple[int, int], tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    make_photo(path, size, 5)
+    with Image.open(path) as image:
+        np.testing.assert_array_equal(np.asarray(crop_image(image)), crop_slowly(path))
+
+
+def test_stored_image_loses_what_jpeg_loses() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8)
+    stored = store_as_jpeg(noise)
+    assert stored.shape == noise.shape
+    assert 5 < np.abs(stored.astype(int) - noise).mean() < 60
+    flat = np.full((224, 224, 3), 128, np.uint8)
+    np.testing.assert_array_equal(store_as_jpeg(flat), flat)
+
+
+def test_numbers_of_images() -> None:
+    assert number_image("n01440764/ILSVRC2012_val_00000293.JPEG", 5) == 293
+    assert number_image("n01440764/other.JPEG", 5) == 5
+
+
+def test_real_photographs() -> None:
+    """One photograph of every class, cropped to 224: read as a folder of files named by class."""
+    folder = maker.SHARED / "imagenet-sample-224"
+    if not folder.is_dir():
+        pytest.skip("the real photographs are not on this machine")
+    names = sorted(path.name.partition("_")[0] for path in folder.iterdir())
+    assert names == list(read_imagenet())

@@ -1,0 +1,443 @@
+"""Every way an image can be stored, made on the fly: what is listed, in which order, and what comes out."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import tracemalloc
+import warnings
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lmr.images.files import (
+    TooManyPixels,
+    UnreadableImage,
+    decode_image,
+    list_images,
+    muted_pillow,
+    open_image,
+)
+
+BLOCKS = np.array([[[200, 30, 40], [20, 180, 60]], [[30, 40, 190], [220, 210, 50]]], dtype=np.uint8)
+DAMAGED_EXIF = b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01"  # announces 65535 entries and ends in the first
+
+
+def make_image(height: int = 24, width: int = 40) -> Image.Image:
+    """Four blocks of different colours, wider than high: any turn or mirroring shows."""
+    half = BLOCKS.repeat(height // 2, axis=0).repeat(width // 2, axis=1)
+    return Image.fromarray(half)
+
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def read(path: Path) -> np.ndarray:
+    """Open, and check what must hold for every image."""
+    image = open_image(path)
+    assert image.mode == "RGB"
+    assert type(image) is Image.Image
+    values = np.asarray(image)
+    assert values.dtype == np.uint8
+    assert values.shape == (image.height, image.width, 3)
+    return values.astype(int)
+
+
+def read_mode(path: Path) -> str:
+    """How Pillow sees the file: the test must really have made what it says."""
+    with Image.open(path) as stored:
+        return stored.mode
+
+
+def write_bomb(path: Path, side: int) -> None:
+    """A tiny PNG that announces side x side pixels."""
+
+    def make_chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = make_chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+    data = make_chunk(b"IDAT", zlib.compress(bytes(1000))) + make_chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + data)
+
+
+# ---------------------------------------------------------------------------------------------------------- list_images
+
+
+def test_numbers_are_sorted_as_people_count(tmp_path: Path) -> None:
+    names = ["img.png", "img1.png", "img2.png", "img02b.png", "img10.png", "IMG11.png", "img100.png", "zoo.png"]
+    touch(*(tmp_path / name for name in reversed(names)))
+    assert [path.name for path in list_images([tmp_path])] == names
+
+
+def test_folders_are_sorted_too_and_searched_to_the_bottom(tmp_path: Path) -> None:
+    names = ["c2/9.png", "c2/10.png", "c2/deep/er/1.png", "c10/1.png", "top.png"]
+    touch(*(tmp_path / name for name in reversed(names)))
+    assert list_images([tmp_path]) == [tmp_path / name for name in names]
+
+
+def test_equal_numbers_and_cases_keep_a_fixed_order(tmp_path: Path) -> None:
+    names = ["a01.png", "a1.jpg", "a1.png", "a001.png", "A1.png"]
+    touch(*(tmp_path / name for name in names))
+    assert [path.name for path in list_images([tmp_path])] == sorted(names)
+
+
+def test_only_images_are_listed_whatever_the_case(tmp_path: Path) -> None:
+    wanted = ["a.jpg", "b.JPEG", "c.Png", "d.webp", "e.BMP"]
+    touch(*(tmp_path / name for name in [*wanted, "f.txt", "g.gif", "jpg", "h.jpg.part"]))
+    (tmp_path / "folder.png").mkdir()
+    assert [path.name for path in list_images([tmp_path])] == wanted
+
+
+def test_hidden_files_and_folders_are_passed_over_unless_named(tmp_path: Path) -> None:
+    touch(tmp_path / "a.png", tmp_path / "._a.png", tmp_path / ".cache" / "b.png", tmp_path / "s" / ".x" / "c.png")
+    assert list_images([tmp_path]) == [tmp_path / "a.png"]
+    assert list_images([tmp_path / ".cache"]) == [tmp_path / ".cache" / "b.png"]
+
+
+def test_sources_keep_their_order_and_duplicates_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path / "one" / "a.png", tmp_path / "one" / "b.png", tmp_path / "two" / "a.png")
+    monkeypatch.chdir(tmp_path)
+    sources: list[str | os.PathLike[str]] = ["two", "one/b.png", tmp_path / "one", "./two", "two/../two/a.png"]
+    assert list_images(sources) == [Path("two/a.png"), Path("one/b.png"), tmp_path / "one" / "a.png"]
+
+
+def test_a_named_file_is_kept_whatever_its_extension(tmp_path: Path) -> None:
+    upload, scan = tmp_path / "upload", tmp_path / "scan.tiff"
+    touch(upload, scan)
+    assert list_images([upload, str(scan)]) == [upload, scan]
+
+
+def test_one_source_need_not_be_wrapped_in_a_list(tmp_path: Path) -> None:
+    touch(tmp_path / "a.png")
+    assert list_images(str(tmp_path)) == [tmp_path / "a.png"]
+    assert list_images(tmp_path) == [tmp_path / "a.png"]  # type: ignore[arg-type]
+    assert list_images([]) == []
+
+
+def test_links_to_files_are_listed_and_links_to_folders_cannot_loop(tmp_path: Path) -> None:
+    touch(tmp_path / "data" / "a.png")
+    (tmp_path / "data" / "b.png").symlink_to(tmp_path / "data" / "a.png")
+    (tmp_path / "data" / "again").symlink_to(tmp_path / "data", target_is_directory=True)
+    (tmp_path / "link").symlink_to(tmp_path / "data", target_is_directory=True)
+    assert list_images([tmp_path / "link"]) == [tmp_path / "link" / "a.png", tmp_path / "link" / "b.png"]
+
+
+def test_a_missing_source_is_named(tmp_path: Path) -> None:
+    touch(tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"There is no file or folder .*nowhere.*: check the spelling"):
+        list_images([tmp_path, tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match="There is no file or folder"):
+        list_images(["x" * 5000])
+
+
+def test_a_folder_without_images_is_named(tmp_path: Path) -> None:
+    touch(tmp_path / "notes" / "a.txt", tmp_path / "good" / "a.png")
+    with pytest.raises(ValueError, match=r"The folder '.*notes' contains no image \(.jpg, .*give one that does"):
+        list_images([tmp_path / "good", tmp_path / "notes"])
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object) -> object:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(ValueError, match=r"cannot be listed \(Permission denied\)"):
+        list_images([tmp_path])
+
+
+# ----------------------------------------------------------------------------------------------------------- open_image
+
+
+@pytest.mark.parametrize("extension", ["png", "bmp", "webp", "jpg", "jpeg", "tiff", "PNG"])
+def test_every_format(tmp_path: Path, extension: str) -> None:
+    path = tmp_path / f"image.{extension}"
+    exact = {"lossless": True} if extension == "webp" else {"quality": 95, "subsampling": 0}
+    make_image().save(path, **exact)
+    np.testing.assert_allclose(read(path), np.asarray(make_image()), atol=8 if extension.startswith("jp") else 0)
+
+
+def test_the_content_counts_and_not_the_name(tmp_path: Path) -> None:
+    make_image().save(tmp_path / "wrong.jpg", format="PNG")
+    make_image().save(tmp_path / "none", format="PNG")
+    for name in ("wrong.jpg", "none"):
+        np.testing.assert_array_equal(read(tmp_path / name), np.asarray(make_image()))
+    assert open_image(str(tmp_path / "none")).size == (40, 24)
+
+
+@pytest.mark.parametrize("extension", ["png", "jpg", "bmp"])
+def test_greyscale(tmp_path: Path, extension: str) -> None:
+    grey = make_image().convert("L")
+    grey.save(tmp_path / f"a.{extension}", quality=100)
+    expected = np.asarray(grey)[..., None].repeat(3, axis=-1)
+    np.testing.assert_allclose(read(tmp_path / f"a.{extension}"), expected, atol=2 if extension == "jpg" else 0)
+
+
+@pytest.mark.parametrize("extension", ["png", "bmp"])
+def test_one_bit(tmp_path: Path, extension: str) -> None:
+    checks = np.indices((10, 12)).sum(axis=0) % 2 == 1
+    Image.fromarray(checks).save(tmp_path / f"a.{extension}")
+    assert read_mode(tmp_path / f"a.{extension}") == "1"
+    np.testing.assert_array_equal(read(tmp_path / f"a.{extension}"), checks[..., None].repeat(3, axis=-1) * 255)
+
+
+@pytest.mark.parametrize("extension", ["png", "bmp", "gif"])
+def test_palette(tmp_path: Path, extension: str) -> None:
+    make_image().quantize(4).save(tmp_path / f"a.{extension}")
+    assert read_mode(tmp_path / f"a.{extension}") == "P"
+    np.testing.assert_array_equal(read(tmp_path / f"a.{extension}"), np.asarray(make_image()))
+
+
+def make_palette_image() -> Image.Image:
+    image = Image.fromarray(np.array([[0, 1], [2, 2]], np.uint8))
+    image.putpalette([200, 0, 0, 0, 100, 0, 0, 0, 50])
+    return image
+
+
+def test_palette_with_one_transparent_colour(tmp_path: Path) -> None:
+    make_palette_image().save(tmp_path / "a.png", transparency=1)
+    make_palette_image().save(tmp_path / "a.gif", transparency=1)
+    for name in ("a.png", "a.gif"):
+        assert read(tmp_path / name).tolist() == [[[200, 0, 0], [255, 255, 255]], [[0, 0, 50], [0, 0, 50]]]
+
+
+def test_palette_with_an_alpha_for_each_colour(tmp_path: Path) -> None:
+    make_palette_image().save(tmp_path / "a.png", transparency=bytes([255, 0, 51]))
+    expected = [[[200, 0, 0], [255, 255, 255]], [[204, 204, 214], [204, 204, 214]]]
+    np.testing.assert_allclose(read(tmp_path / "a.png"), expected, atol=1)
+
+
+@pytest.mark.parametrize("extension", ["png", "webp", "tiff"])
+def test_transparency_is_laid_on_white(tmp_path: Path, extension: str) -> None:
+    alpha = np.linspace(0, 255, 24 * 40).reshape(24, 40, 1).astype(np.uint8)
+    colours = np.asarray(make_image())
+    image = Image.fromarray(np.concatenate([colours, alpha], axis=-1))
+    image.save(tmp_path / f"a.{extension}", lossless=True, exact=True)
+    expected = colours * (alpha / 255) + 255 * (1 - alpha / 255)
+    np.testing.assert_allclose(read(tmp_path / f"a.{extension}"), expected, atol=1)
+
+
+def test_greyscale_with_alpha(tmp_path: Path) -> None:
+    values = np.array([[[10, 255], [10, 0]], [[100, 128], [250, 255]]], np.uint8)
+    Image.fromarray(values).save(tmp_path / "a.png")
+    assert read_mode(tmp_path / "a.png") == "LA"
+    expected = np.array([[10, 255], [177, 250]])[..., None].repeat(3, axis=-1)
+    np.testing.assert_allclose(read(tmp_path / "a.png"), expected, atol=1)
+
+
+def test_a_colour_declared_transparent_without_alpha(tmp_path: Path) -> None:
+    make_image().save(tmp_path / "rgb.png", transparency=(200, 30, 40))
+    Image.fromarray(np.array([[7, 9]], np.uint8)).save(tmp_path / "grey.png", transparency=7)
+    assert read(tmp_path / "rgb.png")[0, 0].tolist() == [255, 255, 255]
+    assert read(tmp_path / "rgb.png")[0, -1].tolist() == [20, 180, 60]
+    assert read(tmp_path / "grey.png")[0].tolist() == [[255] * 3, [9] * 3]
+
+
+def test_cmyk(tmp_path: Path) -> None:
+    make_image().convert("CMYK").save(tmp_path / "a.jpg", quality=95, subsampling=0)
+    assert read_mode(tmp_path / "a.jpg") == "CMYK"
+    np.testing.assert_allclose(read(tmp_path / "a.jpg"), np.asarray(make_image()), atol=8)
+
+
+@pytest.mark.parametrize("extension", ["png", "tiff", "pgm"])
+def test_16_bit_greyscale_is_scaled_and_not_cut(tmp_path: Path, extension: str) -> None:
+    values = np.array([[0, 128, 129, 257], [300, 32768, 65000, 65535]], np.uint16)
+    Image.fromarray(values).save(tmp_path / f"a.{extension}")
+    expected = np.rint(values / 65535 * 255)[..., None].repeat(3, axis=-1)
+    np.testing.assert_array_equal(read(tmp_path / f"a.{extension}"), expected)
+
+
+def test_values_of_unknown_range_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0.5, 2.0]], np.float32)).save(tmp_path / "float.tiff")
+    Image.fromarray(np.array([[-5, 70000]], np.int32)).save(tmp_path / "long.tiff")
+    with pytest.raises(UnreadableImage, match="unknown range; convert it to 8 bits first"):
+        open_image(tmp_path / "float.tiff")
+    with pytest.raises(UnreadableImage, match="do not fit in 16 bits"):
+        open_image(tmp_path / "long.tiff")
+
+
+def test_16_bit_greyscale_takes_little_memory() -> None:
+    """A small file may have as many pixels as a service allows: 25 million."""
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((1000, 1000), np.uint16)).save(file, "PNG")
+    tracemalloc.start()
+    try:
+        decode_image(file.getvalue())
+        assert tracemalloc.get_traced_memory()[1] < 14 * 1000 * 1000  # bytes
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("extension", ["gif", "png", "webp"])
+def test_the_first_frame_of_an_animation(tmp_path: Path, extension: str) -> None:
+    frames = [Image.new("RGB", (8, 6), colour) for colour in ((250, 10, 10), (10, 250, 10), (10, 10, 250))]
+    frames[0].save(tmp_path / f"a.{extension}", save_all=True, append_images=frames[1:], duration=50, lossless=True)
+    with Image.open(tmp_path / f"a.{extension}") as stored:
+        assert getattr(stored, "n_frames", 1) == 3
+    assert (read(tmp_path / f"a.{extension}") == [250, 10, 10]).all()
+
+
+UPRIGHT = {
+    1: lambda stored: stored,
+    2: lambda stored: stored[:, ::-1],
+    3: lambda stored: stored[::-1, ::-1],
+    4: lambda stored: stored[::-1],
+    5: lambda stored: stored.swapaxes(0, 1),
+    6: lambda stored: np.rot90(stored, -1),
+    7: lambda stored: stored[::-1, ::-1].swapaxes(0, 1),
+    8: lambda stored: np.rot90(stored, 1),
+}
+
+
+@pytest.mark.parametrize("extension", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_the_exif_rotation_is_applied_once(tmp_path: Path, orientation: int, extension: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    exact = {"lossless": True} if extension == "webp" else {"quality": 95, "subsampling": 0}
+    make_image().save(tmp_path / f"a.{extension}", exif=exif, **exact)
+    expected = UPRIGHT[orientation](np.asarray(make_image()))
+    np.testing.assert_allclose(read(tmp_path / f"a.{extension}"), expected, atol=8)
+    assert 0x0112 not in open_image(tmp_path / f"a.{extension}").getexif()
+
+
+@pytest.mark.parametrize("exif", [b"Exif\0\0garbage", DAMAGED_EXIF, b"", b"Exif\0\0MM"])
+def test_damaged_metadata_do_not_spoil_the_image(tmp_path: Path, exif: bytes) -> None:
+    make_image().save(tmp_path / "a.jpg", exif=exif, quality=95, subsampling=0)
+    np.testing.assert_allclose(read(tmp_path / "a.jpg"), np.asarray(make_image()), atol=8)
+
+
+@pytest.mark.parametrize("extension", ["jpg", "png", "webp", "bmp", "gif"])
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9])
+def test_a_truncated_file_is_unreadable(tmp_path: Path, extension: str, share: float) -> None:
+    path = tmp_path / f"a.{extension}"
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
+    Image.fromarray(noise).save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(UnreadableImage, match=f"^Cannot read '.*a.{extension}': ") as caught:
+        open_image(path)
+    assert len(str(caught.value)) < 200 + len(str(path))
+
+
+def test_damaged_data_are_unreadable_or_read_but_nothing_else(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    for extension in ("jpg", "png", "webp", "bmp", "gif", "tiff"):
+        path = tmp_path / f"a.{extension}"
+        make_image().save(path)
+        data = path.read_bytes()
+        for _ in range(40):
+            damaged = bytearray(data)
+            for place in rng.integers(0, len(damaged), 5):
+                damaged[place] = rng.integers(256)
+            path.write_bytes(damaged)
+            try:
+                read(path)
+            except UnreadableImage as error:
+                assert str(error).endswith(".")  # noqa: PT017 (most damage is survived)
+
+
+def test_what_is_not_a_image_gets_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "text.png").write_text("Dear diary, today I was renamed to an image.")
+    reasons = {"missing.png": "no such file", "empty.png": "is empty", "text.png": "not an image", "": "is a folder"}
+    for name, reason in reasons.items():
+        with pytest.raises(UnreadableImage, match=reason):
+            open_image(tmp_path / name)
+    with pytest.raises(UnreadableImage, match="no such file"):
+        open_image("a\0b")
+
+
+def test_the_systems_refusal_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object, formats: object) -> object:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    make_image().save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "open", refuse)
+    with pytest.raises(UnreadableImage, match="the operating system reports 'Permission denied'"):
+        open_image(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("side", [10_000, 60_000])
+def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path, side: int) -> None:
+    """10000 x 10000 is where Pillow would only warn, 60000 x 60000 where it refuses by itself."""
+    write_bomb(tmp_path / "bomb.png", side)
+    with pytest.raises(UnreadableImage, match="more than 89478485 pixels; make it smaller"):
+        open_image(tmp_path / "bomb.png")
+
+
+def test_the_error_is_a_value_error_that_travels_between_processes(tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as caught:
+        open_image(tmp_path / "missing.png")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_the_file_is_closed_and_can_go(tmp_path: Path) -> None:
+    make_image().save(tmp_path / "a.png")
+    image = open_image(tmp_path / "a.png")
+    (tmp_path / "a.png").unlink()
+    assert np.asarray(image).shape == (24, 40, 3)
+
+
+def test_nothing_ever_warns(tmp_path: Path) -> None:
+    write_bomb(tmp_path / "bomb.png", side=10_000)
+    make_image().save(tmp_path / "exif.jpg", exif=DAMAGED_EXIF)
+    make_palette_image().save(tmp_path / "alphas.png", transparency=bytes([255, 0, 51]))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(UnreadableImage):
+            open_image(tmp_path / "bomb.png")
+        open_image(tmp_path / "exif.jpg")
+        open_image(tmp_path / "alphas.png")
+    assert caught == []
+
+
+def test_overlapping_readers_stay_muted_and_leave_the_filters_as_they_were() -> None:
+    """Two threads in the order that breaks a plain save and restore: the first to enter is the first to leave."""
+    before = list(warnings.filters)
+    one, other = muted_pillow(), muted_pillow()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    warnings.warn_explicit("still muted", UserWarning, "Image.py", 1, module="PIL.Image")
+    other.__exit__(None, None, None)
+    assert list(warnings.filters) == before
+    with pytest.warns(UserWarning, match="audible"):
+        warnings.warn_explicit("audible", UserWarning, "Image.py", 1, module="PIL.Image")
+
+
+def test_many_threads_read_at_once(tmp_path: Path) -> None:
+    make_image().save(tmp_path / "a.jpg", exif=DAMAGED_EXIF)
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(6) as pool:
+        sizes = {image.size for image in pool.map(open_image, [tmp_path / "a.jpg"] * 120)}
+    assert sizes == {(40, 24)}
+    assert list(warnings.filters) == before
+
+
+def test_empty_name_is_not_the_present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_image().save(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="empty name"):
+        list_images([""])
+
+
+def test_content_from_others_is_limited_in_format_and_size() -> None:
+    def encode(kind: str) -> bytes:
+        file = io.BytesIO()
+        Image.new("RGB", (30, 20), "red").save(file, kind)
+        return file.getvalue()
+
+    assert decode_image(encode("PNG"), formats=("PNG",), max_pixels=600).size == (30, 20)
+    with pytest.raises(UnreadableImage, match="it is not JPEG or WEBP, or damaged"):
+        decode_image(encode("PNG"), formats=("JPEG", "WEBP"))
+    with pytest.raises(TooManyPixels, match="more than 599 pixels; send a smaller one"):
+        decode_image(encode("PNG"), max_pixels=599)

@@ -1,0 +1,199 @@
+"""Frames of videos: their numbers, times and colours, and one error message for what cannot be read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from lmr.images import video
+from lmr.images.files import UnreadableImage
+from lmr.images.video import VideoFrame, is_video, read_frames
+from video_maker import cut_file, paint, write_jpegs, write_video
+
+
+def read_until_error(path: Path, every: int = 1) -> tuple[list[VideoFrame], str]:
+    frames: list[VideoFrame] = []
+    with pytest.raises(UnreadableImage) as caught:
+        frames.extend(read_frames(path, every))
+    return frames, str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "code"), [("a.avi", "MJPG"), ("a.mp4", "mp4v")])
+def test_frames_have_their_number_time_and_colours(name: str, code: str, tmp_path: Path) -> None:
+    painted = paint(12)
+    frames = list(read_frames(write_video(tmp_path / name, painted, 10.0, code)))
+    assert [frame.number for frame in frames] == list(range(12))
+    assert [frame.time for frame in frames] == [pytest.approx(number / 10, abs=1e-6) for number in range(12)]
+    for frame, expected in zip(frames, painted, strict=True):
+        assert frame.pixels is not None
+        assert frame.pixels.shape == (32, 48, 3)
+        assert np.abs(frame.pixels.astype(int) - expected).max() < 12  # red first; the codec loses a little
+
+
+@pytest.mark.parametrize("every", [2, 5, 11, 100])
+def test_every_so_many(every: int, tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.avi", paint(12))
+    whole = list(read_frames(path))
+    for frame in (some := list(read_frames(path, every))):
+        assert frame.time == whole[frame.number].time
+        assert np.array_equal(frame.pixels, whole[frame.number].pixels)  # type: ignore[arg-type]
+    assert [frame.number for frame in some] == list(range(0, 12, every))
+    unfinished = list(read_frames(path, every, lambda number: number >= 5))
+    assert [frame.number for frame in unfinished] == [number for number in range(0, 12, every) if number >= 5]
+
+
+def test_colons_in_relative_names_are_no_protocols(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = write_video(tmp_path / "a.avi", paint(3))
+    for name in ("2026-11-16T12:00:00.avi", "cam:1.avi", "file:x.avi"):
+        Path(name).write_bytes(made.read_bytes())
+        assert len(list(read_frames(Path(name)))) == 3
+    Path("cam:1.avi").write_text("no video")
+    assert read_until_error(Path("cam:1.avi"))[1].startswith("Cannot read 'cam:1.avi': it is not a video")
+
+
+def test_frames_that_are_passed_over_can_be_stopped(tmp_path: Path) -> None:
+    path, asked = write_video(tmp_path / "a.avi", paint(12)), [0]
+
+    def is_stopped() -> bool:
+        asked[0] += 1
+        return asked[0] == 4
+
+    assert list(read_frames(path, 1, lambda number: False, is_stopped)) == []
+    assert asked == [4]
+
+
+def test_size_that_changes_in_the_middle(tmp_path: Path) -> None:
+    painted = paint(3) + paint(3, (80, 40))
+    frames = list(read_frames(write_jpegs(tmp_path / "a.mjpeg", painted)))
+    assert len(frames) == 6
+    for frame, expected in zip(frames, painted, strict=True):
+        assert frame.pixels is not None
+        assert np.abs(frame.pixels[5, 5].astype(int) - expected[5, 5]).max() < 12
+
+
+def test_video_that_ends_early_gives_its_frames_first(tmp_path: Path) -> None:
+    path = cut_file(write_video(tmp_path / "a.avi", paint(200, (96, 128))), 0.6)
+    frames, message = read_until_error(path)
+    assert 40 < len(frames) < 190
+    assert message == f"{str(path)!r} ends after {len(frames)} of its 200 frames: the video is damaged or incomplete."
+    some, message = read_until_error(path, 7)
+    assert [frame.number for frame in some] == list(range(0, len(frames), 7))
+    assert "ends after" in message
+
+
+def leave_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def write_text(path: Path) -> None:
+    path.write_text("this is no video" * 100)
+
+
+def write_no_frames(path: Path) -> None:
+    cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 10.0, (48, 32)).release()  # type: ignore[attr-defined]
+    assert path.stat().st_size > 0
+
+
+def use_unknown_codec(path: Path) -> None:
+    write_video(path, paint(5))
+    content = path.read_bytes()
+    assert b"MJPG" in content
+    path.write_bytes(content.replace(b"MJPG", b"QQQQ"))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: None, "there is no such file"),
+        (Path.mkdir, "it is a folder; give the files in it"),
+        (leave_empty, "the file is empty"),
+        (write_text, "it is not a video, it is damaged or incomplete, or its codec is missing"),
+        (lambda path: cut_file(write_video(path, paint(12)), 0.1), "damaged or incomplete"),
+        (write_no_frames, "it has no frames that can be decoded"),
+        (use_unknown_codec, "its codec is missing"),
+    ],
+)
+def test_what_cannot_be_read_gets_a_message(
+    make: Callable[[Path], Any], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.avi"
+    make(path)
+    frames, message = read_until_error(path)
+    assert frames == []
+    assert message.startswith(f"Cannot read {str(path)!r}: ")
+    assert words in message
+    assert capfd.readouterr().err == ""
+
+
+def test_libraries_print_nothing(tmp_path: Path) -> None:
+    """In a fresh process: what OpenCV and FFmpeg print is set once."""
+    cut_file(write_video(tmp_path / "cut.mp4", paint(12), code="mp4v"), 0.7)
+    write_text(tmp_path / "text.avi")
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom lmr.images.sources import iterate_images\n"
+        "for item in iterate_images([Path(name) for name in sys.argv[1:]]):\n    print(item.place)\n"
+    )
+    names = [str(tmp_path / "cut.mp4"), str(tmp_path / "text.avi")]
+    done = subprocess.run([sys.executable, "-c", program, *names], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout == "".join(f"{name!r}\n" for name in names)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_name_that_is_not_utf8_gets_a_message(tmp_path: Path) -> None:
+    """In another process, because OpenCV would crash it."""
+    path = write_video(tmp_path / "a.avi", paint(3)).rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.avi"))
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom lmr.images.video import read_frames\n"
+        "try:\n    next(read_frames(Path(sys.argv[1])))\nexcept Exception as error:\n    print(ascii(error))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("UnreadableImage(")
+    assert "its full path is not valid UTF-8; rename it." in done.stdout
+
+
+def test_time_falls_back_on_the_rate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert video._read_time(0.0, 0, 25.0) == 0.0
+    assert video._read_time(0.0, 5, 25.0) == 0.2
+    assert video._read_time(float("nan"), 5, 30.0) == 0.166667
+    assert video._read_time(-1.0, 5, 25.0) == 0.2
+    assert video._read_time(0.0, 5, 0.0) is None
+    assert video._read_time(1234.5, 5, 25.0) == 1.2345
+
+
+def test_one_frame_that_cannot_be_decoded_does_not_end_the_video(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / "a.avi", paint(4))
+    real, calls = video.retrieve_pixels, []
+
+    def fail_once(capture: Any) -> Any:
+        calls.append(capture)
+        return None if len(calls) == 2 else real(capture)
+
+    monkeypatch.setattr(video, "retrieve_pixels", fail_once)
+    assert [frame.pixels is None for frame in read_frames(path)] == [False, True, False, False]
+
+
+def test_file_is_closed_when_the_caller_leaves(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.avi", paint(4))
+    frames = read_frames(path)
+    next(frames)
+    frames.close()  # type: ignore[attr-defined]
+    if os.path.isdir("/proc/self/fd"):
+        opened = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        assert os.path.realpath(path) not in opened
+
+
+def test_videos_are_recognised_by_their_names() -> None:
+    assert all(map(is_video, ["a.mp4", "b/c.AVI", Path("d.MoV"), "x.webm", "y.mpeg"]))
+    assert not any(map(is_video, ["a.jpg", "mp4", "a.mp4.txt", ""]))

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lmr
+from lmr.bench.running.row import Row
+from lmr.report.groups import gather, share_seeds
+from lmr.report.runs import read_runs
+from lmr.report.selection import tell_apart
+from lmr.report.traits import find_changes
+from lmr.watch.settings import WatchSettings
+from row_maker import complete, make_row, make_samples, write_runs
+
+LMR = complete("lmr", "cifar10-c")
+
+
+def gather_one(rows: list[Row]) -> list[str]:
+    (series,) = gather(rows).values()
+    return [one.label for one in tell_apart(series)]
+
+
+def test_a_half_written_last_line_is_left_out_with_a_word(tmp_path: Path) -> None:
+    rows = [make_row("LMR", LMR, domain, 0.5) for domain in ("frost", "fog")]
+    write_runs(tmp_path, rows)
+    content = (tmp_path / "rows.jsonl").read_bytes()
+    (tmp_path / "rows.jsonl").write_bytes(content + content[: len(content) // 4])
+    runs = read_runs([tmp_path])
+    assert [row.domain for row in runs.rows] == ["frost", "fog"]
+    (word,) = runs.notes
+    assert "last line" in word
+    assert "left out" in word
+
+
+def test_folders_join_and_a_run_in_both_counts_once(tmp_path: Path) -> None:
+    one, two = make_row("LMR", LMR, "frost", 0.5), make_row("LMR", LMR, "fog", 0.6)
+    write_runs(tmp_path / "a", [one])
+    write_runs(tmp_path / "b", [one, two])
+    runs = read_runs([tmp_path / "a", tmp_path / "b"])
+    assert {row.domain for row in runs.rows} == {"frost", "fog"}
+    samples = runs.samples(two)
+    assert samples is not None
+    np.testing.assert_array_equal(samples["predicted"], make_samples(two)["predicted"])
+
+
+def test_no_runs_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match="lmr bench"):
+        read_runs([tmp_path])
+    (tmp_path / "rows.jsonl").write_text('{"half')
+    with pytest.raises(lmr.LmrError, match="no finished run"):
+        read_runs([tmp_path])
+
+
+def test_a_run_of_a_method_that_cannot_be_read_is_left_out_with_a_word(tmp_path: Path) -> None:
+    odd = dataclasses.replace(make_row("LMR", LMR, "fog", 0.5), run="f" * 16, spec="lmr(1 +")
+    write_runs(tmp_path, [make_row("LMR", LMR, "frost", 0.5), odd])
+    runs = read_runs([tmp_path])
+    assert [row.domain for row in runs.rows] == ["frost"]
+    assert "ffffffffffffffff" in runs.notes[0]
+
+
+def test_missing_and_damaged_samples_are_said_once(tmp_path: Path) -> None:
+    rows = [make_row("LMR", LMR, domain, 0.5) for domain in ("frost", "fog")]
+    write_runs(tmp_path, rows)
+    (tmp_path / "samples" / f"{rows[0].run}.npz").unlink()
+    (tmp_path / "samples" / f"{rows[1].run}.npz").write_bytes(b"not a zip")
+    runs = read_runs([tmp_path])
+    read = [runs.samples(row) for row in rows + rows]
+    assert read == [None] * 4
+    assert len(runs.notes) == 2
+
+
+def test_seeds_share_a_series_and_nothing_else_does() -> None:
+    base = make_row("LMR", LMR, "frost", 0.5)
+    ((first,),) = gather([base, make_row("LMR", LMR, "frost", 0.7, seed=2)]).values()
+    assert first.seeds == [1, 2]
+    assert first.average(["frost"]).to_dict() == {1: 50.0, 2: 70.0}
+    changes: list[dict[str, object]] = [
+        {"batch_size": 1}, {"images": 10}, {"emit": "before"}, {"data_digest": "other"},
+        {"backbone": {**base.backbone, "weights": "other"}}, {"backbone": {**base.backbone, "dtype": "bfloat16"}},
+        {"prompts": {**base.prompts, "digest": "other"}},
+    ]  # fmt: skip
+    for change in changes:
+        assert len(gather_one([base, make_row("LMR", LMR, "frost", 0.6, **change)])) == 2
+    mixed = make_row("LMR", LMR, "mixed", 0.5, reset="never", domains={"frost": 0.5})
+    continual = make_row("LMR", LMR, "continual", 0.5, reset="never", domains={"frost": 0.5})
+    assert len(gather([base, mixed, continual])) == 3
+    for change in ({"severity": 3}, {"dataset": "cifar100-c"}, {"order": {"kind": "sorted"}}, {"reset": "never"}):
+        assert len(gather([base, make_row("LMR", LMR, "frost", 0.6, **change)])) == 2
+
+
+def test_domains_with_digests_of_their_own_are_one_series() -> None:
+    """A digest is of the files that a run reads; only two of the same domain say that the pictures are others."""
+    rows = [make_row("LMR", LMR, domain, 0.5, data_digest=domain) for domain in ("frost", "fog")]
+    assert gather_one(rows) == ["LMR"]
+    official, made = {"corruptions": "official", "classes": "10"}, {"corruptions": "made by lmr", "classes": "10"}
+    rows = [make_row("LMR", LMR, domain, 0.5, data_digest=domain, protocol=official) for domain in ("frost", "fog")]
+    rows += [make_row("LMR", LMR, "fog", 0.5, data_digest="other", protocol=made)]
+    (series,) = gather(rows).values()
+    assert [one.domains for one in series] == [["frost", "fog"], ["fog"]]
+    assert gather_one(rows) == ["LMR (official)", "LMR (made by lmr)"]
+
+
+def test_all_of_a_digest_stays_together_where_one_domain_has_two() -> None:
+    pairs = (("frost", "a" * 16), ("fog", "a" * 16), ("fog", "b" * 16), ("snow", "b" * 16))
+    (series,) = gather(make_row("LMR", LMR, domain, 0.5, data_digest=digest) for domain, digest in pairs).values()
+    assert [(one.data, one.domains) for one in series] == [
+        ("data aaaaaaaa", ["frost", "fog"]),
+        ("data bbbbbbbb", ["fog", "snow"]),
+    ]
+
+
+def test_streams_through_the_domains_in_another_order_are_others() -> None:
+    orders = (("frost", "fog"), ("fog", "frost"))
+    rows = [make_row("LMR", LMR, "continual", 0.5, reset="never", domains=dict.fromkeys(o, 0.5)) for o in orders]
+    assert gather_one(rows) == ["LMR (frost → fog)", "LMR (fog → frost)"]
+
+
+def test_labels_of_ablation_plans_do_not_rename_the_methods() -> None:
+    rows = [make_row(label, LMR, domain, 0.5) for label, domain in (("Full", "frost"), ("0.03", "fog"))]
+    assert gather_one(rows) == ["LMR"]
+    assert gather_one([make_row("ZS", "zeroshot()", "frost", 0.5)]) == ["zero-shot"]
+    assert gather_one([make_row("mine", LMR, "frost", 0.5)]) == ["mine"]
+    part = complete("lmr(am=False)", "cifar10-c")
+    assert gather_one([make_row("PMR + BC", part, "frost", 0.5), make_row("no AM", part, "fog", 0.5)]) == [
+        "LMR (am=False)"
+    ]
+
+
+def test_watched_runs_keep_their_watch_in_every_label() -> None:
+    watch: dict[str, Any] = {"watch": {"spec": WatchSettings(every=8).spec}}
+    both = [make_row(label, LMR, "frost", 0.5) for label in ("Full", "LMR")]
+    both += [make_row(f"{label}, watched (every=8)", LMR, "frost", 0.5, **watch) for label in ("Full", "LMR")]
+    assert gather_one(both) == ["LMR", "LMR, watched (every=8)"]
+    assert gather_one([make_row("Full, watched (every=8)", LMR, "frost", 0.5, **watch)]) == ["LMR, watched (every=8)"]
+
+
+def test_a_run_with_a_watch_that_cannot_be_read_is_left_out_with_a_word(tmp_path: Path) -> None:
+    odd = make_row("LMR, watched", LMR, "frost", 0.5, watch={"spec": "watch(sharp=1)"})
+    runs = read_runs([write_runs(tmp_path, [make_row("LMR", LMR, "frost", 0.5), odd], samples=False)])
+    assert len(runs.rows) == 1
+    assert "no argument 'sharp'" in runs.notes[0]
+
+
+def test_averages_need_every_domain() -> None:
+    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("LMR", LMR, "fog", 0.7)]
+    rows.append(make_row("LMR", LMR, "frost", 0.9, seed=2))
+    ((series,),) = gather(rows).values()
+    assert series.average(["frost", "fog"]).to_dict() == {1: pytest.approx(60.0)}
+    assert series.average(["frost", "snow"]).to_dict() == {}
+    assert series.average([]).to_dict() == {}
+
+
+def test_a_stream_through_all_domains_has_a_number_for_each() -> None:
+    domains = {"frost": 0.5, "fog": 0.6}
+    row = make_row("LMR", LMR, "continual", 0.55, reset="never", domains=domains, nll=1.5)
+    ((setting, (series,)),) = gather([row]).items()
+    assert "one stream through all domains" in setting.describe()
+    assert series.average(["frost", "fog"], "nll").to_dict() == {1: 1.5}
+    assert series.domains == ["frost", "fog"]
+    assert series.average(["frost", "fog"]).to_dict() == {1: pytest.approx(55.0)}
+    assert series.find("fog") is row
+
+
+def test_changes_are_counted_from_the_nearest_preset() -> None:
+    assert find_changes(LMR) == {}
+    assert find_changes(complete("lmr(am=False)", "cifar10-c")) == {"am": False}
+    assert find_changes(complete("tent(lr=0.5)", "imagenet")) == {"lr": 0.5}
+    assert find_changes("somebody_elses(x=1)") == {}
+
+
+def test_lines_are_compared_on_the_seeds_they_share() -> None:
+    """Another seed is another order: three seeds of one method beside one of another would compare the orders."""
+    rows = [make_row("LMR", LMR, d, 0.5, seed=s) for d in ("frost", "fog") for s in (1, 2, 3)]
+    rows += [make_row("TENT", complete("tent"), d, 0.5, seed=s) for d, s in (("frost", 1), ("fog", 1), ("frost", 2))]
+    (series,) = gather(rows).values()
+    shared, notes = share_seeds(series)
+    assert [one.seeds for one in shared] == [[1], [1]]
+    assert notes == ["Left out because some lines have no complete results for it: seeds 2, 3."]
+    assert [one.seeds for one in share_seeds(series, ["frost"])[0]] == [[1, 2], [1, 2]]
+    assert share_seeds(series[:1]) == (series[:1], [])
+    assert share_seeds([]) == ([], [])
+
+
+def test_no_seed_in_common_is_said() -> None:
+    rows = [make_row("LMR", LMR, "frost", 0.5, seed=1), make_row("TENT", complete("tent"), "frost", 0.5, seed=2)]
+    (series,) = gather(rows).values()
+    shared, notes = share_seeds(series)
+    assert shared == series
+    assert "not strictly comparable" in notes[0]

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmr
+from lmr.core.spec import parse_spec
+from lmr.report.protocol import find_differences, match_corruption_table, name_backbone, name_prompts
+from lmr.report.published import PATH, find_published, list_numbers, list_table_names, read_number, read_tables
+from lmr.report.traits import expand_spec
+from row_maker import B16, CORRUPTIONS, L14, complete, make_row
+
+PAPER = Path(__file__).parents[2].parent / "shared" / "paper" / "lmr.tex"
+CONTENT: dict[str, Any] = json.loads(PATH.read_text())
+SIZES = {  # cells of the paper's six tables
+    "tab:main_results": 27 * 16,
+    "tab:ood_results": 9 * 5,
+    "tab:component_ablation": 6 * 3,
+    "tab:efficiency": 9 * 3,
+    "tab:imagenet_c_vitl14": 8 * 16,
+    "tab:template": 7 * 16,
+}
+AVERAGED = [
+    (table["name"], row["printed"], row["values"])
+    for table in CONTENT["tables"]
+    if table["columns"][-1] == "average"
+    for row in table["rows"]
+]
+
+
+def read_paper_tables() -> dict[str, list[str]]:
+    """The cells of every table in the paper's source that are numbers, in order; comments do not count."""
+    text = "\n".join(re.sub(r"(?<!\\)%.*", "", line) for line in PAPER.read_text().splitlines())
+    found = {}
+    for environment in re.findall(r"\\begin\{table\*?\}(.*?)\\end\{table\*?\}", text, re.DOTALL):
+        label = re.search(r"\\label\{(.*?)\}", environment)
+        assert label is not None
+        cells = re.split(r"&|\\\\", environment.split(r"\toprule")[1].split(r"\bottomrule")[0])
+        plain = (re.sub(r"\\textbf|\\underline|\\midrule|[{}\s]", "", cell) for cell in cells)
+        found[label[1]] = [cell for cell in plain if re.fullmatch(r"\d+(\.\d+)?K?", cell)]
+    return found
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper's source is not here")
+def test_every_number_of_the_papers_tables_is_there_and_no_other() -> None:
+    printed = read_paper_tables()
+    ours: dict[str, list[str]] = {}
+    for table in CONTENT["tables"]:
+        for row in table["rows"]:
+            ours.setdefault(table["source"], []).extend(row["values"])
+    assert ours == printed
+
+
+def test_the_names_of_the_tables_come_without_anything_heavy() -> None:
+    assert list_table_names() == list(read_tables())
+    code = "import sys; from lmr.report.published import list_table_names as f; f(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_tables_have_the_papers_sizes() -> None:
+    counts = Counter(number.source for number in list_numbers())
+    assert counts == SIZES
+    assert sum(counts.values()) == 762
+
+
+@pytest.mark.parametrize(("table", "row", "values"), AVERAGED, ids=lambda x: x if isinstance(x, str) else "")
+def test_averages_are_the_means_of_their_columns(table: str, row: str, values: list[str]) -> None:
+    """To rounding, either way at a tie; but for the one row in which the paper disagrees with itself."""
+    columns = [Decimal(value) for value in values[:-1]]
+    mean = sum(columns) / len(columns)
+    rounded = {str(mean.quantize(Decimal("0.01"), way)) for way in (ROUND_HALF_UP, ROUND_HALF_EVEN)}
+    faults = {(f["table"], f["row"]): f for f in CONTENT["paper"]["faults"]}
+    if (table, row) in faults:
+        assert values[-1] == faults[table, row]["average"] not in rounded
+        assert faults[table, row]["mean_of_columns"] in rounded
+    else:
+        assert values[-1] in rounded
+
+
+def test_only_one_row_of_the_paper_disagrees_with_itself() -> None:
+    assert [(f["table"], f["row"]) for f in CONTENT["paper"]["faults"]] == [("cifar100-c", "CLIPZS")]
+
+
+def test_imagenet_c_was_measured_on_five_thousand_images() -> None:
+    """Every cell is a multiple of 0.02 %."""
+    cells = [n for n in list_numbers() if n.protocol["dataset"] == "imagenet-c-5000" and n.column in CORRUPTIONS]
+    assert len(cells) == (9 + 8 + 7) * 15
+    assert all(Decimal(n.printed) * 50 % 1 == 0 for n in cells)
+
+
+def test_the_papers_text_agrees_with_its_tables() -> None:
+    def average(table: str, spec: str) -> float:
+        row = find_published(table).find(spec)
+        assert row is not None
+        return row.value("average") or 0.0
+
+    gains = {"cifar10-c": (16.77, 3.85), "cifar100-c": (17.49, 9.04), "imagenet-c": (11.56, 5.35)}
+    for table, (over_zero_shot, over_next) in gains.items():
+        others = [row.value("average") or 0.0 for row in find_published(table).rows if parse_spec(row.spec)[0] != "lmr"]
+        assert average(table, "lmr") - average(table, "zeroshot") == pytest.approx(over_zero_shot)
+        assert average(table, "lmr") - max(others) == pytest.approx(over_next)
+    parts = find_published("ablation-components")
+    for dataset, table in zip(parts.columns, gains, strict=True):
+        for spec in ("zeroshot", "lmr"):
+            row = parts.find(spec)
+            assert row is not None
+            assert row.value(dataset) == average(table, spec)
+
+
+def test_every_number_carries_its_protocol() -> None:
+    for number in list_numbers():
+        assert set(number.protocol) == {
+            "backbone", "dataset", "severity", "images", "prompts", "order", "reset", "batch_size",
+        }  # fmt: skip
+        assert number.protocol["backbone"] == (L14 if number.table == "imagenet-c-vitl14" else B16)
+        assert number.protocol["dataset"]
+        assert number.value == read_number(number.printed)
+    by_key = {(n.table, n.row, n.column): n for n in list_numbers()}
+    assert by_key["cifar10-c", "BATCLIP", "frost"].protocol["batch_size"] == 200
+    assert by_key["cifar10-c", "TENT", "frost"].protocol["batch_size"] is None
+    assert by_key["efficiency", "TDA", "peak_mb"].protocol["batch_size"] == 1
+    assert by_key["imagenet-c-cupl", "Ours", "average"].protocol["prompts"] == "cupl"
+    assert by_key["imagenet-variants", "Ours", "imagenet-r"].protocol["dataset"] == "imagenet-r"
+    assert by_key["efficiency", "BITTA", "peak_mb"].value == 18000
+    assert by_key["ablation-components", "PMR only", "cifar100-c"].value == 35.99
+
+
+def test_every_published_row_can_be_run_here() -> None:
+    classifier = lmr.load("pocket").classifier(["red star", "blue ring"])
+    for table in read_tables().values():
+        for row in table.rows:
+            made = lmr.create(row.spec, classifier)
+            assert table.find(made.spec) is row
+            assert expand_spec(made.spec) == expand_spec(row.spec)
+
+
+def test_parts_of_lmr_are_told_from_one_another() -> None:
+    table = find_published("ablation-components")
+    printed = {}
+    for spec in ("zeroshot()", "lmr(pmr=False)", "lmr(am=False, bc=False)", "lmr(bc=False)", "lmr(am=False)", "lmr()"):
+        row = table.find(complete(spec, "cifar10-c"))
+        assert row is not None
+        printed[row.printed] = spec
+    assert list(printed) == [row.printed for row in table.rows]
+    assert find_published("cifar10-c").find(complete("lmr(am=False)")) is None
+
+
+def test_an_unknown_table_is_answered_with_the_nearest() -> None:
+    with pytest.raises(lmr.LmrError, match="Did you mean 'cifar10-c'"):
+        find_published("cifar10c")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "backbone", "prompts", "table"),
+    [
+        ("cifar10-c", B16, "a photo of a {}.", "cifar10-c"),
+        ("cifar10-c", "pocket", "a {}", "cifar10-c"),
+        ("imagenet-c-5000", B16, "a photo of a {}.", "imagenet-c"),
+        ("imagenet-c", B16, "a photo of a {}.", "imagenet-c"),
+        ("imagenet-c-5000", L14, "a photo of a {}.", "imagenet-c-vitl14"),
+        ("imagenet-c-5000", B16, "cupl", "imagenet-c-cupl"),
+        ("pocket-c", "pocket", "a photo of a {}.", None),
+        ("imagenet-a", B16, "a photo of a {}.", None),
+    ],
+)
+def test_runs_find_their_published_table(dataset: str, backbone: str, prompts: str, table: str | None) -> None:
+    found = match_corruption_table(dataset, backbone, prompts)
+    assert (found.name if found else None) == table
+
+
+@pytest.mark.parametrize(
+    ("change", "phrase"),
+    [
+        ({}, []),
+        ({"dataset": "pocket-c"}, ["dataset pocket-c (paper: cifar10-c)"]),
+        ({"backbone": {"name": "pocket"}}, [f"backbone pocket (paper: {B16})"]),
+        ({"backbone": {"name": "ViT-B-16"}}, []),
+        ({"images": 500}, ["images 500 (paper: 10000, implied)"]),
+        ({"severity": 3}, ["severity 3 (paper: 5)"]),
+        ({"batch_size": 1}, ["batch size 1 (paper: 64)"]),
+        ({"prompts": {"name": "a bad {}."}}, ["prompts a bad {}. (paper: a photo of a {}.)"]),
+        ({"order": {"kind": "sorted"}}, ["order sorted (paper: shuffle, implied)"]),
+        ({"reset": "never"}, ["reset never (paper: domain)"]),
+        ({"seed": 7, "emit": "before"}, []),
+        ({"protocol": {"corruptions": "the official files of CIFAR-10-C"}}, []),
+        ({"protocol": {"corruptions": "files in the layout of CIFAR-10-C, not checked"}}, []),
+        ({"protocol": {"corruptions": "made by lmr with x"}}, ["data made by lmr (paper: official files)"]),
+        ({"protocol": {"corruptions": "not the official files of CIFAR-10-C: …"}}, ["not the official files"]),
+        ({"protocol": {"images": "not the official test set, 9 images"}}, ["not the official test set"]),
+    ],
+)
+def test_differences_of_protocol_are_named(change: dict[str, Any], phrase: list[str]) -> None:
+    table = find_published("cifar10-c")
+    row = make_row("LMR", complete("lmr", "cifar10-c"), "frost", 0.5, **change)
+    published = table.find(row.spec)
+    assert published is not None
+    assert find_differences(row, table, published) == phrase
+
+
+def test_differences_of_arguments_are_named() -> None:
+    """The paper gives CIFAR-10-C values of its own; the component table's presets follow the column."""
+    table, parts = find_published("cifar10-c"), find_published("ablation-components")
+    row = make_row("LMR", complete("lmr(lr=0.5)", "cifar100-c"), "frost", 0.5)
+    published, part = table.find(row.spec), parts.find(row.spec)
+    assert published is not None
+    assert part is not None
+    phrases = ["lr 0.5 (paper: 0.001)", "gamma0 4.0 (paper: 0.3)", "beta 1.0 (paper: 3.0)"]
+    assert find_differences(row, table, published) == phrases
+    assert find_differences(row, parts, part, "cifar10-c") == phrases
+    assert find_differences(row, parts, part, "cifar100-c")[1:] == [phrases[0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "images"),
+    [
+        ("imagenet-variants", "imagenet-a", 7500),
+        ("imagenet-variants", "imagenet-r", 30000),
+        ("imagenet-variants", "imagenet-sketch", 50889),
+        ("imagenet-variants", "imagenet-v2", 10000),
+        ("ablation-components", "cifar10-c", 10000),
+        ("ablation-components", "imagenet-c-5000", 5000),
+    ],
+)
+def test_a_column_that_is_a_dataset_has_its_number_of_images(name: str, column: str, images: int) -> None:
+    table = find_published(name)
+    published = table.find("zeroshot()")
+    assert published is not None
+
+    def compare(count: int) -> list[str]:
+        row = make_row("zero-shot", "zeroshot()", "clean", 0.5, dataset=column, images=count)
+        return find_differences(row, table, published, column)
+
+    assert compare(images) == []
+    assert compare(60) == [f"images 60 (paper: {images}, implied)"]
+
+
+def test_names_of_models_and_prompts() -> None:
+    assert name_backbone("ViT-B/16") == name_backbone("ViT-B-16") == name_backbone(B16) == B16
+    assert name_backbone("pocket") == "pocket"
+    assert name_prompts("CuPL_prompts_imagenet.json") == "cupl"
+    assert name_prompts("a photo of a {}") == "a photo of a {}"

@@ -1,0 +1,524 @@
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmr.bench.running.row import Row, append_row, write_samples
+from lmr.report.groups import RunGroup, Setting, gather
+from lmr.report.published import find_published
+from lmr.report.runs import Runs, read_runs
+from lmr.report.selection import add_base, choose_main, choose_together, group_parts, note_main, tell_apart
+from lmr.report.table import Table, TableKind
+from lmr.report.tables import (
+    build_accuracy,
+    build_components,
+    build_costs,
+    build_gains,
+    build_measures,
+    build_parts,
+    build_severities,
+    build_variants,
+)
+from lmr.report.traits import LineKind, StreamKind
+from lmr.watch.settings import WatchSettings
+from row_maker import B16, CORRUPTIONS, L14, complete, make_row, make_samples, make_world
+
+PUBLISHED = find_published("cifar10-c")
+
+
+def make_paper_rows(shift: float = 0.0, **changes: Any) -> list[Row]:
+    """Runs that come out exactly as the paper's CIFAR-10-C table, moved by some points."""
+    rows = []
+    for published in PUBLISHED.rows:
+        label = {"CLIPZS": "zero-shot", "Ours": "LMR"}.get(published.printed, published.printed)
+        fields = {"batch_size": published.batch_size or 200, **changes}
+        for domain in CORRUPTIONS:
+            accuracy = (float(published.cells[domain]) + shift) / 100
+            rows.append(make_row(label, complete(published.spec), domain, accuracy, **fields))
+    return rows
+
+
+def gather_one(rows: list[Row]) -> tuple[Setting, list[RunGroup]]:
+    ((setting, series),) = gather(rows).items()
+    return setting, series
+
+
+def build(rows: list[Row]) -> Table:
+    setting, series = gather_one(rows)
+    table = build_accuracy(setting, choose_main(series))
+    assert table is not None
+    return table
+
+
+def test_the_papers_own_numbers_give_the_papers_table() -> None:
+    table = build(make_paper_rows())
+    assert [line.label for line in table.lines] == [
+        "zero-shot", "TDA", "ECALP", "TENT", "ETA", "BATCLIP", "MINT", "BITTA", "LMR",
+    ]  # fmt: skip
+    heads = " ".join(column.head for column in table.columns)
+    assert heads == "Gauss. Shot Impu. Defo. Glas. Moti. Zoom Snow Fros. Fog Brit. Cont. Elas. Pixl. Jpeg AVG"
+    for line, published in zip(table.lines, PUBLISHED.rows, strict=True):
+        assert line.differs == ()
+        assert [f"{cell.published:.2f}" for cell in line.cells] == list(published.cells.values())
+        assert all(abs(cell.difference or 0) < 0.00501 for cell in line.cells)
+        assert all(len(cell.runs) == 1 for cell in line.cells[:-1])
+        assert len(line.cells[-1].runs) == 15
+    best = [line.label for line, ranks in zip(table.lines, table.rank(), strict=True) if ranks[-1] == 1]
+    second = [line.label for line, ranks in zip(table.lines, table.rank(), strict=True) if ranks[-1] == 2]
+    assert (best, second) == (["LMR"], ["BITTA"])
+    assert table.published is PUBLISHED
+
+
+def test_a_line_with_another_protocol_says_where() -> None:
+    table = build(make_paper_rows(images=500, batch_size=32))
+    differs = {line.label: line.differs for line in table.lines}
+    assert differs["LMR"] == ("images 500 (paper: 10000, implied)", "batch size 32 (paper: 64)")
+    assert differs["TENT"] == ("images 500 (paper: 10000, implied)",)  # the paper does not say its batch size
+    assert "batch size 32 (paper: 200)" in differs["BATCLIP"]
+
+
+def test_other_data_has_nothing_beside_it_unless_asked() -> None:
+    rows = make_paper_rows(dataset="pocket-c")
+    setting, series = gather_one(rows)
+    table = build(rows)
+    assert not any(line.has_published for line in table.lines)
+    assert table.notes == (
+        "The paper has no numbers for pocket-c, so none are shown.",
+        "The lines differ in batch size: batch 200 (zero-shot, TENT, ETA, BATCLIP, BITTA), batch 1 (TDA, ECALP), "
+        "batch 64 (MINT, LMR).",
+    )
+    beside = build_accuracy(setting, choose_main(series), PUBLISHED)
+    assert beside is not None
+    assert all("dataset pocket-c (paper: cifar10-c)" in line.differs for line in beside.lines)
+
+
+def test_seeds_become_mean_and_deviation() -> None:
+    shifts = {1: -0.5, 2: 0.2, 3: 0.6}
+    rows = [row for seed, shift in shifts.items() for row in make_paper_rows(shift, seed=seed)]
+    table = build(rows)
+    for line, published in zip(table.lines, PUBLISHED.rows, strict=True):
+        for cell, printed in zip(line.cells[:-1], published.cells.values(), strict=False):
+            values = [float(printed) + shift for shift in shifts.values()]
+            assert cell.value == pytest.approx(statistics.mean(values))
+            assert cell.sd == pytest.approx(statistics.stdev(values))
+            assert (cell.seeds, len(cell.runs)) == (3, 3)
+        assert line.cells[-1].sd == pytest.approx(statistics.stdev(shifts.values()))
+
+
+def test_seeds_of_some_methods_alone_are_left_out() -> None:
+    rows = [*make_paper_rows(), *(row for row in make_paper_rows(1.0, seed=2) if row.label == "LMR")]
+    table = build(rows)
+    assert table.lines[-1].cells[-1].value == pytest.approx(77.91, abs=0.006)
+    assert "Left out because some lines have no complete results for it: seed 2." in table.notes
+
+
+def test_a_missing_domain_leaves_a_gap_and_no_average() -> None:
+    rows = [row for row in make_paper_rows() if (row.label, row.domain) != ("TENT", "frost")]
+    lines = {line.label: line for line in build(rows).lines}
+    frost = CORRUPTIONS.index("frost")
+    assert lines["TENT"].cells[frost].value is None
+    assert lines["TENT"].cells[frost].published == 83.31
+    assert lines["TENT"].cells[-1].value is None
+    assert lines["LMR"].cells[-1].value == pytest.approx(77.91, abs=0.006)
+
+
+def test_some_domains_have_an_average_but_not_the_published_one() -> None:
+    table = build([row for row in make_paper_rows() if row.domain in ("frost", "fog")])
+    assert [column.key for column in table.columns] == ["frost", "fog", "average"]
+    assert table.lines[-1].cells[-1].value == pytest.approx((86.06 + 84.71) / 2)
+    assert table.lines[-1].cells[-1].published is None
+    assert len(build([row for row in make_paper_rows() if row.domain == "fog"]).columns) == 1
+
+
+def test_the_main_table_has_each_method_once_with_its_own_batch_size() -> None:
+    """Sweeps and parts have tables of their own, and short runs for the cost do not push long ones out."""
+    rows = [*make_paper_rows(), *make_paper_rows(batch_size=1)]
+    rows.append(make_row("LMR", complete("lmr", "cifar10-c"), "frost", 0.1, batch_size=8, images=10))
+    rows.append(make_row("wide", complete("lmr(delta=0.3)", "cifar10-c"), "frost", 0.1))
+    rows.append(make_row("no AM", complete("lmr(am=False)", "cifar10-c"), "frost", 0.1))
+    rows.append(make_row("fast", complete("lmr(lr=0.1)", "cifar10-c"), "frost", 0.1))
+    table = build(rows)
+    sizes = {line.label: dict(line.protocol)["batch size"] for line in table.lines}
+    assert sizes == {
+        "zero-shot": "200", "TDA": "1", "ECALP": "1", "TENT": "200", "ETA": "200", "BATCLIP": "200", "MINT": "64",
+        "BITTA": "200", "LMR": "64", "fast": "64",
+    }  # fmt: skip
+    assert {line.label: line.kind for line in table.lines if line.label in ("LMR", "fast")} == {
+        "LMR": LineKind.OURS,
+        "fast": LineKind.OTHER,
+    }
+
+
+def test_watched_and_plain_runs_are_lines_of_their_own() -> None:
+    """The watched run has more domains and another batch size: it must not stand for the plain one."""
+    lmr, watch = complete("lmr", "cifar10-c"), {"spec": WatchSettings().spec}
+    rows = [make_row("zero-shot", "zeroshot()", domain, 0.3) for domain in ("frost", "fog")]
+    rows += [make_row("LMR", lmr, "frost", 0.5, batch_size=size) for size in (64, 200)]
+    rows += [make_row("LMR, watched", lmr, domain, 0.4, batch_size=200, watch=watch) for domain in ("frost", "fog")]
+    table = build(rows)
+    assert [(line.label, line.cells[-2].value) for line in table.lines] == [
+        ("zero-shot", 30),
+        ("LMR", None),
+        ("LMR, watched", 40),
+    ]
+    plain, watched = table.lines[1:]
+    assert (plain.kind, watched.kind) == (LineKind.OURS, LineKind.OTHER)
+    assert plain.has_published
+    assert not watched.has_published
+    assert dict(watched.protocol)["watch"] == watch["spec"]
+    series = gather_one([row for row in rows if row.method == "lmr"])[1]
+    assert [one.label for one in choose_together(series, choose_main(series))] == ["LMR", "LMR, watched"]
+
+
+def test_lines_with_other_numbers_of_images_are_noticed() -> None:
+    rows = [make_row("zero-shot", "zeroshot()", "frost", 0.5, images=100)]
+    rows.append(make_row("LMR", complete("lmr", "cifar10-c"), "frost", 0.5, images=200))
+    assert "The lines differ in images: 100 images (zero-shot), 200 images (LMR)." in build(rows).notes
+
+
+def test_a_short_run_stands_beside_another_methods_short_run() -> None:
+    """LMR on few pictures belongs beside TENT on as few."""
+    lmr, rows = complete("lmr", "cifar10-c"), [make_row("TENT", complete("tent"), "frost", 0.5, images=100)]
+    rows += [make_row("LMR", lmr, "frost", 0.5, images=images) for images in (100, 200, 300)]
+    _, series = gather_one(rows)
+    main = choose_main(series)
+    assert [one.label for one in main] == ["TENT", "LMR (100 images)", "LMR (300 images)"]
+    assert note_main(main, series) == ["Also run, not shown here: LMR (200 images)."]
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels"),
+    [
+        ({"backbone": {"name": B16, "weights": "v" * 16, "dtype": "float16"}}, ["LMR (float16)", "LMR (float32)"]),
+        ({"data_digest": "other"}, ["LMR (data dddddddd)", "LMR (data other)"]),
+        (
+            {"prompts": {"name": "a photo of a {}.", "count": 10, "digest": "q"}},
+            ["LMR (prompts pppppppp)", "LMR (prompts q)"],
+        ),
+    ],
+)
+def test_runs_on_other_ground_have_lines_of_their_own(changes: dict[str, Any], labels: list[str]) -> None:
+    rows = [make_row("LMR", complete("lmr", "cifar10-c"), "frost", 0.5, **fields) for fields in ({}, changes)]
+    assert sorted(line.label for line in build(rows).lines) == labels
+
+
+def test_a_line_shows_what_its_data_say_of_themselves() -> None:
+    made = {"images": "not the official test set", "corruptions": "made by lmr"}
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, protocol=made)]
+    rows.append(make_row("LMR", complete("lmr"), "fog", 0.5, protocol=made | {"corruptions": "not checked"}))
+    assert dict(build(rows).lines[0].protocol)["data"] == (
+        "images: not the official test set; corruptions: made by lmr | "
+        "images: not the official test set; corruptions: not checked"
+    )
+
+
+def test_parts_stand_between_zero_shot_and_the_whole() -> None:
+    setting, series = next((s, g) for s, g in gather(make_world()).items() if s.severity == 5)
+    (parts,) = group_parts(series)
+    chosen = add_base(parts, series)
+    assert [one.label for one in chosen] == ["zero-shot", "BC alone", "PMR", "PMR+AM", "PMR+BC", "LMR"]
+    assert {one.first.batch_size for one in chosen} == {64}
+    table = build_parts(setting, chosen)
+    assert table is not None
+    assert table.lines[-1].cells[-1].value == pytest.approx(53.0)
+
+
+def test_components_have_datasets_as_columns_and_published_means() -> None:
+    published = find_published("ablation-components")
+    rows = []
+    for row in published.rows:
+        for dataset, preset in (
+            ("cifar10-c", "cifar10-c"),
+            ("cifar100-c", "cifar100-c"),
+            ("imagenet-c-5000", "imagenet"),
+        ):
+            images = 5000 if preset == "imagenet" else 10000
+            for domain, shift in (("frost", -0.01), ("fog", 0.01)):
+                accuracy = float(row.cells[dataset]) / 100 + shift
+                fields = {"dataset": dataset, "images": images}
+                rows.append(make_row(row.printed, complete(row.spec, preset), domain, accuracy, **fields))
+    (table,) = build_components(gather(rows))
+    assert table is not None
+    assert [line.label for line in table.lines] == [
+        "zero-shot", "Bias only", "PMR only", "PMR + AM", "PMR + BC", "LMR",
+    ]  # fmt: skip
+    for line in table.lines:
+        assert [cell.difference for cell in line.cells] == pytest.approx([0, 0, 0], abs=1e-9)
+        assert line.differs == ("2 of 15 corruptions",)
+        assert dict(line.protocol)["dataset"] == "cifar10-c | cifar100-c | imagenet-c-5000"
+    assert "cifar10-c: mean over 2 domains" in table.notes
+
+
+def test_variants_have_their_average() -> None:
+    published = find_published("imagenet-variants")
+    rows = [
+        make_row(
+            row.printed.replace("Ours", "LMR"), complete(row.spec), "clean", float(row.cells[dataset]) / 100,
+            dataset=dataset, severity=0, batch_size=row.batch_size or 64,
+            images=published.describe(dataset)["images"],
+        )
+        for row in published.rows
+        for dataset in published.columns[:-1]
+    ]  # fmt: skip
+    (table,) = build_variants(gather(rows))
+    assert [column.head for column in table.columns] == ["IN-A", "IN-R", "IN-S", "IN-V2", "AVG"]
+    for line in table.lines:
+        assert all(abs(cell.difference or 0) < 0.00501 for cell in line.cells)
+        assert line.differs == ()
+    assert {line.label: ranks for line, ranks in zip(table.lines, table.rank(), strict=True)}["LMR"] == [1, 1, 2, 1, 1]
+    assert "The lines differ in batch size: batch 64 (" in table.notes[0]  # once, not for each dataset
+    assert build_variants({}) == []
+
+
+def test_variants_of_two_backbones_are_two_tables() -> None:
+    rows = []
+    for name, sets, accuracy in ((B16, ("imagenet-a", "imagenet-r"), 0.5), (L14, ("imagenet-a",), 0.7)):
+        fields = {"severity": 0, "backbone": {"name": name, "weights": name, "dtype": "float32"}}
+        rows += [make_row("LMR", complete("lmr"), "clean", accuracy, dataset=dataset, **fields) for dataset in sets]
+    tables = build_variants(gather(rows))
+    assert [table.name for table in tables] == ["imagenet-variants", "imagenet-variants-2"]
+    assert [table.title.rpartition(": ")[2] for table in tables] == [B16, L14]
+    assert [[cell.value for cell in table.lines[0].cells[:2]] for table in tables] == [[50, 50], [70, None]]
+
+
+def test_datasets_run_in_other_precisions_are_not_one_line() -> None:
+    rows = []
+    for dataset, dtype in (("imagenet-a", "float32"), ("imagenet-r", "float16")):
+        fields = {"severity": 0, "dataset": dataset, "backbone": {"name": B16, "weights": "w", "dtype": dtype}}
+        rows.append(make_row("LMR", complete("lmr"), "clean", 0.5, **fields))
+    (table,) = build_variants(gather(rows))
+    assert [line.label for line in table.lines] == ["LMR (float32)", "LMR (float16)"]
+
+
+def test_many_settings_with_parts_have_many_tables() -> None:
+    rows = [
+        make_row("PMR only", complete("lmr(am=False, bc=False)"), "fog", 0.3, severity=severity,
+                 order={"kind": "dirichlet", "concentration": strength})
+        for severity in (1, 2, 3, 4, 5) for strength in ("0.1", "1", "10")
+    ]  # fmt: skip
+    tables = build_components(gather(rows))
+    assert [table.name for table in tables][-1] == "ablation-components-15"
+    assert len({table.title for table in tables}) == 15
+
+
+def test_costs_are_for_single_images_only() -> None:
+    published = find_published("efficiency")
+    fields = {"dataset": "imagenet-c-5000", "images": 200}
+    rows = [
+        make_row(
+            row.printed, complete(row.spec), "gaussian_noise", 0.1, batch_size=1, **fields,
+            **{key: row.value(key) for key in published.columns},
+        )
+        for row in published.rows
+    ]  # fmt: skip
+    rows += [make_row("LMR", complete("lmr", "imagenet"), "gaussian_noise", 0.1, batch_size=64, **fields)]
+    setting, series = gather_one(rows)
+    table = build_costs(setting, series)
+    assert table is not None
+    assert len(table.lines) == 9
+    assert all(cell.difference == 0 for line in table.lines for cell in line.cells)
+    assert [column.higher for column in table.columns] == [False, False, None]
+    assert build_costs(setting, [one for one in series if one.first.batch_size != 1]) is None
+    assert build_costs(setting, [one for one in series if one.first.method in ("tda", "ecalp")]) is None
+
+
+def test_measures_leave_out_what_was_not_measured() -> None:
+    rows = [make_row("LMR", complete("lmr"), d, 0.5, ece=e, nll=None) for d, e in (("frost", 0.1), ("fog", 0.3))]
+    table = build_measures(*gather_one(rows))
+    assert table is not None
+    assert {c.key: cell.value for c, cell in zip(table.columns, table.lines[0].cells, strict=True)} == {
+        "accuracy": pytest.approx(50.0),
+        "ece": pytest.approx(20.0),
+        "ms_per_image": 2.0,
+    }
+
+
+def test_measures_are_means_over_the_domains_that_all_have() -> None:
+    """A method that was run on the easy corruptions alone does not win by that."""
+    rows = [make_row("LMR", complete("lmr"), d, a, ece=0.1) for d, a in (("frost", 0.2), ("fog", 0.8))]
+    rows.append(make_row("TENT", complete("tent"), "fog", 0.7, ece=0.1))
+    table = build_measures(*gather_one(rows))
+    assert table is not None
+    assert [line.cells[0].value for line in table.lines] == pytest.approx([80, 70])
+    assert "Means over the 1 of 2 domains that all lines have: fog." in table.notes
+
+
+def test_costs_of_other_numbers_of_images_are_named() -> None:
+    rows = [make_row(n.upper(), complete(n), "frost", 0.1, batch_size=1, images=200) for n in ("lmr", "tent")]
+    rows.append(make_row("ETA", complete("eta"), "frost", 0.1, batch_size=1, images=7))
+    table = build_costs(*gather_one(rows))
+    assert table is not None
+    assert [line.label for line in table.lines] == ["TENT", "LMR"]
+    assert "Also run, not shown here: ETA." in table.notes
+
+
+def test_parts_have_a_base_for_each_protocol() -> None:
+    rows = []
+    for dtype in ("float32", "float16"):
+        fields = {"backbone": {"name": B16, "weights": dtype, "dtype": dtype}}
+        for label, spec in (("ZS", "zeroshot()"), ("PMR only", "lmr(am=False, bc=False)"), ("Full", "lmr")):
+            rows.append(make_row(label, complete(spec), "fog", 0.5, **fields))
+    _, series = gather_one(rows)
+    assert [one.label for one in add_base(group_parts(series)[0], series)] == [
+        "zero-shot (float32)", "zero-shot (float16)", "PMR only (float32)", "PMR only (float16)",
+        "LMR (float32)", "LMR (float16)",
+    ]  # fmt: skip
+
+
+def test_names_of_tables_are_safe_for_files() -> None:
+    setting = Setting("folder:/my pictures/../x", B16, 'odd "{}" <name>', 5, "shuffle", StreamKind.NEVER)
+    name = setting.name_table(TableKind.ACCURACY)
+    assert name.replace("-", "").isalnum()
+
+
+def test_severities_have_a_line_for_each_corruption() -> None:
+    (table,) = build_severities(gather(make_world()))
+    assert [line.label for line in table.lines] == ["gaussian_noise", "frost", "fog", "contrast"]
+    assert [column.key for column in table.columns] == ["1", "2", "3", "4", "5"]
+    assert [cell.value for cell in table.lines[0].cells] == pytest.approx([60, 60, 60, 60, 30])
+    assert build_severities(gather(row for row in make_world() if row.severity == 5)) == []
+
+
+def test_severities_of_other_numbers_of_images_are_tables_of_their_own() -> None:
+    rows = [
+        make_row("zero-shot", "zeroshot()", "fog", 0.5, severity=severity, images=images, batch_size=size)
+        for severity in (1, 5)
+        for images, size in ((64, 64), (64, 1), (9, 64))
+    ]
+    titles = [table.title.partition(":")[0] for table in build_severities(gather(rows))]
+    assert titles == ["Zero-shot (64 images) accuracy (%)", "Zero-shot (9 images) accuracy (%)"]
+
+
+OURS = complete("lmr", "cifar10-c")
+
+
+def write_answers(folder: Path, row: Row, index: np.ndarray, right: np.ndarray) -> Row:
+    samples = make_samples(row, images=len(index))
+    samples |= {"index": index, "true": np.zeros(len(index), int), "predicted": np.where(right, 0, 1)}
+    append_row(folder, row)
+    write_samples(folder, row.run, samples)
+    return row
+
+
+def read_series(folder: Path) -> tuple[Runs, list[RunGroup]]:
+    runs = read_runs([folder])
+    ((_, series),) = gather(runs.rows).items()
+    return runs, series
+
+
+def test_pictures_are_paired_by_their_index(tmp_path: Path) -> None:
+    """The other run has the same pictures in another order, and one more: a difference of exactly 3 in 4."""
+    write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0), np.array([3, 1, 2, 0]), np.array([1, 1, 1, 1], bool))
+    other = make_row("zero-shot", "zeroshot()", "frost", 0.2)
+    write_answers(tmp_path, other, np.array([0, 1, 2, 3, 9]), np.array([0, 0, 0, 1, 1], bool))
+    runs, series = read_series(tmp_path)
+    table = build_gains(runs, series[0].setting, series)
+    assert table is not None
+    mean, low, high, count = (cell.value or 0.0 for cell in table.lines[0].cells)
+    assert (mean, count) == (pytest.approx(75), 4)
+    assert low <= 75 <= high
+    assert all(set(cell.runs) == {row.run for row in runs.rows} for cell in table.lines[0].cells)
+
+
+def test_a_constant_difference_has_no_spread(tmp_path: Path) -> None:
+    """Hard pictures are hard for both: if ours is right wherever the other is and once more, each draw pairs them."""
+    random = np.random.default_rng(0)
+    index, right = np.arange(500), random.random(500) < 0.5
+    for domain in ("frost", "fog"):
+        write_answers(tmp_path, make_row("LMR", OURS, domain, 1.0), index, np.ones(500, bool))
+        write_answers(tmp_path, make_row("TENT", complete("tent"), domain, 0.0), index, np.zeros(500, bool))
+        write_answers(tmp_path, make_row("ETA", complete("eta"), domain, 0.5), index, right)
+    runs, series = read_series(tmp_path)
+    table = build_gains(runs, series[0].setting, series)
+    assert table is not None
+    cells = {line.label: [cell.value for cell in line.cells[:3]] for line in table.lines}
+    assert [line.cells[3].value for line in table.lines] == [500, 500]  # pictures
+    assert cells["LMR − TENT"] == pytest.approx([100, 100, 100])
+    mean, low, high = cells["LMR − ETA"]
+    assert mean is not None
+    assert low is not None
+    assert high is not None
+    error = 196 * (0.25 / 500) ** 0.5  # both corruptions are the same pictures: 500, not 1000
+    assert high - low == pytest.approx(2 * error, rel=0.1)
+    assert low < mean < high
+
+
+def test_a_picture_met_several_times_in_a_stream_counts_each_time(tmp_path: Path) -> None:
+    fields = {"reset": "never", "domains": {"frost": 0.5, "fog": 0.5}}
+    index = np.array([0, 1, 0, 1])
+    write_answers(tmp_path, make_row("LMR", OURS, "continual", 1.0, **fields), index, np.array([1, 1, 0, 0], bool))
+    write_answers(
+        tmp_path, make_row("TENT", complete("tent"), "continual", 0.5, **fields), index, np.array([0, 0, 0, 1], bool)
+    )
+    runs, series = read_series(tmp_path)
+    table = build_gains(runs, series[0].setting, series)
+    assert table is not None
+    assert table.lines[0].cells[0].value == pytest.approx(25)
+
+
+def test_without_samples_nothing_is_claimed(tmp_path: Path) -> None:
+    index, right = np.arange(4), np.ones(4, bool)
+    write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0), index, right)
+    gone = write_answers(tmp_path, make_row("TENT", complete("tent"), "frost", 0.5), index, right)
+    write_answers(tmp_path, make_row("ETA", complete("eta"), "frost", 0.5), index + 100, right)
+    write_answers(tmp_path, make_row("TDA", complete("tda"), "fog", 0.5), index, right)
+    (tmp_path / "samples" / f"{gone.run}.npz").unlink()
+    runs, series = read_series(tmp_path)
+    assert build_gains(runs, series[0].setting, series) is None
+    assert f"no samples of the run {gone.run}" in runs.notes[0]
+    assert runs.notes[1].startswith("The table 'LMR minus others' is left out for cifar10-c, ")
+    assert runs.notes[1].endswith("Not compared, as there are no answers to the same images: TENT, ETA, TDA.")
+    assert build_gains(runs, series[0].setting, series[1:]) is None  # nobody to compare with
+
+
+def test_short_streams_of_several_seeds_need_no_picture_in_common(tmp_path: Path) -> None:
+    """Every seed has other pictures; all of them count, and the mean is the difference of the accuracies."""
+    random = np.random.default_rng(0)
+    means: dict[str, list[float]] = {"LMR": [], "TENT": []}
+    for seed in (1, 2, 3):
+        for domain in ("frost", "fog"):
+            index = np.arange(50) + 45 * seed  # five of them are those of the seed before
+            for label, spec, share in (("LMR", OURS, 0.8), ("TENT", complete("tent"), 0.4)):
+                right = random.random(50) < share
+                means[label].append(float(right.mean()))
+                write_answers(tmp_path, make_row(label, spec, domain, right.mean(), seed=seed), index, right)
+    runs, series = read_series(tmp_path)
+    table = build_gains(runs, series[0].setting, series)
+    assert table is not None
+    mean, low, high, pictures = (cell.value for cell in table.lines[0].cells)
+    assert mean == pytest.approx(100 * (np.mean(means["LMR"]) - np.mean(means["TENT"])))
+    assert pictures == 140
+    assert low is not None
+    assert high is not None
+    assert 10 < high - low < 30  # some 300 answers of 140 pictures
+
+
+def test_ours_is_the_one_under_the_others_protocol(tmp_path: Path) -> None:
+    """Like is compared with like, and other pictures with nothing."""
+    index, right = np.arange(4), np.ones(4, bool)
+    for size, images in ((64, 9), (16, 4)):
+        write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0, batch_size=size, images=images), index, right)
+    tent = complete("tent")
+    write_answers(tmp_path, make_row("TENT", tent, "frost", 0.0, batch_size=16, images=4), index, ~right)
+    write_answers(tmp_path, make_row("ETA", complete("eta"), "frost", 0.0, images=7), index, ~right)
+    write_answers(tmp_path, make_row("made", tent, "frost", 0.0, data_digest="other"), index, ~right)
+    write_answers(tmp_path, make_row("TDA", complete("tda"), "fog", 0.5), index, right)
+    write_answers(tmp_path, make_row("LMR", OURS, "fog", 1.0, images=9), index, right)
+    runs, series = read_series(tmp_path)
+    table = build_gains(runs, series[0].setting, tell_apart(series))
+    assert table is not None
+    assert [line.label for line in table.lines] == [
+        "LMR (batch 16, 4 images) − TENT",
+        "LMR (batch 64, 9 images) − ETA",
+        "LMR (batch 64, 9 images) − TDA",
+    ]
+    assert table.notes[2:] == (
+        "Only over 1 of 2 domains: LMR (batch 16, 4 images) − TENT, LMR (batch 64, 9 images) − ETA, "
+        "LMR (batch 64, 9 images) − TDA.",
+        "Only over the images both have: LMR (batch 64, 9 images) − ETA, LMR (batch 64, 9 images) − TDA.",
+        "Not compared, as there are no answers to the same images: made.",
+    )

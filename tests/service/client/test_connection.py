@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from lmr.service.client.connection import FIRST, LONGEST, RetryRule, read_retry_after
+
+
+class Hours:
+    """A clock that sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def make_rule(hours: Hours, patience: float, draw: float, words: list[str] | None = None) -> RetryRule:
+    told = [] if words is None else words
+    return RetryRule(patience, lambda: hours.now, hours.sleep, lambda: draw, told.append)
+
+
+def test_waits_double_up_to_the_longest_and_end_with_patience() -> None:
+    hours = Hours()
+    rule, attempt = make_rule(hours, 60.0, draw=1.0), 0
+    while rule.wait(attempt, 0.0, "busy"):
+        attempt += 1
+    assert hours.slept[:4] == pytest.approx([FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST])
+    assert hours.slept[-1] == LONGEST
+    assert 60.0 - LONGEST < hours.now <= 60.0
+
+
+def test_half_of_a_wait_is_random() -> None:
+    low, high = Hours(), Hours()
+    make_rule(low, 60, draw=0.0).wait(2, 0.0, "busy")
+    make_rule(high, 60, draw=1.0).wait(2, 0.0, "busy")
+    assert low.slept[0] == pytest.approx(high.slept[0] / 2)
+
+
+def test_the_service_is_given_the_time_it_asks_for() -> None:
+    hours = Hours()
+    rule = make_rule(hours, 60, draw=0.5)
+    assert rule.wait(0, 0.0, "busy", requested=7.0)
+    assert 7.0 <= hours.slept[0] <= 7.0 + FIRST
+    assert not rule.wait(1, 0.0, "busy", requested=100.0), "longer than the patience that is left"
+    assert len(hours.slept) == 1
+
+
+def test_impatience_tries_once() -> None:
+    hours = Hours()
+    assert not make_rule(hours, 0.0, draw=0.0).wait(0, 0.0, "busy")
+    assert hours.slept == []
+
+
+def test_the_reason_is_told_from_the_second_wait_on() -> None:
+    words: list[str] = []
+    rule = make_rule(Hours(), 60, draw=0.0, words=words)
+    rule.wait(0, 0.0, "It is busy.")
+    assert words == []
+    rule.wait(1, 0.0, "It is busy.")
+    assert words == ["It is busy. Trying again in 0.2 s."]
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("3", 3.0), ("0", 0.0), (None, None), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("-1", None), ("inf", None)],
+)
+def test_retry_after_is_seconds(value: str | None, seconds: float | None) -> None:
+    assert read_retry_after(value) == seconds
