@@ -416,7 +416,8 @@ class Watched(Saved):
         """Set the health of a stream and carry out the action; a rollback goes to the last snapshot up to ``last``."""
         watch = self.watches[stream]
         if action in (Action.ROLL_BACK, Action.RESET):
-            before, kept = self._copy_state(stream), ()
+            before = self._copy_state(stream)
+            kept: tuple[Snapshot, ...] = ()
             if action is Action.ROLL_BACK:
                 chosen = find_snapshot(watch.snapshots, last)
                 assert chosen is not None
