@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 
 from lmr.core.errors import LmrError
+from lmr.service.app import events
 from lmr.service.app import server as module
 from lmr.service.app.app import make_service_app
 from lmr.service.app.server import MOST_BYTES, Server
@@ -85,7 +86,8 @@ def test_drain_finishes_what_waits() -> None:
             httpx.get(f"{made.server.url}/healthz")
 
 
-def test_events_end_with_the_service() -> None:
+def test_events_end_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PAUSE", 0.05)
     with serve_scripted() as made, made.client.stream("GET", "/v1/events") as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
@@ -144,7 +146,8 @@ def test_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch: pytest.
 
 
 def test_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_STUCK_SECONDS", 0.3)
+    monkeypatch.setattr(module, "_STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(module, "_TICKS", 1)
     content: Future[bytes] = Future()
     content.set_result(bytes(50_000_000))  # more than sockets hold
     with serve_scripted() as made:
@@ -161,7 +164,8 @@ def test_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(module, "_HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(module, "_TICKS", 1)
     with make_server() as made:
         host, port = made.url.removeprefix("http://").split(":")
         with (

@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 import lmr
+from lmr.service.app import events
 from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
 from lmr.service.engine.engine import Engine
@@ -58,6 +59,12 @@ def service() -> Iterator[ScriptedService]:
     with serve_scripted() as made:
         fill(made, 8)
         yield made
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten frames a second instead of one."""
+    monkeypatch.setattr(events, "PAUSE", 0.1)
 
 
 def test_page_shows_the_service(browser: Any, service: ScriptedService) -> None:
@@ -111,7 +118,7 @@ def open_first(tab: Tab, name: str) -> None:
     while name not in (tab.page.locator("#detail-title").text_content() or ""):
         assert time.monotonic() < deadline
         tab.page.locator("#search").press("Enter")
-        tab.page.wait_for_timeout(200)
+        tab.page.wait_for_timeout(50)
 
 
 def test_search_and_legend_choose_streams(browser: Any, service: ScriptedService) -> None:
