@@ -71,9 +71,7 @@ def run(options: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``python -m lab.photographs`` and return its exit code."""
-    parser = build_parser(
-        "photographs", "Choose 2,000 test images of CIFAR-10 and pack them into two files."
-    )
+    parser = build_parser("photographs", "Choose 2,000 test images of CIFAR-10 and pack them into two files.")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder to write to")
     parser.add_argument("--root", metavar="DIR", help="the folder that contains CIFAR-10 (default: as for lmr fetch)")
     return run_command(parser, run, argv)

@@ -16,7 +16,7 @@ import uvicorn
 from lmr.core.errors import LmrError
 from lmr.service.app import events
 from lmr.service.app import server as module
-from lmr.service.app.app import make_service_app
+from lmr.service.app.app import make_app
 from lmr.service.app.server import MOST_BYTES, Server
 from lmr.service.app.service import LiveService
 from lmr.service.settings import ServiceSettings
@@ -25,7 +25,7 @@ from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
 
 
 def make_server(host: str = "127.0.0.1", port: int = 0) -> Server:
-    return Server(make_service_app(LiveService(ServiceSettings())), host, port)
+    return Server(make_app(LiveService(ServiceSettings())), host, port)
 
 
 def test_taken_port_is_one_sentence() -> None:

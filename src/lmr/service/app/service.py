@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections import deque
 from dataclasses import asdict, dataclass
+from typing import Self
 
 from fastapi import Request
 
@@ -56,12 +57,13 @@ class LiveService:
         self._noted = 0  # the change up to which events were counted and logged
         self._parts: ServingParts | None = None
 
-    def install(self, engine: Engine, preprocess: Preprocess, model: str, facts: dict[str, str] | None = None) -> None:
+    def install(self, engine: Engine, preprocess: Preprocess, model: str, facts: dict[str, str] | None = None) -> Self:
         """Serve requests from now on, with a started engine. ``preprocess`` is that of the backbone."""
         engine.listen(self.metrics.add_batch)
         self._noted = engine.look().change
         steps = ImageSteps(engine, ImageDecoder(preprocess, self.settings), self.bodies, self.frames)
         self._parts = ServingParts(engine, steps, model, facts or {})
+        return self
 
     @property
     def parts(self) -> ServingParts:
