@@ -59,7 +59,7 @@ class Progress:
     """The progress of a worker since the last call: images so far, messages, a new checkpoint."""
 
     images: int | None = None
-    words: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     checkpoint: CheckpointFiles | None = None
 
 
@@ -69,7 +69,7 @@ class TaskResult:
 
     row: Row | None = None
     samples: bytes = b""
-    words: str = ""
+    message: str = ""
     details: str = ""
     unfit: bool = False  # the node, not the task, is the reason: another node may do it
     progress: Progress = field(default_factory=Progress)  # what was not asked for before the end
@@ -105,9 +105,9 @@ class BenchActor(PoolActor):
             progress, self.progress = self.progress, Progress()
         return progress
 
-    def _note(self, words: Sequence[str] = (), **changes: Any) -> None:
+    def _note(self, messages: Sequence[str] = (), **changes: Any) -> None:
         with self.lock:
-            self.progress = replace(self.progress, words=[*self.progress.words, *words], **changes)
+            self.progress = replace(self.progress, messages=[*self.progress.messages, *messages], **changes)
 
     def run(self, task: Task, kept: CheckpointFiles | None) -> TaskResult:
         """Run a task, from its checkpoint if there is one.
@@ -129,8 +129,8 @@ class BenchActor(PoolActor):
         def send_checkpoint() -> None:
             self._note(checkpoint=CheckpointFiles.read(self.folder, task.run))
 
-        def say(words: str) -> None:
-            self._note([words])
+        def say(message: str) -> None:
+            self._note([message])
 
         try:
             self._check(task)
@@ -139,11 +139,11 @@ class BenchActor(PoolActor):
             send_checkpoint()
             return TaskResult()
         except UnfitNode as error:
-            return TaskResult(words=str(error), unfit=True)
+            return TaskResult(message=str(error), unfit=True)
         except Exception as error:
             if is_out_of_memory(error):  # as a death: the pool ends this worker and prefers another node
                 raise MemoryError(describe_error(error)) from None
-            return TaskResult(words=describe_error(error), details=traceback.format_exc())
+            return TaskResult(message=describe_error(error), details=traceback.format_exc())
         finally:
             Checkpoint(self.folder, task.run).delete()
         samples = self.folder / "samples" / f"{task.run}.npz"

@@ -44,10 +44,10 @@ def run_ray_bench(
     """
     check_workers(workers)
     nodes, versions, shown = find_nodes(ray), list_versions(), screen or sys.stderr
-    for words in check_nodes(nodes, versions):
-        print(f"lmr: {words}", file=shown)
+    for message in check_nodes(nodes, versions):
+        print(f"lmr: {message}", file=shown)
     for node in nodes:
-        print(f"lmr: node {node.words}", file=shown)
+        print(f"lmr: node {node.description}", file=shown)
 
     def hire(tasks: Sequence[Task], target: Path, seconds: float) -> RayPool:
         count, threads = plan_workers(tasks, nodes, workers)
@@ -67,7 +67,7 @@ def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None, worker
     """Describe the nodes, the workers, and the groups of runs that share a model and images."""
     nodes = find_nodes(ray)
     odd = check_nodes(nodes, list_versions())
-    tasks = list_tasks(list(plans), root, lambda words: print(f"lmr: {words}", file=sys.stderr))
+    tasks = list_tasks(list(plans), root, lambda message: print(f"lmr: {message}", file=sys.stderr))
     count, threads = plan_workers(tasks, nodes, workers)
     lines = [*odd, *describe_workers(nodes, min(count, len(tasks)), threads)]
     groups = Counter((task.backbone, task.dataset, task.domain, task.severity) for task in tasks)

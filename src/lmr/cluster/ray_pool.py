@@ -48,8 +48,8 @@ class RayPool(ActorPool[Task, Event, TaskResult]):
         """Keep the checkpoint, pass on the rest."""
         if progress.checkpoint is not None:
             progress.checkpoint.write(self.folder, job.run)
-        for words in progress.words:
-            yield Event("word", number, job, words=words)
+        for message in progress.messages:
+            yield Event("word", number, job, words=message)
         if progress.images is not None:
             yield Event("progress", number, job, images=progress.images)
 
@@ -57,7 +57,7 @@ class RayPool(ActorPool[Task, Event, TaskResult]):
         """Keep the last progress and the samples; the bench keeps the row."""
         yield from self.report_progress(number, job, result.progress)
         if result.row is None:
-            yield Event("failed", number, job, words=result.words, details=result.details)
+            yield Event("failed", number, job, words=result.message, details=result.details)
             return
         samples = self.folder / "samples"
         samples.mkdir(parents=True, exist_ok=True)
@@ -69,9 +69,9 @@ class RayPool(ActorPool[Task, Event, TaskResult]):
         if result.progress.checkpoint is not None:
             result.progress.checkpoint.write(self.folder, job.run)
 
-    def make_event(self, kind: Literal["word", "failed"], number: int, job: Task, words: str) -> Event:
+    def make_event(self, kind: Literal["word", "failed"], number: int, job: Task, message: str) -> Event:
         """Return an event that is only a message."""
-        return Event(kind, number, job, words=words)
+        return Event(kind, number, job, words=message)
 
     def name_work(self, job: Task) -> str:
         """Return the dataset of a task."""

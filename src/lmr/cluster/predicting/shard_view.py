@@ -23,24 +23,26 @@ class ShardView:
     def show(self, event: ShardEvent) -> None:
         """Show what has happened."""
         if event.kind == "progress":
-            if event.words in self.left:
+            if event.message in self.left:
                 self.at[event.worker] = event
             if self.lines.is_due():
                 self.lines.draw(self._describe_all())
             return
         if event.kind == "stream":
-            self.left.pop(event.words, None)
+            self.left.pop(event.message, None)
             self.at.pop(event.worker, None)
             done, total = len(self.sizes) - len(self.left), len(self.sizes)
             where = f"{self.describe_place(event.worker)}  {event.job.run}"
             left = f"{_count(len(self.left), 'stream')} with {_count(sum(self.left.values()), 'image')} left"
-            self._write(f"[{done}/{total}] {where}  {event.words}: {_count(self.sizes[event.words], 'image')} ({left})")
+            self._write(
+                f"[{done}/{total}] {where}  {event.message}: {_count(self.sizes[event.message], 'image')} ({left})"
+            )
             return
         # A word is about a shard that lost its worker, or cannot be done there.
         self.at = {worker: last for worker, last in self.at.items() if last.job != event.job}
-        if event.words:
+        if event.message:
             failed = f"{event.job.run} failed: " if event.kind == "failed" else ""
-            self._write(f"lmr: {failed}{event.words}")
+            self._write(f"lmr: {failed}{event.message}")
 
     def close(self) -> None:
         """Remove the bars from the terminal."""
@@ -54,9 +56,11 @@ class ShardView:
         done = total - sum(self.left.values()) + sum(event.images for event in self.at.values())
         lines = [f"{draw_bar(done / total)} {done:,} of {total:,} images, {_count(len(self.left), 'stream')} left"]
         for worker, event in sorted(self.at.items()):
-            images = self.sizes[event.words]
+            images = self.sizes[event.message]
             where = f"{self.describe_place(worker)}  {event.job.run}"
-            lines.append(f"{draw_bar(event.images / images)} {where}  {event.words}: {event.images} of {images} images")
+            lines.append(
+                f"{draw_bar(event.images / images)} {where}  {event.message}: {event.images} of {images} images"
+            )
         return lines
 
 
