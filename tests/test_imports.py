@@ -65,7 +65,7 @@ ALLOWED["cluster"] = ALLOWED["apps"] - {"report"} | {"cluster"}  # it wraps them
 READ_BY_REPORT = (
     "lmr.bench.running.row.",
     "lmr.bench.running.metrics.",
-    "lmr.bench.running.packed_answers.",
+    "lmr.bench.running.pack.",
 )  # what report may take from bench
 HEAVY = {
     "torch",

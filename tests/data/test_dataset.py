@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lmr
-from lmr.bench.running.inputs import name_clean_set
+from lmr.bench.inputs import name_clean_set
 from lmr.data.catalogue import open_dataset
 from lmr.data.dataset import choose_classes
 from lmr.data.provenance import read_origin

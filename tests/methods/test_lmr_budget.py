@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import lmr
 import lmr_reference as book
-from lmr.bench.cost.contenders import PassWatch
+from lmr.bench.cost.steps import PassWatch
 from lmr.core.norms import NormBank, find_blocks
 from lmr.core.traits import Passes
 from lmr_problem import copy_state, make_images, make_problem

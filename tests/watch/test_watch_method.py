@@ -9,7 +9,7 @@ import torch
 
 import lmr
 import small_world
-from lmr.bench.cost.flops import count_forwards
+from lmr.bench.flops import count_forwards
 
 
 def test_one_image_in_sixteen_is_compared_while_nothing_is_suspected() -> None:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lmr.bench.inputs import describe_backbone, find_dataset
 from lmr.bench.plans.task import Task
 from lmr.bench.running.checkpoint import Checkpoint
-from lmr.bench.running.inputs import describe_backbone, find_dataset
 from lmr.bench.running.row import Row
-from lmr.bench.running.run import Stop, run_task
+from lmr.bench.running.run import RunCallbacks, Stop, run_task
 from lmr.cluster.pool_actor import PoolActor, UnfitNode, is_out_of_memory
 from lmr.core.errors import LmrError, describe_error
 from lmr.core.files import write_atomically
@@ -134,7 +134,7 @@ class BenchActor(PoolActor):
 
         try:
             self._check(task)
-            row = run_task(task, self.folder, report, say, self.save_seconds, send_checkpoint)
+            row = run_task(task, self.folder, RunCallbacks(report, say, send_checkpoint), self.save_seconds)
         except Stop:
             send_checkpoint()
             return TaskResult()
@@ -154,15 +154,15 @@ class BenchActor(PoolActor):
     def _check(self, task: Task) -> None:
         """Refuse a task on a node that would give other numbers than the driver's machine."""
         self.check_versions()
-        contender = task.contender
+        entry = task.entry
         try:
-            method = None if contender.file is None else load_method_file(contender.file)
+            method = None if entry.file is None else load_method_file(entry.file)
             data = self._digest(task)
             weights = describe_backbone(task.backbone, task.dtype, task.device)
         except (LmrError, OSError) as error:
             raise UnfitNode(str(error)) from error
-        if method != contender.file_digest:
-            raise UnfitNode(f"Its method file {contender.file!r} is not that of the driver's machine.")
+        if method != entry.file_digest:
+            raise UnfitNode(f"Its method file {entry.file!r} is not that of the driver's machine.")
         if data != task.data_digest:
             raise UnfitNode(f"Its files of the dataset {task.dataset!r} are not those of the driver's machine.")
         if weights != task.weights:

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running.bench import Outcome, are_small, check_workers, run_bench
+from lmr.bench.running.bench import BenchResult, are_small, check_workers, run_bench
 from lmr.bench.running.run import SAVE_SECONDS
 from lmr.cluster.nodes import (
     Node,
@@ -36,7 +36,7 @@ def run_ray_bench(
     *,
     save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
-) -> Outcome:
+) -> BenchResult:
     """Run a bench on the nodes of a cluster: the same rows and samples in ``folder``, written by this process.
 
     All nodes must have the same versions and, under ``root``, the same datasets. Every worker has one thread for small
@@ -49,11 +49,13 @@ def run_ray_bench(
     for node in nodes:
         print(f"lmr: node {node.description}", file=shown)
 
-    def hire(tasks: Sequence[Task], target: Path, seconds: float) -> RayPool:
+    def start(tasks: Sequence[Task], target: Path, seconds: float) -> RayPool:
         count, threads = plan_workers(tasks, nodes, workers)
         return RayPool(ray, count, threads, target, seconds, versions, workers or len(tasks))
 
-    return run_bench(plans, folder, root=root, sources=sources, save_seconds=save_seconds, screen=screen, hire=hire)
+    return run_bench(
+        plans, folder, root=root, sources=sources, save_seconds=save_seconds, screen=screen, start_workers=start
+    )
 
 
 def plan_workers(tasks: Sequence[Task], nodes: Sequence[Node], workers: int | None) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from typing import Literal, Protocol
 
 from lmr.bench.plans.task import Task
 from lmr.bench.running.row import Row
-from lmr.bench.running.run import Stop, run_task
+from lmr.bench.running.run import RunCallbacks, Stop, run_task
 from lmr.core.errors import describe_error
 
 REPORT_SECONDS = 0.2  # between reports of one worker
@@ -34,34 +34,34 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA
 
 @dataclass(frozen=True)
 class Event:
-    """What a worker reports about its task."""
+    """A report of a worker about its task."""
 
-    kind: Literal["progress", "word", "done", "failed"]
+    kind: Literal["progress", "message", "done", "failed"]
     worker: int
     task: Task
     images: int = 0
-    words: str = ""
+    message: str = ""
     details: str = ""
     row: Row | None = None
 
 
-class TaskCrew(Protocol):
+class Workers(Protocol):
     """Workers, wherever they are: tasks in, events out. A context manager that ends them.
 
-    ``count`` is how many work at the same time. A crew that is given to a bench writes samples and checkpoints to the
-    bench's folder before it yields the event about them.
+    ``count`` is the number of workers at the same time. Samples and checkpoints are written to the folder of the bench
+    before the event about them is yielded.
     """
 
     count: int
 
-    def __enter__(self) -> TaskCrew: ...
+    def __enter__(self) -> Workers: ...
     def __exit__(self, *problem: object) -> None: ...
     def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
         """Assign the tasks and yield the events of the workers until all tasks are done or have failed."""
         ...
 
     def describe(self, worker: int) -> str:
-        """Where a worker is, for the progress view; empty if they are all here."""
+        """Return where a worker is, for the progress view; empty if all are on this machine."""
         ...
 
 
@@ -73,15 +73,15 @@ class _Worker:
     group: tuple[str, ...] = ()
 
 
-class Crew:
-    """Some workers; a context manager that ends them."""
+class WorkerPool:
+    """Worker processes on this machine; a context manager that ends them."""
 
     def __init__(self, workers: int, threads: int, folder: Path, save_seconds: float) -> None:
         self.threads, self.folder, self.save_seconds = threads, folder, save_seconds
         self.count = workers
         self.workers: dict[int, _Worker] = {}
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -93,13 +93,13 @@ class Crew:
         while left or any(worker.task for worker in self.workers.values()):
             for number in range(self.count):
                 if left and (number not in self.workers or self.workers[number].task is None):
-                    self._give(number, left)
+                    self._assign(number, left)
             waiting = {worker.connection: number for number, worker in self.workers.items()}
             for connection in wait(list(waiting)):
-                yield from self._hear(waiting[connection])  # type: ignore[index]
+                yield from self._receive(waiting[connection])  # type: ignore[index]
 
     def describe(self, worker: int) -> str:
-        """All workers are on this machine."""
+        """Return nothing: all workers are on this machine."""
         return ""
 
     def stop(self) -> None:
@@ -118,16 +118,16 @@ class Crew:
                 worker.process.join()
                 worker.connection.close()
 
-    def _give(self, number: int, left: list[Task]) -> None:
-        worker = self.workers.get(number) or self._hire(number)
+    def _assign(self, number: int, left: list[Task]) -> None:
+        worker = self.workers.get(number) or self._start(number)
         busy = [other.group for other in self.workers.values() if other is not worker and other.task]
         task = choose_task(left, worker.group, busy)
         left.remove(task)
         worker.task, worker.group = task, task.group
-        with contextlib.suppress(OSError):  # _hear notices a dead worker
+        with contextlib.suppress(OSError):  # _receive notices a dead worker
             worker.connection.send(task)
 
-    def _hire(self, number: int) -> _Worker:
+    def _start(self, number: int) -> _Worker:
         ours, theirs = multiprocessing.Pipe()
         with _limit_threads(self.threads), _ignore_interrupts():
             given = (theirs, self.folder, self.threads, self.save_seconds, dict(os.environ))
@@ -137,7 +137,7 @@ class Crew:
         self.workers[number] = _Worker(process, ours)
         return self.workers[number]
 
-    def _hear(self, number: int) -> Iterator[Event]:
+    def _receive(self, number: int) -> Iterator[Event]:
         worker = self.workers[number]
         try:
             event: Event = worker.connection.recv()
@@ -146,18 +146,18 @@ class Crew:
             worker.connection.close()
             del self.workers[number]
             if worker.task is not None:
-                words = f"Its process {explain_exit(worker.process.exitcode)}."
-                yield Event("failed", number, worker.task, words=words)
+                message = f"Its process {explain_exit(worker.process.exitcode)}."
+                yield Event("failed", number, worker.task, message=message)
             return
         assert worker.task is not None
         task = worker.task
         if event.kind in ("done", "failed"):
             worker.task = None
-        yield Event(event.kind, number, task, event.images, event.words, event.details, event.row)
+        yield Event(event.kind, number, task, event.images, event.message, event.details, event.row)
 
 
 def _find_context() -> ForkServerContext | SpawnContext:
-    """How workers start: as copies of a process that has imported what they need, since importing torch takes seconds.
+    """Return how workers start: as copies of a process that has imported torch, which takes seconds.
 
     That process lives as long as this one, has run nothing and started no thread. Only Linux copies it safely.
     """
@@ -168,14 +168,14 @@ def _find_context() -> ForkServerContext | SpawnContext:
 
 
 def choose_task(left: Sequence[Task], group: tuple[str, ...], busy: Sequence[tuple[str, ...]]) -> Task:
-    """The next task: one of the group that the worker has loaded, else of a group without a worker, else the first."""
+    """Return the next task: of the worker's loaded group, else of a group without a worker, else the first."""
     same = (task for task in left if task.group == group)
     fresh = (task for task in left if task.group not in busy)
     return next(same, None) or next(fresh, None) or left[0]
 
 
 def explain_exit(code: int | None) -> str:
-    """Why a process ended, in words."""
+    """Return why a process ended, as text."""
     if code is not None and code < 0:
         more = "; perhaps there was not enough memory" if -code == signal.SIGKILL else ""
         return f"was killed by the signal {signal.Signals(-code).name}{more}"
@@ -199,7 +199,7 @@ def _limit_threads(threads: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Processes that are started within this context ignore Ctrl-C from their first moment."""
+    """Let processes that are started within this context ignore Ctrl-C from their first moment."""
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     except ValueError:  # not the main thread: the worker ignores it itself, a little later
@@ -214,7 +214,7 @@ def _ignore_interrupts() -> Iterator[None]:
 def serve(
     connection: Connection, folder: Path, threads: int, save_seconds: float, environment: Mapping[str, str]
 ) -> None:
-    """The main loop of a worker: run tasks until there are no more or the bench ends, which alone handles Ctrl-C."""
+    """Run tasks until there are no more or the bench, which alone handles Ctrl-C, ends."""
     import torch
 
     os.environ.clear()  # that of the first bench, where a process runs several
@@ -240,15 +240,15 @@ def _serve_task(task: Task, connection: Connection, folder: Path, save_seconds: 
             last = time.monotonic()
             connection.send(Event("progress", 0, task, images))
 
-    def say(words: str) -> None:
-        connection.send(Event("word", 0, task, words=words))
+    def log(message: str) -> None:
+        connection.send(Event("message", 0, task, message=message))
 
     try:
-        row = run_task(task, folder, report, say, save_seconds)
+        row = run_task(task, folder, RunCallbacks(report, log), save_seconds)
     except Stop:
         raise
     except Exception as error:
-        connection.send(Event("failed", 0, task, words=describe_error(error), details=traceback.format_exc()))
+        connection.send(Event("failed", 0, task, message=describe_error(error), details=traceback.format_exc()))
     else:
         connection.send(Event("done", 0, task, row=row))
 

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from pathlib import Path
 
 import pytest
 
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running.live import Clock, View, describe_left, draw_bar
 from lmr.bench.running.row import Row
+from lmr.bench.running.view import Clock, View, describe_left
 
 
 def make_tasks() -> list[Task]:
@@ -33,10 +34,10 @@ def test_time_left_follows_the_speed_of_each_method() -> None:
     assert clock.estimate() is None
     fast, slow = find(tasks, "zeroshot", "fog"), find(tasks, "lmr", "fog")
     clock.advance(fast, 0, 10.0)
-    clock.advance(fast, 50, 15.0)  # 0.1 s for a picture
+    clock.advance(fast, 50, 15.0)  # 0.1 s for an image
     assert clock.estimate() == pytest.approx(0.1 * (50 + 100 + 200))
     clock.advance(slow, 20, 15.0)  # was at 20 when it began: an earlier try
-    clock.advance(slow, 40, 35.0)  # 1 s for a picture
+    clock.advance(slow, 40, 35.0)  # 1 s for an image
     assert clock.estimate() == pytest.approx(0.1 * (50 + 100) + 1.0 * (60 + 100))
     clock.end(slow)
     assert clock.estimate() == pytest.approx(0.1 * (50 + 100) + 1.0 * 100)
@@ -65,12 +66,6 @@ def test_time_left_in_words(seconds: float | None, words: str) -> None:
     assert words in describe_left(seconds)
 
 
-def test_bar() -> None:
-    assert draw_bar(0.5, 4) == "[##..]"
-    assert draw_bar(2, 4) == "[####]"
-    assert draw_bar(0, 4) == "[....]"
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -82,7 +77,7 @@ def show(screen: io.StringIO, row: Row) -> list[Task]:
     view.advance(0, tasks[0], 0)
     view.advance(0, tasks[0], 50)
     view.finish(0, tasks[0], row)
-    view.say("something is odd")
+    view.log("something is odd")
     view.fail(0, tasks[1], "no memory")
     view.close()
     return tasks
@@ -103,7 +98,7 @@ def test_lines_where_there_is_no_terminal() -> None:
     assert word == "lmr: something is odd"
     assert failed.startswith("[3/5] ")
     assert "failed: no memory" in failed
-    assert tasks[1].contender.label in failed
+    assert tasks[1].entry.label in failed
     assert "\x1b" not in screen.getvalue()
 
 
@@ -111,16 +106,9 @@ def test_live_view_ends_with_the_lines_alone(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
     show(screen, make_row())
-    lines: list[str] = [""]
-    for piece in screen.getvalue().replace("\x1b[J", "").replace("\x1b[", "\0").split("\n"):
-        text = piece
-        if "\0" in text:  # n lines up, and everything from there is gone
-            up, _, text = text[1:].partition("F")
-            lines = [*lines[: -1 - int(up)], ""]
-        lines[-1] += text
-        lines.append("")
-    shown = [line for line in lines if line]
-    assert [line[:5] for line in shown] == ["[2/5]", "lmr: ", "[3/5]"]
+    lines = re.split(r"\n|\x1b\[2K", screen.getvalue())
+    assert [line[:5] for line in lines if line.startswith(("[", "lmr"))] == ["[2/5]", "lmr: ", "[3/5]"]
+    assert screen.getvalue().endswith("\x1b[2K")  # the bars are removed
     assert "of 5 runs, 1 failed" in screen.getvalue()
 
 
@@ -130,10 +118,11 @@ def test_bar_of_a_run_that_lost_its_worker_is_taken_away(monkeypatch: pytest.Mon
     view = View(tasks, 0, 2, Terminal(), describe_place=lambda worker: f"node{worker}")
     view.advance(0, tasks[0], 50)
     view.advance(1, tasks[1], 50)
-    view.say("A run starts again from its checkpoint.", tasks[0])
-    assert [line for line in view._describe_all() if "node0" in line] == []
+    view.log("A run starts again from its checkpoint.", tasks[0])
+    assert [text for text in view.bars.texts if "node0" in text] == []
     view.advance(0, tasks[2], 10)  # the member that came in its place does something else
-    view.advance(2, tasks[1], 20)  # and this one was taken over without a word
-    assert [line.split()[1] for line in view._describe_all()[1:]] == ["node0", "node2"]
+    view.advance(2, tasks[1], 20)  # and this one was taken over without a message
+    assert sorted(text.split()[0] for text in view.bars.texts[1:]) == ["node0", "node2"]
     view.fail(-1, tasks[3], "No node can run it.")  # nobody's failure: the bars stay
-    assert len(view._describe_all()) == 3
+    assert len(view.bars.texts) == 3
+    view.close()

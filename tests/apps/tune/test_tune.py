@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 import lmr
-from lmr.apps.tune import tune_images as module
-from lmr.apps.tune.tune_images import tune_images
-from lmr.apps.tune.tune_sources import find_plan, open_sources
+from lmr.apps.tune import tune as module
+from lmr.apps.tune.sources import find_plan, open_sources
+from lmr.apps.tune.tune import tune_images
 from lmr.bench.plans.plan import read_plan
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.run import run_task
@@ -47,7 +47,7 @@ def open_photos(photos: Path, **options: Any) -> list[Any]:
 def test_a_folder_is_scored_and_judged(photos: Path, tmp_path: Path) -> None:
     outcome = tune_images(open_photos(photos), tmp_path / "out", judged=True)
     (result,), (judgement,) = outcome.results, outcome.judgements
-    specs = [candidate.spec for candidate in result.candidates]
+    specs = [entry.spec for entry in result.entries]
     clip = lmr.load("pocket").classifier(NAMES)
     assert specs == [lmr.create(f"lmr(lr={lr})", clip, preset="auto", pace="image").spec for lr in (1e-3, 1e-2)]
     assert (len(result.places), result.unreadable) == (30, 1)
@@ -55,8 +55,8 @@ def test_a_folder_is_scored_and_judged(photos: Path, tmp_path: Path) -> None:
     (stream,) = content["streams"]
     assert stream["recommended"] == specs[result.recommended]
     assert stream["default"] == specs[0]
-    assert [one["scores"] for one in stream["candidates"]] == result.scores
-    assert [one["accuracy"] for one in stream["candidates"]] == list(judgement.accuracies)
+    assert [one["scores"] for one in stream["entries"]] == result.scores
+    assert [one["accuracy"] for one in stream["entries"]] == list(judgement.accuracies)
     assert min(judgement.accuracies) > 80  # an order of labels that does not fit the images would be near 33
     rows = list(csv.DictReader((tmp_path / "out" / "scores.csv").read_text().splitlines()))
     assert [row["spec"] for row in rows] == specs
@@ -147,7 +147,7 @@ def test_a_method_file_that_changes_meanwhile_is_refused(photos: Path, tmp_path:
 
 def test_other_results_are_measured_again(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = open_photos(photos)[0].key
-    monkeypatch.setattr("lmr.apps.tune.tune_sources.RESULTS_VERSION", "another")
+    monkeypatch.setattr("lmr.apps.tune.sources.RESULTS_VERSION", "another")
     assert open_photos(photos)[0].key != key
 
 
@@ -175,13 +175,13 @@ def test_a_plan_is_judged_by_the_labels_of_its_dataset(tmp_path: Path, capsys: p
     found = {
         (stream["source"].split(", ")[1], one["spec"]): one["accuracy"] / 100
         for stream in content["streams"]
-        for one in stream["candidates"]
+        for one in stream["entries"]
     }
     assert found == pytest.approx(expected)
 
 
-def test_candidates_that_study_clean_images(tmp_path: Path) -> None:
-    """They are candidates beside others, and have what a bench would show them."""
+def test_entries_that_study_clean_images(tmp_path: Path) -> None:
+    """They are entries beside others, and have what a bench would show them."""
     plan = tmp_path / "mine.toml"
     plan.write_text(
         'datasets = "pocket-c-64"\ncorruptions = "fog"\nbackbones = "pocket"\nbatch_sizes = 16\nimages = 32\n'

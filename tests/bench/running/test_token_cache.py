@@ -14,10 +14,10 @@ from torch import Tensor
 import lmr
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running import tokens as module
+from lmr.bench.running import token_cache as module
 from lmr.bench.running.row import Row, read_samples
-from lmr.bench.running.run import Stop, run_task
-from lmr.bench.running.tokens import KeptTokens, StepInputs, keep_tokens
+from lmr.bench.running.run import RunCallbacks, Stop, run_task
+from lmr.bench.running.token_cache import StepInputs, TokenCache, find_token_cache
 from lmr.data.dataset import ImageArray
 
 NOISE = np.random.default_rng(0)
@@ -33,7 +33,7 @@ def run_plainly(task: Task, folder: Path, report: Callable[[int], object] = lamb
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepInputs, "find", lambda self, arrays, images: images)
         patch.setattr(StepInputs, "begin", lambda self, arrays, images, number, measure: (images, 0.0))
-        return run_task(task, folder, report)
+        return run_task(task, folder, RunCallbacks(report))
 
 
 def draw_arrays(count: int) -> list[ImageArray]:
@@ -42,7 +42,7 @@ def draw_arrays(count: int) -> list[ImageArray]:
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> None:
-    keep_tokens.cache_clear()
+    find_token_cache.cache_clear()
 
 
 @pytest.mark.parametrize("spec", ["lmr", "batclip", "tda"])
@@ -86,7 +86,7 @@ def test_an_image_is_embedded_once_whatever_the_order() -> None:
         seen.extend(images.flatten(1)[:, 0].int().tolist())
         return images.flatten(1)[:, :6].reshape(-1, 2, 3)
 
-    arrays, kept = draw_arrays(5), KeptTokens()
+    arrays, kept = draw_arrays(5), TokenCache()
     images = torch.arange(5.0).view(5, 1, 1, 1).expand(5, 3, 4, 4)
     for order in ([0, 1, 2], [2, 1, 3, 3, 0], [4], [4, 0]):
         found = kept.find([arrays[k] for k in order], images[order], embed)
@@ -97,7 +97,7 @@ def test_an_image_is_embedded_once_whatever_the_order() -> None:
 
 def test_tokens_are_those_of_the_content() -> None:
     """Orders may change an image by its place in the stream, so its number in the set does not identify it."""
-    kept, first = KeptTokens(), draw_arrays(1)[0]
+    kept, first = TokenCache(), draw_arrays(1)[0]
     changed = first.copy()
     changed[0, 0, 0] ^= 1
     tall = first.reshape(64, 16, 3)
@@ -108,7 +108,7 @@ def test_tokens_are_those_of_the_content() -> None:
 
 def test_memory_is_bounded_and_what_was_used_last_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_TOKEN_BYTES", 3 * 24)
-    kept, arrays, asked = KeptTokens(), draw_arrays(5), list[int]()
+    kept, arrays, asked = TokenCache(), draw_arrays(5), list[int]()
 
     def embed(images: Tensor) -> Tensor:
         asked.append(len(images))
@@ -124,7 +124,7 @@ def test_memory_is_bounded_and_what_was_used_last_stays(monkeypatch: pytest.Monk
 def test_time_of_embedding_counts_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 40.0, 0.0, 24.0, 0.0, 16.0])
     clip = lmr.load("photo").classifier(["cat", "dog"])
-    inputs = StepInputs(lmr.create("zeroshot", clip), KeptTokens())
+    inputs = StepInputs(lmr.create("zeroshot", clip), TokenCache())
     arrays, images = draw_arrays(4), torch.randn(4, 3, 32, 32)
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
     given, seconds = inputs.begin(arrays, images, 0, False)
@@ -144,6 +144,6 @@ def test_a_method_that_needs_images_gets_them(monkeypatch: pytest.MonkeyPatch) -
             "lmr", lmr.load(model).classifier(["red ring", "blue star"] if model == "pocket" else ["cat", "dog"])
         )
         monkeypatch.setattr(lmr.find_method("lmr"), "needs_images", model == "photo")
-        inputs = StepInputs(lmr.watch(method), KeptTokens())
+        inputs = StepInputs(lmr.watch(method), TokenCache())
         assert inputs.find(draw_arrays(4), images) is images
         assert inputs.begin(draw_arrays(4), images, 0, False) == (images, 0.0)

@@ -1,11 +1,11 @@
-"""The inputs of tasks: models, datasets and streams, each opened once per process."""
+"""Models and datasets, each opened once per process."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,13 +14,12 @@ from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
 from lmr.data.catalogue import open_dataset
 from lmr.data.dataset import BEFORE_COUNT, CLEAN, Dataset, ImageArray, Labels
-from lmr.data.streams import Batch, Stream, make_stream
+from lmr.data.provenance import DataOrigin
+from lmr.data.streams import Batch, Stream
 from lmr.images.ahead import ReadAhead
 from lmr.models import Backbone, load
 
-if TYPE_CHECKING:
-    from lmr.bench.plans.prompt_sets import PromptSet
-    from lmr.bench.plans.task import Task
+Templates = tuple[str, ...] | str
 
 KEPT_BYTES = 800_000_000  # of images; 5,000 of ImageNet take 753 MB
 CLEAN_SETS = {"imagenet-c-5000": "imagenet"}  # for other sets that end with -c, the name without it
@@ -30,7 +29,7 @@ class KeptImages(Dataset):
     """A dataset that keeps the images of the domain that was read last; a process keeps those of one dataset.
 
     Methods take turns on one domain, and making its images can cost more than classifying them. Features are never
-    kept, as every method makes its own; for tokens, which come before all that adapts, see ``tokens.py``.
+    kept, as every method makes its own; tokens, which no method adapts, are kept by running/token_cache.py.
     """
 
     _place: ClassVar[tuple[object, str, int] | None] = None
@@ -45,23 +44,27 @@ class KeptImages(Dataset):
 
     @property
     def digest(self) -> str:
-        """The digest of the set."""
+        """Return the digest of the set."""
         return self.source.digest
 
     def digest_part(self, domains: Sequence[str], severity: int) -> str:
-        """The digest of a part of the set."""
+        """Return the digest of a part of the set."""
         return self.source.digest_part(domains, severity)
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
-        """The protocol of a part of the set."""
+        """Return the protocol of a part of the set."""
         return self.source.describe_part(domains)
 
+    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
+        """Return the origin of a part of the set."""
+        return self.source.find_origin(domains)
+
     def labels(self, domain: str) -> Labels:
-        """The labels of the set."""
+        """Return the labels of the set."""
         return self.source.labels(domain)
 
     def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
-        """Read the images that are not kept yet."""
+        """Return images; those that are not kept yet are read."""
         kept = type(self)
         if kept._place != (self.source, domain, severity):
             kept._place, kept._kept, kept._bytes = (self.source, domain, severity), {}, 0
@@ -77,18 +80,18 @@ class KeptImages(Dataset):
 
 @lru_cache
 def find_dataset(name: str, root: str | None = None) -> KeptImages:
-    """A dataset by its name; the error about a missing one names the command that fetches it."""
+    """Open a dataset by its name; the error about a missing one names the command that fetches it."""
     return KeptImages(open_dataset(name, root))
 
 
 def name_clean_set(name: str) -> str:
-    """The name of the clean set that a corrupted one was made from, with the same classes."""
+    """Return the name of the clean set that a corrupted one was made from, with the same classes."""
     whole, at, subset = name.partition(BEFORE_COUNT)
     return CLEAN_SETS.get(whole, whole.removesuffix("-c")) + at + subset
 
 
 def find_clean_dataset(name: str, root: str | None) -> Dataset:
-    """Clean images of the same classes: those of the dataset, or of the one it was made from."""
+    """Return clean images of the same classes: those of the dataset, or of the one it was made from."""
     dataset = find_dataset(name, root)
     if CLEAN in dataset.domains:
         raise LmrError(
@@ -103,26 +106,9 @@ def find_clean_dataset(name: str, root: str | None) -> Dataset:
     return clean.source
 
 
-def make_task_stream(task: Task, dataset: Dataset) -> Stream:
-    """The stream of a task."""
-    return make_stream(
-        dataset,
-        task.domains,
-        severity=task.severity or 5,
-        order=task.order,
-        seed=task.seed,
-        limit=task.limit,
-        batch_size=task.batch_size,
-        mix=task.mix,
-        rounds=task.rounds,
-        concentration=task.concentration,
-        block=task.block,
-    )
-
-
 @lru_cache(1)
 def load_backbone(name: str, dtype: str, device: str) -> Backbone:
-    """A model; a process holds one at a time."""
+    """Load a model; a process holds one at a time."""
     given: dict[str, Any] = {"dtype": getattr(torch, dtype)} if dtype != "float32" else {}
     given |= {"device": device} if device != "cpu" else {}
     return load(name, **given)
@@ -130,7 +116,7 @@ def load_backbone(name: str, dtype: str, device: str) -> Backbone:
 
 @lru_cache
 def describe_backbone(name: str, dtype: str, device: str) -> str:
-    """A digest of everything that determines a model's answers: towers, scale, bias and preprocessing."""
+    """Return a digest of everything that determines a model's answers: towers, scale, bias and preprocessing."""
     is_small_model(name, dtype, device)  # while the model is loaded: a process holds one at a time
     backbone = load_backbone(name, dtype, device)
     parts = [digest_tensors(backbone.encoder.state_dict()), backbone.text_digest()]
@@ -140,18 +126,18 @@ def describe_backbone(name: str, dtype: str, device: str) -> str:
 
 @lru_cache
 def is_small_model(name: str, dtype: str, device: str) -> bool:
-    """Whether a model is a small one."""
+    """Return whether a model is a small one."""
     return load_backbone(name, dtype, device).is_small
 
 
 @lru_cache(1)
-def load_classifier(name: str, dtype: str, device: str, classes: tuple[str, ...], prompts: PromptSet) -> ZeroShot:
-    """The zero-shot classifier of a task."""
-    return load_backbone(name, dtype, device).classifier(classes, prompts.templates)
+def load_classifier(name: str, dtype: str, device: str, classes: tuple[str, ...], templates: Templates) -> ZeroShot:
+    """Return a zero-shot classifier; ``templates`` are prompts with {}, or the path of a file of prompts."""
+    return load_backbone(name, dtype, device).classifier(classes, templates)
 
 
 def preprocess(backbone: Backbone, arrays: list[ImageArray], device: torch.device) -> Tensor:
-    """Images of any sizes to what the encoder takes: [B, *input_shape]."""
+    """Convert images of any sizes to inputs of the encoder: [B, *input_shape]."""
     convert: Callable[[Tensor], Tensor] = backbone.preprocess_pixels
     if len({array.shape for array in arrays}) == 1:
         return convert(torch.stack([torch.from_numpy(array) for array in arrays])).to(device)
@@ -161,5 +147,5 @@ def preprocess(backbone: Backbone, arrays: list[ImageArray], device: torch.devic
 def read_inputs(
     backbone: Backbone, stream: Stream, start: int, device: torch.device
 ) -> ReadAhead[Batch, tuple[Batch, Tensor]]:
-    """The batches of a stream from number ``start`` on, each with its images preprocessed, one batch ahead."""
+    """Read the batches of a stream from number ``start`` on, with preprocessed images, one batch ahead."""
     return ReadAhead(stream.batches(start), lambda batch: (batch, preprocess(backbone, batch.images, device)), ahead=1)

@@ -1,7 +1,14 @@
-"""The model that is measured, described by plain values, so that a fresh process loads the same one."""
+"""The model and the classes that are measured, described by plain values, so that a fresh process has the same ones.
+
+The number of samples in the backward decides the cost of a step. The data determine it, not the code: the class
+prototypes make each chosen image certain of its class, and give the other images about the same probability for every
+class. The chosen images are spread over several classes, because a loss that compares classes has no gradient on one
+alone.
+"""
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,10 +38,15 @@ _WORDS = (["cat", "ship"], ["red circle", "blue star"])  # every vocabulary has 
 
 _COLOURS = ((1.0, 1.0, 1.0), (1.0, -1.0, -1.0), (-1.0, 1.0, -1.0), (-1.0, -1.0, 1.0))  # equally far from each other
 
+CERTAINTY = 0.9  # of a chosen sample if there were no rivals, with them about 0.8: past the gates here
+RIVALS, DISTANCE = 5, 0.04  # classes just outside the protected set (0.03), so that there is a margin to restore
+FEWEST_CLASSES = 12
+NOT_CHOSEN = -1  # the class of a sample that is not chosen
+
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from: a name or path for ``lmr.load``, or an architecture to fill with random weights."""
+    """The source of a model: a name or path for ``lmr.load``, or an architecture to fill with random weights."""
 
     model: str | None = None
     random: str | None = None
@@ -45,7 +57,7 @@ class ModelSource:
 
     @property
     def name(self) -> str:
-        """What the protocol says."""
+        """The name in the protocol."""
         return str(self.model) if self.random is None else f"{self.random}, random weights"
 
 
@@ -68,14 +80,14 @@ class MeasuredModel:
         return self.encoder if isinstance(self.encoder, VisionTower) else None
 
     def build_twin(self) -> nn.Module:
-        """The same image tower in transformers, built once; for our own tower only."""
+        """Return the same image tower in transformers, built once; for our own tower only."""
         if self._twin is None:
             assert self.tower is not None
             self._twin = build_transformers_vision(self.tower)
         return self._twin
 
     def draw_images(self, count: int) -> Tensor:
-        """Noise [count, ...] in the colours of ``assign_colours``; every call gives the same."""
+        """Return noise [count, ...] in the colours of ``assign_colours``, the same at every call."""
         generator = torch.Generator().manual_seed(1)
         images = 0.25 * torch.randn(count, *self.input_shape, generator=generator)
         images += 2 * torch.tensor(_COLOURS)[assign_colours(count)].view(count, 3, 1, 1)
@@ -88,11 +100,11 @@ class MeasuredModel:
 
     @property
     def average(self) -> int:
-        """Tokens of a prompt on average, rounded down: what prompts cost that are encoded by length."""
+        """Tokens of a prompt on average, rounded down: the cost of prompts that are encoded by length."""
         return (min(SHORTEST, self.longest) + self.longest) // 2
 
     def write_prompts(self, classes: int, *, whole: bool = False) -> TextSide | None:
-        """One prompt for each class; None where there is no text side with gradients.
+        """Return one prompt for each class; None where there is no text side with gradients.
 
         The prompts are random words with the lengths of ImageNet's prompts, cut to the longest, or padded to the full
         context (``whole``).
@@ -116,7 +128,7 @@ class MeasuredModel:
             return None
 
     def make_reader(self) -> TextReader | None:
-        """Reads any text as so many random words, always the same ones; None where there is no text side."""
+        """Return a reader that encodes a text as random words, always the same; None where there is no text side."""
         return None if self.text is None else TextReader(self.text, self._read)
 
     def _read(self, texts: Sequence[str]) -> Tensor:
@@ -132,7 +144,7 @@ class MeasuredModel:
         return features
 
     def _draw_tokens(self, config: TextConfig, classes: int) -> tuple[Tensor, Tensor]:
-        """Token ids [C, longest] and where each prompt ends [C]; at least one has the full length."""
+        """Return token ids [C, longest] and the end of each prompt [C]; at least one has the full length."""
         longest, generator = self.longest, torch.Generator().manual_seed(2)
         tokens = torch.randint(1, config.vocabulary, (classes, longest), generator=generator)
         end = torch.randint(min(SHORTEST, longest) - 1, longest, (classes,), generator=generator)
@@ -141,7 +153,7 @@ class MeasuredModel:
 
 
 def assign_colours(count: int) -> Tensor:
-    """The colour [count] of each image, 0 to 3: two in the first half of a batch and two others in the second.
+    """Return the colour [count] of each image, 0 to 3: two in the first half of a batch and two others in the second.
 
     Even a tower with random weights gives images of different colours different features, so each colour can have a
     class of its own, and one half can be certain while the other is not.
@@ -169,7 +181,7 @@ def find_measured_model(source: ModelSource) -> MeasuredModel:
 
 
 def build_random(image: VisionConfig, text: TextConfig, name: str) -> MeasuredModel:
-    """Two towers of these sizes with random weights, the same at every call."""
+    """Build two towers of these sizes with random weights, the same at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         towers = VisionTower(image), TextTower(text)
@@ -183,3 +195,40 @@ def _fill_randomly(architecture: str) -> Backbone:
     from lmr.models.clip import random_clip
 
     return random_clip(architecture)
+
+
+def build_prototypes(features: Tensor, target: Tensor, classes: int, logit_scale: float) -> Tensor:
+    """Return unit prototypes [C, D] for unit features [B, D], with which exactly the chosen samples pass a gate.
+
+    ``target`` [B] is the class that each sample becomes certain of, 0, 1, ... without a gap, or NOT_CHOSEN. A target
+    class has the cosine that makes its own samples certain and cosine 0 with all others. The rivals, which follow the
+    target classes, are a little behind for every chosen sample. All further classes are orthogonal to every feature: a
+    sample that is not chosen has probability 1/C everywhere.
+    """
+    count, width = features.shape
+    if classes < FEWEST_CLASSES or count >= width:
+        raise LmrError(
+            f"Expected at least {FEWEST_CLASSES} classes and fewer images than the model has features ({width}), got "
+            f"{classes} classes and {count} images; only then can the share of samples past the gate be chosen."
+        )
+    firsts = int(target.max()) + 1
+    assert firsts + RIVALS < classes
+    features = features.double()
+    cosine = math.log(CERTAINTY / (1 - CERTAINTY) * (classes - 1)) / logit_scale
+    members = F.one_hot(target + 1, firsts + 1)[:, 1:].double()  # [B, firsts]
+    members = torch.cat([cosine * members, (cosine - DISTANCE) * (target != NOT_CHOSEN).double().unsqueeze(1)], dim=1)
+    directions = (torch.linalg.pinv(features, rtol=1e-4) @ members).T  # [firsts + 1, D]: the last is the rivals'
+    if bool((directions.norm(dim=1) > 1).any()):
+        raise LmrError(
+            "The features of these images are too similar: no unit prototypes make "
+            f"{int((target != NOT_CHOSEN).sum())} of {count} certain and leave the others undecided. Measure another "
+            "model, or fewer images."
+        )
+    generator = torch.Generator().manual_seed(3)
+    prototypes = torch.randn(classes, width, generator=generator, dtype=torch.float64)
+    basis = torch.linalg.qr(features.T).Q
+    prototypes = F.normalize(prototypes - prototypes @ basis @ basis.T, dim=-1)
+    for place in range(firsts + RIVALS):
+        part = directions[min(place, firsts)]
+        prototypes[place] = part + prototypes[place] * (1 - part.square().sum()).clamp(min=0).sqrt()
+    return prototypes.float()

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import lmr
-from lmr.bench.plans.alternatives import choose_dataset, settle_datasets, split_entry
+from lmr.bench.inputs import find_dataset
 from lmr.bench.plans.plan import parse_plan, read_plan
-from lmr.bench.plans.task import list_tasks
-from lmr.bench.running.inputs import find_dataset
+from lmr.bench.plans.task import choose_dataset, choose_datasets, list_tasks, split_datasets
 from lmr.cli.parser import parse
 from lmr.data.dataset import MissingData
 from set_maker import make_cifar
@@ -40,30 +39,30 @@ def write_test_set(root: Path, classes: int = 10) -> None:
     ],
 )
 def test_entries_are_split(entry: str, names: list[str], optional: bool) -> None:
-    assert split_entry(entry) == (names, optional)
+    assert split_datasets(entry) == (names, optional)
 
 
 @pytest.mark.parametrize("entry", ["|", "|photo-c", "cifar10-c||photo-c", "", " "])
 def test_an_entry_without_a_name_gets_a_sentence(entry: str) -> None:
     with pytest.raises(lmr.LmrError, match="Cannot read the datasets"):
-        split_entry(entry)
+        split_datasets(entry)
 
 
 def test_the_first_that_is_there_is_used(tmp_path: Path) -> None:
     instead = choose_dataset("cifar10-c|photo-c", str(tmp_path))
     assert instead.name == "photo-c"
-    assert f"'cifar10-c' is not in {str(tmp_path)!r}: 'photo-c' is used instead, 2,000 images." in instead.words
-    assert "`lmr fetch cifar10-c` gets it." in instead.words
-    assert "`lmr fetch cifar10`" in instead.words  # the clean images are sufficient
+    assert f"'cifar10-c' is not in {str(tmp_path)!r}: 'photo-c' is used instead, 2,000 images." in instead.message
+    assert "`lmr fetch cifar10-c` gets it." in instead.message
+    assert "`lmr fetch cifar10`" in instead.message  # the clean images are sufficient
     write_test_set(tmp_path)
     whole = choose_dataset("cifar10-c|photo-c", str(tmp_path))
-    assert (whole.name, whole.words) == ("cifar10-c", "")
+    assert (whole.name, whole.message) == ("cifar10-c", "")
 
 
 def test_one_that_may_be_missing_is_left_out(tmp_path: Path) -> None:
     left = choose_dataset("cifar100-c|", str(tmp_path))
     assert left.name is None
-    assert "it is left out. `lmr fetch cifar100-c` gets it." in left.words
+    assert "it is left out. `lmr fetch cifar100-c` gets it." in left.message
     write_test_set(tmp_path, 100)
     assert choose_dataset("cifar100-c|", str(tmp_path)).name == "cifar100-c"
 
@@ -88,7 +87,7 @@ def test_a_damaged_set_is_not_passed_over(tmp_path: Path) -> None:
 
 def test_parts_without_data_go_and_a_plan_without_parts_is_an_error(tmp_path: Path) -> None:
     text = "methods = 'lmr'\n[[runs]]\ndatasets = 'cifar100-c|'\n[[runs]]\ndatasets = ['cifar10-c|photo-c', 'photo-c']"
-    (plan,), choices = settle_datasets([parse_plan("mine", text, Path())], str(tmp_path))
+    (plan,), choices = choose_datasets([parse_plan("mine", text, Path())], str(tmp_path))
     assert [part.datasets for part in plan.parts] == [("photo-c",)]
     assert [choice.name for choice in choices] == [None, "photo-c", "photo-c"]
     nothing = parse_plan("mine", "methods = 'lmr'\ndatasets = ['cifar100-c|', 'imagenet-c|']", Path())

@@ -21,28 +21,29 @@ class PromptSet:
     templates: tuple[str, ...] | str
 
     def write(self, classes: Sequence[str]) -> list[list[str]]:
-        """The prompts of every class."""
+        """Return the prompts of every class."""
         return write_prompts(classes, self.templates)
 
     def describe(self, classes: Sequence[str]) -> dict[str, Any]:
-        """The name, the total number of prompts, and a digest of them."""
+        """Return the name, the total number of prompts, and a digest of them."""
         written = self.write(classes)
         digest = hashlib.sha256(json.dumps(written).encode()).hexdigest()[:16]
         return {"name": self.name, "count": sum(map(len, written)), "digest": digest}
 
     @property
-    def word(self) -> str:
-        """What the command line takes for this set."""
+    def argument(self) -> str:
+        """The value of --prompts that gives this set."""
         if isinstance(self.templates, str):
             return self.templates
         return self.templates[0] if len(self.templates) == 1 else json.dumps(list(self.templates))
 
 
 def read_prompt_set(entry: Any, folder: Path) -> PromptSet:
-    """A string with {} is a template, a list of such strings is averaged, any other string is the name of a file.
+    """Read the prompts of a plan.
 
-    The file is JSON: class -> list of prompts (as in CuPL), or a list of templates. It is looked for in ``folder`` and
-    in the current folder.
+    A string with {} is a template, a list of such strings is averaged, any other string is the name of a file. The file
+    is JSON: class -> list of prompts (as in CuPL), or a list of templates. It is looked for in ``folder`` and in the
+    current folder.
     """
     if isinstance(entry, str) and entry.lstrip().startswith("["):
         try:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import lmr
-from lmr.bench.cost.flops import count_comparison, count_forwards, count_image, count_passes_of_image, count_text
+from lmr.bench.flops import count_comparison, count_forwards, count_image, count_passes_of_image, count_text
 from lmr.core.traits import Passes
 from lmr.models.towers.image import VisionConfig, VisionTower
 from lmr.models.towers.stem import StemTower

@@ -1,9 +1,9 @@
-"""Tokens of images: where embedding is expensive, all runs on an image share it.
+"""A cache of image tokens: where embedding is expensive, all runs on an image share it.
 
-The photo model embeds an image at the cost of its blocks, nothing that a method adapts comes before its tokens, and
-methods take turns on the same images. So a step is given tokens that are kept. What is measured stays what a step on
-images takes: each run measures the time of embedding itself, on some batches, and adds it to all its steps; and a step
-whose memory is measured starts from images.
+Embedding an image costs the photo model as much as its blocks, no method adapts anything before the tokens, and methods
+take turns on the same images. So a step is given tokens from the cache. The reported time remains that of a step on
+images: each run measures the time of embedding on some batches and adds it to all its steps. A step whose memory is
+measured starts from images.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lmr.core.method import Method
 from lmr.data.dataset import ImageArray
 
 KEPT_TOKEN_BYTES = 250_000_000  # 10,000 images of the photo model and the clean ones of a run take 150 MB
-TIMED = 16  # one batch in so many is embedded to measure its time
+TIMED = 16  # one batch in 16 is embedded to measure its time
 
 
-class KeptTokens:
-    """Tokens [L, w] by the content of their images; those that were used last, up to ``KEPT_TOKEN_BYTES``."""
+class TokenCache:
+    """Tokens [L, w] by the content of their images; the least recently used are dropped above a size."""
 
     def __init__(self) -> None:
         self._rows: OrderedDict[bytes, Tensor] = OrderedDict()
         self._bytes = 0
 
     def find(self, arrays: Sequence[ImageArray], images: Tensor, embed: Callable[[Tensor], Tensor]) -> Tensor:
-        """The tokens [B, L, w] of images, given as they were read and as they were preprocessed [B, ...]."""
+        """Return the tokens [B, L, w] of images, given as they were read and as they were preprocessed [B, ...]."""
         keys = [_digest(array) for array in arrays]
         places = {key: place for place, key in enumerate(keys) if key not in self._rows}
         found = {key: self._rows[key] for key in keys if key in self._rows}
@@ -60,27 +60,27 @@ def _digest(array: ImageArray) -> bytes:
 
 
 @lru_cache(1)
-def keep_tokens(name: str, dtype: str, device: str) -> KeptTokens:
-    """The tokens of a model; a process holds those of one at a time."""
-    return KeptTokens()
+def find_token_cache(name: str, dtype: str, device: str) -> TokenCache:
+    """Return the cache of a model; a process holds that of one at a time."""
+    return TokenCache()
 
 
 class StepInputs:
-    """What the steps of one run are given: tokens, or images where the method or the model has no use for tokens."""
+    """The inputs of the steps of one run: tokens, or images where the method or the model cannot use tokens."""
 
-    def __init__(self, method: Method, kept: KeptTokens) -> None:
+    def __init__(self, method: Method, kept: TokenCache) -> None:
         self.classifier, self.kept = method.classifier, kept
         self.embeds = self.classifier.keeps_tokens and not method.needs_images
         self._seconds: list[float] = []  # of embedding one image, measured
 
     def find(self, arrays: Sequence[ImageArray], images: Tensor) -> Tensor:
-        """What answers to images can start from."""
+        """Return tokens of images, or the images where tokens cannot be used."""
         return self.kept.find(arrays, images, self.classifier.embed) if self.embeds else images
 
     def begin(self, arrays: Sequence[ImageArray], images: Tensor, number: int, measure: bool) -> tuple[Tensor, float]:
-        """What the step on batch ``number`` starts from, and the seconds that embedding it takes if it is embedded.
+        """Return the input of the step on batch ``number``, and the seconds that embedding it takes.
 
-        Where its memory is to be measured that is the images themselves, and nothing is left to add.
+        If the memory of the step is measured, the input is the images, and no seconds are added.
         """
         if not self.embeds:
             return images, 0.0
@@ -90,7 +90,7 @@ class StepInputs:
         return self.find(arrays, images), statistics.median(self._seconds) * len(images)
 
     def _measure(self, images: Tensor) -> float:
-        """The seconds of embedding a batch."""
+        """Measure the seconds of embedding a batch."""
         started = time.perf_counter()
         self.classifier.embed(images)
         if images.is_cuda:

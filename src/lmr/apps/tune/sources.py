@@ -1,4 +1,4 @@
-"""What ``lmr tune`` runs on: a folder of images, or the streams of a plan, each with its candidates."""
+"""The sources of ``lmr tune``: a folder of images, or the streams of a plan, each with its entries."""
 
 from __future__ import annotations
 
@@ -16,22 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmr.apps.model_options import (
-    AnyPath,
-    ModelOptions,
-    Prompts,
-    choose_prompts,
-    create_suited,
-    make_classifier,
-    read_labels,
-)
-from lmr.bench.plans.plan import Contender, choose_plans, list_plans
+from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, create_suited, make_classifier
+from lmr.apps.predict.predict_images import read_labels
+from lmr.bench.inputs import find_dataset, load_backbone, load_classifier, preprocess
+from lmr.bench.plans.plan import MethodEntry, choose_plans, list_plans
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running.inputs import find_dataset, load_backbone, load_classifier, make_task_stream, preprocess
-from lmr.bench.running.run import create_method
-from lmr.bench.running.studied import study_clean
-from lmr.bench.tune.grid import list_candidates
-from lmr.bench.tune.trials import TrialBatch
+from lmr.bench.running.run import create_method, fit_source
+from lmr.bench.tune.trials import TrialBatch, list_entries
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.registry import load_method_file, split_address
@@ -47,10 +38,10 @@ TUNE_VERSION = 1  # of what scores mean; finished scores of another one are meas
 
 @dataclass(frozen=True)
 class TuneSource:
-    """Unlabelled images and the candidates to try on them, the default first.
+    """Unlabelled images and the entries to try on them, the default first.
 
-    ``key`` is a hash of everything that decides the scores. ``find_labels`` gives the class of every place, for judging
-    afterwards; it raises LmrError where there are none.
+    ``key`` is a hash of everything that decides the scores. ``find_labels`` returns the class of every image, for
+    judging afterwards; it raises LmrError where there are none.
     """
 
     name: str
@@ -76,14 +67,14 @@ def open_sources(
     root: str | None = None,
     **loading: Any,
 ) -> list[TuneSource]:
-    """Folders and image files with class names ``labels``; or one plan, whose streams are sources of their own.
+    """Open folders and image files with class names ``labels``; or one plan, whose streams are separate sources.
 
-    The candidates are the method as it is and with all values ``over``, such as "lr=3e-4,1e-3"; for a plan without
+    The entries are the method as it is and with all values ``over``, such as "lr=3e-4,1e-3"; for a plan without
     ``over``, its methods. ``loading`` are the arguments of ModelOptions.
     """
-    for word, number in (("batch size", batch_size), ("number of images", images)):
+    for what, number in (("batch size", batch_size), ("number of images", images)):
         if number is not None and (not isinstance(number, int) or number < 1):
-            raise LmrError(f"Expected a {word} of at least 1, got {number!r}.")
+            raise LmrError(f"Expected a {what} of at least 1, got {number!r}.")
     plan = find_plan(sources)
     if plan is not None:
         if any(given is not None for given in (labels, model, templates, prompts)) or in_order:
@@ -92,7 +83,7 @@ def open_sources(
                 "--template, --prompts and --in-order."
             )
         changes = {"images": images, "batch_sizes": batch_size}
-        return open_plan(plan, changes | ({"methods": list_candidates(method, over)} if over else {}), root)
+        return open_plan(plan, changes | ({"methods": list_entries(method, over)} if over else {}), root)
     if labels is None:
         raise LmrError("Give the class names: --labels a,b,c, or a file with one per line.")
     if not over:
@@ -114,7 +105,7 @@ def open_sources(
 
 
 def find_plan(sources: Sequence[AnyPath]) -> str | None:
-    """The plan that is named: a .toml file, or a plan of the package where no folder or file has that name."""
+    """Return the plan that is named: a .toml file, or a plan of the package where no folder or file has that name."""
     name = os.fspath(sources[0])
     found = name.endswith(".toml") or (not os.path.exists(name) and name in list_plans())
     if found and len(sources) > 1:
@@ -123,16 +114,16 @@ def find_plan(sources: Sequence[AnyPath]) -> str | None:
 
 
 def open_plan(name: str, overrides: Mapping[str, Any], root: str | None = None) -> list[TuneSource]:
-    """The streams of a plan; its methods are the candidates, the first one the default."""
+    """Return the streams of a plan; its methods are the entries, the first one the default."""
     groups: dict[str, list[Task]] = {}
     plans = choose_plans([name], overrides)
-    for task in list_tasks(plans, root, lambda words: print(f"lmr: {words}", file=sys.stderr)):
-        blank = dataclasses.replace(task, run="", contender=Contender("", "", 0), studied=0)
+    for task in list_tasks(plans, root, lambda message: print(f"lmr: {message}", file=sys.stderr)):
+        blank = dataclasses.replace(task, run="", entry=MethodEntry("", "", 0), source_images=0)
         groups.setdefault(repr(blank), []).append(task)
     for first, *others in groups.values():
         if not others:
             raise LmrError(
-                f"There is nothing to choose from: the plan {name!r} has only {first.contender.label!r} in batches of "
+                f"There is nothing to choose from: the plan {name!r} has only {first.entry.label!r} in batches of "
                 f'{first.batch_size}; give the values to try: --over "lr=3e-4,1e-3,3e-3".'
             )
     return [_open_stream(tasks) for tasks in groups.values()]
@@ -141,14 +132,16 @@ def open_plan(name: str, overrides: Mapping[str, Any], root: str | None = None) 
 def _open_stream(tasks: Sequence[Task]) -> TuneSource:
     first = tasks[0]
     dataset = find_dataset(first.dataset, first.root)
-    stream = make_task_stream(first, dataset)
+    stream = first.open_stream(dataset)
 
     def create_methods() -> list[Method]:
-        classifier = load_classifier(first.backbone, first.dtype, first.device, dataset.classes, first.prompts)
-        methods = [create_method(task.contender, classifier) for task in tasks]
+        classifier = load_classifier(
+            first.backbone, first.dtype, first.device, dataset.classes, first.prompts.templates
+        )
+        methods = [create_method(task.entry, classifier) for task in tasks]
         for task, method in zip(tasks, methods, strict=True):
-            if task.studied:
-                study_clean(task, method)
+            if task.source_images:
+                fit_source(task, method)
         return methods
 
     def read(start: int) -> Iterator[TrialBatch]:
@@ -159,11 +152,10 @@ def _open_stream(tasks: Sequence[Task]) -> TuneSource:
             yield TrialBatch(images, list(range(place, place + len(images))))
             place += len(images)
 
-    words = [first.dataset, first.domain, *([f"severity {first.severity}"] if first.severity else [])]
-    words += [f"batches of {first.batch_size}", f"seed {first.seed}"]
-    # Scores that were kept before clean images were studied here are not those of now.
-    key = make_key([*(task.run for task in tasks), *(["studied"] if any(task.studied for task in tasks) else [])])
-    return TuneSource(", ".join(words), key, stream.count, create_methods, read, lambda: stream.labels)
+    parts = [first.dataset, first.domain, *([f"severity {first.severity}"] if first.severity else [])]
+    parts += [f"batches of {first.batch_size}", f"seed {first.seed}"]
+    key = make_key([task.run for task in tasks])
+    return TuneSource(", ".join(parts), key, stream.count, create_methods, read, lambda: stream.labels)
 
 
 def open_folder(
@@ -179,7 +171,7 @@ def open_folder(
     images: int,
     in_order: bool = False,
 ) -> TuneSource:
-    """Image files and folders, of which at most ``images`` are used.
+    """Open image files and folders; at most ``images`` images are used.
 
     The order is shuffled, always in the same way, because class sub-folders would otherwise come one after the other;
     ``in_order`` keeps the order of the names.
@@ -198,7 +190,7 @@ def open_folder(
     def create_methods() -> list[Method]:
         if file is not None and load_method_file(file) != digest:
             raise LmrError(f"The method file {file!r} was changed after its scores were looked for; start again.")
-        made = [create_suited(one, classifier) for one in list_candidates(method, over)]
+        made = [create_suited(one, classifier) for one in list_entries(method, over)]
         return list({one.spec: one for one in reversed(made)}.values())[::-1]  # of equal ones the first
 
     specs = [one.spec for one in create_methods()]
@@ -219,12 +211,12 @@ def open_folder(
 
 
 def make_key(parts: Sequence[str]) -> str:
-    """16 hexadecimal digits of what decides the scores."""
+    """Return 16 hexadecimal digits of everything that decides the scores."""
     return hashlib.sha256("\n".join([f"tune {TUNE_VERSION}", *parts]).encode()).hexdigest()[:16]
 
 
 def _open_pixels(path: Path, prepare: Callable[[Any], torch.Tensor]) -> torch.Tensor | None:
-    """A preprocessed image, None for one that cannot be read."""
+    """Return a preprocessed image, or None if it cannot be read."""
     try:
         return prepare(open_image(path))
     except (UnreadableImage, ValueError, OSError, MemoryError):
@@ -232,7 +224,7 @@ def _open_pixels(path: Path, prepare: Callable[[Any], torch.Tensor]) -> torch.Te
 
 
 def _describe_file(path: Path) -> list[str]:
-    """What tells whether a file is the same as in an earlier run."""
+    """Return path, size and time, to recognise a file of an earlier run."""
     try:
         facts = path.stat()
     except OSError:
@@ -241,7 +233,7 @@ def _describe_file(path: Path) -> list[str]:
 
 
 def _find_labels(sources: Sequence[AnyPath], names: Sequence[str], paths: Sequence[Path]) -> NDArray[np.int64]:
-    """The classes of the images, from the sub-folders they are in."""
+    """Return the classes of the images, from the sub-folders they are in."""
     known: dict[str, int] = {}
     for source in sources:
         labelled = list_labelled(source, names)

@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import lmr
-from lmr.bench.cost.gate import NOBODY, build_prototypes
-from lmr.bench.cost.measured_model import ModelSource, assign_colours, find_measured_model
+from lmr.bench.cost.model import NOT_CHOSEN, ModelSource, assign_colours, build_prototypes, find_measured_model
 
 
 @pytest.mark.parametrize("classes", [12, 1000])
@@ -21,7 +20,7 @@ def test_chosen_samples_pass_and_no_others(chosen: int, classes: int) -> None:
     mask = torch.arange(10) < chosen
     colours = assign_colours(10)
     assert colours.tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]
-    target = torch.where(mask, colours, NOBODY)
+    target = torch.where(mask, colours, NOT_CHOSEN)
     if chosen == 1:  # nothing but its noise distinguishes one image from the next of its colour
         with pytest.raises(lmr.LmrError, match="too similar"):
             build_prototypes(features, target, classes, 100.0)

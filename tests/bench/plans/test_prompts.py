@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import lmr
-from lmr.bench.plans.prompt_sets import PromptSet, read_prompt_set
+from lmr.bench.plans.prompts import PromptSet, read_prompt_set
 
 
 def test_prompt_files(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running.crew import Crew, Event, choose_task, explain_exit
 from lmr.bench.running.row import Row
 from lmr.bench.running.run import run_task
+from lmr.bench.running.workers import Event, WorkerPool, choose_task, explain_exit
 
 
 def make_tasks(**changes: Any) -> list[Task]:
@@ -33,7 +33,7 @@ def test_workers_do_what_one_process_does_and_a_dead_one_takes_one_run_with_it(t
     victim = ""
     rows: dict[str, Row] = {}
     failed: dict[str, Event] = {}
-    with Crew(1, 1, tmp_path, 0.0) as crew:
+    with WorkerPool(1, 1, tmp_path, 0.0) as crew:
         for event in crew.run(tasks):
             if event.kind == "progress" and not victim:
                 victim = event.task.run
@@ -46,8 +46,8 @@ def test_workers_do_what_one_process_does_and_a_dead_one_takes_one_run_with_it(t
     assert crew.workers == {}
     batclip = next(task.run for task in tasks if task.method == "batclip")
     assert set(failed) == {victim, batclip}
-    assert "SIGKILL" in failed[victim].words
-    assert "encodes one prompt per class" in failed[batclip].words
+    assert "SIGKILL" in failed[victim].message
+    assert "encodes one prompt per class" in failed[batclip].message
     assert "Traceback" in failed[batclip].details
     assert set(rows) == {task.run for task in tasks} - set(failed)
     for task in tasks:
