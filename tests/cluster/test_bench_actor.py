@@ -45,7 +45,7 @@ def test_progress_that_was_not_read_goes_with_the_result(actor: BenchActor, task
     pool = RayPool(None, 1, 1, tmp_path, 0.0, {})
     events = list(pool.finish_job(0, task, result))
     assert [event.kind for event in events] == ["message", "progress", "done"]
-    assert events[0].words.startswith("A checkpoint cannot be used, its run starts again")
+    assert events[0].message.startswith("A checkpoint cannot be used, its run starts again")
 
 
 def test_run_that_is_stopped_hands_over_its_checkpoint(

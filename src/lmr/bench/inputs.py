@@ -14,7 +14,6 @@ from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
 from lmr.data.catalogue import open_dataset
 from lmr.data.dataset import BEFORE_COUNT, CLEAN, Dataset, ImageArray, Labels
-from lmr.data.provenance import DataOrigin
 from lmr.data.streams import Batch, Stream
 from lmr.images.ahead import ReadAhead
 from lmr.models import Backbone, load
@@ -54,10 +53,6 @@ class KeptImages(Dataset):
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
         """Return the protocol of a part of the set."""
         return self.source.describe_part(domains)
-
-    def find_origin(self, domains: Sequence[str]) -> DataOrigin:
-        """Return the origin of a part of the set."""
-        return self.source.find_origin(domains)
 
     def labels(self, domain: str) -> Labels:
         """Return the labels of the set."""

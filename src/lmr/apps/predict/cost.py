@@ -82,7 +82,7 @@ class PredictCost:
         verdict = self.verdict
         spread = f"{verdict.low:.3f} - {verdict.high:.3f}"
         judged = [["ratio", "aim", "measured", "in the rounds", ""]]
-        judged.append([verdict.aim.what, f"<= {verdict.aim.limit:g}", f"{verdict.value:.3f}", spread, verdict.word])
+        judged.append([verdict.aim.what, f"<= {verdict.aim.limit:g}", f"{verdict.value:.3f}", spread, verdict.result])
         head = (
             f"{self.model}; {self.method}; {self.images} JPEG files of {PHOTOGRAPH[0]}x{PHOTOGRAPH[1]} pixels and "
             f"{self.file_bytes / 1000:.0f} kB; batch size {self.batch_size}; threads: {self.threads}; {self.machine}"

@@ -16,8 +16,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, create_suited, make_classifier
-from lmr.apps.predict.predict_images import read_labels
+from lmr.apps.model_options import (
+    AnyPath,
+    ModelOptions,
+    Prompts,
+    choose_prompts,
+    create_suited,
+    make_classifier,
+    read_labels,
+)
 from lmr.bench.inputs import find_dataset, load_backbone, load_classifier, preprocess
 from lmr.bench.plans.plan import MethodEntry, choose_plans, list_plans
 from lmr.bench.plans.task import Task, list_tasks
