@@ -142,7 +142,7 @@ def serve_classifier(
         service.install(engine, backbone.preprocess, backbone.name, backbone.facts)
         folder = os.fspath(where.state_dir)
         kept = "in memory alone, lost when the service ends" if folder == NO_STATE else f"in {folder}"
-        for line in plan.describe(backbone, method, f"states {kept}; {engine.look().streams} streams so far"):
+        for line in plan.describe(backbone, method, f"states {kept}; {engine.read_overview().streams} streams so far"):
             report(line)
         report(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
         on_ready(server.url, server.drain)
