@@ -55,9 +55,9 @@ def close_enough(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
 
 
-def refuse(engine: Engine, future: Future[Any], kind: type[Exception], words: str) -> None:
+def refuse(engine: Engine, future: Future[Any], kind: type[Exception], message: str) -> None:
     run(engine)
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, match=message):
         future.result(0)
 
 
@@ -389,8 +389,8 @@ def test_bad_images_are_refused_and_spoil_nothing() -> None:
         (make_request("", 0), "Expected a name for the stream"),
         (make_request("b", 0, places=[0, 1, 5]), "Expected 3 places below 3"),
     ]
-    for request, words in wrong:
-        refuse(engine, engine.submit(request), BadInput, words)
+    for request, message in wrong:
+        refuse(engine, engine.submit(request), BadInput, message)
     assert good.result(0).seq == 1
     assert engine.read_overview().streams == 1
 

@@ -155,7 +155,7 @@ def test_answers_and_states_are_never_those_of_an_old_copy(pair: tuple[Engine, E
     assert [status.seq for status in one.list_streams().result(0)] == [2]
 
 
-def test_refusals_of_an_old_copy_are_no_refusals(pair: tuple[Engine, Engine]) -> None:
+def test_refusals_of_an_old_copy_are_not_sent(pair: tuple[Engine, Engine]) -> None:
     """Which requests a stream had is known to the engine that serves it alone."""
     one, two = pair
     ask(one, make_request("a", 0))
