@@ -37,17 +37,17 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What `lmr` needs to run; the tests and the site need more.
+# What `lmr` needs for research, so that every command but those of the service runs; tests and site need more.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "lmr needs Python 3.11 or newer; choose one with: make PYTHON=python3.11"; exit 1; }
 	@echo "Setting up .venv (once; a few minutes on a slow connection) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python $(INSTALL) --editable .
+	@$(BIN)/python $(INSTALL) --editable '.[bench]'
 	@touch $@
 
 $(SERVED): $(INSTALLED)
-	@$(BIN)/python $(INSTALL) --editable '.[serve]'
+	@$(BIN)/python $(INSTALL) --editable '.[bench,serve]'
 	@touch $@
 
 $(READY): $(INSTALLED)
@@ -61,4 +61,4 @@ $(CLUSTERED): $(READY)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) lmr-demo lmr-cost lmr-runs site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) lmr-demo lmr-cost lmr-runs site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

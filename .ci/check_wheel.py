@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(*words: str | Path, cwd: Path = ROOT, **options: str) -> str:
-    """What a command prints on standard output; raises if it fails."""
+    """Return what a command prints on standard output; raise SystemExit if it fails."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(list(map(str, words)), cwd=cwd, env=environment | options, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -24,26 +24,26 @@ def run(*words: str | Path, cwd: Path = ROOT, **options: str) -> str:
 
 
 def build(kind: str, source: Path, folder: Path) -> Path:
-    """Build a wheel or an sdist from a tree."""
+    """Build a wheel or an sdist from a tree and return its path."""
     run(sys.executable, "-m", "build", f"--{kind}", "--outdir", folder, source)
     (built,) = folder.iterdir()
     return built
 
 
 def read_wheel(path: Path) -> dict[str, bytes]:
-    """The files of a wheel, without the list of their digests."""
+    """Return the files of a wheel, without the list of their digests."""
     with zipfile.ZipFile(path) as wheel:
         return {name: wheel.read(name) for name in wheel.namelist() if not name.endswith("/RECORD")}
 
 
 def list_package() -> set[str]:
-    """Every file of the package that git does not ignore, as a wheel names it."""
+    """Return every file of the package that git does not ignore, by its name in a wheel."""
     paths = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "src/lmr").splitlines()
     return {path.removeprefix("src/") for path in paths}
 
 
 def check_contents(files: dict[str, bytes]) -> None:
-    """The wheel has the whole package, and nothing but it."""
+    """Check that the wheel has the whole package, and nothing else."""
     inside = {name for name in files if ".dist-info/" not in name}
     if missing := list_package() - inside:
         raise SystemExit(f"The wheel lacks {sorted(missing)}.")
@@ -67,7 +67,7 @@ def main() -> None:
         if read_wheel(build("wheel", source, folder / "again")) != files:
             raise SystemExit("The sdist builds another wheel than the tree.")
 
-        print("Installing the wheel into an empty environment ...", flush=True)
+        print("Installing the wheel without extras into an empty environment ...", flush=True)
         venv.create(folder / "venv", with_pip=True)
         python, lmr = folder / "venv/bin/python", folder / "venv/bin/lmr"
         install = ("install", "-qq", "--disable-pip-version-check", "--constraint", ROOT / "constraints.txt")
@@ -75,9 +75,11 @@ def main() -> None:
 
         home = folder / "elsewhere"  # not the tree, so that only what was installed can be imported
         home.mkdir()
-        print("Running lmr doctor pocket and lmr demo ...", flush=True)
+        print("Running lmr doctor pocket ...", flush=True)
         if "SELF-CHECK" not in run(lmr, "doctor", "pocket", cwd=home, LMR_CACHE=str(home / "cache")):
             raise SystemExit("lmr doctor pocket did not check the model.")
+        print("Adding lmr[bench] and running lmr demo ...", flush=True)
+        run(python, "-m", "pip", *install, f"{wheel}[bench]")
         run(lmr, "demo", "--images", "100", "--out", "demo", cwd=home, LMR_CACHE=str(home / "cache"))
         if not list((home / "demo").glob("*.png")):
             raise SystemExit("lmr demo drew no figure.")

@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lab.command import build_parser, run_command
-from lmr.bench.columns import align
 from lmr.bench.plans.plan import Plan, choose_plans
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running.bench import Hire, run_bench
-from lmr.bench.running.crew import Crew, Event, TaskCrew
+from lmr.bench.running.bench import StartWorkers, run_bench
 from lmr.bench.running.row import Row
+from lmr.bench.running.workers import Event, WorkerPool, Workers
+from lmr.bench.table import format_table
 from lmr.cluster.nodes import find_nodes, list_versions
 from lmr.cluster.ray_bench import plan_workers
 from lmr.cluster.ray_connection import import_ray
@@ -82,7 +82,7 @@ class Overhead:
         spread = f"{min(self.shares):.2f} to {max(self.shares):.2f} in the turns"
         return "\n".join(
             [
-                align(lines),
+                format_table(lines),
                 "",
                 f"Share: {share:.2f} ({spread}); aim: >= {AIM:g}, {verdict}.",
                 f"The nodes themselves took {self.cluster_seconds:.1f} s to start, once. "
@@ -94,10 +94,10 @@ class Overhead:
 class TimedWorkers:
     """Workers whose time is measured from when all have begun until the first has no task left."""
 
-    def __init__(self, pool: TaskCrew) -> None:
+    def __init__(self, pool: Workers) -> None:
         self.pool, self.count = pool, pool.count
         self.turn: Turn | None = None
-        self._hired = time.monotonic()
+        self._started = time.monotonic()
 
     def __enter__(self) -> TimedWorkers:
         self.pool.__enter__()
@@ -125,7 +125,7 @@ class TimedWorkers:
                 done.add(event.task.run)
                 if len(done) == len(tasks) - self.count + 1 and len(begun) == self.count:
                     first = max(begun.values())
-                    self.turn = Turn(first - self._hired, sum(reached.values()) - images_before, now - first)
+                    self.turn = Turn(first - self._started, sum(reached.values()) - images_before, now - first)
             yield event
 
 
@@ -140,18 +140,18 @@ def measure_overhead(plans: Sequence[Plan], turns: int, root: str | None, log: C
         nodes, versions = find_nodes(ray), list_versions()
         cluster_seconds = time.monotonic() - began
 
-        def hire_here(tasks: Sequence[Task], folder: Path, seconds: float) -> Crew:
-            return Crew(NODES, 1, folder, seconds)
+        def start_here(tasks: Sequence[Task], folder: Path, seconds: float) -> WorkerPool:
+            return WorkerPool(NODES, 1, folder, seconds)
 
-        def hire_there(tasks: Sequence[Task], folder: Path, seconds: float) -> RayPool:
+        def start_there(tasks: Sequence[Task], folder: Path, seconds: float) -> RayPool:
             count, threads = plan_workers(tasks, nodes, NODES)
             return RayPool(ray, count, threads, folder, seconds, versions, NODES)
 
-        found: dict[Hire, list[Turn]] = {hire_here: [], hire_there: []}
+        found: dict[StartWorkers, list[Turn]] = {start_here: [], start_there: []}
         kept: dict[str, Any] = {}
         for number in range(turns):
-            for hire, side in found.items():
-                turn, rows = _run(plans, root, hire)
+            for start, side in found.items():
+                turn, rows = _run(plans, root, start)
                 side.append(turn)
                 own = {row.run: row.compare() for row in rows}
                 if own != (kept or own):
@@ -159,24 +159,24 @@ def measure_overhead(plans: Sequence[Plan], turns: int, root: str | None, log: C
                 kept = own
             here, there = (side[-1].rate for side in found.values())
             log(f"turn {number + 1} of {turns}: {here:.1f} images/s with workers, {there:.1f} on Ray.")
-    return Overhead(found[hire_here], found[hire_there], cluster_seconds, len(kept))
+    return Overhead(found[start_here], found[start_there], cluster_seconds, len(kept))
 
 
-def _run(plans: Sequence[Plan], root: str | None, hire: Hire) -> tuple[Turn, list[Row]]:
-    pools: list[TimedWorkers] = []
+def _run(plans: Sequence[Plan], root: str | None, start: StartWorkers) -> tuple[Turn, list[Row]]:
+    timed: list[TimedWorkers] = []
 
-    def hire_timed(tasks: Sequence[Task], folder: Path, seconds: float) -> TimedWorkers:
-        pools.append(TimedWorkers(hire(tasks, folder, seconds)))
-        return pools[0]
+    def start_timed(tasks: Sequence[Task], folder: Path, seconds: float) -> TimedWorkers:
+        timed.append(TimedWorkers(start(tasks, folder, seconds)))
+        return timed[0]
 
     with TemporaryDirectory(prefix="lmr-cost-ray-") as folder:
-        outcome = run_bench(plans, folder, root=root, screen=io.StringIO(), hire=hire_timed)
-    if outcome.failures:
-        raise LmrError(f"A run failed: {outcome.failures[0].words}")
-    turn = pools[0].turn
+        result = run_bench(plans, folder, root=root, screen=io.StringIO(), start_workers=start_timed)
+    if result.failures:
+        raise LmrError(f"A run failed: {result.failures[0].message}")
+    turn = timed[0].turn
     if turn is None or not turn.images:
         raise LmrError(f"The plan ended before {NODES} workers were at work; give one with more or longer runs.")
-    return turn, outcome.rows
+    return turn, result.rows
 
 
 @contextlib.contextmanager

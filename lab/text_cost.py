@@ -16,16 +16,16 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lab.command import build_parser, run_command
-from lmr.bench.columns import align
-from lmr.bench.cost.fresh_process import call_fresh
-from lmr.bench.cost.memory import estimate_prompt, measure_peak
+from lmr.bench.cost.steps import estimate_prompt
+from lmr.bench.machine import call_fresh, measure_peak
+from lmr.bench.table import format_table
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss
 from lmr.core.norms import NormBank
@@ -163,15 +163,14 @@ class TextGradient:
 def measure_memory(sizes: TextSizes, variant: str) -> int | None:
     """Return the bytes by which one gradient raises the peak of a fresh process; None if the system killed it."""
     what = f"the memory of the {variant} gradient"
-    return call_fresh(measure_memory_here, what, sizes=dataclasses.asdict(sizes), variant=variant)
+    return call_fresh(measure_memory_here, what, sizes, variant)
 
 
-def measure_memory_here(sizes: dict[str, Any], variant: str) -> int:
+def measure_memory_here(sizes: TextSizes, variant: str) -> int:
     """Measure the same in this process, which should be fresh."""
-    given = TextSizes(**sizes)
-    gradient = TextGradient(given)
+    gradient = TextGradient(sizes)
     gradient.warm_up()
-    return measure_peak(lambda: gradient.differentiate(variant, given.count_classes(variant)))
+    return measure_peak(lambda: gradient.differentiate(variant, sizes.count_classes(variant)))
 
 
 def measure_seconds(
@@ -210,10 +209,10 @@ def measure_text_gradient(sizes: TextSizes, rounds: int) -> str:
             memory[variant] = measure_memory(sizes, variant)
             bar.advance()
         seconds, apart = measure_seconds(sizes, rounds, bar)
-    return format_table(sizes, seconds, apart, memory)
+    return format_costs(sizes, seconds, apart, memory)
 
 
-def format_table(
+def format_costs(
     sizes: TextSizes, seconds: dict[str, float], apart: dict[str, float | None], memory: dict[str, int | None]
 ) -> str:
     """Return the table as aligned text, with a note for every variant that could not take all classes."""
@@ -240,7 +239,7 @@ def format_table(
         "",
         "at once: prompts in one graph; differs: largest difference of the gradient, relative to its largest element",
     ]
-    return "\n".join([*head, align(lines), *tail, *notes])
+    return "\n".join([*head, format_table(lines), *tail, *notes])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

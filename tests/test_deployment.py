@@ -43,9 +43,12 @@ def test_the_container_starts_a_service_that_its_parser_takes(command: list[str]
 
 
 def test_what_the_container_copies_exists_and_its_probe_needs_no_token() -> None:
+    sent = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert sent[0] == "*"
     for line in re.findall(r"^COPY (?!--)(.+) \S+$", DOCKERFILE, re.MULTILINE):
         for name in line.split():
             assert (ROOT / name).exists(), name
+            assert f"!{name}" in sent, name
     (path,) = re.findall(r"urlopen\('http://127.0.0.1:8080(/\w+)'", DOCKERFILE)
     assert path in OPEN_PATHS
     assert "USER 10001" in DOCKERFILE

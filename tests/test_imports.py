@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import json
 import subprocess
 import sys
@@ -65,7 +66,7 @@ ALLOWED["cluster"] = ALLOWED["apps"] - {"report"} | {"cluster"}  # it wraps them
 READ_BY_REPORT = (
     "lmr.bench.running.row.",
     "lmr.bench.running.metrics.",
-    "lmr.bench.running.packed_answers.",
+    "lmr.bench.running.pack.",
 )  # what report may take from bench
 HEAVY = {
     "torch",
@@ -172,6 +173,28 @@ def test_options_are_parsed_in_the_command_line_alone() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "methods").glob("*.py")), ids=lambda path: path.stem)
 def test_methods_never_import_each_other(path: Path) -> None:
     assert not [target for target in find_imports(path, ROOT) if target.startswith("lmr.methods")]
+
+
+def build_graph(room: str, depth: int) -> dict[str, set[str]]:
+    """Return the imports between the parts of a room; ``depth`` 3 counts a sub-folder as one part."""
+    modules = {name_module(path, ROOT): path for path in FILES if (ROOT / room) in path.parents}
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        part = ".".join(name.split(".")[:depth])
+        for target in find_imports(path, ROOT):
+            found = target if target in modules else target.rpartition(".")[0]
+            other = ".".join(found.split(".")[:depth])
+            if found in modules and other != part:
+                graph.setdefault(part, set()).add(other)
+    return graph
+
+
+@pytest.mark.parametrize("depth", [3, 9], ids=["sub-folders", "modules"])
+@pytest.mark.parametrize(
+    "room", ["data", "images", "models", "watch", "report", "service", "cluster", "apps", "cli"]
+)  # core and bench are still to come
+def test_imports_inside_a_room_go_one_way(room: str, depth: int) -> None:
+    graphlib.TopologicalSorter(build_graph(room, depth)).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "core").rglob("*.py")), ids=lambda path: path.stem)

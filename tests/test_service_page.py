@@ -16,7 +16,7 @@ from PIL import Image
 from lab.load.__main__ import make_parser
 from live_server import run_live_server
 from lmr.cli.parser import build_command
-from lmr.service.app.app import make_service_app
+from lmr.service.app.app import make_app
 from lmr.service.app.service import LiveService
 from lmr.service.settings import ServiceSettings
 
@@ -72,7 +72,7 @@ def test_the_answer_has_the_fields_of_the_example(url: str) -> None:
 
 
 def test_routes_codes_and_flags_of_the_page_exist() -> None:
-    app = make_service_app(LiveService(ServiceSettings()))
+    app = make_app(LiveService(ServiceSettings()))
     routes = app.openapi()["paths"]
     for path in re.findall(r"`(?:[A-Z]+ )?(/v1/[^?`\s]*)", PAGE):
         assert path.rstrip(":") in routes, path

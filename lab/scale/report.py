@@ -11,7 +11,7 @@ import numpy as np
 from lab.scale.capacity import SPARSE, Capacity, Resource
 from lab.scale.replica import SimulatedReplica
 from lab.scale.simulation import SimulationPlan, SimulationResult, draw_arrivals, make_times
-from lmr.bench.columns import align
+from lmr.bench.table import format_table
 from lmr.report.drawing import DASHES, OURS, PALETTE, Drawing, label_ends, render
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def compare(capacity: Capacity, plan: SimulationPlan, result: SimulationResult) 
         f"Simulation: {result.streams:,} streams on {_count(result.replicas, 'replica')} for {result.seconds:g} s, "
         f"{plan.arrivals} arrivals, seed {plan.seed}"
     )
-    return f"{title}\n\n" + align([("", "table", "simulation"), *rows])
+    return f"{title}\n\n" + format_table([("", "table", "simulation"), *rows])
 
 
 def to_values(capacity: Capacity, plan: SimulationPlan | None, result: SimulationResult | None) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _describe_resources(capacity: Capacity) -> str:
     rows = [("resource", "needed", "a machine has", "machines")]
     for one in capacity.resources:
         rows.append((one.name, _format_need(one), f"{one.limit:,.0f} {one.unit}", f"{one.machines:,}"))
-    return align(rows)
+    return format_table(rows)
 
 
 def _format_need(one: Resource) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from lmr.apps.serve import create_served
-from lmr.bench.cost.flops import count_passes_of_image
+from lmr.bench.flops import count_passes_of_image
 from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Tower
 from lmr.core.classifier import ZeroShot

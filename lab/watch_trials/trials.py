@@ -22,8 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from lab.watch_trials.streams import SEVERITY, WatchBatch, WatchTrial, find_onset, list_domains, list_trials, show
-from lmr.bench.plans.prompt_sets import PromptSet
-from lmr.bench.running.inputs import describe_backbone, find_dataset, load_backbone, load_classifier
+from lmr.bench.inputs import describe_backbone, find_dataset, load_backbone, load_classifier
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 from lmr.core.progress import show_progress
@@ -122,8 +121,7 @@ def run_trial(
 ) -> tuple[TrialResult, list[dict[str, Any]]]:
     """Run all methods on one stream; return the result and the measurements of every step."""
     dataset = find_dataset(settings.dataset, root)
-    prompts = PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES)
-    classifier = load_classifier(settings.model, "float32", "cpu", dataset.classes, prompts)
+    classifier = load_classifier(settings.model, "float32", "cpu", dataset.classes, DEFAULT_TEMPLATES)
     backbone = load_backbone(settings.model, "float32", "cpu")
     watched = Watched(create(trial.method, classifier), settings.watch)
     # Methods that must give the same answers are run once: a watch that only reports is the plain method, and so is

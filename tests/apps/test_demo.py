@@ -22,8 +22,8 @@ from lmr.apps.demo import (
     choose_styles,
     compare_entries,
     draw_sheet,
+    format_comparison,
     format_gain,
-    format_table,
     gather_results,
     run_demo,
 )
@@ -132,7 +132,7 @@ def test_table_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
         tmp_path, {"tent()": {"fog": range(3, 10), "blur": range(3)}, "zeroshot()": {"fog": [0, 9], "blur": range(4)}}
     )
     assert comparison.baseline == "zeroshot()"
-    head, line, first, second = format_table(comparison).splitlines()
+    head, line, first, second = format_comparison(comparison).splitlines()
     assert re.split("  +", head.strip()) == ["fog", "blur", "mean", "gain over zeroshot() (95 %)", "top class", "ms"]
     assert set(line) == {"-"}
     gain = format_gain(compare_entries(comparison, "tent()", "zeroshot()"))
@@ -161,7 +161,7 @@ def test_gain_is_that_of_the_means_with_an_image_drawn_in_all_of_its_streams(tmp
 
 def test_comparison_without_a_baseline_gets_an_error_message(tmp_path: Path) -> None:
     with pytest.raises(lmr.LmrError, match="No method of 'Title' is a baseline"):
-        format_table(make_comparison(tmp_path, {"tent()": {"fog": [1]}}))
+        format_comparison(make_comparison(tmp_path, {"tent()": {"fog": [1]}}))
 
 
 def test_rows_are_sorted_into_the_parts_of_the_plan(tmp_path: Path) -> None:

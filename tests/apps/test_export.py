@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lmr.watch.ladder import Rung
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
@@ -29,6 +28,7 @@ from lmr.apps import export as export_file
 from lmr.apps.export import CLASSES_JSON, CLASSES_TENSORS, export_state
 from lmr.cli import main
 from lmr.core.state import read_state, write_state
+from lmr.watch.health import Level
 from predict_runs import predict_images
 
 NAMES = ["cat", "dog", "bird", "house", "table"]
@@ -212,7 +212,7 @@ def test_state_of_a_watched_run(backbone: lmr.Backbone, root: Path, tmp_path: Pa
     images = make_images(53)
     expected = method.predict(images, [1] * 6).logits
     torch.testing.assert_close(answer(tmp_path / "out", images), expected, atol=1e-4, rtol=0)
-    watched._move(0, Rung.QUARANTINED)
+    watched._move(0, Level.QUARANTINED)
     watched.save(tmp_path / "watched.state")
     with pytest.raises(lmr.LmrError, match=r"Stream 0 of .* is quarantined"):
         export_state(tmp_path / "watched.state", tmp_path / "none", NAMES, model=model, stream=0)

@@ -12,7 +12,7 @@ import lmr
 from lmr.apps import reproduce as module
 from lmr.bench.plans.plan import Plan, list_plans, read_plan
 from lmr.bench.plans.task import list_tasks
-from lmr.bench.running.bench import Failure, Outcome
+from lmr.bench.running.bench import BenchResult, Failure
 from lmr.cli.parser import parse
 from lmr.report.published import find_published, read_tables
 from row_maker import complete, make_published_rows, make_row, write_runs
@@ -25,17 +25,17 @@ def test_every_table_has_its_plan_with_its_methods(name: str) -> None:
     if name == "imagenet-c-cupl":
         return  # needs a file that is not ours to ship
     plan = read_plan(name)
-    specs = {contender.spec for part in plan.parts for contender in part.methods}
+    specs = {entry.spec for part in plan.parts for entry in part.methods}
     table = find_published(name)
     for row in table.rows:
         assert any(table.find(spec) is row for spec in specs), row.printed
     for part in plan.parts:
         assert part.backbones == ("ViT-B-16" if name != "imagenet-c-vitl14" else "ViT-L-14",)
         assert part.prompts[0].name == "a photo of a {}."
-        for contender in part.methods:
-            published = table.find(contender.spec)
+        for entry in part.methods:
+            published = table.find(entry.spec)
             assert published is not None
-            size = part.batch_sizes[0] if part.batch_sizes else contender.batch_size
+            size = part.batch_sizes[0] if part.batch_sizes else entry.batch_size
             assert published.batch_size in (None, size)
 
 
@@ -56,10 +56,10 @@ def test_the_command_runs_reports_and_judges(
     rows = make_published_rows("cifar10-c", shift)
     asked: list[Any] = []
 
-    def run_bench(plan: Any, folder: str, *, workers: int | None, root: str | None) -> Outcome:
+    def run_bench(plan: Any, folder: str, *, workers: int | None, root: str | None) -> BenchResult:
         asked.append((plan.name, folder, workers, root))
         write_runs(tmp_path, [*rows, make_row("old", complete("lmr"), "frost", 0.1, images=3)], samples=False)
-        return Outcome(rows, [], 0, 1.0)
+        return BenchResult(rows, [], 0, 1.0)
 
     monkeypatch.setattr(module, "run_bench", run_bench)
     monkeypatch.setattr(module, "make_report", lambda folders, out: SimpleNamespace(page=out / "index.html"))
@@ -128,9 +128,9 @@ def test_the_quick_form_says_what_it_takes_and_shows_the_published_numbers(
 def test_runs_of_the_quick_form_that_fail_are_a_complaint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shortened: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(plan: Plan, folder: str, **given: Any) -> Outcome:
+    def fail(plan: Plan, folder: str, **given: Any) -> BenchResult:
         tasks = list_tasks([plan], given["root"])
-        return Outcome([], [Failure(task, "no memory") for task in tasks], 0, 1.0)
+        return BenchResult([], [Failure(task, "no memory") for task in tasks], 0, 1.0)
 
     monkeypatch.setattr(module, "run_bench", fail)
     words = ["cifar10-c", "--quick", "--out", str(tmp_path / "runs"), "--root", str(tmp_path)]
@@ -150,7 +150,7 @@ def test_methods_and_corruptions_of_the_quick_form_are_in_its_table() -> None:
     for name, quick in module.QUICK_PLANS.items():
         table = find_published(name)
         for part in read_plan(quick).parts:
-            assert all(table.find(contender.spec) for contender in part.methods)
+            assert all(table.find(entry.spec) for entry in part.methods)
             assert set(part.corruptions) <= set(table.columns)
 
 

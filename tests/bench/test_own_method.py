@@ -194,12 +194,12 @@ def test_plan_names_a_file_beside_it(mine: Path, tmp_path: Path, monkeypatch: py
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    (contender,) = read_plan(plan).parts[0].methods
-    assert (contender.label, contender.spec, contender.file) == ("Ours", "mine(lr=0.1)", str(mine))
+    (entry,) = read_plan(plan).parts[0].methods
+    assert (entry.label, entry.spec, entry.file) == ("Ours", "mine(lr=0.1)", str(mine))
     nearer = elsewhere / "mine.py"
     nearer.write_text(CODE.replace('"mine"', '"nearer"'))
-    (contender,) = read_plan(plan, {"methods": ["./mine.py:nearer"]}).parts[0].methods
-    assert contender.file == str(nearer)
+    (entry,) = read_plan(plan, {"methods": ["./mine.py:nearer"]}).parts[0].methods
+    assert entry.file == str(nearer)
 
 
 def test_command_line_runs_and_reports_it(

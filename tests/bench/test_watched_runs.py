@@ -1,4 +1,4 @@
-"""Watched runs in the bench: contenders, hashes, rows, resuming, and lines of their own in reports."""
+"""Watched runs in the bench: entries, hashes, rows, resuming, and lines of their own in reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmr import LmrError
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.row import Row, read_samples
-from lmr.bench.running.run import Stop, run_task
+from lmr.bench.running.run import RunCallbacks, Stop, run_task
 from lmr.cli.parser import parse
 from lmr.report.groups import gather
 from lmr.watch import watched
@@ -36,17 +36,17 @@ def test_watch_makes_another_run_and_leaves_the_hash_of_the_plain_one() -> None:
     (plain,) = list_small(methods="lmr")
     off, on, other = list_small(methods="lmr", watch=["off", "on", "watch(every=8)"])
     assert off == plain
-    assert [task.contender.label for task in (off, on, other)] == ["LMR", "LMR, watched", "LMR, watched (every=8)"]
+    assert [task.entry.label for task in (off, on, other)] == ["LMR", "LMR, watched", "LMR, watched (every=8)"]
     assert len({task.run for task in (off, on, other)}) == 3
-    assert on.contender.spec == off.contender.spec
-    settings = read_watch(other.contender.watch)
+    assert on.entry.spec == off.entry.spec
+    settings = read_watch(other.entry.watch)
     assert settings is not None
     assert settings.every == 8
 
 
 def test_frozen_model_is_run_once_and_never_watched() -> None:
     tasks = list_small(methods=["zeroshot", "lmr"], watch=["off", "on"])
-    assert [(task.method, bool(task.contender.watch)) for task in tasks] == [
+    assert [(task.method, bool(task.entry.watch)) for task in tasks] == [
         ("zeroshot", False),
         ("lmr", False),
         ("lmr", True),
@@ -70,7 +70,7 @@ def test_unusable_watch_is_refused_before_anything_runs() -> None:
 def test_stopped_watched_run_resumes_to_the_same_row(tmp_path: Path) -> None:
     (task,) = list_small(methods="tent", watch=EAGER)
     whole = run_task(task, tmp_path / "whole")
-    assert whole.watch["spec"] == task.contender.watch
+    assert whole.watch["spec"] == task.entry.watch
     assert whole.watch["first event"] == 1
     assert whole.watch["to reset"] >= 1
 
@@ -79,7 +79,7 @@ def test_stopped_watched_run_resumes_to_the_same_row(tmp_path: Path) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        run_task(task, tmp_path / "parts", stop)
+        run_task(task, tmp_path / "parts", RunCallbacks(stop))
     again = run_task(task, tmp_path / "parts")
     assert again.compare() == whole.compare()
     samples = [read_samples(tmp_path / name, task.run)["predicted"].tolist() for name in ("whole", "parts")]
@@ -99,14 +99,14 @@ import os, signal, sys
 from pathlib import Path
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import list_tasks
-from lmr.bench.running.run import run_task
+from lmr.bench.running.run import RunCallbacks, run_task
 
 def die(images):
     if images >= 12:
         os.kill(os.getpid(), signal.SIGKILL)
 
 (task,) = list_tasks([parse_plan("test", "", Path(), {settings!r})])
-run_task(task, Path({folder!r}), die, save_seconds=0)
+run_task(task, Path({folder!r}), RunCallbacks(die), save_seconds=0)
 """
 
 
@@ -117,7 +117,7 @@ def test_watched_run_that_is_killed_without_notice_resumes_to_the_same_row(tmp_p
     code = KILLED.format(settings=settings, folder=str(tmp_path / "killed"))
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == -signal.SIGKILL
     begun: list[int] = []
-    again = run_task(task, tmp_path / "killed", begun.append)
+    again = run_task(task, tmp_path / "killed", RunCallbacks(begun.append))
     assert begun[0] == 8  # the last batches before the kill are run again, the others are not
     whole = run_task(task, tmp_path / "whole")
     assert again.compare() == whole.compare()

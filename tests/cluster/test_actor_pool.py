@@ -23,10 +23,10 @@ class Job:
 @dataclass(frozen=True)
 class Result:
     unfit: bool = False
-    words: str = ""
+    message: str = ""
 
 
-Said = tuple[str, str, str]  # kind, run, words
+Said = tuple[str, str, str]  # kind, run, message
 
 
 class PlainPool(ActorPool[Job, Said, Result]):
@@ -48,8 +48,8 @@ class PlainPool(ActorPool[Job, Said, Result]):
     def keep_unfinished(self, job: Job, result: Result) -> None:
         raise LmrError("The disk is full.")
 
-    def make_event(self, kind: Literal["word", "failed"], number: int, job: Job, words: str) -> Said:
-        return (kind, job.run, words)
+    def make_event(self, kind: Literal["word", "failed"], number: int, job: Job, message: str) -> Said:
+        return (kind, job.run, message)
 
     def name_work(self, job: Job) -> str:
         return "work"
@@ -185,7 +185,7 @@ def test_workers_end_whatever_goes_wrong_at_the_stop() -> None:
 
 
 def test_workers_without_work_remove_their_folders_before_they_are_ended() -> None:
-    ray = FakeRay(lambda node, run: Result(unfit=node.startswith("a"), words="It is too old."), a=8, b=1)
+    ray = FakeRay(lambda node, run: Result(unfit=node.startswith("a"), message="It is too old."), a=8, b=1)
     pool = PlainPool(ray, 1, 1)
     events = list(pool.run(list_jobs(1)))
     assert [kind for kind, _, _ in events] == ["word", "done"]
@@ -234,12 +234,12 @@ def test_jobs_fail_with_the_reason_where_no_worker_starts_at_all(monkeypatch: py
 def fail_to_start(ray: FakeRay, letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Actors on a node die before they can say where they are."""
     real, nodes = FakeActor._call, ray.nodes
-    words = "The actor died because of an error raised in its creation task\nNo module named 'lmr'"
+    message = "The actor died because of an error raised in its creation task\nNo module named 'lmr'"
 
     def call(self: FakeActor, name: str, *given: Any) -> FakeFuture:
         if name == "get_place" and self.node.startswith(letter):
             ray.kill(self)
-            return FakeFuture(ray.exceptions.RaySystemError(words))
+            return FakeFuture(ray.exceptions.RaySystemError(message))
         return real(self, name, *given)
 
     monkeypatch.setattr(FakeActor, "_call", call)

@@ -35,7 +35,7 @@ def task() -> Task:
     return list_tasks([parse_plan("test", "", Path(), table | {"batch_sizes": 8})])[0]
 
 
-def test_news_that_nobody_asked_for_go_with_the_result(actor: BenchActor, task: Task, tmp_path: Path) -> None:
+def test_progress_that_was_not_read_goes_with_the_result(actor: BenchActor, task: Task, tmp_path: Path) -> None:
     """Progress that stayed would be read in the next run, and its checkpoint filed under that run."""
     result = actor.run(task, CheckpointFiles(b"", b"damaged"))
     assert result.row is not None
@@ -44,8 +44,8 @@ def test_news_that_nobody_asked_for_go_with_the_result(actor: BenchActor, task: 
     assert result.progress.checkpoint is not None
     pool = RayPool(None, 1, 1, tmp_path, 0.0, {})
     events = list(pool.finish_job(0, task, result))
-    assert [event.kind for event in events] == ["word", "progress", "done"]
-    assert events[0].words.startswith("A checkpoint cannot be used, its run starts again")
+    assert [event.kind for event in events] == ["message", "progress", "done"]
+    assert events[0].message.startswith("A checkpoint cannot be used, its run starts again")
 
 
 def test_run_that_is_stopped_hands_over_its_checkpoint(
@@ -53,9 +53,9 @@ def test_run_that_is_stopped_hands_over_its_checkpoint(
 ) -> None:
     note = actor._note
 
-    def stop_after_a_batch(words: Sequence[str] = (), **changes: Any) -> None:
+    def stop_after_a_batch(messages: Sequence[str] = (), **changes: Any) -> None:
         actor.stopping = changes.get("images") == 8
-        note(words, **changes)
+        note(messages, **changes)
 
     monkeypatch.setattr(actor, "_note", stop_after_a_batch)
     result = actor.run(task, None)
@@ -67,7 +67,7 @@ def test_run_that_is_stopped_hands_over_its_checkpoint(
     actor.stopping = False
     rest = actor.run(task, kept)
     assert rest.row is not None
-    assert rest.progress.words == []  # the checkpoint was good
+    assert rest.progress.messages == []  # the checkpoint was good
 
 
 def test_run_without_memory_ends_the_worker_as_a_death_does(
@@ -88,14 +88,14 @@ def test_run_without_memory_ends_the_worker_as_a_death_does(
 
 def test_node_with_another_method_file_is_unfit(actor: BenchActor, task: Task, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
-    own = dataclasses.replace(task.contender, file=str(file), file_digest="that of the driver")
-    missing = actor.run(dataclasses.replace(task, contender=own), None)
+    own = dataclasses.replace(task.entry, file=str(file), file_digest="that of the driver")
+    missing = actor.run(dataclasses.replace(task, entry=own), None)
     assert missing.unfit
-    assert "Cannot read the method file" in missing.words
+    assert "Cannot read the method file" in missing.message
     file.touch()
-    other = actor.run(dataclasses.replace(task, contender=own), None)
+    other = actor.run(dataclasses.replace(task, entry=own), None)
     assert other.unfit
-    assert other.words == f"Its method file {str(file)!r} is not that of the driver's machine."
+    assert other.message == f"Its method file {str(file)!r} is not that of the driver's machine."
 
 
 def test_worker_finds_relative_paths_and_data_as_the_driver_does(
@@ -116,7 +116,7 @@ def test_worker_finds_relative_paths_and_data_as_the_driver_does(
 def test_failed_and_unfit_runs_leave_no_news(actor: BenchActor, task: Task) -> None:
     unfit = actor.run(dataclasses.replace(task, data_digest="another"), None)
     assert unfit.unfit
-    failed = actor.run(dataclasses.replace(task, contender=dataclasses.replace(task.contender, watch="nonsense")), None)
+    failed = actor.run(dataclasses.replace(task, entry=dataclasses.replace(task.entry, watch="nonsense")), None)
     assert failed.row is None
-    assert failed.words
+    assert failed.message
     assert actor.read_progress() == Progress()

@@ -75,8 +75,8 @@ def test_missing_package_is_a_mismatch() -> None:
 
 
 def test_clock_that_is_off_is_told_and_harmless() -> None:
-    (words,) = check_nodes([make_node("a"), make_node("late", clock=-3600.0)], list_versions())
-    assert words == "The clock of the node late is off by -3600 s; results do not depend on it."
+    (message,) = check_nodes([make_node("a"), make_node("late", clock=-3600.0)], list_versions())
+    assert message == "The clock of the node late is off by -3600 s; results do not depend on it."
 
 
 @pytest.mark.parametrize(("time", "ahead"), [(1045.0, 0.0), (1690.0, 600.0), (400.0, -600.0)])
@@ -92,18 +92,18 @@ def test_clocks_are_compared_with_the_moments_of_asking_and_hearing(
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [
         ("GetTimeoutError", r"The node a+ does not answer \(GetTimeoutError\); it may lack memory .*'ray stop'"),
         ("WorkerCrashedError", r"does not answer \(WorkerCrashedError\); it may lack memory"),
         ("RuntimeEnvSetupError", r"The node a+ cannot run lmr \(.*\); install the same version of lmr on every node"),
     ],
 )
-def test_node_that_does_not_answer_is_told_by_its_cause(error: str, words: str) -> None:
+def test_node_that_does_not_answer_is_told_by_its_cause(error: str, message: str) -> None:
     """Installing lmr again would not help a node without memory."""
     exceptions = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'").exceptions
-    with pytest.raises(LmrError, match=words):
-        nodes.find_nodes(make_ray(getattr(exceptions, error)("Some words.")))
+    with pytest.raises(LmrError, match=message):
+        nodes.find_nodes(make_ray(getattr(exceptions, error)("Some message.")))
 
 
 def test_probe_tells_what_rows_carry() -> None:

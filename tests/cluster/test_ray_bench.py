@@ -16,8 +16,8 @@ from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.checkpoint import Checkpoint
-from lmr.bench.running.crew import Event
 from lmr.bench.running.row import read_rows, read_samples
+from lmr.bench.running.workers import Event
 from lmr.cluster import actor_pool
 from lmr.cluster.nodes import Node, list_versions
 from lmr.cluster.ray_bench import describe_placement, plan_workers, run_ray_bench
@@ -207,8 +207,8 @@ def test_dead_node_costs_time_only(
             if not killed and is_in_the_middle(pool, event) and pool.workers[event.worker].node == victim.node_id:
                 nodes.remove_node(victim, allow_graceful=False)
                 killed = event.task.run
-            if event.kind == "word":
-                words.append(event.words)
+            if event.kind == "message":
+                words.append(event.message)
             if event.row is not None:
                 rows[event.task.run] = event.row
     nodes.add_node(num_cpus=1)

@@ -71,15 +71,15 @@ def test_machine_that_is_no_node_is_told_to_become_one(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(ray, "init", refuse)
     monkeypatch.setattr(ray_connection, "_try_port", lambda address: None)
-    words = r"Waited for 60 seconds; check the address\. Give the command on a machine of the cluster; 'ray start"
-    with pytest.raises(LmrError, match=words):
+    message = r"Waited for 60 seconds; check the address\. Give the command on a machine of the cluster; 'ray start"
+    with pytest.raises(LmrError, match=message):
         connect("192.168.1.10:6379").__enter__()
     with pytest.raises(LmrError, match=r"Ray Client .* Give the command on a machine of the cluster"):
         connect("ray://192.168.1.10:10001").__enter__()
 
 
 def test_cluster_of_other_versions_is_told_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The words are Ray's own: what differs is in the lines after the first."""
+    """The message is Ray's own: what differs is in the lines after the first."""
     ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
     from ray._private.utils import check_version_info
 
@@ -87,6 +87,6 @@ def test_cluster_of_other_versions_is_told_with_them(monkeypatch: pytest.MonkeyP
         check_version_info({"ray_version": "1.0.0", "python_version": "3.6.1"}, "node 127.0.0.1")
 
     monkeypatch.setattr(ray, "init", refuse)
-    words = r"different versions of Ray or Python: .* Ray: 1\.0\.0 Python: 3\.6\.1 This process .*Install the same"
-    with pytest.raises(LmrError, match=words):
+    message = r"different versions of Ray or Python: .* Ray: 1\.0\.0 Python: 3\.6\.1 This process .*Install the same"
+    with pytest.raises(LmrError, match=message):
         connect("auto").__enter__()

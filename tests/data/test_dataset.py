@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lmr
-from lmr.bench.running.inputs import name_clean_set
+from lmr.bench.inputs import name_clean_set
 from lmr.data.catalogue import open_dataset
 from lmr.data.dataset import choose_classes
 from lmr.data.provenance import read_origin
@@ -45,7 +45,7 @@ def test_smaller_subsets_lie_within_larger_ones(seed: int) -> None:
         ("pockt-c@10", "Did you mean 'pocket-c'"),
     ],
 )
-def test_what_there_is_not_is_refused(name: str, message: str) -> None:
+def test_missing_domains_and_images_are_refused(name: str, message: str) -> None:
     with pytest.raises(lmr.LmrError, match=message):
         open_dataset(name)
 

@@ -140,7 +140,7 @@ def test_images_are_not_turned(tmp_path: Path) -> None:
     assert open_imagenet("imagenet", tmp_path).read("clean", 0, [0])[0].shape == (20, 30, 3)
 
 
-def test_what_cannot_be_listed_or_read_is_an_lmr_error(tmp_path: Path) -> None:
+def test_unlistable_folders_raise_lmr_error(tmp_path: Path) -> None:
     (tmp_path / "imagenet-a").write_text("not a folder")
     with pytest.raises(LmrError, match=r"Cannot list the folder '.*imagenet-a': Not a directory"):
         open_imagenet("imagenet-a", tmp_path)
@@ -240,7 +240,7 @@ def test_list_of_5000_keeps_its_order(tmp_path: Path) -> None:
     assert "5,000-image list" in found.protocol["images"]
 
 
-def test_folder_that_is_no_imagenet_c(tmp_path: Path) -> None:
+def test_folder_without_imagenet_c_is_refused(tmp_path: Path) -> None:
     (tmp_path / "imagenet-c" / "fog").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"Expected folders such as gaussian_noise/5/n01440764"):
         open_imagenet_c("imagenet-c", tmp_path)
@@ -289,7 +289,7 @@ def test_validation_images_are_corrupted_on_the_fly(flat: bool, tmp_path: Path) 
         np.testing.assert_array_equal(image, np.asarray(Image.open(buffer)))
 
 
-def test_a_image_meets_the_same_noise_in_both_lists(tmp_path: Path) -> None:
+def test_image_has_the_same_noise_in_both_lists(tmp_path: Path) -> None:
     folder = tmp_path / "imagenet" / "val"
     for seed, line in enumerate(LISTED[:3]):
         make_photo(folder / line, (256, 256), seed)

@@ -139,7 +139,7 @@ def test_choice_is_random_the_same_again_and_in_order(tmp_path: Path) -> None:
         ({"a": 1, "b": 1}, {"a": "one"}, "lack 1 of the images' 2 classes, for example 'b'"),
     ],
 )
-def test_what_does_not_fit_gets_a_sentence(
+def test_names_that_do_not_fit_get_a_sentence(
     tmp_path: Path, classes: dict[str, int], names: object, sentence: str
 ) -> None:
     make_folder(tmp_path, classes)

@@ -54,7 +54,7 @@ def test_image_alone_is_the_image_among_others(world: tuple[np.ndarray, Scene]) 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=9), st.integers(-(2**70), 2**70), st.data())
-def test_any_order_and_any_company(indices: list[int], seed: int, data: st.DataObject) -> None:
+def test_images_do_not_depend_on_order_or_batch(indices: list[int], seed: int, data: st.DataObject) -> None:
     whole = draw(indices, seed)
     places = data.draw(st.lists(st.sampled_from(range(len(indices))), min_size=1, max_size=9))
     assert are_equal(take(draw([indices[k] for k in places], seed), slice(None)), take(whole, places))

@@ -24,7 +24,7 @@ def test_texts_become_the_type_that_wrote_them(provenance: Provenance) -> None:
     assert read_origin(protocol) == DataOrigin(provenance, provenance)
 
 
-def test_what_lmr_made_is_made() -> None:
+def test_computed_data_are_made() -> None:
     protocol = {"images": describe_pocket_world(7, 10_000), "corruptions": describe_made("cifar", 0)}
     assert read_origin(protocol) == DataOrigin(Provenance.MADE, Provenance.MADE)
     protocol = {"images": "500 of 50000 images", "corruptions": describe_made("imagenet", 3) + ", stored as JPEG"}

@@ -259,7 +259,7 @@ def test_unknown_order_is_a_sentence() -> None:
 
 @pytest.mark.parametrize("order", ["bursts", "shift"])
 @pytest.mark.parametrize("mix", [False, True])
-def test_streams_in_which_images_come_back(order: str, mix: bool) -> None:
+def test_streams_in_which_images_repeat(order: str, mix: bool) -> None:
     """A shorter stream is the beginning of a longer one, also of one with more frames than the set has images."""
     data = make_set(count=40)
     whole = make_stream(data, order=order, mix=mix, limit=100, batch_size=7)

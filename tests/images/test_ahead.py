@@ -38,7 +38,7 @@ def test_results_come_in_order(count: int, workers: int) -> None:
         assert list(results) == []
 
 
-def test_no_more_than_so_many_are_ahead() -> None:
+def test_number_of_results_ahead_is_limited() -> None:
     taken: list[int] = []
 
     def items() -> Iterator[int]:
@@ -85,7 +85,7 @@ class Death(BaseException):
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, Death])
 @pytest.mark.parametrize("place", ["work", "items"])
-def test_what_is_raised_arrives_at_its_place(place: str, kind: type[BaseException]) -> None:
+def test_exceptions_are_raised_at_their_position(place: str, kind: type[BaseException]) -> None:
     def items() -> Iterator[int]:
         for number in range(9):
             if number == 5 and place == "items":
@@ -154,7 +154,7 @@ def test_filters_of_warnings_stay_as_they_are_while_the_caller_computes(tmp_path
     assert warnings.filters == before
 
 
-def test_items_that_take_long_are_told_to_end() -> None:
+def test_slow_items_are_told_to_end() -> None:
     ended, waiting = threading.Event(), threading.Event()
     told: list[bool] = []
 

@@ -72,7 +72,7 @@ def write_bomb(path: Path, side: int) -> None:
 # ---------------------------------------------------------------------------------------------------------- list_images
 
 
-def test_numbers_are_sorted_as_people_count(tmp_path: Path) -> None:
+def test_numbers_are_sorted_by_value(tmp_path: Path) -> None:
     names = ["img.png", "img1.png", "img2.png", "img02b.png", "img10.png", "IMG11.png", "img100.png", "zoo.png"]
     touch(*(tmp_path / name for name in reversed(names)))
     assert [path.name for path in list_images([tmp_path])] == names
@@ -97,7 +97,7 @@ def test_only_images_are_listed_whatever_the_case(tmp_path: Path) -> None:
     assert [path.name for path in list_images([tmp_path])] == wanted
 
 
-def test_hidden_files_and_folders_are_passed_over_unless_named(tmp_path: Path) -> None:
+def test_hidden_files_and_folders_are_skipped_unless_named(tmp_path: Path) -> None:
     touch(tmp_path / "a.png", tmp_path / "._a.png", tmp_path / ".cache" / "b.png", tmp_path / "s" / ".x" / "c.png")
     assert list_images([tmp_path]) == [tmp_path / "a.png"]
     assert list_images([tmp_path / ".cache"]) == [tmp_path / ".cache" / "b.png"]
@@ -345,7 +345,7 @@ def test_damaged_data_are_unreadable_or_read_but_nothing_else(tmp_path: Path) ->
                 assert str(error).endswith(".")  # noqa: PT017 (most damage is survived)
 
 
-def test_what_is_not_a_image_gets_a_reason(tmp_path: Path) -> None:
+def test_error_for_a_file_that_is_not_an_image_gives_the_reason(tmp_path: Path) -> None:
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "text.png").write_text("Dear diary, today I was renamed to an image.")
     reasons = {"missing.png": "no such file", "empty.png": "is empty", "text.png": "not an image", "": "is a folder"}
@@ -356,7 +356,7 @@ def test_what_is_not_a_image_gets_a_reason(tmp_path: Path) -> None:
         open_image("a\0b")
 
 
-def test_the_systems_refusal_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_the_operating_system_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: object, formats: object) -> object:
         raise PermissionError(13, "Permission denied", str(path))
 

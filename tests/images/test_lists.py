@@ -1,7 +1,8 @@
-"""Lists of paths: which column, relative to what, and a message for every list that cannot be used."""
+"""Lists of images: the column, paths relative to the list, images in rows, and a message for every unusable list."""
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from PIL import Image
 
 from lmr.core.errors import LmrError
+from lmr.images.files import UnreadableImage
 from lmr.images.lists import is_list, read_column, read_path_list
 from lmr.images.remote import RemoteImage
+from lmr.images.sources import iterate_images, list_sources
 
 
 def write_list(path: Path, columns: dict[str, list[Any]]) -> Path:
@@ -58,7 +62,7 @@ def test_a_column_by_its_name(name: str, tmp_path: Path) -> None:
         ({"id": [], "path": []}, "contains no paths"),
     ],
 )
-def test_what_is_not_clear_gets_a_message(name: str, columns: Any, words: str, tmp_path: Path) -> None:
+def test_unclear_lists_get_a_message(name: str, columns: Any, words: str, tmp_path: Path) -> None:
     source = write_list(tmp_path / name, columns)
     with pytest.raises(LmrError, match=words):
         read_path_list(source)
@@ -143,3 +147,48 @@ def test_addresses_in_lists_and_lists_at_addresses(tmp_path: Path) -> None:
         read_path_list(f"{tmp_path.as_uri()}/no.csv")
     table = write_list(tmp_path / "list.parquet", {"path": ["a.png"]})
     assert read_path_list(table.as_uri()) == [RemoteImage(f"{tmp_path.as_uri()}/a.png")]
+
+
+def encode(shade: int) -> bytes:
+    content = io.BytesIO()
+    Image.new("RGB", (4, 4), (shade, shade, shade)).save(content, "PNG")
+    return content.getvalue()
+
+
+def read_shades(source: str | Path) -> list[object]:
+    pixels = [item.open().getpixel((0, 0)) for item in iterate_images(list_sources([source]))]
+    return [pixel[0] for pixel in pixels if isinstance(pixel, tuple)]
+
+
+@pytest.mark.parametrize("hub", [False, True])
+def test_images_of_several_row_groups_in_order(tmp_path: Path, hub: bool) -> None:
+    source, shades = tmp_path / "t.parquet", list(range(7))
+    cells = [encode(shade) for shade in shades]
+    columns = {"image": [{"bytes": cell, "path": "x.png"} for cell in cells]} if hub else {"bytes": cells}
+    pyarrow.parquet.write_table(pyarrow.table(columns | {"label": shades}), source, row_group_size=2)
+    assert read_shades(source) == shades
+    assert read_shades(source.as_uri()) == shades
+    backwards = list(reversed(list_sources([source])))
+    assert str(backwards[0]) == f"{source}#7"
+    assert [item.open().getpixel((0, 0)) for item in iterate_images(backwards)] == [(k, k, k) for k in range(6, -1, -1)]
+
+
+def test_paths_come_before_bytes_unless_the_column_is_named(tmp_path: Path) -> None:
+    source = tmp_path / "t.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"path": ["a.png"], "bytes": [encode(1)]}), source)
+    assert read_path_list(source) == [tmp_path / "a.png"]
+    assert str(read_path_list(source, "bytes")[0]) == f"{source}#1"
+
+
+def test_rows_without_an_image_get_a_message(tmp_path: Path) -> None:
+    source = tmp_path / "t.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"bytes": [encode(1), None, b"x"]}), source)
+    first, empty, broken = iterate_images(list_sources([source]))
+    first.open()
+    with pytest.raises(UnreadableImage, match=r"Cannot read '.*t\.parquet#2': the row has no image"):
+        empty.open()
+    with pytest.raises(UnreadableImage, match=r"Cannot read '.*t\.parquet#3': it is not an image"):
+        broken.open()
+    pyarrow.parquet.write_table(pyarrow.table({"bytes": pyarrow.array([], pyarrow.binary())}), source)
+    with pytest.raises(LmrError, match="contains no images"):
+        list_sources([source])

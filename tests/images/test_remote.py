@@ -53,7 +53,7 @@ def test_list_at_an_address_names_files_beside_it(memory: Any) -> None:
     assert item.open().getpixel((0, 0)) == (0, 0, 255)
 
 
-def test_what_cannot_be_read_says_why(memory: Any) -> None:
+def test_unreadable_address_gives_the_reason(memory: Any) -> None:
     memory.pipe("/photos/bad.png", b"nothing")
     with pytest.raises(UnreadableImage, match=r"Cannot read 'memory://photos/bad\.png': it is not an image"):
         RemoteImage("memory://photos/bad.png").open()

@@ -1,4 +1,7 @@
-"""Frames of videos: their numbers, times and colours, and one error message for what cannot be read."""
+"""Frames of videos: their numbers, times and colours, and one error message for unreadable videos.
+
+Frames of live video over a socket are tested with the sources of the camera.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ import cv2
 import numpy as np
 import pytest
 
+from lmr.core.errors import LmrError
 from lmr.images import video
 from lmr.images.files import UnreadableImage
-from lmr.images.video import VideoFrame, is_video, read_frames
+from lmr.images.video import VideoFrame, hide_password, is_live, is_video, read_frames, read_live
 from video_maker import cut_file, paint, write_jpegs, write_video
 
 
@@ -39,7 +43,7 @@ def test_frames_have_their_number_time_and_colours(name: str, code: str, tmp_pat
 
 
 @pytest.mark.parametrize("every", [2, 5, 11, 100])
-def test_every_so_many(every: int, tmp_path: Path) -> None:
+def test_every_nth_frame(every: int, tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.avi", paint(12))
     whole = list(read_frames(path))
     for frame in (some := list(read_frames(path, every))):
@@ -50,7 +54,7 @@ def test_every_so_many(every: int, tmp_path: Path) -> None:
     assert [frame.number for frame in unfinished] == [number for number in range(0, 12, every) if number >= 5]
 
 
-def test_colons_in_relative_names_are_no_protocols(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colon_in_a_relative_name_is_not_a_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = write_video(tmp_path / "a.avi", paint(3))
     for name in ("2026-11-16T12:00:00.avi", "cam:1.avi", "file:x.avi"):
@@ -60,7 +64,7 @@ def test_colons_in_relative_names_are_no_protocols(tmp_path: Path, monkeypatch: 
     assert read_until_error(Path("cam:1.avi"))[1].startswith("Cannot read 'cam:1.avi': it is not a video")
 
 
-def test_frames_that_are_passed_over_can_be_stopped(tmp_path: Path) -> None:
+def test_skipped_frames_can_be_stopped(tmp_path: Path) -> None:
     path, asked = write_video(tmp_path / "a.avi", paint(12)), [0]
 
     def is_stopped() -> bool:
@@ -122,7 +126,7 @@ def use_unknown_codec(path: Path) -> None:
         (use_unknown_codec, "its codec is missing"),
     ],
 )
-def test_what_cannot_be_read_gets_a_message(
+def test_unreadable_video_gets_a_message(
     make: Callable[[Path], Any], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.avi"
@@ -197,3 +201,26 @@ def test_file_is_closed_when_the_caller_leaves(tmp_path: Path) -> None:
 def test_videos_are_recognised_by_their_names() -> None:
     assert all(map(is_video, ["a.mp4", "b/c.AVI", Path("d.MoV"), "x.webm", "y.mpeg"]))
     assert not any(map(is_video, ["a.jpg", "mp4", "a.mp4.txt", ""]))
+
+
+def test_addresses_are_told_from_paths() -> None:
+    assert all(map(is_live, ["rtsp://10.0.0.17/stream", "RTSP://host", "http://host/video.mjpg", "https://host/x"]))
+    assert not any(map(is_live, ["street.mp4", "/data/video", "C:\\video", "http", "rtsp:video", "ftp://host/x"]))
+
+
+def test_passwords_are_not_shown() -> None:
+    assert hide_password("rtsp://user:p@ss@10.0.0.17:554/stream?x=1") == "rtsp://10.0.0.17:554/stream?x=1"
+    assert hide_password("rtsp://10.0.0.17/stream") == "rtsp://10.0.0.17/stream"
+
+
+def test_no_camera_is_an_error() -> None:
+    with pytest.raises(UnreadableImage, match=r"Cannot read 'http://127\.0\.0\.1:9/video': there is no answer"):
+        next(read_live("http://user:secret@127.0.0.1:9/video"))
+
+
+def test_without_opencv_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_video(tmp_path / "a.avi", paint(2))
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    for frames in (read_frames(path), read_live("rtsp://127.0.0.1:9/video")):
+        with pytest.raises(LmrError, match=r"Reading a video needs cv2; install it with: pip install 'lmr\[video\]'"):
+            next(frames)

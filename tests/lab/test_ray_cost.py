@@ -11,7 +11,7 @@ from lab import ray_cost
 from lab.ray_cost import Overhead, TimedWorkers, Turn, main
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running.crew import Event
+from lmr.bench.running.workers import Event
 
 PLAN = {
     "methods": ["zeroshot"],

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import lmr
-from lmr.apps.serve import create_served, watch_served
+from lmr.apps.serve import create_served
 from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
+from lmr.service.app.service import LiveService
 from lmr.service.engine.engine import Engine
 from lmr.service.settings import ServiceSettings
 from lmr.watch.settings import WatchSettings
+from lmr.watch.watched import Watched
 
 
 @contextmanager
@@ -22,10 +24,11 @@ def run_live_server(
     settings = settings or ServiceSettings(resident=8)
     backbone = lmr.load(model)
     method = create_served("lmr", backbone.classifier(list(names)), settings.resident)
-    engine = Engine(watch_served(method, WatchSettings()), list(names), settings)
+    engine = Engine(Watched(method, WatchSettings()), list(names), settings)
     engine.start()
+    service = LiveService(settings).install(engine, backbone.preprocess, backbone.name)
     try:
-        with Server(make_app(engine, backbone.preprocess, backbone.name, token=token)) as server:
+        with Server(make_app(service, token=token)) as server:
             yield server.url
     finally:
         engine.close()

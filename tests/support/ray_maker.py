@@ -44,12 +44,12 @@ def start_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def hire_all(self: ActorPool[Any, Any, Any], left: list[Any]) -> list[str]:
         begin = not self.workers
-        words = hire(self, left)
+        messages = hire(self, left)
         while begin and self.starting:
             places = [newcomer.place for newcomer in self.starting.values()]
             assert len(self.ray.wait(places, num_returns=len(places), timeout=120)[0]) == len(places)
-            words += hire(self, left)
-        return words
+            messages += hire(self, left)
+        return messages
 
     monkeypatch.setattr(ActorPool, "_hire", hire_all)
 

@@ -93,7 +93,7 @@ class ScriptedEngine(Engine):
         names = sorted(name for name in self.statuses if name > after)[:limit]
         return self._give(lambda: [self.statuses[name] for name in names])
 
-    def look(self) -> Overview:
+    def read_overview(self) -> Overview:
         return self.overview
 
     def read_changes(self, after: int, limit: int) -> Changes:

@@ -15,6 +15,7 @@ import lmr
 from lmr.models import Backbone
 from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
+from lmr.service.app.service import LiveService
 from lmr.service.settings import ServiceSettings
 from scripted_engine import ScriptedEngine
 
@@ -51,6 +52,6 @@ class ScriptedService:
 def serve_scripted(settings: ServiceSettings | None = None, token: str | None = None) -> Iterator[ScriptedService]:
     backbone = load_pocket()
     engine = ScriptedEngine(lmr.create("zeroshot", backbone.classifier(NAMES)), NAMES, settings)
-    app = make_app(engine, backbone.preprocess, "pocket", token=token)
+    app = make_app(LiveService(engine.settings).install(engine, backbone.preprocess, "pocket"), token=token)
     with Server(app) as server, httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
         yield ScriptedService(engine, server, client)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmr.bench.columns import align
 from lmr.bench.plans.plan import Part, Plan, read_plan
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.metrics import running_accuracy, running_top_share
 from lmr.bench.running.row import Row, read_samples
+from lmr.bench.table import format_table
 from lmr.core.card import Role
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
@@ -129,7 +129,7 @@ def run_demo(out: Path, images: int | None = None, batch_size: int | None = None
     demo = gather_results(plan.parts, outcome.rows, out)
     for comparison in demo.comparisons:
         print(f"\n{comparison.title}, accuracy in %:\n")
-        print(format_table(comparison))
+        print(format_comparison(comparison))
     threads = outcome.rows[0].versions["threads"]
     fair = 100 / len(dataset.classes)
     print(f"\nOn clean images the frozen model has an accuracy of {100 * demo.clean:.1f} %.")
@@ -180,7 +180,7 @@ def gather_results(parts: Sequence[Part], rows: Sequence[Row], folder: Path) -> 
     return Demo(comparisons, clean)
 
 
-def format_table(comparison: Comparison) -> str:
+def format_comparison(comparison: Comparison) -> str:
     """Return a table of accuracy on each stream, its mean and gain, concentration and cost."""
     names, baseline = (name.replace("_", " ") for name in comparison.domains), comparison.baseline
     lines = [["", *names, "mean", f"gain over {baseline} (95 %)", "top class", "ms"]]
@@ -192,7 +192,7 @@ def format_table(comparison: Comparison) -> str:
         gain = "" if label == baseline else format_gain(compare_entries(comparison, label, baseline))
         numbers = [*(f"{100 * result.accuracy:.1f}" for result in results), f"{100 * mean:.1f}", gain]
         lines.append([label, *numbers, f"{100 * share:.1f}", f"{cost:.2f}"])
-    return align(lines)
+    return format_table(lines)
 
 
 def compare_entries(comparison: Comparison, label: str, other: str) -> Difference:

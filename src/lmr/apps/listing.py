@@ -1,12 +1,18 @@
-"""``lmr list``: the methods and models there are, and the arguments and presets of one method."""
+"""``lmr list``: all methods and models, and the arguments and presets of one method."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import io
 import textwrap
+import tokenize
 import typing
 from collections.abc import Sequence
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
@@ -20,7 +26,7 @@ FEW = 2  # the smallest number of classes
 
 
 def describe_everything() -> str:
-    """Every method and every model, each in a line or two."""
+    """Return every method and every model, each in a line or two."""
     methods = [find_method(name) for name in sort_methods(list_methods())]
     models = [(name, f"{line}; the default" if name == DEFAULT_MODEL else line) for name, line in list_models().items()]
     return "\n".join(
@@ -41,25 +47,26 @@ def describe_everything() -> str:
 
 
 def describe_name(name: str) -> str:
-    """One method by its name or by ``FILE.py:name``."""
+    """Return the description of one method, by its name or by ``FILE.py:name``."""
     if name in list_models() and name not in list_methods():
         raise LmrError(f"{name!r} is a model, not a method; 'lmr doctor {name}' describes it.")
     return describe_method(find_method(name))
 
 
 def describe_method(method: type[Method]) -> str:
-    """What a method does, its arguments with types and defaults, and its presets."""
+    """Return what a method does, its arguments with defaults, types and explanations, and its presets."""
     defaults = {key: getattr(method, key) for key in list_arguments(method)}
     hints = typing.get_type_hints(method)
-    spec = format_spec(method.name, defaults)
-    arguments = [(key, repr(value), _name_type(hints[key])) for key, value in defaults.items()]
+    spec = format_spec(method.name, {key: value for key, value in defaults.items()})
+    meanings = explain_arguments(method)
+    arguments = [(key, repr(value), _name_type(hints[key]), meanings.get(key, "")) for key, value in defaults.items()]
     return "\n".join(
         [
             _fill(f"{method.card.label}: {_read_line(method)}"),
             *(_fill(line) for line in _describe_traits(method)),
             "",
             "ARGUMENTS" if arguments else "It has no arguments.",
-            *_write_columns([("name", "default", "type"), *arguments] if arguments else []),
+            *_write_columns([("name", "default", "type", "meaning"), *arguments] if arguments else []),
             "",
             "PRESETS",
             *_write_columns([("name", "batch size", "values", "source"), *_list_presets(method)]),
@@ -70,13 +77,57 @@ def describe_method(method: type[Method]) -> str:
     )  # fmt: skip
 
 
+def explain_arguments(method: type[Method]) -> dict[str, str]:
+    """Return the explanation of each argument: the comment behind its field, or the text below it.
+
+    Both ``lr: float = 1e-3  # step size`` and a docstring in the line below the field are read, from the source of the
+    class and of those it inherits from; a comment may continue in the lines below, at the same column.
+    """
+    found: dict[str, str] = {}
+    for kind in reversed(method.__mro__):
+        try:
+            source = textwrap.dedent(inspect.getsource(kind))
+        except (OSError, TypeError):  # a builtin, or a class without a file
+            continue
+        found |= _read_fields(source)
+    return {name: found[name] for name in list_arguments(method) if name in found}
+
+
+def _read_fields(source: str) -> dict[str, str]:
+    """Return the explanations of the fields that the source of a class defines."""
+    comments = {
+        token.start: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    lines, found = source.splitlines(), {}
+    (kind,) = ast.parse(source).body
+    body = getattr(kind, "body", [])
+    for item, following in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
+            continue
+        row = item.end_lineno or item.lineno
+        column = next((place[1] for place in comments if place[0] == row), None)
+        parts = []
+        while column is not None and (row, column) in comments:
+            parts.append(comments[row, column])
+            row += 1
+            if row > len(lines) or lines[row - 1][:column].strip():
+                break
+        if not parts and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            parts = str(following.value.value).split("\n\n")[0].split("\n")
+        if parts:
+            found[item.target.id] = " ".join(" ".join(parts).split())
+    return found
+
+
 def _read_line(method: type[Method]) -> str:
-    """The first line of a method's docstring."""
+    """Return the first line of a method's docstring."""
     return next(iter((inspect.getdoc(method) or "").splitlines()), "")
 
 
 def _name_type(hint: Any) -> str:
-    """A type as Python writes it; of a choice, its values."""
+    """Return a type as Python writes it, or the values of a choice."""
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(repr, typing.get_args(hint)))
     return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
@@ -87,7 +138,7 @@ def _describe_traits(method: type[Method]) -> list[str]:
     adapts = f"Adapts the {method.trained} of {towers}." if towers else "Adapts no weights."
     reason = method.single_stream_reason
     streams = f"Serves one stream: {reason}." if reason else "Serves many streams in one batch."
-    views = "Looks at several views of each image, which can also be given." * method.takes_views
+    views = "Uses several views of each image, which can also be given." * method.takes_views
     span = method.memory_span
     state = "" if span == "stream" else f"Keeps nothing of {'an image' if span == 'image' else 'a batch'} for the next."
     traits = " ".join(part for part in (adapts, streams, views, state) if part)
@@ -111,22 +162,15 @@ def _fill(text: str) -> str:
 
 
 def _write_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows in columns that together fit the width; what is too long wraps over several lines.
-
-    Every column has its natural width; where that is too much, the widest ones give way.
-    """
+    """Return rows in columns that together fit the width; a cell that is too long wraps over several lines."""
     if not rows:
         return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = WIDTH - 2 * len(widths)  # two spaces before each
-    while sum(widths) > room:
-        widths[widths.index(max(widths))] -= 1
-    lines = []
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for column in zip(*rows, strict=True):
+        longest = max(map(len, column))
+        table.add_column(overflow="fold", min_width=min(longest, 8), no_wrap=longest <= 14)
     for row in rows:
-        cells = [
-            textwrap.wrap(cell, width, break_on_hyphens=False) or [""] for cell, width in zip(row, widths, strict=True)
-        ]
-        for k in range(max(map(len, cells))):
-            parts = [cell[k] if k < len(cell) else "" for cell in cells]
-            lines.append("".join(f"  {part:<{width}}" for part, width in zip(parts, widths, strict=True)).rstrip())
-    return lines
+        table.add_row(*row)
+    text = io.StringIO()
+    Console(file=text, width=WIDTH - 2, markup=False, emoji=False, highlight=False, color_system=None).print(table)
+    return [f"  {line}".rstrip() for line in text.getvalue().splitlines()]

@@ -13,7 +13,7 @@ from pathlib import Path
 from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan, read_plan
 from lmr.bench.plans.task import list_tasks
-from lmr.bench.running.bench import Outcome, run_bench
+from lmr.bench.running.bench import BenchResult, run_bench
 from lmr.bench.running.estimate import describe_left_time
 from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
@@ -53,7 +53,7 @@ def reproduce(
 def reproduce_quickly(
     name: str, folder: str | Path = FOLDER, *, workers: int | None = None, root: str | None = None,
     prompts: Sequence[str] | None = None,
-) -> Outcome:  # fmt: skip
+) -> BenchResult:  # fmt: skip
     """Run the quick form of a published table after saying what it takes, and show the published numbers beside it."""
     published, plan = _find_plan(name, True, prompts)
     print_text(_estimate(plan, folder, workers, root))
@@ -108,7 +108,7 @@ def _estimate(
     return f"{plan.title}\n{describe_left_time(list_tasks([plan], root, say), folder, workers)}"
 
 
-def _gather_runs(folder: str | Path, outcome: Outcome) -> Settings:
+def _gather_runs(folder: str | Path, outcome: BenchResult) -> Settings:
     """The runs of an outcome, without others in the folder."""
     wanted = {row.run for row in outcome.rows}
     return gather(row for row in read_runs([folder]).rows if row.run in wanted)

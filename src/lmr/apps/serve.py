@@ -76,7 +76,8 @@ class ServingPlan:
 
     def start_engine(self, method: Method, store: StateStore | None) -> Engine:
         """Return an engine that serves the method of ``load``."""
-        engine = Engine(watch_served(method, self.watch), self.names, self.settings, store)
+        watched = method if self.watch is None else Watched(method, self.watch)
+        engine = Engine(watched, self.names, self.settings, store)
         gc.collect()
         gc.freeze()  # modules and model stay: to search them for garbage would stop all threads for 0.1 s
         engine.start()
@@ -122,7 +123,7 @@ def serve_classifier(
     anything.
     """
     check_packages()
-    from lmr.service.app.app import make_service_app
+    from lmr.service.app.app import make_app
     from lmr.service.app.log import write_json_log
     from lmr.service.app.server import Server
     from lmr.service.app.service import LiveService
@@ -130,7 +131,7 @@ def serve_classifier(
     where = where or ServerOptions()
     token = choose_token(where.host, where.token_file)
     service = LiveService(plan.settings)
-    server = Server(make_service_app(service, token=token), where.host, where.port, on_stop)
+    server = Server(make_app(service, token=token), where.host, where.port, on_stop)
     engines: list[Engine] = []
     threads = torch.get_num_threads()
 
@@ -141,7 +142,7 @@ def serve_classifier(
         service.install(engine, backbone.preprocess, backbone.name, backbone.facts)
         folder = os.fspath(where.state_dir)
         kept = "in memory alone, lost when the service ends" if folder == NO_STATE else f"in {folder}"
-        for line in plan.describe(backbone, method, f"states {kept}; {engine.look().streams} streams so far"):
+        for line in plan.describe(backbone, method, f"states {kept}; {engine.read_overview().streams} streams so far"):
             report(line)
         report(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
         on_ready(server.url, server.drain)
@@ -203,11 +204,6 @@ def choose_threads(given: int | None, backbone: Backbone) -> int:
     if given < 1:
         raise LmrError(f"Expected at least one thread for torch, got {given}.")
     return given
-
-
-def watch_served(method: Method, watch: WatchSettings | None) -> Method:
-    """Return the method with its watch, if it has one."""
-    return method if watch is None else Watched(method, watch)
 
 
 def open_store(folder: AnyPath, method: Method, watch: WatchSettings | None) -> Store | None:

@@ -1,1 +1,1 @@
-"""Benchmarks, demonstrations and the training of the embedded models: everything that measures."""
+"""Benchmarks: plans are expanded into tasks, tasks are run and give rows; costs are measured; arguments are tuned."""

@@ -11,12 +11,23 @@ from collections.abc import Sequence
 
 from lmr.cli.interrupts import INTERRUPTED, Interrupts
 
+# Modules of the extras in pyproject.toml: a command that lacks one names the extra to install.
+EXTRAS = {
+    "bench": ("scipy", "cv2", "pandas", "matplotlib", "jinja2"),
+    "serve": ("fastapi", "pydantic", "uvicorn", "httptools", "multipart", "prometheus_client", "httpx"),
+    "siglip": ("transformers", "sentencepiece", "google"),
+    "frost": ("imagecorruptions",),
+    "parquet": ("pyarrow",),
+    "remote": ("fsspec",),
+    "ray": ("ray",),
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; without ``argv``, the words this process was started with.
+    """Run one command and return its exit code; ``argv`` are its words, by default those of this process.
 
-    0: done. 1: done, but the result is a complaint, such as a failed check. 2: it cannot be done; an error message on
-    standard error says why. 130: interrupted by Ctrl-C or SIGTERM. 141: the reader of standard output closed it.
+    0: done. 1: done, but the result is a complaint, such as a failed check. 2: the command cannot run; an error message
+    on standard error says why. 130: interrupted by Ctrl-C or SIGTERM. 141: the reader of standard output closed it.
     --help and wrong options raise SystemExit, as argparse does.
     """
     whole = argv is None
@@ -47,6 +58,12 @@ def _run(words: Sequence[str]) -> tuple[str, int]:
         return "", 141
     except (LmrError, OSError) as error:
         return str(error), 2
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        for extra, modules in EXTRAS.items():
+            if package in modules:
+                return f"This command needs {package}; install it with: pip install 'lmr[{extra}]'", 2
+        raise
     return complaint or "", 1 if complaint else 0
 
 

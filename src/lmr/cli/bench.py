@@ -11,7 +11,7 @@ from lmr.data.names import ORDERS
 
 if TYPE_CHECKING:
     from lmr.bench.plans.plan import Plan
-    from lmr.bench.running.bench import Outcome
+    from lmr.bench.running.bench import BenchResult
 
 DESCRIPTION = """\
 Run methods on streams of images and keep every number with the protocol that made it. A plan says what to run:
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> str | None:
     if options.ray and not options.estimate:
         return _run_on_ray(plans, options)
     if options.dry_run or options.estimate:
-        tasks = list_tasks(plans, options.root, lambda words: print(f"lmr: {words}", file=sys.stderr))
+        tasks = list_tasks(plans, options.root, lambda message: print(f"lmr: {message}", file=sys.stderr))
         if options.dry_run:
             print("\n".join(f"{task.run}  {task.command}" for task in tasks))
             print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}.")
@@ -134,9 +134,9 @@ def _run_on_ray(plans: list[Plan], options: argparse.Namespace) -> str | None:
         return _close(run_ray_bench(ray, plans, options.out, options.workers, options.root, options.sources), options)
 
 
-def _close(outcome: Outcome, options: argparse.Namespace) -> str | None:
+def _close(result: BenchResult, options: argparse.Namespace) -> str | None:
     """Say what became of a bench; what is returned is a complaint."""
-    print(outcome.describe(), file=sys.stderr)
-    if outcome.rows:
+    print(result.describe(), file=sys.stderr)
+    if result.rows:
         print(f"Rows are in {options.out}; 'lmr report {options.out}' makes tables and figures of them.")
-    return f"{len(outcome.failures)} runs failed." if outcome.failures else None
+    return f"{len(result.failures)} runs failed." if result.failures else None

@@ -7,7 +7,7 @@ import argparse
 MINUTES, OUT = 8.0, "lmr-cost"
 
 DESCRIPTION = """\
-Measure what a step of each method costs on this machine: milliseconds per image (median and spread, the contenders
+Measure what a step of each method costs on this machine: milliseconds per image (median and spread, the entries
 taking turns after a warm-up), peak memory above the loaded model (each in a separate process), how many parameters
 are trained, the time in plain forward passes, and the share of the machine's arithmetic that is reached. For
 comparison, straightforward loops on transformers, with autograd and torch.optim, are measured too.
@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(default: 1000)")  # fmt: skip
     add("--streams", type=int, metavar="N", help="streams of one image each that share a batch; 1 leaves this out "
         "(default: the batch size)")  # fmt: skip
-    add("--rounds", type=int, metavar="N", help="measured steps of each contender (default: what --minutes allows)")
+    add("--rounds", type=int, metavar="N", help="measured steps of each entry (default: what --minutes allows)")
     add("--minutes", type=float, metavar="M", help="time to spend on each batch size; at least three "
         f"rounds are measured (default: {MINUTES:g})")  # fmt: skip
     add("--threads", type=int, metavar="N", help="threads of torch (default: all cores)")
@@ -82,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> str | None:
     """Measure, write the files and print the table; the complaint is what cannot be right in it."""
     from lmr.bench.cost.measure import measure_cost
-    from lmr.bench.cost.measured_model import SMALL
+    from lmr.bench.cost.model import SMALL
     from lmr.bench.cost.settings import METHODS
     from lmr.core.errors import LmrError
 

@@ -59,8 +59,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Try the candidates and print the tables."""
-    from lmr.apps.tune.tune_images import tune_images
-    from lmr.apps.tune.tune_sources import open_sources
+    from lmr.apps.tune.sources import open_sources
+    from lmr.apps.tune.tune import tune_images
 
     sources = open_sources(options.sources, **collect_options(options, "sources", "judge", "out"))
     print(tune_images(sources, options.out, judged=options.judge).describe())

@@ -49,7 +49,7 @@ class JobResult(Protocol):
         ...
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """Return the reason that it was not done."""
         ...
 
@@ -127,7 +127,7 @@ class ActorPool(ABC, Generic[J, E, R]):
         """Keep what a worker that was stopped has finished."""
 
     @abstractmethod
-    def make_event(self, kind: Literal["word", "failed"], number: int, job: J, words: str) -> E:
+    def make_event(self, kind: Literal["word", "failed"], number: int, job: J, message: str) -> E:
         """Return an event that is only a message."""
 
     @abstractmethod
@@ -153,9 +153,9 @@ class ActorPool(ABC, Generic[J, E, R]):
         while left or any(worker.job for worker in self.workers.values()):
             self.nodes = self._list_nodes()
             self._dismiss_useless(left)
-            for words in self._hire(left):
+            for message in self._hire(left):
                 if left:
-                    yield self.make_event("word", NOBODY, left[0], words)
+                    yield self.make_event("word", NOBODY, left[0], message)
             for worker in self.workers.values():
                 if worker.job is None and left:
                     self._give(worker, left)
@@ -258,20 +258,20 @@ class ActorPool(ABC, Generic[J, E, R]):
 
     def _hire(self, left: list[J]) -> list[str]:
         """Start workers on free cores, and take in those that have started; return messages about other nodes."""
-        words: list[str] = []
+        messages: list[str] = []
         for number, newcomer in list(self.starting.items()):
             if self.ray.wait([newcomer.place], timeout=0)[0]:
                 del self.starting[number]
                 try:
                     node, name = self.ray.get(newcomer.place)
                 except self.ray.exceptions.RayError as error:  # a free core is looked for again
-                    words += self._note_failure(newcomer.node, error)
+                    messages += self._note_failure(newcomer.node, error)
                     continue
                 del self.failures[node]
                 self.workers[number] = PoolWorker(newcomer.actor, node, name)
         missing = min(self.most, len(left) + len(self.workers)) - len(self.workers) - len(self.starting)
         if missing <= 0 or time.monotonic() - self.asked < HIRE_SECONDS:
-            return words
+            return messages
         self.asked = time.monotonic()
         room = self._count_room()
         numbers = [number for number in range(self.most) if number not in self.workers and number not in self.starting]
@@ -286,7 +286,7 @@ class ActorPool(ABC, Generic[J, E, R]):
             room[node] -= 1
             actor = self._start_actor(node)
             self.starting[number] = Newcomer(actor, node, actor.get_place.remote())
-        return words
+        return messages
 
     def _note_failure(self, node: str, error: Exception) -> list[str]:
         """Return a worker did not start. Unless its node has gone, others will not either: it lacks lmr, or memory."""
@@ -350,8 +350,8 @@ class ActorPool(ABC, Generic[J, E, R]):
             reasons = [self._find_reason(node, job.group) for node in self.nodes]
             if None not in reasons:
                 left.remove(job)
-                words = f"No node can run it. {' '.join(sorted({reason for reason in reasons if reason}))}"
-                yield self.make_event("failed", NOBODY, job, words)
+                message = f"No node can run it. {' '.join(sorted({reason for reason in reasons if reason}))}"
+                yield self.make_event("failed", NOBODY, job, message)
 
     # What they say.
 
@@ -374,10 +374,10 @@ class ActorPool(ABC, Generic[J, E, R]):
             return
         job, worker.job = worker.job, None
         if result.unfit:
-            self.unfit[worker.node, job.group] = result.words
+            self.unfit[worker.node, job.group] = result.message
             left.insert(0, job)
-            words = f"The node {worker.name} is not used for {self.name_work(job)}: {result.words}"
-            yield self.make_event("word", number, job, words)
+            message = f"The node {worker.name} is not used for {self.name_work(job)}: {result.message}"
+            yield self.make_event("word", number, job, message)
         else:
             yield from self.finish_job(number, job, result)
 
@@ -396,14 +396,14 @@ class ActorPool(ABC, Generic[J, E, R]):
         reason = f"the worker on {worker.name} died ({cause})"
         if self.deaths[job.run] < TRIES:
             left.insert(0, job)
-            words = f"A run starts again from its checkpoint: {reason}."
-            yield self.make_event("word", number, job, words)
+            message = f"A run starts again from its checkpoint: {reason}."
+            yield self.make_event("word", number, job, message)
         else:
-            words = f"Given up after {TRIES} tries: {reason}."
-            yield self.make_event("failed", number, job, words)
+            message = f"Given up after {TRIES} tries: {reason}."
+            yield self.make_event("failed", number, job, message)
 
     def _name_cause(self, error: Exception, otherwise: str) -> str:
-        """By the type: Ray's words about any unexpected end mention memory."""
+        """Name the cause by the type of the error: Ray's message about any unexpected end mentions memory."""
         if isinstance(error, (self.ray.exceptions.OutOfMemoryError, MemoryError)):
             return "out of memory"
         unreachable = isinstance(error, self.ray.exceptions.ActorUnavailableError)

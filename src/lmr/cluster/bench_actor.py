@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lmr.bench.inputs import describe_backbone, find_dataset
 from lmr.bench.plans.task import Task
 from lmr.bench.running.checkpoint import Checkpoint
-from lmr.bench.running.inputs import describe_backbone, find_dataset
 from lmr.bench.running.row import Row
-from lmr.bench.running.run import Stop, run_task
+from lmr.bench.running.run import RunCallbacks, Stop, run_task
 from lmr.cluster.pool_actor import PoolActor, UnfitNode, is_out_of_memory
 from lmr.core.errors import LmrError, describe_error
 from lmr.core.files import write_atomically
@@ -59,7 +59,7 @@ class Progress:
     """The progress of a worker since the last call: images so far, messages, a new checkpoint."""
 
     images: int | None = None
-    words: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     checkpoint: CheckpointFiles | None = None
 
 
@@ -69,7 +69,7 @@ class TaskResult:
 
     row: Row | None = None
     samples: bytes = b""
-    words: str = ""
+    message: str = ""
     details: str = ""
     unfit: bool = False  # the node, not the task, is the reason: another node may do it
     progress: Progress = field(default_factory=Progress)  # what was not asked for before the end
@@ -105,9 +105,9 @@ class BenchActor(PoolActor):
             progress, self.progress = self.progress, Progress()
         return progress
 
-    def _note(self, words: Sequence[str] = (), **changes: Any) -> None:
+    def _note(self, messages: Sequence[str] = (), **changes: Any) -> None:
         with self.lock:
-            self.progress = replace(self.progress, words=[*self.progress.words, *words], **changes)
+            self.progress = replace(self.progress, messages=[*self.progress.messages, *messages], **changes)
 
     def run(self, task: Task, kept: CheckpointFiles | None) -> TaskResult:
         """Run a task, from its checkpoint if there is one.
@@ -129,21 +129,21 @@ class BenchActor(PoolActor):
         def send_checkpoint() -> None:
             self._note(checkpoint=CheckpointFiles.read(self.folder, task.run))
 
-        def say(words: str) -> None:
-            self._note([words])
+        def say(message: str) -> None:
+            self._note([message])
 
         try:
             self._check(task)
-            row = run_task(task, self.folder, report, say, self.save_seconds, send_checkpoint)
+            row = run_task(task, self.folder, RunCallbacks(report, say, send_checkpoint), self.save_seconds)
         except Stop:
             send_checkpoint()
             return TaskResult()
         except UnfitNode as error:
-            return TaskResult(words=str(error), unfit=True)
+            return TaskResult(message=str(error), unfit=True)
         except Exception as error:
             if is_out_of_memory(error):  # as a death: the pool ends this worker and prefers another node
                 raise MemoryError(describe_error(error)) from None
-            return TaskResult(words=describe_error(error), details=traceback.format_exc())
+            return TaskResult(message=describe_error(error), details=traceback.format_exc())
         finally:
             Checkpoint(self.folder, task.run).delete()
         samples = self.folder / "samples" / f"{task.run}.npz"
@@ -154,15 +154,15 @@ class BenchActor(PoolActor):
     def _check(self, task: Task) -> None:
         """Refuse a task on a node that would give other numbers than the driver's machine."""
         self.check_versions()
-        contender = task.contender
+        entry = task.entry
         try:
-            method = None if contender.file is None else load_method_file(contender.file)
+            method = None if entry.file is None else load_method_file(entry.file)
             data = self._digest(task)
             weights = describe_backbone(task.backbone, task.dtype, task.device)
         except (LmrError, OSError) as error:
             raise UnfitNode(str(error)) from error
-        if method != contender.file_digest:
-            raise UnfitNode(f"Its method file {contender.file!r} is not that of the driver's machine.")
+        if method != entry.file_digest:
+            raise UnfitNode(f"Its method file {entry.file!r} is not that of the driver's machine.")
         if data != task.data_digest:
             raise UnfitNode(f"Its files of the dataset {task.dataset!r} are not those of the driver's machine.")
         if weights != task.weights:

@@ -37,7 +37,7 @@ class Node:
     clock: float  # seconds that its clock is ahead of ours
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the node in a line."""
         return f"{self.name}: {self.cores} cores, {self.memory / 1e9:.1f} GB free"
 
@@ -85,7 +85,7 @@ def place_workers(nodes: Sequence[Node], count: int, threads: int) -> dict[str, 
 def describe_workers(nodes: Sequence[Node], count: int, threads: int) -> list[str]:
     """Return the nodes and the workers of a pool, in lines."""
     placed = place_workers(nodes, count, threads)
-    lines = [f"Node {node.words}, {count_workers(placed[node.key])}" for node in nodes]
+    lines = [f"Node {node.description}, {count_workers(placed[node.key])}" for node in nodes]
     return [*lines, f"Workers: {count}, with {threads} {'thread' if threads == 1 else 'threads'} each."]
 
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running.bench import Outcome, are_small, check_workers, run_bench
+from lmr.bench.running.bench import BenchResult, are_small, check_workers, run_bench
 from lmr.bench.running.run import SAVE_SECONDS
 from lmr.cluster.nodes import (
     Node,
@@ -36,7 +36,7 @@ def run_ray_bench(
     *,
     save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
-) -> Outcome:
+) -> BenchResult:
     """Run a bench on the nodes of a cluster: the same rows and samples in ``folder``, written by this process.
 
     All nodes must have the same versions and, under ``root``, the same datasets. Every worker has one thread for small
@@ -44,16 +44,18 @@ def run_ray_bench(
     """
     check_workers(workers)
     nodes, versions, shown = find_nodes(ray), list_versions(), screen or sys.stderr
-    for words in check_nodes(nodes, versions):
-        print(f"lmr: {words}", file=shown)
+    for message in check_nodes(nodes, versions):
+        print(f"lmr: {message}", file=shown)
     for node in nodes:
-        print(f"lmr: node {node.words}", file=shown)
+        print(f"lmr: node {node.description}", file=shown)
 
-    def hire(tasks: Sequence[Task], target: Path, seconds: float) -> RayPool:
+    def start(tasks: Sequence[Task], target: Path, seconds: float) -> RayPool:
         count, threads = plan_workers(tasks, nodes, workers)
         return RayPool(ray, count, threads, target, seconds, versions, workers or len(tasks))
 
-    return run_bench(plans, folder, root=root, sources=sources, save_seconds=save_seconds, screen=screen, hire=hire)
+    return run_bench(
+        plans, folder, root=root, sources=sources, save_seconds=save_seconds, screen=screen, start_workers=start
+    )
 
 
 def plan_workers(tasks: Sequence[Task], nodes: Sequence[Node], workers: int | None) -> tuple[int, int]:
@@ -67,7 +69,7 @@ def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None, worker
     """Describe the nodes, the workers, and the groups of runs that share a model and images."""
     nodes = find_nodes(ray)
     odd = check_nodes(nodes, list_versions())
-    tasks = list_tasks(list(plans), root, lambda words: print(f"lmr: {words}", file=sys.stderr))
+    tasks = list_tasks(list(plans), root, lambda message: print(f"lmr: {message}", file=sys.stderr))
     count, threads = plan_workers(tasks, nodes, workers)
     lines = [*odd, *describe_workers(nodes, min(count, len(tasks)), threads)]
     groups = Counter((task.backbone, task.dataset, task.domain, task.severity) for task in tasks)

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lmr.bench.cost.machine import count_cores
+from lmr.bench.machine import count_cores
 from lmr.core.errors import LmrError
 
 PORT_SECONDS = 10.0  # for a port to answer; Ray itself would try for minutes and print every try

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lmr.bench.plans.task import Task
-from lmr.bench.running.crew import Event, choose_task
+from lmr.bench.running.workers import Event, choose_task
 from lmr.cluster.actor_pool import ActorPool, PoolWorker
 from lmr.cluster.bench_actor import DATA_VARIABLE, BenchActor, CheckpointFiles, Progress, TaskResult
 from lmr.core.files import write_atomically
@@ -48,8 +48,8 @@ class RayPool(ActorPool[Task, Event, TaskResult]):
         """Keep the checkpoint, pass on the rest."""
         if progress.checkpoint is not None:
             progress.checkpoint.write(self.folder, job.run)
-        for words in progress.words:
-            yield Event("word", number, job, words=words)
+        for message in progress.messages:
+            yield Event("message", number, job, message=message)
         if progress.images is not None:
             yield Event("progress", number, job, images=progress.images)
 
@@ -57,7 +57,7 @@ class RayPool(ActorPool[Task, Event, TaskResult]):
         """Keep the last progress and the samples; the bench keeps the row."""
         yield from self.report_progress(number, job, result.progress)
         if result.row is None:
-            yield Event("failed", number, job, words=result.words, details=result.details)
+            yield Event("failed", number, job, message=result.message, details=result.details)
             return
         samples = self.folder / "samples"
         samples.mkdir(parents=True, exist_ok=True)
@@ -69,9 +69,9 @@ class RayPool(ActorPool[Task, Event, TaskResult]):
         if result.progress.checkpoint is not None:
             result.progress.checkpoint.write(self.folder, job.run)
 
-    def make_event(self, kind: Literal["word", "failed"], number: int, job: Task, words: str) -> Event:
+    def make_event(self, kind: Literal["word", "failed"], number: int, job: Task, message: str) -> Event:
         """Return an event that is only a message."""
-        return Event(kind, number, job, words=words)
+        return Event("message" if kind == "word" else kind, number, job, message=message)
 
     def name_work(self, job: Task) -> str:
         """Return the dataset of a task."""

@@ -127,37 +127,41 @@ def make_stream(
     _check(dataset, names, severity, order, limit, batch_size)
     if not isinstance(rounds, int) or rounds < 1:
         raise LmrError(f"Expected at least one round, got {rounds!r}.")
-    labels = [dataset.labels(name) for name in names]
+    # The domain, the index and the label of every image, for each domain or for all of them together.
+    groups = [
+        (np.full(len(truth), place), np.arange(len(truth)), truth)
+        for place, truth in enumerate(map(dataset.labels, names))
+    ]
     if mix:
-        groups = [np.concatenate(labels)]
-        domain = np.repeat(np.arange(len(names)), [len(part) for part in labels])
-        index = np.concatenate([np.arange(len(part)) for part in labels])
-    else:
-        groups, domain, index = labels, None, None
+        groups = [_join(groups)]
     count = None if limit is None else limit * (len(names) if mix else 1)
-    domain_parts, index_parts, label_parts = [], [], []
-    for place, truth in enumerate(groups):
+    parts, ends, total = [], [], 0
+    for domain, index, truth in groups:
         arranged = arrange(order, truth, seed, concentration=concentration, block=block, count=count)
-        domain_parts.append(np.full(len(arranged), place) if domain is None else domain[arranged])
-        index_parts.append(arranged if index is None else index[arranged])
-        label_parts.append(truth[arranged])
-    ends, total = [], 0
-    for part in index_parts * rounds:
-        ends += [total + min(end, len(part)) for end in range(batch_size, len(part) + batch_size, batch_size)]
-        total += len(part)
+        parts.append((domain[arranged], index[arranged], truth[arranged]))
+    parts *= rounds
+    for _, index, _ in parts:
+        ends += [total + min(end, len(index)) for end in range(batch_size, len(index) + batch_size, batch_size)]
+        total += len(index)
+    domain, index, truth = _join(parts)
     return Stream(
-        dataset,
-        names,
-        severity,
-        order,
-        seed,
-        batch_size,
-        np.concatenate(domain_parts * rounds).astype(np.int64),
-        np.concatenate(index_parts * rounds).astype(np.int64),
-        np.concatenate(label_parts * rounds),
-        tuple(ends),
-        _choose_frames(order, seed, severity),
+        dataset=dataset,
+        domains=names,
+        severity=severity,
+        kind=order,
+        seed=seed,
+        batch_size=batch_size,
+        domain=domain.astype(np.int64),
+        index=index.astype(np.int64),
+        labels=truth,
+        ends=tuple(ends),
+        frames=_choose_frames(order, seed, severity),
     )
+
+
+def _join(groups: Sequence[tuple[Places, Places, Labels]]) -> tuple[Places, Places, Labels]:
+    domain, index, truth = (np.concatenate(arrays) for arrays in zip(*groups, strict=True))
+    return domain, index, truth
 
 
 def _choose_frames(order: str, seed: int, severity: int) -> FrameChange | None:
@@ -174,8 +178,6 @@ def _check(
         raise LmrError(f"Expected one or several domains, each once, got {list(names)}.")
     for name in names:
         dataset.check(name, severity)
-    if order not in ORDERS:
-        raise LmrError(f"There is no order {order!r}; choose one of: {', '.join(ORDERS)}.")
     if order == "haul" and tuple(names) != (CLEAN,):
         raise LmrError(f"The order 'haul' corrupts clean images itself; give the domain {CLEAN!r}, not {list(names)}.")
     if not isinstance(batch_size, int) or batch_size < 1:

@@ -212,7 +212,7 @@ def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
         "prompts": f"{row.prompts.get('name')} ({row.prompts.get('count')} prompts)",
         "batch size": str(row.batch_size),
         "images": str(row.images),
-        "order": f"{row.order_words}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
+        "order": f"{row.order_text}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
         "reset": row.reset,
         "answers": f"{row.emit} the batch's own update",
         **({"watch": row.watch["spec"]} if row.watch else {}),
@@ -237,7 +237,7 @@ def tabulate(rows: Iterable[Row]) -> pd.DataFrame:
             name_backbone(str(row.backbone.get("name", "?"))),
             name_prompts(str(row.prompts.get("name", ""))),
             row.severity if row.domain != "clean" else 0,
-            row.order_words,
+            row.order_text,
             stream_of(row),
         )
         shared: dict[str, Any] = {
@@ -303,11 +303,11 @@ def _find_label(rows: Sequence[Row]) -> str:
     """
     row, changes = rows[0], find_changes(rows[0].spec)
     if len({other.label for other in rows}) == 1:
-        given = row.label.removesuffix(row.watch_words)
+        given = row.label.removesuffix(row.watch_text)
         if changes or not (is_printed_name(given, row.spec) or _names_values(row, given)):
             return row.label
     arguments = f" ({', '.join(f'{key}={value}' for key, value in changes.items())})" if changes else ""
-    return label_of(row) + arguments + row.watch_words
+    return label_of(row) + arguments + row.watch_text
 
 
 def _names_values(row: Row, label: str) -> bool:

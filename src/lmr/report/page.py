@@ -107,7 +107,7 @@ def describe_row(row: Row) -> dict[str, str]:
         "data": f"{row.dataset}, {where}, severity {row.severity}, {row.images} images, digest {row.data_digest}"
         + (f" ({describe_data(row)})" if row.protocol else ""),
         "prompts": ", ".join(f"{key} {value}" for key, value in row.prompts.items()),
-        "stream": f"batches of {row.batch_size}, order {row.order_words} with seed {row.seed} "
+        "stream": f"batches of {row.batch_size}, order {row.order_text} with seed {row.seed} "
         f"(hash {row.order.get('hash')}), reset: {row.reset}, answers {row.emit} the batch's own update",
         "versions": ", ".join(f"{key} {value}" for key, value in row.versions.items()),
         "finished": row.finished,

@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lmr.bench.running.packed_answers import is_pack, read_answers
+from lmr.bench.running.pack import is_pack, read_answers
 from lmr.bench.running.row import Row, read_rows
 from lmr.core.errors import LmrError
 from lmr.report.traits import read_spec
@@ -50,7 +50,7 @@ def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
         notes += dropped
         for row in found:
             try:
-                _ = read_spec(row.spec), row.watch_words  # labels are made of these
+                _ = read_spec(row.spec), row.watch_text  # labels are made of these
             except LmrError as error:
                 notes.append(f"The run {row.run} in {str(folder)!r} was left out. {error}")
                 continue

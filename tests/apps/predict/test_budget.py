@@ -7,7 +7,7 @@ import torch
 
 import lmr
 from lmr.apps.predict.budget import NEAR, choose_switch
-from lmr.bench.cost.flops import count_forwards
+from lmr.bench.flops import count_forwards
 from lmr.core.classifier import ZeroShot
 from lmr.core.registry import find_method
 

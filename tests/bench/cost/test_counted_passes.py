@@ -7,17 +7,18 @@ from contextlib import contextmanager
 
 import pytest
 from torch import Tensor, nn
-from tqdm import tqdm
 
 import lmr
 from few_views import FEW
-from lmr.bench.cost.contenders import ContenderFactory
 from lmr.bench.cost.entries import Entry, Kind
-from lmr.bench.cost.flops import count_passes_of_image
-from lmr.bench.cost.measured_model import ModelSource, find_measured_model
+from lmr.bench.cost.model import ModelSource, find_measured_model
+from lmr.bench.cost.steps import StepFactory
 from lmr.bench.cost.timing import warm_up
+from lmr.bench.flops import count_passes_of_image
 from lmr.core.card import Tower
 from lmr.core.method import list_arguments
+from lmr.core.passes import Passes
+from lmr.core.progress import ProgressBar
 from lmr.core.spec import format_spec
 from lmr.models.towers.text import TextTower
 
@@ -51,25 +52,25 @@ def test_counted_passes_are_those_that_a_step_makes(name: str) -> None:
     """Otherwise a step could be faster than its own arithmetic, and the whole table would be refused."""
     method = lmr.find_method(name)
     spec = format_spec(name, {key: value for key, value in FEW.items() if key in list_arguments(method)})
-    factory = ContenderFactory(find_measured_model(ModelSource(random="small")), BATCH, CLASSES)
-    contender = factory.build(Entry("method", spec))
-    (outcome,) = warm_up([contender], tqdm(disable=True)).values()
-    passes, text, tower = contender.count_passes(1.0), factory.model.text, factory.model.tower
+    factory = StepFactory(find_measured_model(ModelSource(random="small")), BATCH, CLASSES)
+    entry = factory.build(Entry("method", spec))
+    (result,) = warm_up([entry], ProgressBar()).values()
+    passes, text, tower = entry.count_passes(1.0), factory.model.text, factory.model.tower
     assert passes is not None
     assert text is not None
     assert tower is not None
-    made = Passes(outcome.forwards, outcome.backwards)
+    made = Passes(result.forwards, result.backwards)
     if not method.keeps_images:  # how many images a memory adds depends on what the stream showed
         assert made.forwards == passes.forwards
         assert made.backwards == passes.backwards or (name in SELECTIVE and 0 < made.backwards < passes.backwards)
     with PromptWatch(text).observe() as texts:
-        contender.reset()
-        contender.run()
+        entry.reset()
+        entry.run()
     if Tower.TEXT not in method.towers:  # texts of its own may be encoded, and are not counted
-        most = contender.images * count_passes_of_image(tower, made, CLASSES, needs_images=method.needs_images)
-        assert factory.count_flops(contender, outcome) <= most
+        most = entry.images * count_passes_of_image(tower, made, CLASSES, needs_images=method.needs_images)
+        assert factory.count_flops(entry, result) <= most
         return
-    forwards, backwards = passes.count_texts(contender.images)
+    forwards, backwards = passes.count_texts(entry.images)
     more = texts.backwards / CLASSES - backwards  # prompts beyond the one that is promised
     assert more == 0 or (name in SELECTIVE and more > 0)
     # What all images of a batch share is not counted. A prompt that was selected twice is answered once.
@@ -78,20 +79,20 @@ def test_counted_passes_are_those_that_a_step_makes(name: str) -> None:
 
 @pytest.mark.parametrize("batch_size", [4, 6, 16])
 def test_a_method_with_a_memory_is_measured_over_a_whole_cycle_with_a_full_memory(batch_size: int) -> None:
-    factory = ContenderFactory(find_measured_model(ModelSource(random="small")), batch_size, CLASSES)
-    contender = factory.build(Entry("method", "rotta(memory=8, every=12)"))
-    (outcome,) = warm_up([contender], tqdm(disable=True)).values()
-    assert contender.images == {4: 12, 6: 12, 16: 16}[batch_size]
-    assert outcome.backwards == pytest.approx(8 / contender.images)
-    assert outcome.forwards == pytest.approx(1 + 2 * 8 / contender.images)
+    factory = StepFactory(find_measured_model(ModelSource(random="small")), batch_size, CLASSES)
+    entry = factory.build(Entry("method", "rotta(memory=8, every=12)"))
+    (result,) = warm_up([entry], ProgressBar()).values()
+    assert entry.images == {4: 12, 6: 12, 16: 16}[batch_size]
+    assert result.backwards == pytest.approx(8 / entry.images)
+    assert result.forwards == pytest.approx(1 + 2 * 8 / entry.images)
 
 
 @pytest.mark.parametrize(("kind", "size"), [("method", 2), ("method", 8), ("streams", 8)])
 def test_a_share_is_of_the_images_of_a_stream(kind: Kind, size: int) -> None:
     """In batches of two, and of one image a stream, more learn than a quarter of them."""
-    factory = ContenderFactory(find_measured_model(ModelSource(random="small")), size, CLASSES)
-    contender = factory.build(Entry(kind, "lmr(share=0.25)", streams=4))
-    (outcome,) = warm_up([contender], tqdm(disable=True)).values()
-    passes = contender.count_passes(1.0)
+    factory = StepFactory(find_measured_model(ModelSource(random="small")), size, CLASSES)
+    entry = factory.build(Entry(kind, "lmr(share=0.25)", streams=4))
+    (result,) = warm_up([entry], ProgressBar()).values()
+    passes = entry.count_passes(1.0)
     assert passes is not None
-    assert (passes.forwards, passes.backwards) == (outcome.forwards, outcome.backwards)
+    assert (passes.forwards, passes.backwards) == (result.forwards, result.backwards)

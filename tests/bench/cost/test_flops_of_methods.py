@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import lmr
-from lmr.bench.cost.flops import count_comparison, count_forwards, count_image, count_text
+from lmr.bench.flops import count_comparison, count_forwards, count_image, count_text
 from lmr.core.classifier import ZeroShot
 from lmr.models.towers.image import VisionTower
 

@@ -15,27 +15,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from tqdm import tqdm
 
 import lmr
 import lmr.bench.cost
 from lmr.bench.cost import measure
-from lmr.bench.cost.aims import judge_aims
-from lmr.bench.cost.contenders import ContenderFactory, CostContender, StepOutcome
-from lmr.bench.cost.cost_table import FILES, CostReport
-from lmr.bench.cost.entries import SHARES, Entry, list_entries
-from lmr.bench.cost.flops import count_comparison, count_image, count_text
-from lmr.bench.cost.gemm import MatrixRate
+from lmr.bench.cost.entries import SHARES, Entry, EntryKinds, list_entries
 from lmr.bench.cost.measure import find_doubts, measure_cost
-from lmr.bench.cost.measured_model import ModelSource, find_measured_model
-from lmr.bench.cost.measurement import Measurement
-from lmr.bench.cost.memory import measure_peak, read_peak, reset_peak
+from lmr.bench.cost.model import ModelSource, find_measured_model
 from lmr.bench.cost.settings import AIMS
-from lmr.bench.cost.step_memory import measure_here, measure_step_memory
-from lmr.bench.cost.timing import choose_rounds, warm_up
+from lmr.bench.cost.steps import CostStep, StepFactory, StepResult
+from lmr.bench.cost.table import FILES, CostReport, Measurement, judge_aims
+from lmr.bench.cost.timing import MatrixRate, choose_rounds, measure_here, measure_step_memory, warm_up
+from lmr.bench.flops import count_comparison, count_image, count_text
+from lmr.bench.machine import measure_peak, read_peak, reset_peak
 from lmr.cli import main
 from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
+from lmr.core.progress import ProgressBar
 from lmr.core.registry import list_methods
 from lmr.models.clip import Clip
 from lmr.models.facts import ModelFacts
@@ -155,22 +151,19 @@ def test_row_derives_from_what_it_holds() -> None:
 
 def test_switches_have_aims_of_their_own() -> None:
     """A switch is not taken for the published method, nor the other way round."""
-    entries = list_entries(["lmr"], 16, 1, transformers=False, text=False, switches=True)
+    entries = list_entries(["lmr"], 16, 1, EntryKinds(transformers=False, text=False, switches=True))
     assert [entry.key for entry in entries[4:]] == [
-        "lmr all", "lmr(share=0.25) all", "lmr(blocks=3) all", "lmr(share=0.25, blocks=3) all"
+        "lmr all", "lmr(share=0.25) all"
     ]  # fmt: skip
     rows = [make_row(entries[0], (1.0, 1.0, 1.0)), make_row(entries[1], (3.0, 3.0, 3.0), peak_bytes=600)]
     rows.append(make_row(entries[5], (1.5, 1.5, 1.7), peak_bytes=300))
-    rows.append(make_row(entries[6], (1.7, 1.7, 1.7), peak_bytes=150))
     verdicts = {verdict.aim.top + " " + verdict.aim.quantity: verdict for verdict in judge_aims(rows)}
     assert {key: verdict.value for key, verdict in verdicts.items()} == {
         "lmr all time": 3.0,
         "lmr(share=0.25) all time": 1.5,
-        "lmr(blocks=3) all time": 1.7,
         "lmr(share=0.25) all memory": 0.5,
-        "lmr(blocks=3) all memory": 0.25,
     }
-    assert [verdict.word for verdict in verdicts.values()] == ["met", "met", "missed", "for batch size 16", "met"]
+    assert [verdict.result for verdict in verdicts.values()] == ["met", "met", "for batch size 16"]
 
 
 def test_aims_are_judged_by_measured_ratios() -> None:
@@ -189,8 +182,8 @@ def test_aims_are_judged_by_measured_ratios() -> None:
         make_row(Entry("singles", "lmr", streams=16), (1.0, 1.0, 1.0)),
     ]
     verdicts = {verdict.aim.what: verdict for verdict in judge_aims(rows)}
-    assert len(verdicts) == len(AIMS) - 2 - 4  # nothing with half or none past the gate was measured, and no switch
-    seen = [(verdict.value, verdict.word) for verdict in verdicts.values()]
+    assert len(verdicts) == len(AIMS) - 2 - 2  # nothing with half or none past the gate was measured, and no switch
+    seen = [(verdict.value, verdict.result) for verdict in verdicts.values()]
     assert seen[0] == (pytest.approx(1.1 / 2.0), "met")
     assert seen[1] == (pytest.approx(4.0 / 1.1), "missed")
     assert seen[2] == (0.5, "met")
@@ -202,42 +195,40 @@ def test_aims_are_judged_by_measured_ratios() -> None:
     assert seen[8:] == [(pytest.approx(2.1), "met"), (2e9, "met")]  # of the prompts
     first = verdicts["our forward / transformers' forward"]
     assert (first.low, first.high) == (0.5, 1.0)
-    assert all(verdict.word == "for ViT-B/16" for verdict in judge_aims(rows, "ViT-B/16"))
+    assert all(verdict.result == "for ViT-B/16" for verdict in judge_aims(rows, "ViT-B/16"))
 
 
 def test_an_unexpected_gate_ends_the_measurement() -> None:
-    contender = ContenderFactory(find_measured_model(ModelSource(random="small")), 4, 16).build(
-        Entry("method", "lmr", "half")
-    )
-    contender.check(contender.run())
+    entry = StepFactory(find_measured_model(ModelSource(random="small")), 4, 16).build(Entry("method", "lmr", "half"))
+    entry.check(entry.run())
     with pytest.raises(LmrError, match="50% of its samples"):
-        contender.check(StepOutcome(torch.zeros(4, 16), 0.75))
+        entry.check(StepResult(torch.zeros(4, 16), 0.75))
     with pytest.raises(LmrError, match="should have 100%"):
         measure_cost(**SMALL, methods=["lmr(tau=0.99)"], rounds=1, memory=False)
 
 
 def test_answers_that_are_not_finite_end_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(factory: ContenderFactory, entry: Entry) -> CostContender:
-        return CostContender(entry, "", 4, 0, lambda: StepOutcome(torch.full((4, 16), math.nan)))
+    def build(factory: StepFactory, entry: Entry) -> CostStep:
+        return CostStep(entry, "", 4, 0, lambda: StepResult(torch.full((4, 16), math.nan)))
 
-    monkeypatch.setattr(ContenderFactory, "build", build)
+    monkeypatch.setattr(StepFactory, "build", build)
     with pytest.raises(LmrError, match="NaN"):
         measure_cost(**SMALL, methods=["zeroshot"], rounds=1, streams=1, memory=False)
 
 
-def build_small(entry: Entry, batch_size: int = 8) -> tuple[ContenderFactory, CostContender, StepOutcome]:
-    """A contender on the small model, and what its warm-up step says."""
-    factory = ContenderFactory(find_measured_model(ModelSource(random="small")), batch_size, 16)
-    contender = factory.build(entry)
-    return factory, contender, warm_up([contender], tqdm(disable=True))[entry.name]
+def build_small(entry: Entry, batch_size: int = 8) -> tuple[StepFactory, CostStep, StepResult]:
+    """A entry on the small model, and what its warm-up step says."""
+    factory = StepFactory(find_measured_model(ModelSource(random="small")), batch_size, 16)
+    step = factory.build(entry)
+    return factory, step, warm_up([step], ProgressBar())[entry.name]
 
 
 def test_a_loss_between_classes_has_a_gradient() -> None:
     """MINT's gradient is exactly 0, and its backward left out, where all images fall into one class."""
-    factory, contender, outcome = build_small(Entry("method", "mint"))
+    factory, entry, outcome = build_small(Entry("method", "mint"))
     assert len(outcome.logits.argmax(1).unique()) == 4
     assert outcome.backwards == 1
-    method = lmr.create("mint", factory.classifier(contender.entry, 8))
+    method = lmr.create("mint", factory.classifier(entry.entry, 8))
     info = method.step(factory.model.draw_images(8)).info
     assert info["classes"] == 4
     assert method.state["gradient"].abs().max() > 1e-6
@@ -245,8 +236,8 @@ def test_a_loss_between_classes_has_a_gradient() -> None:
 
 def test_methods_that_write_texts_are_measured_with_all_of_them(caplog: pytest.LogCaptureFixture) -> None:
     """Without a reader WATT has one template in place of eight, and CLIPArTT no captions: cheaper methods."""
-    _, contender, outcome = build_small(Entry("method", "watt(rounds=1, inner=1)"))
-    passes = contender.count_passes(1.0)
+    _, entry, outcome = build_small(Entry("method", "watt(rounds=1, inner=1)"))
+    passes = entry.count_passes(1.0)
     assert passes is not None
     assert passes.forwards == 8 + 1
     assert outcome.backwards == 8
@@ -271,13 +262,13 @@ def test_methods_without_a_gate_step_on_every_image(spec: str) -> None:
 
 def test_a_method_that_selects_is_counted_with_its_selection() -> None:
     """BITTA learns from the certain and from the uncertain samples, and leaves out those in between."""
-    factory, contender, outcome = build_small(Entry("method", "bitta"))
-    method = lmr.create("bitta", factory.classifier(contender.entry, 8))
+    factory, entry, outcome = build_small(Entry("method", "bitta"))
+    method = lmr.create("bitta", factory.classifier(entry.entry, 8))
     info = method.step(factory.model.draw_images(8)).info
     assert info["low"] + info["high"] < 8
     assert outcome.backwards == (info["low"] + info["high"]) / 8
-    whole = factory.count_flops(contender, dataclasses.replace(outcome, backwards=None))
-    assert factory.count_flops(contender, outcome) < whole
+    whole = factory.count_flops(entry, dataclasses.replace(outcome, backwards=None))
+    assert factory.count_flops(entry, outcome) < whole
 
 
 @pytest.mark.parametrize("past", ["all", "half", "none"])
@@ -288,11 +279,11 @@ def test_backward_is_watched_image_by_image(past: str) -> None:
 
 def test_images_that_take_no_part_in_the_backward_are_not_counted() -> None:
     """Not even where the method says that all do: MINT has no gradient on a single image."""
-    factory, contender, outcome = build_small(Entry("method", "mint"), batch_size=1)
+    factory, entry, outcome = build_small(Entry("method", "mint"), batch_size=1)
     assert outcome.backwards == 0
     forward = factory.count_flops(*build_small(Entry("forward"), batch_size=1)[1:])
-    assert factory.count_flops(contender, outcome) == 2 * forward
-    assert factory.count_flops(contender, dataclasses.replace(outcome, backwards=1.0)) > 2.9 * forward
+    assert factory.count_flops(entry, outcome) == 2 * forward
+    assert factory.count_flops(entry, dataclasses.replace(outcome, backwards=1.0)) > 2.9 * forward
     report = measure_cost(**(SMALL | {"batch_size": 1}), methods=["mint", "eta(margin=0)"], rounds=1, memory=False)
     notes = report.tables[0].notes
     assert "0% of the images take part in the backward of mint, and its limit counts these only." in notes
@@ -300,12 +291,12 @@ def test_images_that_take_no_part_in_the_backward_are_not_counted() -> None:
 
 
 def test_prompts_are_counted_as_often_as_a_method_encodes_them() -> None:
-    factory, contender, outcome = build_small(Entry("method", "bitta"))
+    factory, entry, outcome = build_small(Entry("method", "bitta"))
     before = build_small(Entry("method", "bitta(emit='before')"))[1]
     assert factory.model.tower is not None
     assert factory.model.text is not None
     prompt, image = count_text(factory.model.text.config, 16), count_image(factory.model.tower)
-    more = factory.count_flops(contender, outcome) - factory.count_flops(before, outcome)
+    more = factory.count_flops(entry, outcome) - factory.count_flops(before, outcome)
     assert more == 8 * (image.forward + count_comparison(48, 16).forward) + 16 * prompt.forward
 
 
@@ -324,7 +315,7 @@ def test_prompts_of_one_image_are_measured_apart() -> None:
     (verdict,) = [verdict for verdict in report.tables[0].verdicts if verdict.aim.top == "context"]
     assert verdict.value == pytest.approx(gradient.median_ms / forward.median_ms)
     assert "prompts forward" not in [
-        entry.name for entry in list_entries(["batclip"], 4, 1, transformers=False, text=True)
+        entry.name for entry in list_entries(["batclip"], 4, 1, EntryKinds(transformers=False, text=True))
     ]
 
 
@@ -348,7 +339,7 @@ def test_rate_is_that_of_the_largest_pass(
 
 
 def test_gradient_of_the_prompts_is_that_of_autograd() -> None:
-    factory = ContenderFactory(find_measured_model(ModelSource(random="small")), 2, 12)
+    factory = StepFactory(find_measured_model(ModelSource(random="small")), 2, 12)
     prompts, gradient = (factory.build(Entry(kind)).run().logits for kind in ("prompts", "context"))
     text = factory.classifier(Entry("context"), 2).text
     learnt = text.learn("a photo of a", [])
@@ -369,7 +360,8 @@ def test_doubts_are_shown_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(measure, "MOST_REACHED", 0.0)
-    assert main(["cost", "--small", "--methods", "tent", "--no-plain", "--no-memory", f"--out={tmp_path}"]) == 1
+    few = ["--methods", "tent", "--no-plain", "--no-memory", "--rounds=1", "--streams=1"]
+    assert main(["cost", "--small", *few, f"--out={tmp_path}"]) == 1
     printed = capsys.readouterr()
     assert "tent reached" in printed.err
     assert "tent reached" in printed.out
@@ -430,9 +422,9 @@ def measure_in_copy(entry: Entry, *batch_sizes: int) -> list[int]:
     What runs in it is what ``measure_step_memory`` starts a process for; two of those are in the tests below.
     """
     multiprocessing.set_forkserver_preload([measure_here.__module__])
-    source, measured = dataclasses.asdict(ModelSource(random="small")), dataclasses.asdict(entry)
+    source = ModelSource(random="small")
     with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
-        return [pool.submit(measure_here, source, measured, size, 16, 1).result() for size in batch_sizes]
+        return [pool.submit(measure_here, source, entry, size, 16, 1).result() for size in batch_sizes]
 
 
 @linux
@@ -542,7 +534,7 @@ def test_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_embedded_model_can_be_measured() -> None:
     report = measure_cost(model="pocket", batch_size=4, classes=12, methods=["lmr"], rounds=1, threads=1, memory=False)
     assert "lmr, half past" in report.to_text()
-    assert {verdict.word for verdict in report.tables[0].verdicts} == {"for ViT-B/16"}
+    assert {verdict.result for verdict in report.tables[0].verdicts} == {"for ViT-B/16"}
 
 
 def test_tower_with_a_stem_is_measured_without_transformers() -> None:
@@ -564,14 +556,14 @@ def test_model_without_a_tokenizer_is_measured_without_its_text_side(monkeypatch
     sizes = (small.tower.config, small.text.config)
     weights = TowerWeights(small.tower.state_dict(), small.text.state_dict(), logit_scale=100.0, logit_bias=0.0)
     own = Clip("own", sizes, weights, openai_preprocessing(32), ModelFacts())
-    monkeypatch.setattr("lmr.bench.cost.measured_model.load", lambda model: own)
+    monkeypatch.setattr("lmr.bench.cost.model.load", lambda model: own)
     subject = find_measured_model(ModelSource(model="own"))
     assert subject.encoder is own.encoder
     assert subject.write_prompts(3) is None
 
 
 def test_plan_leaves_out_what_a_model_cannot_have() -> None:
-    entries = list_entries(["lmr", "batclip"], 8, 1, transformers=False, text=False)
+    entries = list_entries(["lmr", "batclip"], 8, 1, EntryKinds(transformers=False, text=False))
     assert [entry.name for entry in entries] == ["forward", "lmr, all past", "lmr, half past", "lmr, none past"]
     assert len({dataclasses.astuple(entry) for entry in entries}) == 4
 

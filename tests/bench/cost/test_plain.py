@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lmr
-from lmr.bench.cost.plain.loop import find_plain_loop, list_plain_loops
-from lmr.bench.cost.plain.plain_lmr import PlainLMR
-from lmr.bench.cost.plain.plain_tent import PlainTENT
+from lmr.bench.cost.plain import PlainLMR, PlainTENT, list_plain_loops
 from lmr.models.formats.export import build_transformers_vision
 from lmr.models.towers.block import fold_activations
 from lmr.models.towers.image import VisionConfig, VisionTower
@@ -24,7 +22,7 @@ def make_tower(config: VisionConfig = TINY, fold: bool = True) -> VisionTower:
     torch.manual_seed(5)
     tower = VisionTower(config).eval().requires_grad_(False)
     for module in tower.modules():
-        if isinstance(module, nn.LayerNorm):  # none of its numbers is as it was born
+        if isinstance(module, nn.LayerNorm):  # none of its numbers is as it was initialised
             nn.init.normal_(module.weight, 1.0, 0.2)
             nn.init.normal_(module.bias, 0.0, 0.2)
     if fold:
@@ -98,9 +96,7 @@ def test_plain_tent_and_ours_answer_alike_and_reset_forgets() -> None:
 
 
 def test_loops_are_found_by_the_name_of_their_method() -> None:
-    assert list_plain_loops() == ["lmr", "tent"]
-    assert (find_plain_loop("lmr"), find_plain_loop("tent")) == (PlainLMR, PlainTENT)
-    assert find_plain_loop("eta") is None
+    assert list_plain_loops() == {"lmr": PlainLMR, "tent": PlainTENT}
 
 
 def test_loops_train_norms_and_leave_the_tower_as_it_was() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.bench.plans.plan import Contender, Part, Plan, choose_plans, list_plans, name_contender, parse_plan, read_plan
-from lmr.bench.plans.prompt_sets import PromptSet
+from lmr.bench.plans.plan import MethodEntry, Part, Plan, choose_plans, list_plans, name_entry, parse_plan, read_plan
+from lmr.bench.plans.prompts import PromptSet
 from lmr.core.spec import parse_spec
 from lmr.models.catalog import DEFAULT_MODEL, EMBEDDED_MODELS
 
@@ -80,10 +80,10 @@ def test_demonstration_runs_on_the_default_model() -> None:
 def test_plans_have_the_values_of_the_paper(name: str) -> None:
     (part,) = read_plan(name).parts
     assert len(part.methods) == 9
-    for contender in part.methods:
-        method, values = parse_spec(contender.spec)
+    for entry in part.methods:
+        method, values = parse_spec(entry.spec)
         expected = PAPER_SPECS.get(method, {}) | PAPER_CHANGES[name].get(method, {})
-        assert {key: (values | {"batch": contender.batch_size})[key] for key in expected} == expected
+        assert {key: (values | {"batch": entry.batch_size})[key] for key in expected} == expected
     assert part.batch_sizes == ()
     assert part.severities == (5,)
     assert part.images is None
@@ -91,7 +91,7 @@ def test_plans_have_the_values_of_the_paper(name: str) -> None:
 
 def test_tables_have_the_methods_of_the_paper(tmp_path: Path) -> None:
     def list_names(plan: str) -> list[str]:
-        return [parse_spec(contender.spec)[0] for contender in open_plan(plan, tmp_path).parts[0].methods]
+        return [parse_spec(entry.spec)[0] for entry in open_plan(plan, tmp_path).parts[0].methods]
 
     everything = ["zeroshot", "tda", "ecalp", "tent", "eta", "batclip", "mint", "bitta", "lmr"]
     assert list_names("imagenet-c") == everything
@@ -112,9 +112,9 @@ def test_components_are_those_of_table_3(name: str) -> None:
     }  # fmt: skip
     for part in read_plan(name).parts:
         found = {}
-        for contender in part.methods:
-            values = parse_spec(contender.spec)[1]
-            found[contender.label] = (values["pmr"], values["am"], values["bc"]) if values else None
+        for entry in part.methods:
+            values = parse_spec(entry.spec)[1]
+            found[entry.label] = (values["pmr"], values["am"], values["bc"]) if values else None
         assert found == switches
         assert part.batch_sizes == (64,)
     if name == "ablation-components":
@@ -137,17 +137,17 @@ def test_every_pocket_plan_has_its_counterpart_on_photographs() -> None:
             assert {parse_spec(c.spec)[0] for c in part.methods} == {parse_spec(c.spec)[0] for c in other.methods}
             if "negatives" not in name:
                 assert [c.label for c in part.methods] == [c.label for c in other.methods]
-            for contender in part.methods:
-                method, values = parse_spec(contender.spec)
+            for entry in part.methods:
+                method, values = parse_spec(entry.spec)
                 expected = PAPER_CHANGES["cifar10-c"].get(method, {})
-                assert {key: (values | {"batch": contender.batch_size})[key] for key in expected} == expected
+                assert {key: (values | {"batch": entry.batch_size})[key] for key in expected} == expected
 
 
 def test_no_more_negatives_than_ten_classes_have() -> None:
     (part,) = read_plan("photo-ablation-negatives").parts
     numbers = {"gap": [], "top1": []}  # type: dict[str, list[int]]
-    for contender in part.methods:
-        values = parse_spec(contender.spec)[1]
+    for entry in part.methods:
+        values = parse_spec(entry.spec)[1]
         numbers[values["positives"]].append(values["negatives"])
     assert numbers["gap"] == numbers["top1"]
     assert sorted(numbers["gap"]) == numbers["gap"]
@@ -203,12 +203,12 @@ def test_file_of_ones_own(tmp_path: Path) -> None:
     plan = read_plan(path)
     assert (plan.name, plan.title) == ("mine", "Mine")
     first, second = plan.parts
-    assert [contender.label for contender in first.methods] == ["zero-shot", "LMR (lr=0.002)"]
+    assert [entry.label for entry in first.methods] == ["zero-shot", "LMR (lr=0.002)"]
     assert (first.severities, first.batch_sizes, first.seeds) == ((1, 5), (16, 32), (1,))
     assert second.severities == (3,)
-    (contender,) = second.methods
-    assert contender.label == "Ours"
-    assert parse_spec(contender.spec)[1]["lr"] == 1.5e-3
+    (entry,) = second.methods
+    assert entry.label == "Ours"
+    assert parse_spec(entry.spec)[1]["lr"] == 1.5e-3
 
 
 def test_overrides_win_in_every_part(tmp_path: Path) -> None:
@@ -275,13 +275,13 @@ def test_plan_that_is_missing_gets_a_sentence(tmp_path: Path) -> None:
 
 
 def test_names_of_contenders() -> None:
-    assert name_contender("zeroshot") == "zero-shot"
-    assert name_contender("tda") == "TDA"
-    assert name_contender("lmr(preset='imagenet', delta=0.1)") == "LMR (delta=0.1)"
+    assert name_entry("zeroshot") == "zero-shot"
+    assert name_entry("tda") == "TDA"
+    assert name_entry("lmr(preset='imagenet', delta=0.1)") == "LMR (delta=0.1)"
 
 
 def test_part_needs_no_more_than_methods_and_data() -> None:
-    part = Part((Contender("LMR", "lmr()", 64),), ("photo-c",))
+    part = Part((MethodEntry("LMR", "lmr()", 64),), ("photo-c",))
     assert part.backbones == (DEFAULT_MODEL,) == ("photo",)
     assert part.prompts == (PromptSet("a photo of a {}.", ("a photo of a {}.",)),)
 
@@ -305,7 +305,7 @@ def test_single_images_go_to_the_methods_that_they_make_a_difference_for(name: s
     assert {kind[0] for kind in kinds[1,]} == {"shuffle", "dirichlet", "classes", "bursts", "shift"}
     assert len(kinds[64,]) == 2
     for part in parts:
-        names = {parse_spec(contender.spec)[0] for contender in part.methods}
+        names = {parse_spec(entry.spec)[0] for entry in part.methods}
         single = part.batch_sizes == (1,)
         assert names == ({"zeroshot", "tent", "eta", "mint", "lmr"} if single else names | {"tda", "ecalp", "batclip"})
         if part.batch_sizes != (64,):
@@ -315,7 +315,7 @@ def test_single_images_go_to_the_methods_that_they_make_a_difference_for(name: s
 @pytest.mark.parametrize("name", ["classes-pocket", "classes-photo"])
 def test_number_of_classes_is_judged_by_both_published_pairs(name: str) -> None:
     (part,) = read_plan(name).parts
-    values = [parse_spec(contender.spec)[1] for contender in part.methods if contender.spec.startswith("lmr")]
+    values = [parse_spec(entry.spec)[1] for entry in part.methods if entry.spec.startswith("lmr")]
     assert {(own["gamma0"], own["beta"]) for own in values} == {(4.0, 1.0), (4.0, 3.0), (0.3, 1.0), (0.3, 3.0)}
     for count in (5, 10, 20, 50):
         assert len([one for one in part.datasets if re.search(rf"@{count}(\.|\b)", one)]) == 3

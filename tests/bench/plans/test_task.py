@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import lmr
+from lmr.bench.inputs import find_dataset
 from lmr.bench.plans.choices import KEYS
 from lmr.bench.plans.plan import choose_plans, parse_plan, read_plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running.inputs import find_dataset
 from lmr.cli.parser import parse
 from lmr.data.corruptions import CORRUPTIONS
 
@@ -44,7 +44,7 @@ def test_tasks_of_one_group_follow_each_other() -> None:
 def test_plans_of_life_have_every_kind_of_stream() -> None:
     whole, quick = list_tasks([read_plan("life")]), list_tasks([read_plan("life-quick")])
     for tasks in (whole, quick):
-        kinds = {(task.order_words, task.domain) for task in tasks}
+        kinds = {(task.order_text, task.domain) for task in tasks}
         orders = {kind for kind, domain in kinds if domain == "gaussian_noise"}
         assert orders == {"shuffle", "dirichlet 0.1", "dirichlet 0.01", "classes", "bursts", "shift"}
         assert {("shuffle 3 rounds", "continual"), ("shuffle", "mixed")} < kinds
@@ -249,5 +249,5 @@ def test_auto_takes_the_values_for_the_classes_of_each_dataset() -> None:
     chosen = list_tasks([parse_plan("p", "", Path(), given | {"methods": 'lmr(preset="auto")'})])
     by_preset = list_tasks([parse_plan("p", "", Path(), given | {"methods": "lmr", "preset": "auto"})])
     assert [task.run for task in chosen] == [task.run for task in by_preset] == [many[0].run, few[1].run]
-    assert [task.contender.spec for task in chosen] == [many[0].contender.spec, few[1].contender.spec]
+    assert [task.entry.spec for task in chosen] == [many[0].entry.spec, few[1].entry.spec]
     assert chosen[0].command == many[0].command

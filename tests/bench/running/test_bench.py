@@ -19,8 +19,8 @@ from lmr.bench.plans.plan import Plan, list_plans, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running import bench
 from lmr.bench.running.bench import run_bench
-from lmr.bench.running.crew import Crew
 from lmr.bench.running.row import Row, read_rows, read_samples
+from lmr.bench.running.workers import WorkerPool
 from lmr.cli.parser import parse
 from lmr.core.files import hold_lock
 from lmr.models.catalog import EMBEDDED_MODELS
@@ -172,11 +172,11 @@ def test_crew_is_chosen_for_all_runs_also_when_some_are_finished(unbroken: Path)
     """Threads follow from the models of all runs: those of what is left would change when a bench is resumed."""
     given: list[str] = []
 
-    def hire(tasks: Sequence[Task], folder: Path, seconds: float) -> Crew:
+    def hire(tasks: Sequence[Task], folder: Path, seconds: float) -> WorkerPool:
         given.extend(task.run for task in tasks)
-        return Crew(1, 1, folder, seconds)
+        return WorkerPool(1, 1, folder, seconds)
 
-    run_bench(make_plan(), unbroken, screen=io.StringIO(), hire=hire)
+    run_bench(make_plan(), unbroken, screen=io.StringIO(), start_workers=hire)
     assert given == [task.run for task in list_tasks([make_plan()])]
 
 
@@ -199,7 +199,7 @@ def test_failed_run_does_not_stop_the_others(tmp_path: Path, capsys: pytest.Capt
     assert [row.method for row in outcome.rows] == ["zeroshot"]
     (failure,) = outcome.failures
     assert failure.task.method == "batclip"
-    assert f"Failed: BATCLIP    pocket-c fog 5 batch 8 seed 1 pocket: {failure.words}" in outcome.describe()
+    assert f"Failed: BATCLIP    pocket-c fog 5 batch 8 seed 1 pocket: {failure.message}" in outcome.describe()
     details = (tmp_path / "failures" / f"{failure.task.run}.txt").read_text()
     assert details.startswith("lmr bench --methods")
     assert "Traceback" in details

@@ -18,8 +18,7 @@ from lmr.bench.plans.task import list_tasks
 from lmr.bench.running import bench, pack
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.estimate import describe_left_time
-from lmr.bench.running.pack import pack_runs, take_runs
-from lmr.bench.running.packed_answers import read_answers
+from lmr.bench.running.pack import pack_runs, read_answers, take_runs
 from lmr.bench.running.row import append_row, read_rows, read_samples, write_samples
 from lmr.bench.running.run import run_task
 from lmr.cli import main
@@ -57,20 +56,6 @@ def test_runs_are_added_to_a_pack(tmp_path: Path) -> None:
         found, _ = read_rows(tmp_path / "pack")
         assert row in found
         assert len(read_answers(tmp_path / "pack", row)["index"]) == row.images
-
-
-def test_a_pack_with_plain_rows_is_read_and_becomes_a_small_one(tmp_path: Path) -> None:
-    """As earlier versions wrote it."""
-    write_runs(tmp_path / "a", ("fog",))
-    write_runs(tmp_path / "b", ("contrast",))
-    pack_runs([tmp_path / "a"], tmp_path / "pack")
-    lines, found = read_lines(tmp_path / "pack"), read_rows(tmp_path / "pack")
-    (tmp_path / "pack" / "rows.jsonl.xz").unlink()
-    (tmp_path / "pack" / "rows.jsonl").write_bytes(lines)
-    assert read_rows(tmp_path / "pack") == found
-    pack_runs([tmp_path / "b"], tmp_path / "pack")
-    assert read_lines(tmp_path / "pack").startswith(lines)
-    assert not (tmp_path / "pack" / "rows.jsonl").exists()
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-20], lambda content: b"not xz"])

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import lmr
-from lmr.bench.running.pack import pack_runs
-from lmr.bench.running.packed_answers import (
+from lmr.bench.running.pack import (
     STREAM_KEYS,
     is_pack,
     name_file,
+    pack_runs,
     pack_samples,
     read_answers,
     read_packed,

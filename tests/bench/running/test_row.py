@@ -123,10 +123,12 @@ def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
     assert len(found) == len(words) == 1
 
 
-def test_fields_of_later_versions_are_left_aside(tmp_path: Path) -> None:
+def test_a_line_with_an_unknown_field_is_left_out(tmp_path: Path) -> None:
     content = json.loads(make_row().to_json()) | {"colour": "red"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(content) + "\n")
-    assert len(read_rows(tmp_path)[0]) == 1
+    rows, (message,) = read_rows(tmp_path)
+    assert rows == []
+    assert "it has the unknown field colour" in message
 
 
 def test_folder_without_runs_gets_a_sentence(tmp_path: Path) -> None:

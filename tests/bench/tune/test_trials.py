@@ -1,4 +1,4 @@
-"""Trials keep what each candidate would answer alone, and a resumed one equals one that was never stopped."""
+"""Trials keep what each entry would answer alone, and a resumed one equals one that was never stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 import lmr
 from lmr.bench.tune.criteria import copy_mildly, measure_overlap
-from lmr.bench.tune.trials import TrialBatch, Trials
+from lmr.bench.tune.trials import TrialBatch, Trials, list_entries, read_values
 from lmr.core.state import read_state, write_state
 
 SPECS = ("lmr(lr=1e-3, gamma0=4.0)", "lmr(lr=1e-2, gamma0=4.0)", "zeroshot")
@@ -33,7 +33,7 @@ def make_trials(clip: lmr.ZeroShot, path: Path | None = None, key: str = "k") ->
     return Trials([lmr.create(spec, clip) for spec in SPECS], key, path)
 
 
-def test_every_candidate_answers_as_if_alone(clip: lmr.ZeroShot, batches: list[TrialBatch]) -> None:
+def test_every_entry_answers_as_if_alone(clip: lmr.ZeroShot, batches: list[TrialBatch]) -> None:
     seen: list[int] = []
     trials = make_trials(clip)
     trials.run(lambda start: iter(batches[start:]), seen.append)
@@ -78,7 +78,7 @@ def test_a_run_that_was_stopped_is_resumed(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_watched_candidate_is_resumed_with_its_watch(clip: lmr.ZeroShot, tmp_path: Path) -> None:
+def test_a_watched_entry_is_resumed_with_its_watch(clip: lmr.ZeroShot, tmp_path: Path) -> None:
     """It is rolled back in the middle: what its watch has seen so far decides when, and what it answers then."""
     generator = torch.Generator().manual_seed(0)
     images = [torch.randn(4, 3, 32, 32, generator=generator) for _ in range(8)]
@@ -167,7 +167,7 @@ def test_a_checkpoint_with_a_wrong_count_is_ignored(
     assert all(a.probabilities.equal(b.probabilities) for a, b in zip(again.collect(), whole.collect(), strict=True))
 
 
-def test_nothing_of_a_bad_checkpoint_stays_in_a_watched_candidate(
+def test_nothing_of_a_bad_checkpoint_stays_in_a_watched_entry(
     clip: lmr.ZeroShot, batches: list[TrialBatch], tmp_path: Path
 ) -> None:
     def make(path: Path | None) -> Trials:
@@ -195,3 +195,36 @@ def _interrupt_after(batches: list[TrialBatch]):  # type: ignore[no-untyped-def]
 def test_nothing_readable_is_an_error(clip: lmr.ZeroShot) -> None:
     with pytest.raises(lmr.LmrError, match="None of the images can be read"):
         make_trials(clip).run(lambda start: iter([TrialBatch(torch.empty(0), [])]))
+
+
+# The entries.
+
+
+def test_values_are_numbers_or_words() -> None:
+    assert read_values("lr=3e-4, 1e-3") == ("lr", (3e-4, 1e-3))
+    assert read_values("emit=after,before") == ("emit", ("after", "before"))
+    assert read_values("am=True,False") == ("am", (True, False))
+
+
+@pytest.mark.parametrize("text", ["lr", "lr=", "lr=1,,2", "=1", "l r=1,2"])
+def test_what_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(lmr.LmrError, match="Cannot read the values"):
+        read_values(text)
+
+
+def test_a_value_or_an_argument_that_comes_twice_is_refused() -> None:
+    with pytest.raises(lmr.LmrError, match="every value once"):
+        read_values("lr=1e-3,0.001")
+    with pytest.raises(lmr.LmrError, match="every argument once"):
+        list_entries("lmr", ["lr=1", "lr=2"])
+
+
+def test_the_method_as_it_is_comes_first() -> None:
+    assert list_entries("lmr(am=False)", ["lr=1e-4,1e-3", "delta=0.02,0.05"]) == [
+        "lmr(am=False)",
+        "lmr(am=False, lr=0.0001, delta=0.02)",
+        "lmr(am=False, lr=0.0001, delta=0.05)",
+        "lmr(am=False, lr=0.001, delta=0.02)",
+        "lmr(am=False, lr=0.001, delta=0.05)",
+    ]
+    assert list_entries("./mine.py:mine", ["x=1"]) == ["./mine.py:mine()", "./mine.py:mine(x=1)"]

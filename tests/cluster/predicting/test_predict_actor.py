@@ -46,7 +46,7 @@ def test_parts_follow_each_other_and_make_the_answers_of_one_machine(stream: Ima
     actor = hire()
     result = actor.run([write_ticket(stream)])
     actor.close()
-    assert (result.words, result.unfit, result.stopped) == ("", False, False)
+    assert (result.message, result.unfit, result.stopped) == ("", False, False)
     predict_images("cam", LABELS, batch_size=2, out="o.jsonl")
     content = Path("o.jsonl").read_bytes()
     assert b"".join(part.content for part in result.progress.parts) == content
@@ -106,7 +106,7 @@ def test_node_that_would_answer_differently_is_unfit(
     result = actor.run([write_ticket(stream, **ticket)])
     actor.close()
     assert result.unfit
-    assert re.search(sentence, result.words), result.words
+    assert re.search(sentence, result.message), result.message
     assert result.progress.parts == ()
 
 
@@ -116,7 +116,7 @@ def test_file_that_only_the_driver_has_is_missed(stream: ImageStream) -> None:
     actor = hire()
     result = actor.run([ticket])
     assert result.unfit
-    assert result.words == "It cannot read 'cam/img3.png', which the driver's machine can."
+    assert result.message == "It cannot read 'cam/img3.png', which the driver's machine can."
     there = write_ticket(stream)  # the driver has it not either: a line with an error, as on one machine
     assert not actor.run([there]).unfit
     actor.close()

@@ -120,8 +120,8 @@ def test_interrupt_leaves_the_cluster_clean_and_what_is_finished(
             signal.raise_signal(signal.SIGINT)
 
     watch(interrupt)
-    words = "of 5 streams are finished; to continue, give the same command"
-    with taking_interrupts(), pytest.raises(KeyboardInterrupt, match=words):
+    message = "of 5 streams are finished; to continue, give the same command"
+    with taking_interrupts(), pytest.raises(KeyboardInterrupt, match=message):
         run_ray_predict(cluster[0], plan(tmp_path / "o.jsonl", cams), screen=io.StringIO())
     expect_free(cluster[0], 2)
     with one_thread():
@@ -134,8 +134,8 @@ def test_interrupt_leaves_the_cluster_clean_and_what_is_finished(
 def test_killed_driver_is_continued_by_the_same_command(cluster: Any, cams: Path, tmp_path: Path) -> None:
     ray, nodes = cluster
     out = tmp_path / "o.jsonl"
-    words = [str(cams / "cams"), "--labels", TEXT, "--batch-size", "2", "--stream-by", "folder", "--shards", "4"]
-    process = start("predict", *DRAWINGS, *words, "--out", str(out), "--ray", nodes.address)
+    arguments = [str(cams / "cams"), "--labels", TEXT, "--batch-size", "2", "--stream-by", "folder", "--shards", "4"]
+    process = start("predict", *DRAWINGS, *arguments, "--out", str(out), "--ray", nodes.address)
     end, parts = time.monotonic() + 120, tmp_path / "o.jsonl.parts"
     while not list(parts.glob("00000[0-9].jsonl")):
         assert process.poll() is None, process.communicate()
@@ -184,7 +184,7 @@ def test_dead_actor_and_dead_node_change_nothing(
     start_together(monkeypatch)
     monkeypatch.setattr(actor_pool, "POLL_SECONDS", 0.05)  # to see workers in the middle of short streams
     victims, second, start_job = ["actor", "node"], nodes.list_all_nodes()[-1], ShardPool.start_job
-    words, killed, resumed = [], set[str](), []
+    messages, killed, resumed = [], set[str](), []
 
     def note_start(self: ShardPool, actor: Any, job: ShardJob) -> Any:
         if job.run in killed:
@@ -197,7 +197,7 @@ def test_dead_actor_and_dead_node_change_nothing(
     def kill(pool: ShardPool, event: ShardEvent) -> None:
         worker = pool.workers.get(event.worker)
         if event.kind == "word":
-            words.append(event.words)
+            messages.append(event.message)
         if event.kind != "progress" or event.images < 4 or not victims or worker is None or worker.job is None:
             return
         if ray.wait([worker.result], timeout=0)[0]:  # it has finished: not in the middle
@@ -217,7 +217,7 @@ def test_dead_actor_and_dead_node_change_nothing(
     wait_for_nodes(ray, 2)
     assert victims == []
     # Twice, unless the node's last shard was finished between the death of the node and that of its actor.
-    assert any("starts again from its checkpoint" in text for text in words)
+    assert any("starts again from its checkpoint" in text for text in messages)
     assert resumed
     assert min(resumed) > 0  # answers that are not computed again
     expect_same(tmp_path / "o.jsonl", cams)

@@ -82,8 +82,8 @@ def test_lists_and_counts_are_of_all_partitions(pair: tuple[Engine, Engine]) -> 
     ask(one, *(make_request(stream, 0) for stream in STREAMS))
     assert [status.stream for status in two.list_streams("b", 4).result(0)] == list("cdef")
     two.recount()
-    assert two.look().streams == len(STREAMS)
-    assert two.look().store_bytes > 0
+    assert two.read_overview().streams == len(STREAMS)
+    assert two.read_overview().store_bytes > 0
     assert two.find("h").result(0).status.seq == 1
 
 
@@ -106,12 +106,12 @@ def test_store_that_is_away_is_a_store_that_fails(pair: tuple[Engine, Engine], a
             future.result(0)
     with pytest.raises(StoreFailed, match="cannot be read"):
         one.list_streams().result(0)
-    assert one.look().state == "degraded"
+    assert one.read_overview().state == "degraded"
     for actor in actors:
         actor.away = False
     one.clock.now += 10  # type: ignore[attr-defined]
     run(one)
-    assert one.look().state == "ready"
+    assert one.read_overview().state == "ready"
     (answer,) = ask(one, make_request("a", 1))
     assert answer.seq == 2
     torch.testing.assert_close(read_logits(answer), run_alone("a", range(2))[1][1], atol=1e-6, rtol=0)

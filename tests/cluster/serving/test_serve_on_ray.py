@@ -48,9 +48,9 @@ def test_what_cannot_be_served_starts_no_cluster(
         module.serve_on_ray("local", loose, replicas=ReplicaCount(), state_dir="here")
 
 
-@pytest.mark.parametrize(("bounds", "words"), [((0,), "got 0"), ((3, 2), "got 3:2"), ((1, None, 0.0), "cores")])
-def test_wrong_numbers_of_replicas(bounds: tuple[int, ...], words: str) -> None:
-    with pytest.raises(LmrError, match=words):
+@pytest.mark.parametrize(("bounds", "message"), [((0,), "got 0"), ((3, 2), "got 3:2"), ((1, None, 0.0), "cores")])
+def test_wrong_numbers_of_replicas(bounds: tuple[int, ...], message: str) -> None:
+    with pytest.raises(LmrError, match=message):
         ReplicaCount(*bounds)
 
 
@@ -108,7 +108,7 @@ def test_serve_that_does_not_scale_leaves_the_service_as_it_is(monkeypatch: pyte
         monkeypatch.setattr(service, "_find_client", lambda found=client: found)
         module._scale(service, 3, said.append)
     assert service.replicas == 2
-    assert [words.partition("; ")[2] for words in said] == [*2 * ["try it again."], "start the service again."]
+    assert [message.partition("; ")[2] for message in said] == [*2 * ["try it again."], "start the service again."]
 
 
 def test_replica_without_room_is_said_to_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_replica_without_room_is_said_to_wait(monkeypatch: pytest.MonkeyPatch, t
     module._scale(service, 4, said.append)
     module._scale(service, 3, said.append)
     waits = "; the new one waits: no node has free cores for it"
-    assert [words.endswith(waits) for words in said] == [False, True, False]
+    assert [message.endswith(waits) for message in said] == [False, True, False]
 
 
 def test_port_that_is_taken_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -129,13 +129,13 @@ def test_port_that_is_taken_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp
 
     def fail(**given: object) -> None:
         cause = RuntimeError("Failed to bind to address '127.0.0.1:8080'.")
-        words = f"Traceback\n  File proxy.py, in ready\nRuntimeError: {cause}\n"
-        raise ray.exceptions.RayTaskError("ready", words, cause).as_instanceof_cause()
+        message = f"Traceback\n  File proxy.py, in ready\nRuntimeError: {cause}\n"
+        raise ray.exceptions.RayTaskError("ready", message, cause).as_instanceof_cause()
 
     monkeypatch.setattr(service, "_find_client", lambda: None)
     monkeypatch.setattr(service, "_serve", SimpleNamespace(start=fail))
-    words = r"^Ray Serve cannot be started: Failed to bind to address '127\.0\.0\.1:8080'; choose another --port"
-    with pytest.raises(LmrError, match=words):
+    message = r"^Ray Serve cannot be started: Failed to bind to address '127\.0\.0\.1:8080'; choose another --port"
+    with pytest.raises(LmrError, match=message):
         service._start_serve()
 
 

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from lmr.core.errors import LmrError
 from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA, corrupt, corrupt_batch
 from lmr.data.corruptions.apply import find_function
 from lmr.data.corruptions.weather import TEXTURES, load_textures
@@ -77,7 +78,7 @@ def measure_change(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.abs(one.astype(float) - other.astype(float)).mean())
 
 
-def test_names_are_the_benchmark_s_and_complete() -> None:
+def test_names_are_those_of_the_benchmark() -> None:
     assert len(CORRUPTIONS) == 15
     assert len(EXTRA) == 4
     assert (CORRUPTIONS[0], CORRUPTIONS[-1]) == ("gaussian_noise", "jpeg_compression")
@@ -117,7 +118,7 @@ def test_a_batch_is_its_images_one_by_one(name: str, constants: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_image_does_not_depend_on_how_a_stream_is_cut(name: str) -> None:
+def test_image_does_not_depend_on_batch_size(name: str) -> None:
     images = draw_images(150)  # more than one chunk
     whole = corrupt_batch(images, name, 3, seed=1, indices=range(7, 157), constants="cifar")
     for start, stop in itertools.pairwise([0, 1, 64, 150]):
@@ -146,7 +147,7 @@ if __name__ == "__main__":
 """
 
 
-def test_other_processes_make_the_same_images_and_their_death_is_told(tmp_path: Path) -> None:
+def test_other_processes_make_the_same_images_and_their_death_is_reported(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False)
@@ -171,7 +172,7 @@ def test_seed_and_index_change_the_draw(name: str) -> None:
 
 @pytest.mark.parametrize("constants", SETS)
 @pytest.mark.parametrize("name", FIXED)
-def test_the_others_are_not_random(name: str, constants: str) -> None:
+def test_other_corruptions_are_not_random(name: str, constants: str) -> None:
     image = draw_images(1)[0]
     one = corrupt(image, name, 3, constants=constants)
     np.testing.assert_array_equal(one, corrupt(image, name, 3, seed=4, index=9, constants=constants))
@@ -228,7 +229,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
     np.testing.assert_array_equal(ours, corrupt(image, "fog", 4, seed=2, index=9))
 
 
-def test_a_image_larger_than_the_textures_gets_frost_all_over() -> None:
+def test_image_larger_than_the_textures_gets_frost_everywhere() -> None:
     large = np.zeros((280, 700, 3), np.uint8)
     frosted = corrupt(large, "frost", 5)
     assert frosted.shape == large.shape
@@ -247,6 +248,16 @@ def test_a_missing_package_says_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'lmr\[frost\]'"):
         corrupt(draw_images(1)[0], "frost", 1)
+
+
+@pytest.mark.parametrize("package", ["cv2", "scipy"])
+def test_missing_libraries_are_named_and_noise_needs_none(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = draw_images(1)[0]
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(LmrError, match=rf"The corruption 'fog' needs {package}; .* pip install 'lmr\[bench\]'"):
+        corrupt(image, "fog", 1)
+    for name in ("gaussian_noise", "shot_noise", "impulse_noise"):
+        assert (corrupt(image, name, 5) != image).any()
 
 
 def test_a_damaged_texture_is_named(frost_folder: Path) -> None:

@@ -59,7 +59,7 @@ def test_the_plasma_is_the_scalar_one_to_the_last_digits(decay: float) -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 1.01, 1.13, 1.3, 2.5, 4.5])
 @pytest.mark.parametrize("side", [5, 32, 61])
-def test_zooming_is_scipy_s(side: int, factor: float) -> None:
+def test_zoom_equals_scipy(side: int, factor: float) -> None:
     x = np.random.default_rng(side).random((side, side, 2))
     np.testing.assert_allclose(enlarge_centre(x, factor), book.zoom_slowly(x, factor), atol=1e-12)
 
@@ -70,7 +70,7 @@ def test_smoothing_by_a_matrix_is_filtering() -> None:
     np.testing.assert_allclose(smooth, ndimage.gaussian_filter(x, 9.0, mode="reflect", truncate=3.0), atol=1e-12)
 
 
-def test_a_level_line_takes_from_the_right_and_an_upright_one_from_below() -> None:
+def test_horizontal_line_takes_from_the_right_and_vertical_from_below() -> None:
     weights, level = trace_line(2, 1.0, 0.0)
     assert level.tolist() == [[0, k] for k in range(5)]
     assert weights.sum() == pytest.approx(1)

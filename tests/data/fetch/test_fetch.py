@@ -172,7 +172,7 @@ def test_server_without_ranges_sends_all_again(serve: Any, tmp_path: Path) -> No
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
-def test_damaged_part_is_fetched_anew(serve: Any, tmp_path: Path) -> None:
+def test_damaged_part_is_fetched_again(serve: Any, tmp_path: Path) -> None:
     server, url = serve()
     (tmp_path / "file.part").write_bytes(b"x" * 1000)
     fetch(tmp_path / "file", url)
@@ -180,14 +180,14 @@ def test_damaged_part_is_fetched_anew(serve: Any, tmp_path: Path) -> None:
     assert server.asked == ["bytes=1000-", None]
 
 
-def test_too_long_part_is_fetched_anew(serve: Any, tmp_path: Path) -> None:
+def test_too_long_part_is_fetched_again(serve: Any, tmp_path: Path) -> None:
     _, url = serve()
     (tmp_path / "file.part").write_bytes(CONTENT + b"more")
     fetch(tmp_path / "file", url)
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
-def test_wrong_checksum_is_thrown_away(serve: Any, tmp_path: Path) -> None:
+def test_file_with_wrong_checksum_is_discarded(serve: Any, tmp_path: Path) -> None:
     _, url = serve({"/file": CONTENT[:-1] + b"?"})
     with pytest.raises(ValueError, match=rf"127\.0\.0\.1.*instead of {MD5[4:]} and was discarded"):
         fetch(tmp_path / "file", url)
@@ -203,7 +203,7 @@ def test_next_server_takes_over(serve: Any, tmp_path: Path) -> None:
     assert [server.asked for server in (missing, liar, good)] == [[None], [None], [None]]
 
 
-def test_next_server_goes_on_where_the_first_stopped(serve: Any, tmp_path: Path) -> None:
+def test_next_server_resumes_the_download(serve: Any, tmp_path: Path) -> None:
     """The first gives half a million bytes, and then nothing but errors."""
     dying, first = serve(cut=500_000, lives=1)
     good, second = serve()
@@ -213,14 +213,14 @@ def test_next_server_goes_on_where_the_first_stopped(serve: Any, tmp_path: Path)
     assert good.asked == ["bytes=500000-"]
 
 
-def test_failing_server_is_asked_again(serve: Any, tmp_path: Path) -> None:
+def test_failing_server_is_retried(serve: Any, tmp_path: Path) -> None:
     server, url = serve(status=[503, 500, 429])
     fetch(tmp_path / "file", url)
     assert len(server.asked) == 4
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
-def test_nothing_works(serve: Any, tmp_path: Path) -> None:
+def test_error_when_no_server_works(serve: Any, tmp_path: Path) -> None:
     _, gone = serve({})
     stuck, url = serve(status=[503] * 99)
     (tmp_path / "file.part").write_bytes(CONTENT[:2000])
@@ -244,7 +244,7 @@ def test_server_that_sends_another_part(serve: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", ["-5", "many", "3e6", "5, 5"])
 @pytest.mark.parametrize("ranges", [True, False])
-def test_nonsense_as_content_length_is_no_length(length: str, ranges: bool, serve: Any, tmp_path: Path) -> None:
+def test_invalid_content_length_is_ignored(length: str, ranges: bool, serve: Any, tmp_path: Path) -> None:
     server, url = serve(length=length, ranges=ranges)
     fetch(tmp_path / "file", url)
     assert (tmp_path / "file").read_bytes() == CONTENT
@@ -438,7 +438,7 @@ def test_two_processes_do_not_fetch_an_archive_at_once(tiny: Any, tmp_path: Path
     assert list_files(tmp_path / "tiny") == FILES | {"more/5": b"five"}
 
 
-def test_fetching_goes_on_after_a_failure(tiny: Any, tmp_path: Path) -> None:
+def test_fetching_resumes_after_a_failure(tiny: Any, tmp_path: Path) -> None:
     second = tiny.files.pop("/two")
     with pytest.raises(ValueError, match=r"Could not fetch two\.tar"):
         fetch_set("tiny", tmp_path)
@@ -450,7 +450,7 @@ def test_fetching_goes_on_after_a_failure(tiny: Any, tmp_path: Path) -> None:
     assert list_files(tmp_path / "tiny") == FILES | {"more/5": b"five"}
 
 
-def test_what_lmr_did_not_fetch_is_never_replaced(tiny: Any, tmp_path: Path) -> None:
+def test_foreign_folders_are_never_replaced(tiny: Any, tmp_path: Path) -> None:
     (tmp_path / "tiny" / "more").mkdir(parents=True)
     (tmp_path / "tiny" / "more" / "mine").write_text("my only copy")
     with pytest.raises(ValueError, match=r"more' exists and was not fetched by lmr.*--check"):
@@ -550,7 +550,7 @@ def test_only_listed_images_are_kept(serve: Any, monkeypatch: pytest.MonkeyPatch
     assert len(server.asked) == 2
 
 
-def test_full_disk_is_said_before(serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_full_disk_is_reported_before_the_download(serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     server, url = serve()
     archive = Archive("file.tar", (url,), MD5, ("set",), 10**15)
     monkeypatch.setitem(SOURCES, "huge", SetSource("a huge set", (archive,)))
@@ -620,7 +620,7 @@ def test_command_fetches_several(
     assert list_files(tmp_path / "second") == list_files(tmp_path / "tiny")
 
 
-def test_imagenet_is_got_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_imagenet_gets_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     complaint = run("imagenet", "--root", str(tmp_path))
     shown = capsys.readouterr().out
     assert "Register at https://image-net.org" in shown

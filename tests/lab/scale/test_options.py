@@ -14,7 +14,7 @@ GOOD: dict[str, Any] = {"streams": 1000, "fps": 0.2, "model": "ViT-B-16", "gpu_t
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"streams": 0}, "--streams to be positive"),
         ({"streams": 10**12}, "at most 1e\\+10 streams"),
@@ -28,8 +28,8 @@ GOOD: dict[str, Any] = {"streams": 1000, "fps": 0.2, "model": "ViT-B-16", "gpu_t
         ({"images_per_request": 65}, "raise --max-batch or lower --images-per-request"),
     ],
 )
-def test_bad_values_are_refused(values: dict[str, Any], words: str) -> None:
-    with pytest.raises(LmrError, match=words):
+def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(LmrError, match=message):
         ScaleOptions(**GOOD | values)
 
 

@@ -11,7 +11,7 @@ import lmr
 from lab.scale import sized_method
 from lab.scale.sized_method import size_method
 from lmr.apps.serve import create_served
-from lmr.bench.cost.flops import count_forwards
+from lmr.bench.flops import count_forwards
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.models.towers.architectures import ARCHITECTURES

@@ -15,7 +15,7 @@ from lab.watch_trials import trials as module
 from lab.watch_trials.streams import KINDS, WatchTrial, list_trials, show
 from lab.watch_trials.trials import TrialResult, TrialSettings, count_below, format_results, run_trial, run_trials
 from lmr import LmrError, create, load
-from lmr.bench.running.inputs import find_dataset
+from lmr.bench.inputs import find_dataset
 from lmr.data.dataset import Dataset, ImageArray
 from lmr.watch import watched
 from lmr.watch.settings import read_watch

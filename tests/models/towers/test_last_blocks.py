@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import lmr
 import lmr_reference as book
-from lmr.bench.cost.flops import count_image
+from lmr.bench.flops import count_image
 from lmr.core.norms import NormBank
 from lmr.core.spec import parse_spec
 from lmr.models.towers import image as vit

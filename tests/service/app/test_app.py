@@ -13,6 +13,7 @@ import torch
 import lmr
 from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
+from lmr.service.app.service import LiveService
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
 from lmr.service.settings import ServiceSettings
@@ -34,7 +35,7 @@ def serve(path: Path, create: str = "auto") -> Iterator[httpx.Client]:
     engine = Engine(method, NAMES, settings, Store(path, describe_identity(method)))
     engine.start()
     try:
-        app = make_app(engine, load_pocket().preprocess, "pocket")
+        app = make_app(LiveService(settings).install(engine, load_pocket().preprocess, "pocket"))
         with Server(app) as server, httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
             yield client
     finally:

@@ -13,7 +13,7 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 import lmr
-from lmr.service.app.app import make_service_app
+from lmr.service.app.app import make_app
 from lmr.service.app.images import MOST_FRAMES
 from lmr.service.app.server import Server
 from lmr.service.app.service import LiveService
@@ -155,7 +155,7 @@ def test_frames_of_a_deleted_stream_are_gone(showing: ScriptedService) -> None:
 @pytest.fixture(scope="module")
 def loading() -> Iterator[httpx.Client]:
     with (
-        Server(make_service_app(LiveService(ServiceSettings()))) as server,
+        Server(make_app(LiveService(ServiceSettings()))) as server,
         httpx.Client(base_url=server.url, timeout=TIMEOUT) as client,
     ):
         yield client

@@ -14,8 +14,9 @@ import pytest
 import uvicorn
 
 from lmr.core.errors import LmrError
+from lmr.service.app import events
 from lmr.service.app import server as module
-from lmr.service.app.app import make_service_app
+from lmr.service.app.app import make_app
 from lmr.service.app.server import MOST_BYTES, Server
 from lmr.service.app.service import LiveService
 from lmr.service.settings import ServiceSettings
@@ -24,7 +25,7 @@ from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
 
 
 def make_server(host: str = "127.0.0.1", port: int = 0) -> Server:
-    return Server(make_service_app(LiveService(ServiceSettings())), host, port)
+    return Server(make_app(LiveService(ServiceSettings())), host, port)
 
 
 def test_taken_port_is_one_sentence() -> None:
@@ -85,7 +86,8 @@ def test_drain_finishes_what_waits() -> None:
             httpx.get(f"{made.server.url}/healthz")
 
 
-def test_events_end_with_the_service() -> None:
+def test_events_end_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PAUSE", 0.05)
     with serve_scripted() as made, made.client.stream("GET", "/v1/events") as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
@@ -144,7 +146,8 @@ def test_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch: pytest.
 
 
 def test_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_STUCK_SECONDS", 0.3)
+    monkeypatch.setattr(module, "_STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(module, "_TICKS", 1)
     content: Future[bytes] = Future()
     content.set_result(bytes(50_000_000))  # more than sockets hold
     with serve_scripted() as made:
@@ -161,7 +164,8 @@ def test_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(module, "_HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(module, "_TICKS", 1)
     with make_server() as made:
         host, port = made.url.removeprefix("http://").split(":")
         with (

@@ -35,14 +35,14 @@ def test_full_disk_undoes_a_batch_and_the_service_goes_on(tmp_path: Path) -> Non
     clock = Clock()
     engine = make_engine(tmp_path / "s", clock=clock)
     ask(engine, make_request("a", 0))
-    change = engine.look().change
+    change = engine.read_overview().change
     break_store(engine)
     failed = engine.submit(make_request("a", 1, key="k", digest="d")), engine.submit(make_request("new", 0))
     run(engine)
     for future in failed:
         with pytest.raises(StoreFailed, match=r"disk is full.*This request was not applied"):
             future.result(0)
-    overview = engine.look()
+    overview = engine.read_overview()
     assert (overview.state, overview.streams) == ("degraded", 1)
     assert "disk is full" in overview.reason
     assert "answered without adapting" in overview.reason
@@ -63,13 +63,13 @@ def test_full_disk_undoes_a_batch_and_the_service_goes_on(tmp_path: Path) -> Non
 
     clock.now += RETRY + 1
     run(engine)
-    assert engine.look().state == "degraded"
+    assert engine.read_overview().state == "degraded"
     break_store(engine, False)
     run(engine)
-    assert engine.look().state == "degraded"  # it is tried from time to time
+    assert engine.read_overview().state == "degraded"  # it is tried from time to time
     clock.now += RETRY + 1
     run(engine)
-    assert (engine.look().state, engine.look().reason) == ("ready", "")
+    assert (engine.read_overview().state, engine.read_overview().reason) == ("ready", "")
     (answer,) = ask(engine, make_request("a", 1, key="k", digest="d"))
     assert (answer.seq, answer.replayed, answer.saved) == (2, False, True)
     torch.testing.assert_close(read_logits(answer), run_alone("a", range(2))[1][1], atol=1e-6, rtol=0)
@@ -92,7 +92,7 @@ def test_real_full_database_is_noticed_and_recovers(tmp_path: Path) -> None:
     assert isinstance(error, StoreFailed)
     clock.now += RETRY + 1
     run(engine)
-    assert engine.look().state == "degraded"  # the probe needs as much room as the batch did
+    assert engine.read_overview().state == "degraded"  # the probe needs as much room as the batch did
     check_state(engine, "a", range(seq))
     writer.execute("PRAGMA max_page_count = 1000000")
     clock.now += RETRY + 1
@@ -108,7 +108,7 @@ def test_batches_on_top_of_a_failed_commit_fail_too(tmp_path: Path) -> None:
     futures = [engine.submit(make_request(stream, k)) for k in (1, 2) for stream in "ab"]
     work_without_commit(engine)
     work_without_commit(engine)
-    assert engine.look().in_flight == 4
+    assert engine.read_overview().in_flight == 4
     break_store(engine)
     run(engine)
     assert all(isinstance(future.exception(0), StoreFailed) for future in futures)
@@ -177,7 +177,8 @@ def test_commits_at_intervals(tmp_path: Path) -> None:
     (answer,) = ask(engine, make_request("a", 0, key="k", digest="d"))
     assert not answer.saved
     assert engine._store.read_record("a") is None
-    assert (engine.look().unsaved, engine.look().streams, engine.look().in_flight) == (1, 1, 0)
+    overview = engine.read_overview()
+    assert (overview.unsaved, overview.streams, overview.in_flight) == (1, 1, 0)
     assert [one.seq for one in wait(engine, engine.list_streams())] == [1]
     assert wait(engine, engine.find("a")).status.seq == 1
     assert ask(engine, make_request("a", 0, key="k", digest="d"))[0].replayed
@@ -185,7 +186,7 @@ def test_commits_at_intervals(tmp_path: Path) -> None:
     wait(engine, engine.add_labels("a", 1, [None, "class 0", None]))
     clock.now += 2.0
     run(engine)
-    assert engine.look().unsaved == 0
+    assert engine.read_overview().unsaved == 0
     assert engine._store.read_step("a", 2) is not None
     replayed = ask(engine, make_request("a", 0, key="k", digest="d"))[0]
     assert (replayed.replayed, replayed.saved, replayed.seq) == (True, True, 1)
@@ -224,11 +225,12 @@ def test_failed_interval_returns_streams_to_the_last_commit(tmp_path: Path) -> N
     clock.now += 1
     run(engine)
     ask(engine, make_request("a", 1, key="k", digest="d"), make_request("new", 0))
-    assert engine.look().streams == 2
+    assert engine.read_overview().streams == 2
     break_store(engine)
     clock.now += 1
     run(engine)
-    assert (engine.look().state, engine.look().streams, engine.look().unsaved) == ("degraded", 1, 0)
+    overview = engine.read_overview()
+    assert (overview.state, overview.streams, overview.unsaved) == ("degraded", 1, 0)
     check_state(engine, "a", range(1))
     assert wait(engine, engine.find("a")).status.seq == 1
     assert [one.stream for one in wait(engine, engine.list_streams())] == ["a"]
@@ -281,7 +283,7 @@ def test_threads_survive_a_full_disk(tmp_path: Path) -> None:
     for future in futures:
         error = future.exception(30)
         assert isinstance(error, StoreFailed) or future.result(0).adaptation["reason"] == "store"
-    assert engine.look().state == "degraded"
+    assert engine.read_overview().state == "degraded"
     break_store(engine, False)
     with engine._changed:
         engine._committer._retry_at = 0.0
@@ -336,11 +338,11 @@ def test_store_that_cannot_be_read_either_refuses_and_recovers(tmp_path: Path, m
         broken.setattr(engine._store, "read_record", fail)
         clock.now += 1
         run(engine)
-        assert engine.look().state == "degraded"
+        assert engine.read_overview().state == "degraded"
     break_store(engine, False)
     clock.now += RETRY + 1
     run(engine)
-    assert engine.look().state == "ready"
+    assert engine.read_overview().state == "ready"
     engine.close()
 
 

@@ -66,7 +66,7 @@ def test_only_recent_batches_count() -> None:
     assert found["commit_ms"] == pytest.approx(10)
 
 
-def test_labels_and_actions_are_no_batches() -> None:
+def test_labels_and_actions_do_not_count_as_batches() -> None:
     """They come as often as images where every answer is labelled, and would halve the size of a batch."""
     rates = Rates()
     rates.add_batch(1.0, BatchReport(8, 4, 4, 0.2, 0.01))

@@ -55,9 +55,9 @@ def close_enough(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
 
 
-def refuse(engine: Engine, future: Future[Any], kind: type[Exception], words: str) -> None:
+def refuse(engine: Engine, future: Future[Any], kind: type[Exception], message: str) -> None:
     run(engine)
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, match=message):
         future.result(0)
 
 
@@ -85,7 +85,7 @@ def test_stream_is_answered_as_alone_among_50_others() -> None:
         found = torch.tensor([[dict(one)[name] for name in names] for one in best]).log()
         torch.testing.assert_close(found, logits, atol=1e-4, rtol=1e-4)
         assert [one[0][0] for one in best] == [names[k] for k in logits.argmax(1).tolist()]
-    assert engine.look().streams == 51
+    assert engine.read_overview().streams == 51
     engine.close()
 
 
@@ -106,7 +106,7 @@ def test_streams_come_and_go_through_the_store(tmp_path: Path) -> None:
             close_enough(read_tensors(stored)[key], value)
     before = {stream: wait(engine, engine.read_state(stream)) for stream in STREAMS}
     assert {stream: wait(engine, engine.read_state(stream)) for stream in reversed(STREAMS)} == before
-    assert engine.look().resident == 3
+    assert engine.read_overview().resident == 3
     engine.close()
     again = make_engine(tmp_path / "s", resident=2)
     assert {stream: wait(again, again.read_state(stream)) for stream in STREAMS} == before
@@ -152,7 +152,7 @@ def test_without_a_store_rows_are_all_there_is() -> None:
     assert ask(engine, make_request("a", 1))[0].seq == 2
     wait(engine, engine.act("b", "delete"))
     assert ask(engine, make_request("c", 0))[0].seq == 1
-    assert engine.look().durable is False
+    assert engine.read_overview().durable is False
     assert wait(engine, engine.find("a")).history[-1]["seq"] == 2
 
 
@@ -162,7 +162,7 @@ def test_without_a_store_rows_are_all_there_is() -> None:
 def test_mode_answer_changes_nothing(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s")
     ask(engine, make_request("a", 0))
-    before, change = wait(engine, engine.read_state("a")), engine.look().change
+    before, change = wait(engine, engine.read_state("a")), engine.read_overview().change
     (answer,) = ask(engine, make_request("a", 1, mode="answer"))
     expected = run_alone("a", [0])[0].predict(make_images("a", 1)).logits.log_softmax(1)
     close_enough(read_logits(answer), expected)
@@ -170,9 +170,9 @@ def test_mode_answer_changes_nothing(tmp_path: Path) -> None:
     assert answer.adaptation == {"mode": "answer", "stepped": False, "health": "ok"}
     assert wait(engine, engine.read_state("a")) == before
     assert ask(engine, make_request("nobody", 0, mode="answer"))[0].seq == 0
-    assert engine.look().streams == 1
+    assert engine.read_overview().streams == 1
     refuse(engine, engine.find("nobody"), UnknownStream, "no stream 'nobody'")
-    assert engine.look().change == change
+    assert engine.read_overview().change == change
     assert ask(engine, make_request("nobody", 0))[0].seq == 1
     engine.close()
 
@@ -336,7 +336,7 @@ def test_late_dropped_and_cancelled_requests_adapt_nothing() -> None:
     clock.now += 2
     refuse(engine, late, DeadlinePassed, "deadline passed in the queue; nothing was adapted")
     refuse(engine, usual, DeadlinePassed, "deadline passed")
-    assert engine.look().streams == 0
+    assert engine.read_overview().streams == 0
     answered = engine.submit(make_request("c", 0, key="k"))
     assert wait(engine, answered).seq == 1
     assert not engine.drop(answered)
@@ -348,7 +348,7 @@ def test_full_queue_says_when_to_return() -> None:
     refused = engine.submit(make_request("b", 0, 1)).exception(0)
     assert isinstance(refused, QueueFull)
     assert refused.retry_after > 0
-    assert (engine.look().queue_images, engine.look().queue_requests) == (4, 1)
+    assert (engine.read_overview().queue_images, engine.read_overview().queue_requests) == (4, 1)
     assert wait(engine, served).seq == 1
 
 
@@ -389,10 +389,10 @@ def test_bad_images_are_refused_and_spoil_nothing() -> None:
         (make_request("", 0), "Expected a name for the stream"),
         (make_request("b", 0, places=[0, 1, 5]), "Expected 3 places below 3"),
     ]
-    for request, words in wrong:
-        refuse(engine, engine.submit(request), BadInput, words)
+    for request, message in wrong:
+        refuse(engine, engine.submit(request), BadInput, message)
     assert good.result(0).seq == 1
-    assert engine.look().streams == 1
+    assert engine.read_overview().streams == 1
 
 
 def test_request_on_which_the_method_fails_fails_alone() -> None:
@@ -501,7 +501,7 @@ def test_rollback_undo_reset_and_delete() -> None:
     deleted, recreated = engine.act("a", "delete"), engine.submit(make_request("a", 0))
     run(engine)
     assert (deleted.result(0).health, recreated.result(0).seq) == ("deleted", 1)
-    assert engine.look().by_health == {"ok": 1}
+    assert engine.read_overview().by_health == {"ok": 1}
     refuse(engine, engine.act("a", "undo"), CannotDo, "There is nothing to undo")  # of the stream that was deleted
     with pytest.raises(LmrError, match="Expected an action of reset, rollback"):
         engine.act("a", "jump")  # type: ignore[arg-type]
@@ -542,7 +542,7 @@ def test_state_is_given_and_taken_as_a_file(tmp_path: Path) -> None:
     refuse(engine, engine.write_state("b", make_method("tent", 1).dump()), BadInput, "The state belongs to tent")
     refuse(engine, engine.write_state("other", b"x"), BadInput, "not a complete state file")
     assert wait(engine, engine.read_state("b")) == before
-    assert engine.look().streams == 3
+    assert engine.read_overview().streams == 3
     engine.close()
 
 
@@ -611,7 +611,7 @@ def test_detail_list_and_overview(tmp_path: Path) -> None:
     assert status.waiting == 1
     run(engine)
     assert waiting.result(0).timing.keys() == {"queue_ms", "step_ms", "batch_images", "batch_streams"}
-    overview = engine.look()
+    overview = engine.read_overview()
     assert (overview.state, overview.streams, overview.resident, overview.in_flight) == ("ready", 3, 2, 0)
     assert overview.by_health == {"ok": 3}
     assert overview.store_bytes > 0
@@ -619,8 +619,8 @@ def test_detail_list_and_overview(tmp_path: Path) -> None:
     json.dumps([dataclasses.asdict(overview), dataclasses.asdict(detail)])
     engine.close()
     again = make_engine(tmp_path / "s")
-    assert again.look().by_health == {"ok": 3}
-    assert again.look().change > overview.change
+    assert again.read_overview().by_health == {"ok": 3}
+    assert again.read_overview().change > overview.change
     assert again.read_changes(overview.change, 10).lost
     again.close()
 
@@ -631,7 +631,7 @@ def wait_for_status(engine: Engine, stream: str) -> Any:
 
 def test_changes_are_followed() -> None:
     engine = make_engine()
-    start = engine.look().change
+    start = engine.read_overview().change
     ask(engine, make_request("a", 0), make_request("b", 0))
     wait(engine, engine.act("a", "pause"))
     changes = engine.read_changes(start, 10)
@@ -639,7 +639,7 @@ def test_changes_are_followed() -> None:
     assert [(one.stream, one.kind, one.before, one.after) for one in changes.events] == [
         ("a", "operator", "ok", "paused")
     ]
-    assert (changes.upto, changes.lost) == (engine.look().change, False)
+    assert (changes.upto, changes.lost) == (engine.read_overview().change, False)
     assert engine.read_changes(changes.upto, 10).streams == []
 
 
@@ -677,11 +677,12 @@ def test_listener_that_fails_does_no_harm() -> None:
 # Threads, and the end.
 
 
-def count_threads() -> int:
-    return sum(thread.name.startswith("lmr-") for thread in threading.enumerate())
+def list_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("lmr-")}
 
 
 def test_threads_serve_streams_as_alone_and_end(tmp_path: Path) -> None:
+    before = list_threads()  # of a service that other tests share
     engine = make_engine(tmp_path / "s", threads=True, resident=4, max_wait_ms=2.0)
     futures = {(stream, k): engine.submit(make_request(stream, k)) for k in range(6) for stream in STREAMS}
     for stream in STREAMS:
@@ -689,21 +690,21 @@ def test_threads_serve_streams_as_alone_and_end(tmp_path: Path) -> None:
             answer = futures[stream, k].result(60)
             assert (answer.seq, answer.saved) == (k + 1, True)
             close_enough(read_logits(answer), expected)
-    assert count_threads() > 0
+    assert list_threads() > before
     assert engine.drain(30)
-    assert engine.look().state == "draining"
+    assert engine.read_overview().state == "draining"
     assert isinstance(engine.submit(make_request("a", 0)).exception(0), NotReady)
     assert isinstance(engine.act("a", "reset").exception(0), NotReady)
     engine.close()
     engine.close()
-    assert count_threads() == 0
-    assert engine.look().state == "closed"
+    assert list_threads() <= before
+    assert engine.read_overview().state == "closed"
     assert isinstance(engine.find("a").exception(0), NotReady)
 
 
 def test_engine_that_was_not_started_refuses() -> None:
     engine = Engine(make_method(), NAMES, ServiceSettings(), threads=False)
-    assert engine.look().state == "loading"
+    assert engine.read_overview().state == "loading"
     with pytest.raises(NotReady, match="The service is loading"):
         engine.submit(make_request("a", 0)).result(0)
     engine.start()
@@ -713,6 +714,7 @@ def test_engine_that_was_not_started_refuses() -> None:
 
 
 def test_drain_refuses_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = list_threads()
     engine = make_engine(threads=True, max_batch=1, max_images=1)
     step = engine.method.step
     begun, released = threading.Event(), threading.Event()
@@ -731,4 +733,4 @@ def test_drain_refuses_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> N
     released.set()
     engine.close()
     assert first.result(0).seq == 1  # it was begun, so it was finished
-    assert count_threads() == 0
+    assert list_threads() <= before

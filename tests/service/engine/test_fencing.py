@@ -70,12 +70,12 @@ def test_other_streams_of_the_batch_are_served(pair: tuple[Engine, Engine]) -> N
     one, two = pair
     ask(one, make_request("a", 0), make_request("b", 0))
     ask(two, make_request("a", 1))
-    change = one.look().change
+    change = one.read_overview().change
     moved, kept = one.submit(make_request("a", 2)), one.submit(make_request("b", 1))
     refuse(one, moved)
     check_answer(kept.result(0), "b", 1)
     assert [status.stream for status in one.read_changes(change, 10).streams] == ["b"]
-    assert one.look().state == "ready"
+    assert one.read_overview().state == "ready"
 
 
 def test_retry_on_another_engine_gets_the_kept_answer(pair: tuple[Engine, Engine]) -> None:
@@ -155,7 +155,7 @@ def test_answers_and_states_are_never_those_of_an_old_copy(pair: tuple[Engine, E
     assert [status.seq for status in one.list_streams().result(0)] == [2]
 
 
-def test_refusals_of_an_old_copy_are_no_refusals(pair: tuple[Engine, Engine]) -> None:
+def test_refusals_of_an_old_copy_are_not_sent(pair: tuple[Engine, Engine]) -> None:
     """Which requests a stream had is known to the engine that serves it alone."""
     one, two = pair
     ask(one, make_request("a", 0))
@@ -184,7 +184,7 @@ def test_streams_of_all_engines_are_counted(pair: tuple[Engine, Engine]) -> None
     ask(one, make_request("a", 0))
     ask(two, make_request("b", 0), make_request("c", 0))
     one.recount()
-    assert one.look().streams == 3
+    assert one.read_overview().streams == 3
 
 
 def test_engine_without_threads_and_with_few_rows_shares_its_streams(tmp_path: Path) -> None:

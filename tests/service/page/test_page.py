@@ -17,8 +17,10 @@ import pytest
 from PIL import Image
 
 import lmr
+from lmr.service.app import events
 from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
+from lmr.service.app.service import LiveService
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.requests import NotReady, StoreFailed
 from lmr.service.engine.status import Overview, ServiceEvent, StreamDetail
@@ -57,6 +59,12 @@ def service() -> Iterator[ScriptedService]:
     with serve_scripted() as made:
         fill(made, 8)
         yield made
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten frames a second instead of one."""
+    monkeypatch.setattr(events, "PAUSE", 0.1)
 
 
 def test_page_shows_the_service(browser: Any, service: ScriptedService) -> None:
@@ -110,7 +118,7 @@ def open_first(tab: Tab, name: str) -> None:
     while name not in (tab.page.locator("#detail-title").text_content() or ""):
         assert time.monotonic() < deadline
         tab.page.locator("#search").press("Enter")
-        tab.page.wait_for_timeout(200)
+        tab.page.wait_for_timeout(50)
 
 
 def test_search_and_legend_choose_streams(browser: Any, service: ScriptedService) -> None:
@@ -281,7 +289,7 @@ def test_collapse_is_watched_and_the_page_comes_back_after_a_restart(browser: An
         first, second = make_engine(), make_engine()
         held.callback(first.close)
         held.callback(second.close)
-        with Server(make_app(first, preprocess, "pocket")) as server:
+        with Server(make_app(LiveService(first.settings).install(first, preprocess, "pocket"))) as server:
             url, port = server.url, int(server.url.rpartition(":")[2])
             with httpx.Client(base_url=url, timeout=TIMEOUT) as client:
                 send_noise(client, np.random.default_rng(1))
@@ -292,7 +300,7 @@ def test_collapse_is_watched_and_the_page_comes_back_after_a_restart(browser: An
             assert tab.errors == []
         tab.wait_text("#state", "not connected")
         tab.wait_text("#notice", "Trying again.")
-        with Server(make_app(second, preprocess, "pocket"), port=port) as server:
+        with Server(make_app(LiveService(second.settings).install(second, preprocess, "pocket")), port=port) as server:
             with httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
                 send_noise(client, np.random.default_rng(1))
             tab.wait_text("#state", "ready")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmr.apps.model_options import create_suited
-from lmr.bench.cost.flops import count_forwards
+from lmr.bench.flops import count_forwards
 from lmr.core.card import Switch
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError

@@ -18,12 +18,12 @@ from torch.nn import functional as F
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import ResultFile
 from lmr.apps.predict.run import PredictRun
-from lmr.bench.columns import align
-from lmr.bench.cost.aims import Verdict
-from lmr.bench.cost.machine import count_cores, describe_machine, use_threads
 from lmr.bench.cost.measure import has_aimed_sizes
-from lmr.bench.cost.measured_model import ModelSource, find_measured_model
+from lmr.bench.cost.model import ModelSource, find_measured_model
 from lmr.bench.cost.settings import AIMED_MODEL, PREDICT_AIM, PREDICT_IMAGES
+from lmr.bench.cost.table import Verdict
+from lmr.bench.machine import count_cores, describe_machine, use_threads
+from lmr.bench.table import format_table
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
@@ -82,12 +82,12 @@ class PredictCost:
         verdict = self.verdict
         spread = f"{verdict.low:.3f} - {verdict.high:.3f}"
         judged = [["ratio", "aim", "measured", "in the rounds", ""]]
-        judged.append([verdict.aim.what, f"<= {verdict.aim.limit:g}", f"{verdict.value:.3f}", spread, verdict.word])
+        judged.append([verdict.aim.what, f"<= {verdict.aim.limit:g}", f"{verdict.value:.3f}", spread, verdict.result])
         head = (
             f"{self.model}; {self.method}; {self.images} JPEG files of {PHOTOGRAPH[0]}x{PHOTOGRAPH[1]} pixels and "
             f"{self.file_bytes / 1000:.0f} kB; batch size {self.batch_size}; threads: {self.threads}; {self.machine}"
         )
-        return "\n\n".join([head, align(lines), align(judged)])
+        return "\n\n".join([head, format_table(lines), format_table(judged)])
 
 
 def measure_predict_cost(options: PredictCostOptions) -> PredictCost:

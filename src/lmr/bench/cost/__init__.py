@@ -1,1 +1,1 @@
-"""What one step of each method costs: time, memory and the share of the machine's arithmetic it reaches."""
+"""The cost of one step of each method: time, memory, and the share of the machine's arithmetic that it reaches."""

@@ -1,4 +1,4 @@
-"""Which contenders take part, as values that another process can be given and the aims can refer to."""
+"""The entries of a cost table, as values that can be given to another process and that the aims can refer to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from lmr.bench.cost.plain.loop import list_plain_loops
+from lmr.bench.cost.plain import list_plain_loops
 from lmr.bench.cost.settings import STREAMS_METHOD, SWITCHES
 from lmr.core.card import Tower
 from lmr.core.errors import LmrError
@@ -18,7 +18,7 @@ from lmr.core.spec import format_spec, parse_spec
 
 Kind = Literal["forward", "transformers", "prompts", "context", "method", "plain", "streams", "singles"]
 
-NAMES: dict[Kind, str] = {  # of contenders without a method
+NAMES: dict[Kind, str] = {  # of entries without a method
     "forward": "forward",
     "transformers": "transformers forward",
     "prompts": "prompts forward",
@@ -30,7 +30,7 @@ SHARES = {"all": 1.0, "half": 0.5, "none": 0.0}
 
 @dataclass(frozen=True)
 class Entry:
-    """One contender. ``past`` says how many samples of the batch pass the gate of a method that has one."""
+    """One line of a cost table. ``past`` is the share of samples that pass the gate of a method that has one."""
 
     kind: Kind
     spec: str = ""  # of the method, with its file where it is not installed; the method's name for a plain loop
@@ -41,7 +41,7 @@ class Entry:
 
     @cached_property
     def method(self) -> type[Method] | None:
-        """The method; None for a contender that is a part of a step."""
+        """The method; None for an entry that is a part of a step."""
         if not self.spec:
             return None
         file, spec = split_address(self.spec)
@@ -50,22 +50,22 @@ class Entry:
 
     @property
     def gated(self) -> bool:
-        """Whether the cost depends on the samples past a gate."""
+        """True if the cost depends on the samples past a gate."""
         return self.method is not None and self.method.card.gated
 
     @property
     def learns(self) -> bool:
-        """Whether a step has a backward through the image tower."""
+        """True if a step has a backward through the image tower."""
         return self.method is not None and Tower.IMAGE in self.method.towers
 
     @property
     def needs_text(self) -> bool:
-        """Whether the text tower or its input adapts, so that every class needs a prompt."""
+        """True if the text tower or its input adapts, so that every class needs a prompt."""
         return self.kind in ("prompts", "context") or (self.method is not None and Tower.TEXT in self.method.towers)
 
     @property
     def name(self) -> str:
-        """What the table says."""
+        """The name in the table."""
         if self.kind in NAMES:
             return NAMES[self.kind]
         if self.kind == "plain":
@@ -78,7 +78,7 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """What the aims call it: the method's name, its switches if it has any, and the share past its gate."""
+        """The name in the aims: that of the method, its switches if it has any, and the share past its gate."""
         if self.method is None or self.kind in ("streams", "singles"):
             return self.kind
         if self.kind == "plain":
@@ -91,42 +91,43 @@ class Entry:
         return f"{name} {self.past}" if self.gated else name
 
     def count_past(self, batch_size: int) -> int:
-        """How many samples of a batch pass the gate."""
+        """Return the number of samples of a batch that pass the gate."""
         return int(SHARES[self.past] * batch_size)
 
 
-def list_entries(
-    methods: Sequence[str],
-    batch_size: int,
-    streams: int,
-    *,
-    transformers: bool,
-    text: bool,
-    switches: bool = False,
-    lean: bool = False,
-    full_context: bool = False,
-) -> list[Entry]:
-    """All contenders of a table, without those that this model cannot have."""
+@dataclass(frozen=True)
+class EntryKinds:
+    """The kinds of entries that a table has, and that the model can have."""
+
+    transformers: bool  # forward and plain loops on transformers
+    text: bool  # methods that adapt the text tower or its input
+    switches: bool = False
+    lean: bool = False
+    full_context: bool = False
+
+
+def list_entries(methods: Sequence[str], batch_size: int, streams: int, kinds: EntryKinds) -> list[Entry]:
+    """Return all entries of a table, without those that this model cannot have."""
     methods = [make_absolute(spec) for spec in methods]
-    asked = [Entry("method", spec) for spec in methods]
+    given = [Entry("method", spec) for spec in methods]
     entries = [Entry("forward")]
-    if transformers:
+    if kinds.transformers:
         entries.append(Entry("transformers"))
-    if any(entry.method is not None and entry.method.trained == "context words" for entry in asked):
+    if any(entry.method is not None and entry.method.trained == "context words" for entry in given):
         entries += [Entry("prompts"), Entry("context")]
-    for entry in asked:
+    for entry in given:
         entries += _expand(entry, batch_size)
-    if switches:
+    if kinds.switches:
         entries += [Entry("method", spec) for spec in SWITCHES if spec not in methods]
-    if lean:
-        entries += [Entry("method", entry.spec, lean=True) for entry in asked if entry.learns]
-    if full_context:
-        entries += [Entry("method", entry.spec, whole=True) for entry in asked if entry.needs_text]
-    if transformers:
+    if kinds.lean:
+        entries += [Entry("method", entry.spec, lean=True) for entry in given if entry.learns]
+    if kinds.full_context:
+        entries += [Entry("method", entry.spec, whole=True) for entry in given if entry.needs_text]
+    if kinds.transformers:
         entries += [Entry("plain", name) for name in list_plain_loops()]
     if streams > 1:
         entries += [Entry(kind, STREAMS_METHOD, streams=streams) for kind in ("streams", "singles")]
-    entries = [entry for entry in entries if text or not entry.needs_text]
+    entries = [entry for entry in entries if kinds.text or not entry.needs_text]
     names = [entry.name for entry in entries]
     for name in names:
         if names.count(name) > 1:
@@ -135,13 +136,13 @@ def list_entries(
 
 
 def make_absolute(spec: str) -> str:
-    """The spec of a method in a file with the file's whole path, for a process that starts in another folder."""
+    """Return the spec of a method in a file with the file's whole path, for a process that starts in another folder."""
     file, rest = split_address(spec)
     return spec if file is None else f"{Path(file).absolute()}:{rest}"
 
 
 def _expand(entry: Entry, batch_size: int) -> list[Entry]:
-    """A method once, or with all, half and none of the samples past its gate."""
+    """Return a method once, or with all, half and none of the samples past its gate."""
     if not entry.gated:
         return [entry]
     return [Entry("method", entry.spec, past) for past in SHARES if past != "half" or batch_size > 1]

@@ -1,4 +1,4 @@
-"""Measure what a step costs: memory in fresh processes, then time with the contenders alternating in one process."""
+"""Measure the cost of a step: memory in fresh processes, then time with the entries alternating in one process."""
 
 from __future__ import annotations
 
@@ -12,26 +12,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Never
 
-from lmr.bench.cost.contenders import ContenderFactory, CostContender, StepOutcome
-from lmr.bench.cost.cost_table import FILES, CostReport, CostTable
-from lmr.bench.cost.entries import Entry, list_entries, make_absolute
-from lmr.bench.cost.gemm import MatrixRate
-from lmr.bench.cost.machine import count_cores, describe_machine, use_threads
-from lmr.bench.cost.measured_model import LONGEST, SHORTEST, MeasuredModel, ModelSource, find_measured_model
-from lmr.bench.cost.measurement import Measurement
+from lmr.bench.cost.entries import Entry, EntryKinds, list_entries, make_absolute
+from lmr.bench.cost.model import LONGEST, SHORTEST, MeasuredModel, ModelSource, find_measured_model
 from lmr.bench.cost.settings import METHODS
-from lmr.bench.cost.step_memory import measure_step_memory
-from lmr.bench.cost.timing import choose_rounds, take_turns, warm_up
+from lmr.bench.cost.steps import CostStep, StepFactory, StepResult
+from lmr.bench.cost.table import FILES, CostReport, CostTable, Measurement
+from lmr.bench.cost.timing import MatrixRate, choose_rounds, measure_step_memory, take_turns, warm_up
+from lmr.bench.machine import count_cores, describe_machine, use_threads
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder
+from lmr.core.progress import show_progress
 from lmr.core.registry import expand_methods
 from lmr.models.towers.image import VisionConfig
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 MOST_AT_ONCE = 64  # images whose products the machine's rate is measured with; more change nothing
 MOST_REACHED = 1.05  # of the arithmetic limit; a little above 1, because the machine's rate is measured too
@@ -39,7 +33,7 @@ MOST_REACHED = 1.05  # of the arithmetic limit; a little above 1, because the ma
 
 @dataclass(frozen=True)
 class CostRequest:
-    """What to measure, checked."""
+    """A checked request for a measurement."""
 
     source: ModelSource
     batch_sizes: tuple[int, ...]
@@ -99,12 +93,12 @@ def measure_cost(
     plain: bool = True,
     out: str | os.PathLike[str] | None = None,
 ) -> CostReport:
-    """Time, memory and arithmetic of a step of each method on a model, compared with plain loops on transformers.
+    """Measure time, memory and arithmetic of a step of each method on a model, compared with loops on transformers.
 
-    ``model`` is what ``lmr.load`` takes, ``random`` an architecture to fill with random weights ("ViT-B-16", or "small"
-    to see the table in a minute). ``methods`` may contain "all", or "paper" for those that the paper compares. Without
-    ``rounds`` there are as many as fit into ``minutes`` per batch size, but at least 3. ``streams`` is how many streams
-    of one image share a batch (the batch size by default).
+    ``model`` is a name or path for ``lmr.load``, ``random`` an architecture to fill with random weights ("ViT-B-16",
+    or "small" to see the table in a minute). ``methods`` may contain "all", or "paper" for those that the paper
+    compares. Without ``rounds`` there are as many as fit into ``minutes`` per batch size, but at least 3. ``streams``
+    is the number of streams of one image that share a batch (the batch size by default).
     ``switches`` adds the switches that do less than a published method, ``lean`` the methods in their lean mode,
     ``full_context`` those that adapt the text tower with uncut prompts in one graph. ``plain=False`` leaves out the
     loops on transformers, which take much memory. With ``out`` the report is written to that folder.
@@ -123,7 +117,7 @@ def measure_cost(
 
 
 def _measure(request: CostRequest, out: Path | None) -> CostReport:
-    """One table per batch size, saved as soon as it is complete; the model is loaded once for all timings."""
+    """Measure one table per batch size, saved as soon as it is complete; the model is loaded once for all timings."""
     machine = describe_machine()  # before anything runs: the load it reports is that of other programs
     model = find_measured_model(request.source)
     today = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
@@ -146,59 +140,55 @@ def _measure(request: CostRequest, out: Path | None) -> CostReport:
 
 
 def _fill_table(request: CostRequest, model: MeasuredModel, batch_size: int) -> CostTable:
-    from tqdm import tqdm
-
     started = time.perf_counter()
     transformers = not request.plain or importlib.util.find_spec("transformers") is not None
     text = model.write_prompts(2) is not None
-    notes = _say_missing(model, transformers, text)
-    entries = list_entries(
-        request.methods,
-        batch_size,
-        batch_size if request.streams is None else request.streams,
+    notes = _explain_missing(model, transformers, text)
+    kinds = EntryKinds(
         transformers=request.plain and transformers and model.tower is not None and model.tower.is_clip,
         text=text,
         switches=request.switches,
         lean=request.lean and model.tower is not None,
         full_context=request.full_context and model.text is not None,
     )
-    factory = ContenderFactory(model, batch_size, request.classes)
-    contenders = [factory.build(entry) for entry in entries]  # also finds what does not fit, before measuring
+    entries = list_entries(request.methods, batch_size, request.streams or batch_size, kinds)
+    factory = StepFactory(model, batch_size, request.classes)
+    steps = [factory.build(entry) for entry in entries]  # also finds what does not fit, before measuring
     peaks: dict[str, int | None] = {}
-    with tqdm(total=len(entries) * (1 + request.memory + (request.rounds or 3)), unit="step", smoothing=0) as bar:
+    with show_progress("", len(entries) * (1 + request.memory + (request.rounds or 3)), "steps") as bar:
         for entry in entries if request.memory else []:
-            bar.set_description(f"memory: {entry.name}".ljust(34))
+            bar.describe(f"memory: {entry.name}")
             peaks[entry.name] = measure_step_memory(request.source, entry, batch_size, request.classes, request.threads)
-            bar.update()
+            bar.advance()
         warm = time.perf_counter()
-        outcomes = warm_up(contenders, bar)
+        results = warm_up(steps, bar)
         tower, matrices = model.tower, None
         if tower is not None:
             # Views of an image are encoded together: larger products, which the machine may multiply faster.
-            widest = min(MOST_AT_ONCE, max(outcome.widest for outcome in outcomes.values()))
+            widest = min(MOST_AT_ONCE, max(result.widest for result in results.values()))
             matrices = MatrixRate(tower.config, max(batch_size, widest), tower.projection.dtype)
             matrices.measure(keep=False)
-        notes += _compare_answers(contenders, outcomes)
-        notes += [note for contender in contenders for note in _describe_skipped(contender, outcomes)]
+        notes += _compare_answers(steps, results)
+        notes += [note for step in steps for note in _describe_skipped(step, results)]
         notes += [f"{name} did not fit into memory." for name, peak in peaks.items() if peak is None]
-        rounds = request.rounds or _plan_rounds(time.perf_counter() - warm, started, request.minutes, bar)
-        bar.total = bar.n + rounds * len(entries)
-        seconds = take_turns(contenders, matrices, rounds, bar)
+        rounds = request.rounds or _plan_rounds(time.perf_counter() - warm, started, request.minutes)
+        bar.set_total(bar.done + rounds * len(entries))
+        seconds = take_turns(steps, matrices, rounds, bar)
     rate = None if matrices is None else matrices.rate
     rows: list[Measurement] = []
-    for contender in contenders:  # the first is our forward
-        name = contender.entry.name
+    for step in steps:  # the first is our forward
+        name = step.entry.name
         row = Measurement(
-            entry=contender.entry,
-            spec=contender.spec,
+            entry=step.entry,
+            spec=step.spec,
             batch_size=batch_size,
             classes=request.classes,
-            images=contender.images,
+            images=step.images,
             seconds=tuple(seconds[name]),
             peak_bytes=peaks.get(name),
-            trainable=contender.trainable,
-            flops=factory.count_flops(contender, outcomes[name]),
-            gate_share=outcomes[name].gate_share,
+            trainable=step.trainable,
+            flops=factory.count_flops(step, results[name]),
+            gate_share=results[name].gate_share,
             rate=rate,
         )
         rows.append(dataclasses.replace(row, forward_ms=(rows or [row])[0].median_ms))
@@ -207,22 +197,22 @@ def _fill_table(request: CostRequest, model: MeasuredModel, batch_size: int) -> 
 
 
 def has_aimed_sizes(config: VisionConfig) -> bool:
-    """Whether the aims were set for a tower of this size; every activation costs the same."""
+    """Return whether the aims were set for a tower of this size; every activation costs the same."""
     return dataclasses.replace(config, activation="quick_gelu", eps=1e-5) == VisionConfig()
 
 
-def _plan_rounds(round_seconds: float, started: float, minutes: float, bar: tqdm[Never]) -> int:
+def _plan_rounds(round_seconds: float, started: float, minutes: float) -> int:
     rounds = choose_rounds(round_seconds, 60 * minutes - (time.perf_counter() - started))
     more = rounds * round_seconds / 60
-    bar.write(
+    print(
         f"One round takes about {round_seconds:.0f} s; {rounds} rounds take {more:.1f} minutes.",
         file=sys.stderr,
     )
     return rounds
 
 
-def _say_missing(model: MeasuredModel, transformers: bool, text: bool) -> list[str]:
-    """Why some contenders are missing."""
+def _explain_missing(model: MeasuredModel, transformers: bool, text: bool) -> list[str]:
+    """Return notes on entries that are missing."""
     notes = []
     if model.tower is None:
         notes.append("The arithmetic of this model is not known: no limit, no comparison with transformers.")
@@ -235,22 +225,22 @@ def _say_missing(model: MeasuredModel, transformers: bool, text: bool) -> list[s
     return notes
 
 
-def _describe_skipped(contender: CostContender, outcomes: dict[str, StepOutcome]) -> list[str]:
-    """What a step left out on these images, where it was meant to learn from all of them."""
-    entry, outcome = contender.entry, outcomes[contender.entry.name]
-    if not entry.learns or entry.gated or outcome.backwards is None:
+def _describe_skipped(step: CostStep, results: dict[str, StepResult]) -> list[str]:
+    """Return notes on images that a step left out, where it was meant to use all of them."""
+    entry, result = step.entry, results[step.entry.name]
+    if not entry.learns or entry.gated or result.backwards is None:
         return []
     notes = []
-    if outcome.stepped is False:
+    if result.stepped is False:
         notes.append(f"{entry.name} took no step on these images: its row shows a step that learns nothing.")
-    if outcome.backwards < 1:
-        share = f"{outcome.backwards:.0%} of the images take part in the backward of {entry.name}"
+    if result.backwards < 1:
+        share = f"{result.backwards:.0%} of the images take part in the backward of {entry.name}"
         notes.append(f"{share}, and its limit counts these only.")
     return notes
 
 
 def find_doubts(rows: Sequence[Measurement]) -> list[str]:
-    """What cannot be right in a table: steps that are faster than their own arithmetic can be."""
+    """Return notes on steps that are faster than their own arithmetic can be."""
     return [
         f"{row.entry.name} reached {row.reached:.0%} of the arithmetic limit, which is impossible: a pass was skipped "
         "or miscounted, or the machine was busy while its rate was measured. Measure again with nothing else running; "
@@ -260,11 +250,11 @@ def find_doubts(rows: Sequence[Measurement]) -> list[str]:
     ]
 
 
-def _compare_answers(contenders: Sequence[CostContender], outcomes: dict[str, StepOutcome]) -> list[str]:
-    """The largest difference between the logits of contenders that should agree."""
+def _compare_answers(steps: Sequence[CostStep], results: dict[str, StepResult]) -> list[str]:
+    """Return notes with the largest difference between the logits of entries that should agree."""
     by_key: dict[str, Entry] = {}
-    for contender in contenders:
-        by_key.setdefault(contender.entry.key, contender.entry)
+    for step in steps:
+        by_key.setdefault(step.entry.key, step.entry)
     pairs = [("forward", "transformers"), ("streams", "singles")]
     for key, entry in by_key.items():  # a method as it is by default, and the plain loop of the same name
         if key and entry.kind == "method" and entry.method is not None and entry.spec == entry.method.name:
@@ -273,6 +263,6 @@ def _compare_answers(contenders: Sequence[CostContender], outcomes: dict[str, St
     for pair in pairs:
         if all(key in by_key for key in pair) and by_key[pair[0]].past == by_key[pair[1]].past:
             ours, theirs = (by_key[key].name for key in pair)
-            worst = float((outcomes[ours].logits - outcomes[theirs].logits).abs().max())
+            worst = float((results[ours].logits - results[theirs].logits).abs().max())
             notes.append(f"The logits of {ours!r} and {theirs!r} differ by at most {worst:.0e}.")
     return notes

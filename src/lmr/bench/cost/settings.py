@@ -1,4 +1,4 @@
-"""What ``lmr cost`` measures by default, and the aims, as cost.toml states them. This module imports no torch."""
+"""The defaults of ``lmr cost`` and the aims, as cost.toml states them. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Aim:
-    """One quantity of two contenders, divided, or in bytes of one of them, and what it should not exceed."""
+    """The ratio of one quantity of two entries, or the bytes of one of them, and its limit."""
 
     what: str
     top: str  # keys of entries

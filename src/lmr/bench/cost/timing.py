@@ -1,77 +1,147 @@
-"""Seconds of each contender: all in one process, in alternation, after a warm-up."""
+"""The measurement of steps: seconds in alternation in one process, and the peak memory of each in a fresh process."""
 
 from __future__ import annotations
 
 import dataclasses
 import gc
 import math
+import statistics
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Never
 
-from lmr.bench.cost.contenders import CostContender, PassWatch, StepOutcome
-from lmr.bench.cost.gemm import MatrixRate
+import torch
+from torch import Tensor
+
+from lmr.bench.cost.entries import Entry
+from lmr.bench.cost.model import ModelSource, find_measured_model
+from lmr.bench.cost.steps import CostStep, PassWatch, StepFactory, StepResult
+from lmr.bench.machine import call_fresh, measure_peak
 from lmr.core.errors import LmrError
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
+from lmr.core.progress import ProgressBar
+from lmr.models.towers.image import VisionConfig
 
 FEWEST, MOST = 3, 30  # rounds when a budget of minutes decides
+_PART = 4  # images in a part that stays in the processor's cache; a whole batch may not
+_LEAST_SECONDS = 0.02  # of products of one size in a round
+_FEW_IMAGES, _FEW_CLASSES = 2, 12  # in the warm-up; of two images one passes a gate that half of them pass
 
 
-def warm_up(contenders: Sequence[CostContender], bar: tqdm[Never]) -> dict[str, StepOutcome]:
-    """One step of each, not measured: libraries load and memory is allocated. Returns what came out."""
-    outcomes = {}
-    for contender in contenders:
-        bar.set_description(f"warm-up: {contender.entry.name}".ljust(34))
-        outcomes[contender.entry.name] = _watch_step(contender)
-        bar.update()
-    return outcomes
+class MatrixRate:
+    """The rate at which this machine multiplies matrices of a tower's shapes; the arithmetic limit is based on it.
+
+    It multiplies the four linear layers of one block on a batch, as bare products into preallocated memory.
+    """
+
+    def __init__(self, config: VisionConfig, batch_size: int, dtype: torch.dtype = torch.float32) -> None:
+        width, hidden = config.width, config.hidden
+        tokens = (config.resolution // config.patch) ** 2 + 1
+        self.flops = 2 * batch_size * tokens * (4 * width * width + 2 * width * hidden)
+        generator = torch.Generator().manual_seed(4)
+        self._layers: list[tuple[Tensor, Tensor, Tensor]] = []  # input, weight, output
+        for inner, outer in ((width, 3 * width), (width, width), (width, hidden), (hidden, width)):
+            x, weight = (torch.randn(n, inner, generator=generator, dtype=dtype) for n in (batch_size * tokens, outer))
+            self._layers.append((x, weight.T, torch.empty(batch_size * tokens, outer, dtype=dtype)))
+        self._sizes = sorted({min(_PART, batch_size) * tokens, batch_size * tokens})
+        self.seconds: dict[int, list[float]] = {rows: [] for rows in self._sizes}
+
+    def measure(self, *, keep: bool = True) -> None:
+        """Multiply everything, part by part and as a whole; ``keep=False`` warms up.
+
+        Products that take less than a time slice of the system are repeated and the fastest is kept: one interruption
+        would make the machine look slower than it is, and the steps faster than its arithmetic.
+        """
+        for rows in self._sizes:
+            started, taken = time.perf_counter(), [self._multiply(rows)]
+            while time.perf_counter() - started < _LEAST_SECONDS:
+                taken.append(self._multiply(rows))
+            if keep:
+                self.seconds[rows].append(min(taken))
+
+    def _multiply(self, rows: int) -> float:
+        """Return the seconds of all products in parts of this number of rows."""
+        started = time.perf_counter()
+        for x, weight, out in self._layers:
+            for first in range(0, len(x), rows):
+                torch.mm(x[first : first + rows], weight, out=out[first : first + rows])
+        return time.perf_counter() - started
+
+    @property
+    def rate(self) -> float:
+        """Operations per second: the best size of part by its median over the rounds."""
+        return self.flops / min(statistics.median(times) for times in self.seconds.values())
+
+
+def warm_up(steps: Sequence[CostStep], bar: ProgressBar) -> dict[str, StepResult]:
+    """Run each step once, not measured, so that libraries load and memory is allocated; return the results."""
+    results = {}
+    for step in steps:
+        bar.describe(f"warm-up: {step.entry.name}")
+        results[step.entry.name] = _watch_step(step)
+        bar.advance()
+    return results
 
 
 def take_turns(
-    contenders: Sequence[CostContender], matrices: MatrixRate | None, rounds: int, bar: tqdm[Never]
+    steps: Sequence[CostStep], matrices: MatrixRate | None, rounds: int, bar: ProgressBar
 ) -> dict[str, list[float]]:
-    """Seconds of every step. Each round runs each contender once; the first of a round is the last of the next."""
-    seconds: dict[str, list[float]] = {contender.entry.name: [] for contender in contenders}
+    """Return the seconds of every step. Each round runs each step once; the first of one is the last of the next."""
+    seconds: dict[str, list[float]] = {step.entry.name: [] for step in steps}
     for turn in range(rounds):
-        start = turn % len(contenders)
+        start = turn % len(steps)
         if matrices is not None:
             matrices.measure()
-        for contender in [*contenders[start:], *contenders[:start]]:
-            bar.set_description(f"round {turn + 1} of {rounds}: {contender.entry.name}".ljust(34))
-            seconds[contender.entry.name].append(_take_step(contender)[0])
-            bar.update()
+        for step in [*steps[start:], *steps[:start]]:
+            bar.describe(f"round {turn + 1} of {rounds}: {step.entry.name}")
+            seconds[step.entry.name].append(_take_step(step)[0])
+            bar.advance()
     return seconds
 
 
 def choose_rounds(round_seconds: float, left_seconds: float) -> int:
-    """How many rounds fit into the remaining time, between FEWEST and MOST."""
+    """Return the number of rounds that fit into the remaining time, between FEWEST and MOST."""
     return max(FEWEST, min(MOST, math.floor(left_seconds / max(round_seconds, 1e-3))))
 
 
-def _watch_step(contender: CostContender) -> StepOutcome:
-    """A step, and how many images took part in its passes."""
-    if contender.encoder is None:
-        return _take_step(contender)[1]
-    watch = PassWatch(contender.images)
-    with watch.observe(contender.encoder):
-        outcome = _take_step(contender)[1]
-    return dataclasses.replace(outcome, forwards=watch.forwards, backwards=watch.backwards, widest=watch.widest)
+def _watch_step(step: CostStep) -> StepResult:
+    """Take a step and count the images in its passes."""
+    if step.encoder is None:
+        return _take_step(step)[1]
+    watch = PassWatch(step.images)
+    with watch.observe(step.encoder):
+        result = _take_step(step)[1]
+    return dataclasses.replace(result, forwards=watch.forwards, backwards=watch.backwards, widest=watch.widest)
 
 
-def _take_step(contender: CostContender) -> tuple[float, StepOutcome]:
-    """Seconds and outcome of one step from the state it is measured in, checked to be the step that should be measured.
+def _take_step(step: CostStep) -> tuple[float, StepResult]:
+    """Return the seconds and the checked result of one step from its initial state.
 
-    Recent garbage is collected before, so that no contender pays for another's; a full collection would empty the
+    Recent garbage is collected before, so that no step pays for another's; a full collection would empty the
     processor's caches.
     """
-    contender.reset()
+    step.reset()
     gc.collect(1)
     started = time.perf_counter()
-    outcome = contender.run()
+    result = step.run()
     seconds = time.perf_counter() - started
-    contender.check(outcome)
-    if not outcome.logits.isfinite().all():
-        raise LmrError(f"{contender.entry.name} answered with NaN or infinite values; measure another model.")
-    return seconds, outcome
+    step.check(result)
+    if not result.logits.isfinite().all():
+        raise LmrError(f"{step.entry.name} answered with NaN or infinite values; measure another model.")
+    return seconds, result
+
+
+def measure_step_memory(source: ModelSource, entry: Entry, batch_size: int, classes: int, threads: int) -> int | None:
+    """Return the bytes by which one step raises the peak of a fresh process; None if the system killed it."""
+    plain = dataclasses.replace(entry)  # without the class of its method, which may be of a file that is not a module
+    return call_fresh(measure_here, f"the memory of {entry.name}", source, plain, batch_size, classes, threads)
+
+
+def measure_here(source: ModelSource, entry: Entry, batch_size: int, classes: int, threads: int) -> int:
+    """Measure the same in this process, which should be fresh: load, warm up on few images and classes, measure."""
+    torch.set_num_threads(threads)
+    model = find_measured_model(source)
+    StepFactory(model, _FEW_IMAGES, _FEW_CLASSES).build(dataclasses.replace(entry, streams=1)).run()
+    step = StepFactory(model, batch_size, classes).build(entry)
+    step.reset()
+    if model.tower is not None:
+        model.tower.set_mode()  # memory that the warm-up left for the next step would hide a part of this one's
+    return measure_peak(step.run)

@@ -1,1 +1,1 @@
-"""What is run: plans, and the tasks that they consist of."""
+"""Plans, and the tasks that they consist of."""

@@ -1,8 +1,8 @@
-"""What the command line offers for plans: keys, choices and defaults. It imports nothing, so that help is fast."""
+"""Keys, choices and defaults of plans, for the command line. This module imports nothing, so that help is fast."""
 
 from __future__ import annotations
 
-FOLDER = "lmr-runs"  # where runs go and reports look by default
+FOLDER = "lmr-runs"  # default folder of runs
 RESETS = ("domain", "never")
 DTYPES = ("float32", "bfloat16", "float16")
 KEYS = (

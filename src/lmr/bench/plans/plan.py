@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from lmr.bench.plans.choices import DTYPES, KEYS, RESETS
-from lmr.bench.plans.prompt_sets import PromptSet, read_prompt_set
+from lmr.bench.plans.prompts import PromptSet, read_prompt_set
 from lmr.core.card import Role
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
@@ -48,21 +48,21 @@ OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A method with all its arguments, what tables call it, and the batch size its values were chosen for.
+class MethodEntry:
+    """A method with all its arguments, its label in tables, and the batch size its values were chosen for.
 
     A method from a user's own file comes with the absolute path and the digest of the content of that file.
     """
 
     label: str
-    spec: str  # canonical, unless it has the preset "auto": then ``suit`` completes it
+    spec: str  # with every argument, unless it has the preset "auto": then ``suit`` completes it
     batch_size: int
     file: str | None = None
     file_digest: str | None = None
-    watch: str = ""  # the canonical spec of the watch around it, if there is one
+    watch: str = ""  # the spec of the watch around it, if there is one
 
-    def suit(self, classes: int) -> Contender:
-        """The same with the values that the preset "auto" stands for with so many classes."""
+    def suit(self, classes: int) -> MethodEntry:
+        """Return the entry with the values that the preset "auto" stands for with this number of classes."""
         name, values = parse_spec(self.spec)
         if values.get("preset") != AUTO:
             return self
@@ -73,7 +73,7 @@ class Contender:
 
     @property
     def address(self) -> str:
-        """What ``create`` and the command line take: the spec, after the path of the file if there is one."""
+        """The spec for ``create`` and the command line, after the path of the file if there is one."""
         return self.spec if self.file is None else f"{self.file}:{self.spec}"
 
 
@@ -81,8 +81,8 @@ class Contender:
 class Part:
     """One ``[[runs]]`` table: all combinations of its values are run."""
 
-    methods: tuple[Contender, ...]
-    datasets: tuple[str, ...]  # each may be several with | between them, see alternatives.py
+    methods: tuple[MethodEntry, ...]
+    datasets: tuple[str, ...]  # each may be several with | between them, see task.py
     corruptions: tuple[str, ...] = ()  # none: all of the dataset's benchmark
     severities: tuple[int, ...] = (5,)
     backbones: tuple[str, ...] = (DEFAULT_MODEL,)
@@ -113,7 +113,7 @@ class Plan:
 
 
 def list_plans() -> dict[str, str]:
-    """The plans of the package, each with its title."""
+    """Return the plans of the package, each with its title."""
     files = (item for item in resources.files("lmr.bench").joinpath("plans").iterdir() if item.name.endswith(".toml"))
     ordered = sorted(files, key=lambda item: item.name.removesuffix(".toml"))
     return {item.name[:-5]: tomllib.loads(item.read_text("utf-8"))["title"] for item in ordered}
@@ -139,9 +139,9 @@ def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any]
 
 
 def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = None) -> list[Plan]:
-    """The plans with these names, files or patterns such as 'photo*', each once; ``overrides`` replace their values.
+    """Return the plans with these names, files or patterns such as 'photo*', each once.
 
-    Without a name, the overrides alone are the plan.
+    ``overrides`` replace their values. Without a name, the overrides alone are the plan.
     """
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     for key in ("corruptions", "batch_sizes"):  # "all" and "preset" come as lists from the command line
@@ -159,7 +159,7 @@ def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = Non
 
 
 def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] | None = None) -> Plan:
-    """The plan in a TOML text; files that it names are looked for in ``folder``, then in the current folder.
+    """Read a plan from a TOML text; files that it names are looked for in ``folder``, then in the current folder.
 
     Method files in ``overrides`` are looked for in the current folder first.
     """
@@ -188,7 +188,7 @@ def _pop_title(plan: str, table: dict[str, Any], default: str) -> str:
 
 
 def _combine(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a plan and those that replace them; keys that belong to another order are dropped."""
+    """Return the values of a plan with those that replace them; keys that belong to another order are dropped."""
     dropped = {key for key, order in OF_ORDERS.items() if given.get("order", order) != order}
     return {key: value for key, value in table.items() if key not in dropped} | dict(given)
 
@@ -229,8 +229,8 @@ def _check_order(values: Mapping[str, Any]) -> None:
         raise LmrError("The order 'file' is the same for every seed; remove the seeds or give seeds = 1.")
 
 
-def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) -> tuple[Contender, ...]:
-    """Specs, or label -> spec, or one of the words of ``expand_methods``."""
+def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) -> tuple[MethodEntry, ...]:
+    """Read specs, or label -> spec, or a group of methods that ``expand_methods`` knows."""
     if isinstance(given, Mapping):
         pairs = [(str(label), spec) for label, spec in given.items()]
     else:
@@ -242,17 +242,17 @@ def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) ->
             raise LmrError(
                 f"No method has a preset {preset!r}.{suggest(str(preset), known)} There are: {', '.join(known)}."
             )
-    contenders = [_complete(label, spec, file, presets) for label, spec, file in found]
-    labels = [contender.label for contender in contenders]
+    entries = [_complete(label, spec, file, presets) for label, spec, file in found]
+    labels = [entry.label for entry in entries]
     for label in labels:
         if labels.count(label) > 1:
             raise LmrError(f"Two methods are called {label!r}; give them names: methods = {{ 'a' = 'lmr', ... }}.")
-    return tuple(contenders)
+    return tuple(entries)
 
 
-def _add_watches(methods: tuple[Contender, ...], given: Any) -> tuple[Contender, ...]:
-    """Each method under each of the watches; the frozen classifier, which cannot go wrong, is run as it is."""
-    found: dict[Contender, None] = {}
+def _add_watches(methods: tuple[MethodEntry, ...], given: Any) -> tuple[MethodEntry, ...]:
+    """Return each method under each of the watches; the frozen classifier needs none."""
+    found: dict[MethodEntry, None] = {}
     for settings in map(read_watch, _all_different("watch", _wrap(given))):
         for method in methods:
             if settings is None or find_method(parse_spec(method.spec)[0]).card.role is Role.BASELINE:
@@ -263,7 +263,7 @@ def _add_watches(methods: tuple[Contender, ...], given: Any) -> tuple[Contender,
 
 
 def _find_file(address: Any, near: Sequence[Path]) -> tuple[Any, str | None]:
-    """The spec and the absolute path of the file it names, if it does, whose methods are known from now on."""
+    """Return the spec and the absolute path of the file that it names, if it does; register the methods of the file."""
     named, spec = split_address(address)
     if named is None:
         return spec, None
@@ -273,22 +273,22 @@ def _find_file(address: Any, near: Sequence[Path]) -> tuple[Any, str | None]:
     return spec, file
 
 
-def _complete(label: str, spec: str, file: str | None, presets: Iterable[str]) -> Contender:
-    """The canonical spec, with the first of the presets that the method has unless it names one."""
+def _complete(label: str, spec: str, file: str | None, presets: Iterable[str]) -> MethodEntry:
+    """Return the entry of a spec, with the first of the presets that the method has unless the spec names one."""
     name, values = parse_spec(spec)
     method = find_method(name if file is None else f"{file}:{name}")
     known = {*method.card.presets, AUTO}
     preset = values.get("preset", next((preset for preset in presets if preset in known), "default"))
     completed = format_spec(name, {"preset": preset} | values)
-    with hide_logs():  # what a method misses in this classifier says nothing of the one that it will run with
+    with hide_logs():  # warnings about this small classifier say nothing about the one that will be used
         made = create(completed, _make_small_classifier())  # checks the values
     digest = None if file is None else load_method_file(file)
     size = method.card.presets["default" if preset == AUTO else preset].batch_size
-    return Contender(label or name_contender(spec), completed if preset == AUTO else made.spec, size, file, digest)
+    return MethodEntry(label or name_entry(spec), completed if preset == AUTO else made.spec, size, file, digest)
 
 
-def name_contender(spec: str) -> str:
-    """What tables call a method: its label, followed by its arguments where some were given."""
+def name_entry(spec: str) -> str:
+    """Return the label of a method in tables, followed by the arguments that were given."""
     name, values = parse_spec(spec)
     label = find_method(name).card.label
     shown = ", ".join(f"{key}={value}" for key, value in values.items() if key != "preset")
@@ -297,7 +297,7 @@ def name_contender(spec: str) -> str:
 
 @lru_cache(1)
 def _make_small_classifier() -> ZeroShot:
-    """A classifier on which every method can be created, to check its arguments."""
+    """Return a classifier on which every method can be created, to check its arguments."""
     return load("pocket").classifier(["red star", "blue ring"])
 
 
@@ -306,23 +306,23 @@ def _wrap(value: Any) -> list[Any]:
 
 
 def _texts(known: Iterable[str] = ()) -> Callable[[str, Any], tuple[str, ...]]:
-    """A reader of one string or several, each one of ``known`` if that is given."""
+    """Return a reader of one string or several, each one of ``known`` if that is given."""
 
     def read(key: str, value: Any) -> tuple[str, ...]:
         if key == "corruptions" and value == "all":
             return ()
-        words = _wrap(value)
-        for word in words:
-            if not isinstance(word, str) or (known and word not in known):
-                hint = f"{suggest(str(word), known)} There are: {', '.join(known)}." if known else ""
-                raise LmrError(f"Unknown value {word!r} for {key}.{hint}")
-        return _all_different(key, words)
+        texts = _wrap(value)
+        for text in texts:
+            if not isinstance(text, str) or (known and text not in known):
+                hint = f"{suggest(str(text), known)} There are: {', '.join(known)}." if known else ""
+                raise LmrError(f"Unknown value {text!r} for {key}.{hint}")
+        return _all_different(key, texts)
 
     return read
 
 
 def _numbers(low: int, high: int | None = None) -> Callable[[str, Any], tuple[int, ...]]:
-    """A reader of one whole number or several, each within a range."""
+    """Return a reader of one whole number or several, each within a range."""
 
     def read(key: str, value: Any) -> tuple[int, ...]:
         if key == "batch_sizes" and value == "preset":

@@ -1,34 +1,35 @@
-"""Tasks: the single runs of a plan, each identified by a hash of everything that determines its numbers."""
+"""Tasks: the single runs of a plan, each identified by a hash of everything that determines its numbers.
+
+A plan may name several datasets to choose from: ``cifar10-c|photo-c`` is the first of them that is under the root. An
+item that ends with ``|`` is left out if none of its datasets is there. Only a missing dataset is passed over; a damaged
+one is an error. Rows state the dataset that was used.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from lmr.bench.plans.alternatives import settle_datasets
-from lmr.bench.plans.plan import Contender, Part, Plan
-from lmr.bench.plans.prompt_sets import PromptSet
-from lmr.bench.running.inputs import (
-    describe_backbone,
-    find_clean_dataset,
-    find_dataset,
-    make_task_stream,
-    name_clean_set,
-)
-from lmr.bench.running.studied import count_studied
+from lmr.bench.inputs import describe_backbone, find_clean_dataset, find_dataset, name_clean_set
+from lmr.bench.plans.plan import MethodEntry, Part, Plan
+from lmr.bench.plans.prompts import PromptSet
 from lmr.core.errors import LmrError
+from lmr.core.method import Method
 from lmr.core.registry import find_method
 from lmr.core.spec import parse_spec
-from lmr.data.dataset import CLEAN, Dataset
+from lmr.data.dataset import CLEAN, Dataset, MissingData
 from lmr.data.frames import BLEND
+from lmr.data.streams import Stream, make_stream
 from lmr.version import RESULTS_VERSION
+
+SEPARATOR = "|"
+OWN = ("folder:", "csv:")  # a path follows, which may hold any character
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Task:
     """One run, as a worker gets it."""
 
     run: str  # content hash
-    contender: Contender
+    entry: MethodEntry
     backbone: str
     weights: str  # digest of both towers
     dataset: str
@@ -61,23 +62,23 @@ class Task:
     dtype: str
     device: str
     root: str | None
-    studied: int = 0  # clean images that the method sees before the stream
+    source_images: int = 0  # clean images that the method is fitted on before the stream
 
     @property
     def method(self) -> str:
         """The registered name of the method."""
-        return parse_spec(self.contender.spec)[0]
+        return parse_spec(self.entry.spec)[0]
 
     @property
     def domain(self) -> str:
-        """What the row states: the domain, or how several domains form one stream."""
+        """The domain in the row, or how several domains form one stream."""
         if self.order == "haul":
             return BLEND
         return self.domains[0] if len(self.domains) == 1 else "mixed" if self.mix else "continual"
 
     @property
     def order_facts(self) -> dict[str, str]:
-        """What the row states about the order: its kind, what that depends on, and the hash of the result."""
+        """The order in the row: its kind, what that depends on, and the hash of the result."""
         facts = {"kind": self.order}
         if self.order == "dirichlet":
             facts["concentration"] = f"{self.concentration:g}"
@@ -88,22 +89,22 @@ class Task:
         return facts | {"hash": self.order_hash}
 
     @property
-    def order_words(self) -> str:
-        """The order in words: its kind and what that depends on."""
+    def order_text(self) -> str:
+        """The order for people: its kind and what that depends on."""
         return " ".join(value for key, value in self.order_facts.items() if key != "hash")
 
     @property
     def group(self) -> tuple[str, ...]:
-        """Tasks of one group share the model and the images: a worker runs them one after the other."""
+        """The model and images; a worker runs tasks of one group one after the other."""
         return (self.backbone, self.dtype, self.prompts.name, self.dataset, *self.domains, str(self.severity))
 
     @property
     def command(self) -> str:
         """The command that repeats this run and no other."""
-        words = ["lmr", "bench", "--methods", self.contender.address, "--datasets", self.dataset]
+        words = ["lmr", "bench", "--methods", self.entry.address, "--datasets", self.dataset]
         words += ["--corruptions", *self.domains, "--severities", str(self.severity or 5)]
-        words += ["--backbones", self.backbone, "--prompts", self.prompts.word]
-        words += ["--watch", self.contender.watch] if self.contender.watch else []
+        words += ["--backbones", self.backbone, "--prompts", self.prompts.argument]
+        words += ["--watch", self.entry.watch] if self.entry.watch else []
         words += ["--batch-sizes", str(self.batch_size), "--seeds", str(self.seed)]
         words += ["--images", str(self.limit)] if self.limit is not None else []
         words += ["--order", self.order] if self.order != "shuffle" else []
@@ -119,20 +120,48 @@ class Task:
         words += ["--root", self.root] if self.root else []
         return shlex.join(words)
 
+    def open_stream(self, dataset: Dataset) -> Stream:
+        """Return the stream of images of this task."""
+        return make_stream(
+            dataset,
+            self.domains,
+            severity=self.severity or 5,
+            order=self.order,
+            seed=self.seed,
+            limit=self.limit,
+            batch_size=self.batch_size,
+            mix=self.mix,
+            rounds=self.rounds,
+            concentration=self.concentration,
+            block=self.block,
+        )
+
+
+@dataclass(frozen=True)
+class DatasetChoice:
+    """The dataset that an item of a plan stands for under one root, or None where the item is left out.
+
+    ``message`` tells the user which dataset is used instead; it is empty if the first one is there.
+    """
+
+    item: str
+    name: str | None
+    message: str = ""
+
 
 def list_tasks(
-    plans: Sequence[Plan], root: str | None = None, say: Callable[[str], object] = lambda words: None
+    plans: Sequence[Plan], root: str | None = None, log: Callable[[str], object] = lambda message: None
 ) -> list[Task]:
-    """Every run of the plans once, those of one group together; missing data or models raise LmrError.
+    """Return every run of the plans once, those of one group together; missing data or models raise LmrError.
 
-    ``say`` is called with messages for the user: which dataset is used instead of one that is not there.
+    ``log`` is called with messages about datasets that are used instead of missing ones.
     """
-    settled, choices = settle_datasets(plans, root)
+    chosen, choices = choose_datasets(plans, root)
     for choice in choices:
-        if choice.words:
-            say(choice.words)
+        if choice.message:
+            log(choice.message)
     found: dict[str, Task] = {}
-    for plan in settled:
+    for plan in chosen:
         for part in plan.parts:
             for task in _expand(part, root):
                 found.setdefault(task.run, task)
@@ -140,6 +169,67 @@ def list_tasks(
     for task in found.values():
         groups.setdefault(task.group, []).append(task)
     return list(itertools.chain.from_iterable(groups.values()))
+
+
+def choose_datasets(plans: Sequence[Plan], root: str | None = None) -> tuple[list[Plan], list[DatasetChoice]]:
+    """Return the plans with the datasets that are there, and the choice for every item, each once.
+
+    A plan without any dataset left raises LmrError with the commands that get its datasets.
+    """
+    items = dict.fromkeys(item for plan in plans for part in plan.parts for item in part.datasets)
+    choices = {item: choose_dataset(item, root) for item in items}
+    chosen = []
+    for plan in plans:
+        parts = []
+        for part in plan.parts:
+            names = [choices[item].name for item in part.datasets]
+            kept = tuple(dict.fromkeys(name for name in names if name is not None))
+            parts += [replace(part, datasets=kept)] if kept else []
+        if not parts:
+            lost = dict.fromkeys(choices[item].message for part in plan.parts for item in part.datasets)
+            raise LmrError(f"The plan {plan.name!r} has nothing left to run. {' '.join(lost)}")
+        chosen.append(replace(plan, parts=tuple(parts)))
+    return chosen, list(choices.values())
+
+
+def choose_dataset(item: str, root: str | None = None) -> DatasetChoice:
+    """Return the first dataset of an item that is there; raise MissingData if none is and it is needed."""
+    names, optional = split_datasets(item)
+    missing: list[MissingData] = []
+    for name in names:
+        try:
+            found = find_dataset(name, root)
+        except MissingData as error:
+            missing.append(error)
+            continue
+        if not missing:
+            return DatasetChoice(item, name)
+        used = f"{name!r} is used instead, {found.count(found.domains[0]):,} images"
+        return DatasetChoice(item, name, _explain_choice(names[0], missing[0], used))
+    if not optional:
+        raise missing[0]
+    return DatasetChoice(item, None, _explain_choice(names[0], missing[0], "it is left out"))
+
+
+def _explain_choice(name: str, error: MissingData, result: str) -> str:
+    return f"The dataset {name!r} is not in {str(error.root)!r}: {result}. {error.advice}"
+
+
+def split_datasets(item: str) -> tuple[list[str], bool]:
+    """Return the datasets of an item in order, and whether it may be left out."""
+    names: list[str] = []
+    rest = item
+    while SEPARATOR in rest and not rest.startswith(OWN):
+        name, _, rest = rest.partition(SEPARATOR)
+        names.append(name.strip())
+    optional = bool(names) and not rest.strip()
+    names += [] if optional else [rest if rest.startswith(OWN) else rest.strip()]
+    if not all(names):
+        raise LmrError(
+            f"Cannot read the datasets {item!r}; write them as in 'cifar10-c|photo-c', or 'cifar100-c|' for one that "
+            "may be missing."
+        )
+    return names, optional
 
 
 def _expand(part: Part, root: str | None) -> Iterator[Task]:
@@ -151,7 +241,7 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
         for domains, severity, seed in streams:
             first = Task(
                 run="",
-                contender=part.methods[0],
+                entry=part.methods[0],
                 backbone=backbone,
                 weights=describe_backbone(backbone, part.dtype, part.device),
                 dataset=dataset,
@@ -177,14 +267,13 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
                 device=part.device,
                 root=root,
             )
-            stream = make_task_stream(first, opened)
-            first = dataclasses.replace(first, images=stream.count, order_hash=stream.hash)
-            for contender in (one.suit(len(opened.classes)) for one in part.methods):
-                for batch_size in part.batch_sizes or (contender.batch_size,):
-                    task = dataclasses.replace(first, contender=contender, batch_size=batch_size)
-                    kind = find_method(task.method)
-                    task = dataclasses.replace(task, studied=count_studied(kind, dataset, root, part.forgetting))
-                    yield dataclasses.replace(task, run=_hash(task))
+            stream = first.open_stream(opened)
+            first = replace(first, images=stream.count, order_hash=stream.hash)
+            for entry in (one.suit(len(opened.classes)) for one in part.methods):
+                count = count_source_images(find_method(parse_spec(entry.spec)[0]), dataset, root, part.forgetting)
+                for batch_size in part.batch_sizes or (entry.batch_size,):
+                    task = replace(first, entry=entry, batch_size=batch_size, source_images=count)
+                    yield replace(task, run=_hash(task))
 
 
 @lru_cache
@@ -193,7 +282,7 @@ def _describe_prompts(prompts: PromptSet, classes: tuple[str, ...]) -> dict[str,
 
 
 def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
-    """The domains of each stream: one per stream, or all in one."""
+    """Return the domains of each stream: one per stream, or all in one."""
     chosen = part.corruptions or dataset.domains
     if unknown := [domain for domain in chosen if domain not in (*dataset.domains, *dataset.others)]:
         known = ", ".join((*dataset.domains, *dataset.others))
@@ -203,18 +292,46 @@ def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
     return [(domain,) for domain in chosen] if alone else [tuple(chosen)]
 
 
+def count_source_images(method: type[Method], dataset: str, root: str | None, forgetting: int) -> int:
+    """Return the number of clean images that a method is fitted on.
+
+    Images that forgetting is measured on are not among them; there are none where the dataset has no clean images.
+    """
+    if not method.card.source_images:
+        return 0
+    try:
+        clean = find_clean_dataset(dataset, root)
+    except LmrError:
+        return 0
+    return max(0, min(method.card.source_images, clean.count(CLEAN) - forgetting))
+
+
 def _hash(task: Task) -> str:
-    """16 hexadecimal digits of everything that determines the numbers; labels and paths do not."""
-    content = dataclasses.asdict(task) | {"contender": task.contender.spec, "lmr": RESULTS_VERSION}
-    for key in ("run", "root", "limit", "backbone", "prompts", "rounds"):  # the hash of the order holds the rounds
-        del content[key]
-    content["prompt_facts"] = task.prompt_facts["digest"]
-    if task.studied:
-        content["studied_digest"] = find_clean_dataset(task.dataset, task.root).digest_part((CLEAN,), 0)
-    else:
-        del content["studied"]  # so that all other runs keep their hashes
-    if task.contender.watch:
-        content["watch"] = task.contender.watch
-    if task.contender.file_digest is not None:
-        content["method_file"] = task.contender.file_digest
+    """Return 16 hexadecimal digits of everything that determines the numbers; labels and paths do not."""
+    content = {
+        "lmr": RESULTS_VERSION,
+        "spec": task.entry.spec,
+        "watch": task.entry.watch,
+        "method_file": task.entry.file_digest,
+        "weights": task.weights,
+        "dtype": task.dtype,
+        "device": task.device,
+        "prompts": task.prompt_facts["digest"],
+        "dataset": task.dataset,
+        "data": task.data_digest,
+        "domains": task.domains,
+        "severity": task.severity,
+        "order": task.order_hash,  # of the images in their order: rounds and limits are in it
+        "order_kind": task.order_facts["kind"],
+        "reset": task.reset,
+        "mix": task.mix,
+        "images": task.images,
+        "batch_size": task.batch_size,
+        "seed": task.seed,
+        "forgetting": task.forgetting,
+        "recovery": task.recovery,
+        "source_images": task.source_images,
+    }
+    if task.source_images:
+        content["source_data"] = find_clean_dataset(task.dataset, task.root).digest_part((CLEAN,), 0)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,1 +1,1 @@
-"""How plans are run: workers, checkpoints, rows and metrics."""
+"""The execution of plans: workers, checkpoints, rows and metrics."""

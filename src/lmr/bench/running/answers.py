@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmr.bench.cost.memory import measure_peak
+from lmr.bench.machine import measure_peak
 from lmr.bench.running import metrics
 from lmr.core.card import Scores
 from lmr.core.functional.margin import find_candidates
-from lmr.core.method import Method
-from lmr.core.prediction import Prediction
+from lmr.core.method import Method, Prediction
 
 # Values of a batch (seconds, gate_share, protected_size, drift) are repeated in the record of each of its images.
 RECORD = np.dtype(
@@ -29,7 +28,7 @@ Records = NDArray[np.void]
 
 @dataclass(frozen=True)
 class Step:
-    """A method's answer to a batch, what it took, and the offset that its logits hold besides similarity."""
+    """A method's answer to a batch, its cost, and the offset that its logits hold besides similarity."""
 
     answer: Prediction
     seconds: float  # with those of embedding its images, wherever that was done
@@ -38,7 +37,7 @@ class Step:
 
 
 def take_step(method: Method, images: Tensor, measure: bool, embedding: float = 0.0) -> Step:
-    """Adapt on a batch and answer it; ``measure`` the peak memory too, whose cost is not part of the time.
+    """Adapt on a batch and answer it; ``measure`` also the peak memory, whose cost is not part of the time.
 
     ``embedding`` are the seconds that it took to turn images into the tokens that are given in their place.
     """
@@ -63,7 +62,7 @@ def take_step(method: Method, images: Tensor, measure: bool, embedding: float = 
 def record(
     method: Method, step: Step, true: NDArray[np.int64], index: NDArray[np.int64], plain: Tensor | None
 ) -> Records:
-    """The records [B] of a batch; ``plain`` [B] are the labels of zero-shot, for the recovery."""
+    """Return the records [B] of a batch; ``plain`` [B] are the labels of zero-shot, for the recovery."""
     records = np.zeros(len(true), RECORD)
     records["gap"] = records["margin"] = records["recovery"] = np.nan
     records["true"], records["index"] = true, index
@@ -91,7 +90,7 @@ def record(
 
 
 def compute_scores(method: Method, logits: Tensor, offset: Tensor | None) -> Tensor | None:
-    """Emitted logits [B, C] without their offset [C], in cosine units; None for methods whose logits are no cosines."""
+    """Return the logits [B, C] without their offset [C], in cosine units; None if they are not based on cosines."""
     if method.scores is not Scores.COSINES:
         return None
     plain = logits if offset is None else logits - offset.cpu().double()
@@ -99,7 +98,7 @@ def compute_scores(method: Method, logits: Tensor, offset: Tensor | None) -> Ten
 
 
 def measure_local_margin(scores: Tensor, delta: float) -> Tensor:
-    """Lowest score of the protected set minus the highest outside, the paper's m^local: [B], NaN without outside."""
+    """Return the lowest score of the protected set minus the highest outside, the paper's m^local: [B], NaN without."""
     inside = find_candidates(scores, delta)
     weakest = scores.masked_fill(~inside, math.inf).amin(1)
     strongest = scores.masked_fill(inside, -math.inf).amax(1)
@@ -107,7 +106,7 @@ def measure_local_margin(scores: Tensor, delta: float) -> Tensor:
 
 
 def compute_metrics(records: Records, classes: int) -> dict[str, float | None]:
-    """The metrics of a row that follow from the answers; None for those that do not apply."""
+    """Return the metrics of a row that follow from the answers; None for those that do not apply."""
     predicted, true = records["predicted"], records["true"]
     numbers = {
         "accuracy": metrics.accuracy(predicted, true),
@@ -126,23 +125,23 @@ def compute_metrics(records: Records, classes: int) -> dict[str, float | None]:
 
 
 def _average_known(values: NDArray[np.float64]) -> float:
-    """The mean over the images of steps that report a value: a step that rests under a watch has none."""
+    """Return the mean over the images of steps that report a value: a resting step under a watch has none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
 
 
 def _find_last_known(values: NDArray[np.float64]) -> float:
-    """The value after the last step that reports one."""
+    """Return the value of the last step that reports one."""
     known = values[~np.isnan(values)]
     return float(known[-1]) if len(known) else math.nan
 
 
 def _leave_out_first(records: Records) -> Records:
-    """Without the first batch, in which libraries load and threads start; everything if it is the only one."""
+    """Return the records without the first batch, in which libraries load; everything if it is the only one."""
     later = records[records["batch"] > 0]
     return later if len(later) else records
 
 
 def is_measured(batch: int, batches: int) -> bool:
-    """Whether the peak memory of a batch is measured: batches 1, 2, 4, 8, …, or the only one."""
+    """Return whether the peak memory of a batch is measured: batches 1, 2, 4, 8, …, or the only one."""
     return (batch > 0 and batch & (batch - 1) == 0) or batches == 1

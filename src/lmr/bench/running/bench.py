@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from lmr.bench.cost.machine import count_cores
+from lmr.bench.inputs import is_small_model
+from lmr.bench.machine import count_cores
 from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.checkpoint import Checkpoint
-from lmr.bench.running.crew import Crew, TaskCrew
-from lmr.bench.running.inputs import is_small_model
-from lmr.bench.running.live import View, describe_task
 from lmr.bench.running.pack import take_runs
 from lmr.bench.running.row import Row, append_row, read_rows
 from lmr.bench.running.run import SAVE_SECONDS
+from lmr.bench.running.view import View, describe_task
+from lmr.bench.running.workers import WorkerPool, Workers
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, write_atomically
 
 LOCK_SECONDS = 5.0  # for a bench that was just stopped to release its folder
 
 
-Hire = Callable[[Sequence[Task], Path, float], TaskCrew]  # all tasks, folder, seconds between checkpoints
+StartWorkers = Callable[[Sequence[Task], Path, float], Workers]  # all tasks, folder, seconds between checkpoints
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Failure:
     """A run without a row, and why."""
 
     task: Task
-    words: str
+    message: str
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BenchResult:
     """The rows of all finished runs of the plans, earlier ones too, and what failed."""
 
     rows: list[Row]
@@ -49,13 +49,13 @@ class Outcome:
     seconds: float
 
     def describe(self) -> str:
-        """The outcome in words: a line about the finished runs and one for every failure."""
+        """Return a line about the finished runs and one for every failure."""
         fresh = len(self.rows) - self.skipped
         earlier = f", {self.skipped} earlier" if self.skipped else ""
         lines = [f"{len(self.rows)} runs are finished: {fresh} now, in {self.seconds:.0f} s{earlier}."]
         if not fresh:
             lines = [f"{self.skipped} runs are finished, all of them earlier." if earlier else "No run is finished."]
-        lines += [f"Failed: {describe_task(failure.task)}: {failure.words}" for failure in self.failures]
+        lines += [f"Failed: {describe_task(failure.task)}: {failure.message}" for failure in self.failures]
         return "\n".join(lines)
 
 
@@ -69,32 +69,40 @@ def run_bench(
     save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
     brief: bool = False,
-    hire: Hire | None = None,
-) -> Outcome:
+    start_workers: StartWorkers | None = None,
+) -> BenchResult:
     """Run everything in the plans that has no row in ``folder`` yet; runs with a checkpoint are resumed.
 
-    ``workers`` processes share the cores (as many as cores for small models, otherwise one); ``root`` is where datasets
-    are kept. Runs that are finished in ``sources``, folders of runs or packs, are taken from there. A run that fails
-    does not stop the others. On Ctrl-C every worker saves its checkpoint first. Progress is written to ``screen``;
-    ``brief`` leaves out the line about every finished run. ``hire`` gives another crew than processes on this
-    machine, for all tasks: what it chooses, such as threads, must not depend on how many of them are finished.
+    A run that fails does not stop the others. On Ctrl-C every worker saves its checkpoint first.
+
+    Args:
+        plans: What to run.
+        folder: The folder of runs.
+        workers: The number of processes that share the cores; by default one per core for small models, otherwise one.
+        root: Where datasets are kept.
+        sources: Folders of runs, or packs, whose finished runs are copied.
+        save_seconds: The time between checkpoints.
+        screen: Where progress is written; standard error by default.
+        brief: Leave out the line about every finished run.
+        start_workers: Starts other workers than processes on this machine, for all tasks. What it chooses, such as
+            threads, must not depend on how many of the tasks are finished.
     """
     plans = [plans] if isinstance(plans, Plan) else list(plans)
     check_workers(workers)
     target, shown = Path(folder), screen or sys.stderr
     with _open_folder(target):
-        tasks = list_tasks(plans, root, lambda words: print(f"lmr: {words}", file=shown))
+        tasks = list_tasks(plans, root, lambda message: print(f"lmr: {message}", file=shown))
         rows = _find_rows(target, tasks, shown)
         for source in sources:
             rows |= _take_finished(Path(source), target, {task.run for task in tasks} - set(rows), shown)
         left = [task for task in tasks if task.run not in rows]
         started = time.monotonic()
-        crew = (hire or _hire_here(workers or choose_workers(tasks)))(tasks, target, save_seconds)
-        busy = max(1, min(crew.count, len(left)))
-        with contextlib.closing(View(left, len(tasks) - len(left), busy, screen, brief, crew.describe)) as view:
-            failures = _run_all(left, rows, target, crew, view)
+        pool = (start_workers or _start_here(workers or choose_workers(tasks)))(tasks, target, save_seconds)
+        busy = max(1, min(pool.count, len(left)))
+        with contextlib.closing(View(left, len(tasks) - len(left), busy, screen, brief, pool.describe)) as view:
+            failures = _run_all(left, rows, target, pool, view)
         ordered = [rows[task.run] for task in tasks if task.run in rows]
-        return Outcome(ordered, failures, len(tasks) - len(left), time.monotonic() - started)
+        return BenchResult(ordered, failures, len(tasks) - len(left), time.monotonic() - started)
 
 
 @contextlib.contextmanager
@@ -120,12 +128,12 @@ def _sweep(folder: Path) -> None:
 
 
 def _find_rows(folder: Path, tasks: Sequence[Task], screen: TextIO) -> dict[str, Row]:
-    """The rows of tasks that are finished and have their samples; checkpoints of these are deleted."""
+    """Return the rows of tasks that are finished and have their samples, and delete their checkpoints."""
     if not (folder / "rows.jsonl").exists():
         return {}
     wanted = {task.run for task in tasks}
-    rows, words = read_rows(folder)
-    for message in words:
+    rows, messages = read_rows(folder)
+    for message in messages:
         print(f"lmr: {message}", file=screen)
     found = {row.run: row for row in rows if row.run in wanted and (folder / "samples" / f"{row.run}.npz").exists()}
     for run in found:
@@ -134,9 +142,9 @@ def _find_rows(folder: Path, tasks: Sequence[Task], screen: TextIO) -> dict[str,
 
 
 def _take_finished(source: Path, folder: Path, wanted: set[str], screen: TextIO) -> dict[str, Row]:
-    """The rows of runs that are taken from elsewhere; their checkpoints are deleted."""
-    taken, words = take_runs(source, folder, wanted)
-    for message in [*words, f"{len(taken)} finished runs were taken from {str(source)!r}."]:
+    """Copy finished runs from elsewhere, delete their checkpoints and return their rows."""
+    taken, messages = take_runs(source, folder, wanted)
+    for message in [*messages, f"{len(taken)} finished runs were taken from {str(source)!r}."]:
         print(f"lmr: {message}", file=screen)
     for run in taken:
         Checkpoint(folder, run).delete()
@@ -144,49 +152,49 @@ def _take_finished(source: Path, folder: Path, wanted: set[str], screen: TextIO)
 
 
 def check_workers(workers: int | None) -> int | None:
-    """The number of workers that was asked for, None for none; it must be positive."""
+    """Return the number of workers, or None for none; raise LmrError if it is not positive."""
     if workers is not None and workers < 1:
         raise LmrError(f"Expected at least one worker, got {workers}.")
     return workers
 
 
 def choose_workers(tasks: Sequence[Task]) -> int:
-    """As many as cores for small models, which gain more from processes than from threads; large ones fill memory."""
+    """Return one worker per core for small models, which gain more from processes than from threads; otherwise one."""
     return min(count_cores(), 8) if are_small(tasks) else 1
 
 
 def are_small(tasks: Sequence[Task]) -> bool:
-    """Whether the models of all tasks are small ones."""
+    """Return whether the models of all tasks are small ones."""
     models = {(task.backbone, task.dtype, task.device) for task in tasks}
     return all(is_small_model(*model) for model in models)
 
 
-def _hire_here(workers: int) -> Hire:
-    """Processes on this machine, at most ``workers``."""
-    # From the workers that were asked for, not from those with work: the last digits of a run depend on its threads,
-    # and a resumed run must have as many as before.
+def _start_here(workers: int) -> StartWorkers:
+    """Return a function that starts processes on this machine, at most ``workers``."""
+    # From the requested workers, not from those with work: the last digits of a run depend on its threads, and a
+    # resumed run must have the same number as before.
     threads = max(1, count_cores() // workers)
-    return lambda tasks, folder, seconds: Crew(max(1, min(workers, len(tasks))), threads, folder, seconds)
+    return lambda tasks, folder, seconds: WorkerPool(max(1, min(workers, len(tasks))), threads, folder, seconds)
 
 
-def _run_all(tasks: list[Task], rows: dict[str, Row], folder: Path, hired: TaskCrew, view: View) -> list[Failure]:
+def _run_all(tasks: list[Task], rows: dict[str, Row], folder: Path, workers: Workers, view: View) -> list[Failure]:
     failures = []
     try:
-        with hired as crew:
-            for event in crew.run(tasks):
+        with workers as pool:
+            for event in pool.run(tasks):
                 if event.kind == "progress":
                     view.advance(event.worker, event.task, event.images)
-                elif event.kind == "word":
-                    view.say(event.words, event.task)
+                elif event.kind == "message":
+                    view.log(event.message, event.task)
                 elif event.row is not None:
                     append_row(folder, event.row)
                     rows[event.row.run] = event.row
                     Checkpoint(folder, event.row.run).delete()
                     view.finish(event.worker, event.task, event.row)
                 else:
-                    failures.append(Failure(event.task, event.words))
+                    failures.append(Failure(event.task, event.message))
                     _keep_details(folder, event.task, event.details)
-                    view.fail(event.worker, event.task, event.words)
+                    view.fail(event.worker, event.task, event.message)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(
             f"Interrupted. {view.finished} of {view.total} runs are finished and kept in {str(folder)!r}; give the "

@@ -16,34 +16,36 @@ import numpy as np
 
 from lmr.bench.running.answers import RECORD, Records
 from lmr.core.errors import LmrError
-from lmr.core.files import acquire_lock
+from lmr.core.files import hold_lock
 from lmr.core.method import Method
 
 WAIT = 20.0  # seconds for the processes of a killed bench to end
 
 
 class Checkpoint:
-    """How far a run is; a context manager, within which no other process can open the checkpoint."""
+    """The progress of a run; a context manager, within which no other process can open the checkpoint."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder / "checkpoints"
-        self.answers, self.state = self.folder / f"{run}.answers", self.folder / f"{run}.state"
+        self.answers, self.state, self.lock = (self.folder / f"{run}.{end}" for end in ("answers", "state", "lock"))
         self.batches = self.images = self.peak = 0
+        self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.file = open(self.answers, "a+b")
-        if not acquire_lock(self.file, WAIT):
-            self.file.close()
-            raise LmrError(f"Another process is writing {str(self.answers)!r}; wait for it to end.")
+        message = f"Another process is writing {str(self.answers)!r}; wait for it to end."
+        with contextlib.ExitStack() as held:
+            held.enter_context(hold_lock(self.lock, message, WAIT))
+            self.file = held.enter_context(open(self.answers, "a+b"))
+            self._held = held.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.file.close()
+        self._held.close()
 
-    def restore(self, method: Method, say: Callable[[str], object]) -> None:
+    def restore(self, method: Method, log: Callable[[str], object]) -> None:
         """Load the saved state into the method, if there is one, and drop the answers to later batches."""
         method.reset()
         if self.state.exists():
@@ -54,7 +56,7 @@ class Checkpoint:
                     raise ValueError("answers are missing")
                 self.batches, self.images, self.peak = batches, images, peak
             except (LmrError, KeyError, ValueError) as error:
-                say(f"A checkpoint cannot be used, its run starts again: {error}")
+                log(f"A checkpoint cannot be used, its run starts again: {error}")
                 method.reset()
         self.file.truncate(self.images * RECORD.itemsize)
         self.file.seek(0, os.SEEK_END)
@@ -75,13 +77,12 @@ class Checkpoint:
         method.save(self.state, notes=notes)
 
     def read(self) -> Records:
-        """All answers so far: [N]."""
+        """Return all answers so far: [N]."""
         self.file.flush()
         self.file.seek(0)
         return np.frombuffer(self.file.read(), RECORD)
 
     def delete(self) -> None:
         """Remove the files of a run that is finished."""
-        for path in (self.state, self.answers):
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+        for path in (self.state, self.answers, self.lock):
+            path.unlink(missing_ok=True)

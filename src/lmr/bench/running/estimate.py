@@ -19,15 +19,15 @@ from typing import NamedTuple
 
 import torch
 
-from lmr.bench.cost.flops import count_blocks, count_image
-from lmr.bench.cost.machine import count_cores, use_threads
+from lmr.bench.flops import count_blocks, count_image
+from lmr.bench.inputs import find_dataset, load_backbone, load_classifier, preprocess
+from lmr.bench.machine import count_cores, use_threads
 from lmr.bench.plans.task import Task
 from lmr.bench.running.bench import check_workers, choose_workers
-from lmr.bench.running.inputs import find_dataset, load_backbone, load_classifier, preprocess
-from lmr.bench.running.live import describe_seconds
 from lmr.bench.running.row import read_rows
 from lmr.bench.running.run import create_method
-from lmr.bench.running.tokens import TIMED
+from lmr.bench.running.token_cache import TIMED
+from lmr.bench.running.view import describe_seconds
 from lmr.core.classifier import ZeroShot
 from lmr.core.passes import Passes, count_passes
 from lmr.models.towers.image import VisionTower
@@ -131,14 +131,14 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
     with use_threads(threads):
         for task in sorted(tasks, key=_identify_classifier):  # a process holds one classifier at a time
             classifier = _load(task)
-            key = (*_identify_classifier(task), task.contender.address)
+            key = (*_identify_classifier(task), task.entry.address)
             if key not in known:
-                method = create_method(task.contender, classifier)
+                method = create_method(task.entry, classifier)
                 known[key] = count_passes(method), method.needs_images
             passes, needs_images = known[key]
-            labels[task.contender.label] = None
+            labels[task.entry.label] = None
             if passes is None:
-                unknown[task.contender.label] = None
+                unknown[task.entry.label] = None
                 continue
             own = _count_task(task, passes, classifier.classes)
             size = min(task.batch_size, MOST_MEASURED)
@@ -151,7 +151,7 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
             texts = own.text_forwards + own.text_backwards
             prompts += texts
             work.append(
-                (task.images + task.forgetting + task.studied) * seconds.prepare
+                (task.images + task.forgetting + task.source_images) * seconds.prepare
                 + own.forwards * seconds.forward
                 + seconds.embed * (own.forwards if needs_images else _count_embeddings(task, task.group in begun))
                 + own.backwards * seconds.backward
@@ -175,11 +175,11 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
 
 def _count_task(task: Task, passes: Passes, classes: int) -> Passes:
     """The passes of a whole run: of single images, and of single prompts."""
-    prompts = classes * (task.images if passes.own_prompts else -(-task.images // task.batch_size))  # at every batch
-    more = task.forgetting + task.studied + (task.images if task.recovery else 0)
+    prompts = classes * -(-task.images // task.batch_size)  # at every batch
+    more = task.forgetting + task.source_images + (task.images if task.recovery else 0)
     return Passes(
         forwards=task.images * passes.forwards + more,
-        backwards=task.images * passes.backwards + task.studied,
+        backwards=task.images * passes.backwards + task.source_images,
         text_forwards=prompts * passes.text_forwards,
         text_backwards=prompts * passes.text_backwards,
     )
@@ -196,7 +196,7 @@ def _identify_classifier(task: Task) -> tuple[str, ...]:
 
 def _load(task: Task) -> ZeroShot:
     classes = find_dataset(task.dataset, task.root).classes
-    return load_classifier(task.backbone, task.dtype, task.device, classes, task.prompts)
+    return load_classifier(task.backbone, task.dtype, task.device, classes, task.prompts.templates)
 
 
 def measure_passes(task: Task, count: int, *, text: bool = False) -> PassSeconds:

@@ -15,17 +15,17 @@ POINTS = 200  # places of a curve that a row keeps
 
 
 def accuracy(predicted: Labels, true: Labels) -> float:
-    """Share of right answers."""
+    """Return the share of right answers."""
     return float((predicted == true).mean())
 
 
 def running_accuracy(predicted: Labels, true: Labels) -> Floats:
-    """Share of right answers among the first n, for every n: [N]."""
+    """Return the share of right answers among the first n, for every n: [N]."""
     return np.cumsum(predicted == true) / np.arange(1, len(true) + 1)
 
 
 def running_top_share(predicted: Labels, classes: int) -> Floats:
-    """Share of the most predicted class among the first n answers, for every n: [N]. 1/classes is the fair share."""
+    """Return the share of the most predicted class among the first n answers, for every n: [N]."""
     counts = np.zeros(classes, np.int64)
     top = np.empty(len(predicted), np.int64)
     for n, label in enumerate(predicted):
@@ -35,7 +35,7 @@ def running_top_share(predicted: Labels, classes: int) -> Floats:
 
 
 def calibration_error(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) -> float:
-    """Expected calibration error: how far confidence is from accuracy, in bins of equal width, weighted by their size.
+    """Return the expected calibration error: |confidence - accuracy| in bins of equal width, weighted by their size.
 
     A bin holds its upper edge and not its lower one. Confidences that are not finite make the error NaN.
     """
@@ -48,12 +48,12 @@ def calibration_error(confidence: Floats, right: NDArray[np.bool_], bins: int = 
 
 
 def top_share(predicted: Labels) -> float:
-    """Share of the most predicted class."""
+    """Return the share of the most predicted class."""
     return float(np.bincount(predicted).max() / len(predicted))
 
 
 def late_top_share(predicted: Labels, late: float = LATE) -> float:
-    """Share of the most predicted class at the end of the stream, in its last fifth: the paper's figure 1 (d).
+    """Return the share of the most predicted class in the last fifth of the stream: the paper's figure 1 (d).
 
     The paper draws a "late-stage dominant class share" and does not say where the late stage begins; the fifth is ours.
     """
@@ -61,18 +61,18 @@ def late_top_share(predicted: Labels, late: float = LATE) -> float:
 
 
 def share_of_classes(predicted: Labels, classes: int) -> float:
-    """Share of all classes that were predicted at least once."""
+    """Return the share of all classes that were predicted at least once."""
     return len(np.unique(predicted)) / classes
 
 
 def effective_classes(predicted: Labels) -> float:
-    """exp of the entropy of the predicted classes: ``classes`` if all are as frequent, 1 if one takes everything."""
+    """Return exp of the entropy of the predicted classes: their number if all are as frequent, 1 if there is one."""
     shares = np.unique(predicted, return_counts=True)[1] / len(predicted)
     return float(np.exp(-(shares * np.log(shares)).sum()))
 
 
 def window_gains(right: NDArray[np.bool_], reference: NDArray[np.bool_], window: int = WINDOW) -> Floats:
-    """Accuracy minus that of a reference in each window of consecutive images of one stream: [W].
+    """Return the accuracy minus that of a reference in each window of consecutive images of one stream: [W].
 
     Images after the last whole window are left out; a stream shorter than a window is one.
     """
@@ -83,16 +83,16 @@ def window_gains(right: NDArray[np.bool_], reference: NDArray[np.bool_], window:
 
 
 def worst_drop(gains: Floats) -> float:
-    """How far the worst window is below the reference; 0 if none is."""
+    """Return the distance of the worst window below the reference; 0 if none is below."""
     return max(0.0, float(-gains.min()))
 
 
 def share_below(gains: Floats) -> float:
-    """The share of windows below the reference."""
+    """Return the share of windows below the reference."""
     return float((gains < 0).mean())
 
 
 def thin_curve(values: Floats, points: int = POINTS) -> dict[str, list[float]]:
-    """A running measure [N] at no more than ``points`` places, evenly spread, the last one included; for a row."""
+    """Return a running measure [N] at no more than ``points`` places, evenly spread, the last one included."""
     seen = np.unique(np.linspace(1, len(values), min(points, len(values))).round().astype(np.int64))
     return {"images": seen.tolist(), "accuracy": values[seen - 1].tolist()}

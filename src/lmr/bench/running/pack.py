@@ -1,38 +1,51 @@
-"""Packing finished runs, and taking finished runs of a pack or of another folder into a bench."""
+"""Packs: finished runs in few small files, small enough for a repository.
+
+A pack is a folder with the rows of a bench in ``rows.jsonl.xz``, one file ``answers/*.npz.xz`` for every dataset,
+domain and severity, and ``streams.npz.xz``. A stream is the order of the images with their labels; runs on the same
+images in the same order share it, whatever the domain. Predictions are sorted by image, so that those of other methods
+and orders are nearly the same bytes. The rest of the samples (confidence, gap, margin, recovery) is not kept, and reads
+as NaN.
+
+Runs are only ever added to a pack. A row is written after its answers, so that a kill leaves a pack without the row.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import lzma
-from collections.abc import Collection, Iterator, Sequence
+import re
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lmr.bench.running.packed_answers import (
-    ANSWERS,
-    PackedRun,
-    Samples,
-    measure_pack,
-    name_file,
-    pack_samples,
-    read_answers,
-    read_packed,
-    read_streams,
-    write_packed,
-    write_streams,
-)
-from lmr.bench.running.row import PACKED_ROWS, ROWS, Row, append_row, read_rows, write_samples
+from lmr.bench.running.row import PACKED_ROWS, SAMPLES, Row, append_row, read_rows, read_samples, write_samples
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, write_atomically
 
+Samples = Mapping[str, NDArray[Any]]
+ANSWERS, STREAMS = "answers", "streams.npz.xz"
+STREAM_KEYS = ("index", "true", "domain")
 LOCK_SECONDS = 5.0
 
 
+class PackedRun(NamedTuple):
+    """The predictions of a run, sorted by image, and the digest of its stream."""
+
+    stream: str
+    predicted: NDArray[np.int64]
+
+
 @dataclass(frozen=True)
-class PackOutcome:
-    """How many runs a pack has, how many of them are new, its size in bytes, and notes on what was left out."""
+class PackResult:
+    """The number of runs in a pack and of new ones, its size in bytes, and notes on runs that were left out."""
 
     runs: int
     added: int
@@ -40,17 +53,17 @@ class PackOutcome:
     notes: tuple[str, ...]
 
 
-def pack_runs(sources: Sequence[Path], target: Path) -> PackOutcome:
+def pack_runs(sources: Sequence[Path], target: Path) -> PackResult:
     """Add the finished runs of folders of runs, or of packs, to a pack, which is made if needed.
 
-    A run that is in the pack stays as it is there; of one that several sources have, the first counts. A row is
-    written only if its answers, read from the pack again, are those of its samples to the bit.
+    A run that is already in the pack is not replaced; if several sources have a run, the first is taken. A row is
+    written only if its answers, read from the pack again, equal its samples exactly.
     """
     files: dict[str, dict[str, tuple[Row, Path]]] = {}
     notes: list[str] = []
     for source in sources:
-        rows, words = read_rows(source)
-        notes += words
+        rows, messages = read_rows(source)
+        notes += messages
         for row in rows:
             files.setdefault(name_file(row), {}).setdefault(row.run, (row, source))
     if not files:
@@ -58,24 +71,23 @@ def pack_runs(sources: Sequence[Path], target: Path) -> PackOutcome:
     with _open_pack(target):
         kept = _read_kept(target)
         added: list[Row] = []
-        for name, members in files.items():
-            new, words = _pack_file(target, name, list(members.values()), {row.run for row in kept})
+        for name, runs in files.items():
+            new, left_out = _pack_file(target, name, list(runs.values()), {row.run for row in kept})
             added += new
-            notes += words
+            notes += left_out
         lines = "".join(row.to_json() for row in kept + added).encode()
         write_atomically(target / PACKED_ROWS, lzma.compress(lines, preset=9 | lzma.PRESET_EXTREME))
-        (target / ROWS).unlink(missing_ok=True)  # packs of earlier versions have the rows as they are
-        return PackOutcome(len(kept) + len(added), len(added), measure_pack(target), tuple(notes))
+        return PackResult(len(kept) + len(added), len(added), measure_pack(target), tuple(notes))
 
 
 def _pack_file(
-    target: Path, name: str, members: Sequence[tuple[Row, Path]], known: Collection[str]
+    target: Path, name: str, runs: Sequence[tuple[Row, Path]], known: Collection[str]
 ) -> tuple[list[Row], list[str]]:
-    """Add runs to one file of a pack; gives the rows of the new ones, and notes on the others."""
+    """Add runs to one file of a pack; return the rows of the new ones, and notes on the others."""
     path, notes = target / ANSWERS / name, list[str]()
     packed, streams = read_packed(path), read_streams(target)
     new: dict[str, tuple[Row, Samples]] = {}
-    for row, folder in members:
+    for row, folder in runs:
         try:
             samples = read_answers(folder, row)
         except LmrError as error:
@@ -102,18 +114,18 @@ def _are_same(one: PackedRun | None, other: PackedRun) -> bool:
 
 
 def _read_kept(target: Path) -> list[Row]:
-    """The rows of a pack, all of which must be sound: it is rewritten."""
-    if not any((target / name).exists() for name in (PACKED_ROWS, ROWS)):
+    """Return the rows of a pack, all of which must be valid, since the file is rewritten."""
+    if not (target / PACKED_ROWS).exists():
         return []
-    rows, words = read_rows(target)
-    if words:
-        raise LmrError(f"{words[0]} Restore the rows of {str(target)!r}, or delete the pack and make it again.")
+    rows, messages = read_rows(target)
+    if messages:
+        raise LmrError(f"{messages[0]} Restore the rows of {str(target)!r}, or delete the pack and make it again.")
     return rows
 
 
 @contextlib.contextmanager
 def _open_pack(target: Path) -> Iterator[None]:
-    """Create the folder, keep other processes out of it, and remove what a kill left incomplete."""
+    """Create the folder, lock it, and remove files that a kill left incomplete."""
     if (target / "samples").exists():
         raise LmrError(f"{str(target)!r} is a folder of runs; give another folder for the pack.")
     try:
@@ -127,11 +139,11 @@ def _open_pack(target: Path) -> Iterator[None]:
 
 
 def take_runs(source: Path, folder: Path, wanted: Collection[str]) -> tuple[dict[str, Row], list[str]]:
-    """Add those of the ``wanted`` runs that are finished elsewhere, in a folder of runs or a pack, to a folder of runs.
+    """Copy the ``wanted`` runs that are finished in ``source``, a folder of runs or a pack, to a folder of runs.
 
-    Gives their rows, and messages about those that cannot be read.
+    Returns their rows, and messages about runs that cannot be read.
     """
-    rows, words = read_rows(source)
+    rows, messages = read_rows(source)
     taken: dict[str, Row] = {}
     for row in rows:
         if row.run not in wanted:
@@ -139,9 +151,132 @@ def take_runs(source: Path, folder: Path, wanted: Collection[str]) -> tuple[dict
         try:
             samples = read_answers(source, row)
         except LmrError as error:
-            words.append(f"{error} The run {row.run} is not taken from there.")
+            messages.append(f"{error} The run {row.run} is not taken from there.")
             continue
         write_samples(folder, row.run, samples)
         append_row(folder, row)
         taken[row.run] = row
-    return taken, words
+    return taken, messages
+
+
+def is_pack(folder: Path) -> bool:
+    """Return whether a folder is a pack, complete or not."""
+    return (folder / STREAMS).exists() or (folder / ANSWERS).is_dir()
+
+
+def read_answers(folder: Path, row: Row) -> dict[str, NDArray[Any]]:
+    """Return the samples of a run, from a folder of runs or from a pack."""
+    if not is_pack(folder):
+        return read_samples(folder, row.run)
+    run = read_packed(folder / ANSWERS / name_file(row)).get(row.run)
+    if run is None:
+        raise LmrError(f"There are no answers of the run {row.run} in the pack {str(folder)!r}; pack it again.")
+    stream = read_streams(folder).get(run.stream)
+    if stream is None or len(stream["index"]) != len(run.predicted):
+        raise LmrError(f"The pack {str(folder)!r} has no stream {run.stream} of the run {row.run}; pack it again.")
+    predicted = np.empty_like(run.predicted)
+    predicted[_sort_images(stream)] = run.predicted
+    known = {**stream, "predicted": predicted}
+    nothing = np.full(len(predicted), np.nan)
+    return {name: known[name].copy() if name in known else nothing for name in (*SAMPLES, "domain")}
+
+
+def pack_samples(samples: Samples) -> tuple[PackedRun, Samples]:
+    """Return a run for a pack, and its stream."""
+    stream = {key: samples[key] for key in STREAM_KEYS if key in samples}
+    stream.setdefault("domain", np.zeros(len(samples["index"]), np.int64))
+    digest = hashlib.sha256(b"".join(stream[key].astype("<i8").tobytes() for key in STREAM_KEYS)).hexdigest()[:16]
+    return PackedRun(digest, samples["predicted"][_sort_images(stream)]), stream
+
+
+def _sort_images(stream: Samples) -> NDArray[np.intp]:
+    return np.lexsort((stream["index"], stream["domain"]))  # stable: an image that comes twice keeps its order
+
+
+def name_file(row: Row) -> str:
+    """Return the name of the file with the answers of a run; two kinds of runs may share one."""
+    name = re.sub(r"[^a-z0-9_.]+", "-", f"{row.dataset}-{row.domain}-{row.severity}".lower()).strip("-.")
+    return f"{name[-80:]}.npz.xz"
+
+
+def read_packed(path: Path) -> dict[str, PackedRun]:
+    """Return the runs in a file of answers, by their hashes; none if there is no file."""
+    arrays = _read(path)
+    try:
+        runs, streams = (arrays[key].astype(str).tolist() for key in ("runs", "streams")) if arrays else ([], [])
+        pieces = np.split(arrays["predicted"], np.cumsum(arrays["lengths"])[:-1]) if runs else []
+        return {run: PackedRun(*found) for run, *found in zip(runs, streams, pieces, strict=True)}
+    except (KeyError, ValueError, TypeError) as error:
+        raise _complain(path, error) from error
+
+
+def write_packed(path: Path, runs: Mapping[str, PackedRun]) -> None:
+    """Write a file of answers, atomically."""
+    arrays = {
+        "runs": np.array(list(runs), "S16"),
+        "streams": np.array([run.stream for run in runs.values()], "S16"),
+        "lengths": np.array([len(run.predicted) for run in runs.values()]),
+        "predicted": np.concatenate([run.predicted for run in runs.values()]),
+    }
+    _write(path, arrays)
+
+
+def read_streams(folder: Path) -> dict[str, Samples]:
+    """Return the streams of a pack, by their digests."""
+    streams: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, values in _read(folder / STREAMS).items():
+        digest, _, key = name.partition("-")
+        streams.setdefault(digest, {})[key] = values
+    if any(set(stream) != set(STREAM_KEYS) for stream in streams.values()):
+        raise _complain(folder / STREAMS, "a part of a stream is missing")
+    return {**streams}
+
+
+def write_streams(folder: Path, streams: Mapping[str, Samples]) -> None:
+    """Write all streams of a pack, atomically."""
+    _write(folder / STREAMS, {f"{digest}-{key}": stream[key] for digest, stream in streams.items() for key in stream})
+
+
+def measure_pack(folder: Path) -> int:
+    """Return the size of a pack in bytes."""
+    files = [folder / PACKED_ROWS, folder / STREAMS, *(folder / ANSWERS).glob("*.npz.xz")]
+    return sum(path.stat().st_size for path in files)
+
+
+def _read(path: Path) -> Mapping[str, NDArray[Any]]:
+    """Return the arrays of a file, whole numbers as int64; none if there is no file."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise LmrError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
+    return _decode(path, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(64)  # a report reads every run several times
+def _decode(path: Path, changed: int, size: int) -> Mapping[str, NDArray[Any]]:
+    try:
+        content = io.BytesIO(lzma.decompress(path.read_bytes()))
+        with np.load(content, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, EOFError, ValueError, KeyError, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise _complain(path, error) from error
+    return {name: values.astype(np.int64) if values.dtype.kind in "iu" else values for name, values in arrays.items()}
+
+
+def _write(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays, whole numbers in the smallest type that holds them."""
+    content = io.BytesIO()
+    small = {name: _shrink(values) if values.dtype.kind in "iu" else values for name, values in arrays.items()}
+    np.savez(content, **small)  # type: ignore[arg-type]  # names are never allow_pickle
+    write_atomically(path, lzma.compress(content.getvalue(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def _shrink(values: NDArray[Any]) -> NDArray[Any]:
+    smallest, largest = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    return values.astype(np.result_type(np.min_scalar_type(smallest), np.min_scalar_type(largest)))
+
+
+def _complain(path: Path, reason: object) -> LmrError:
+    return LmrError(f"{str(path)!r} is damaged ({reason}); restore it, or delete the pack and make it again.")

@@ -47,8 +47,8 @@ class Row:
 
     run: str  # hash of everything that determines the numbers
     method: str
-    spec: str  # canonical, every argument with its value
-    label: str  # what tables call it
+    spec: str  # every argument with its value
+    label: str  # in tables
     backbone: dict[str, str]  # name, weights (digest), dtype
     dataset: str
     data_digest: str
@@ -72,7 +72,7 @@ class Row:
     watch: dict[str, Any] = field(default_factory=dict)  # of a watched run: the spec of the watch, and what it did
 
     def to_json(self) -> str:
-        """The row as one line; values that are not finite become null."""
+        """Return the row as one line; values that are not finite become null."""
         content = dataclasses.asdict(self)
         for key in ("method_file", "watch"):
             if not content[key]:
@@ -83,15 +83,16 @@ class Row:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Row:
-        """Read a line; ValueError if it is not a row. Fields of later versions are ignored."""
+        """Read a line; raise ValueError if it is not a row."""
         content = json.loads(line)
         if not isinstance(content, dict):
             raise ValueError("it is not an object")
-        fields = dataclasses.fields(cls)
-        needed = {f.name for f in fields if f.default_factory is dataclasses.MISSING}
-        missing = sorted(needed - set(content))
-        if missing:
+        fields = {f.name for f in dataclasses.fields(cls)}
+        needed = {f.name for f in dataclasses.fields(cls) if f.default_factory is dataclasses.MISSING}
+        if missing := sorted(needed - set(content)):
             raise ValueError(f"it has no {', '.join(missing)}")
+        if unknown := sorted(set(content) - fields):
+            raise ValueError(f"it has the unknown field {unknown[0]:.40}")
         for name, kind in _KINDS.items():
             if name in content and (not isinstance(content[name], kind) or isinstance(content[name], bool)):
                 raise ValueError(f"its {name} is {content[name]!r:.40}")
@@ -100,21 +101,21 @@ class Row:
                 if not isinstance(value, kinds) or isinstance(value, bool):
                     raise ValueError(f"its {name}, {key:.40}, is {value!r:.40}")
         content["metrics"] = {key: content["metrics"].get(key) for key in METRICS}
-        return cls(**{f.name: content[f.name] for f in fields if f.name in content})
+        return cls(**content)
 
     @property
-    def watch_words(self) -> str:
-        """What the label of a watched run ends with; nothing for a plain one."""
+    def watch_text(self) -> str:
+        """The end of the label of a watched run; empty for a plain one."""
         settings = read_watch(self.watch.get("spec", "off"))
         return f", {settings.label}" if settings else ""
 
     @property
-    def order_words(self) -> str:
-        """The order in words: its kind and what that depends on."""
+    def order_text(self) -> str:
+        """The order for people: its kind and what that depends on."""
         return " ".join(str(value) for key, value in self.order.items() if key != "hash")
 
     def compare(self) -> dict[str, Any]:
-        """What must be equal when the run is repeated: everything but times, memory and where it was run."""
+        """Return what must be equal when the run is repeated: everything but times, memory and where it was run."""
         content = dataclasses.asdict(self)
         content["metrics"] = {key: value for key, value in self.metrics.items() if key not in MEASURED}
         return {key: value for key, value in content.items() if key not in UNCOMPARED}
@@ -134,9 +135,9 @@ def _is_finite(value: float | None) -> bool:
 
 
 def read_rows(folder: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
-    """The rows of a folder of runs, or of a pack, in the order they were finished, and messages about dropped lines.
+    """Return the rows of a folder of runs, or of a pack, as they were finished, and messages about dropped lines.
 
-    If a run was finished twice, the later row counts.
+    If a run was finished twice, the later row is kept.
     """
     packed = Path(folder) / PACKED_ROWS
     path = packed if packed.exists() else Path(folder) / ROWS
@@ -150,7 +151,7 @@ def read_rows(folder: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
     except lzma.LZMAError as error:
         raise LmrError(f"{str(path)!r} is damaged ({error}); restore it, or make the pack again.") from error
     rows: dict[str, Row] = {}
-    words = []
+    messages = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -158,11 +159,11 @@ def read_rows(folder: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
             row = Row.from_json(line.decode())
         except (ValueError, RecursionError) as error:
             last = "The last line" if number == len(lines) else f"Line {number}"
-            words.append(f"{last} of {str(path)!r} is damaged and was left out ({error}).")
+            messages.append(f"{last} of {str(path)!r} is damaged and was left out ({error}).")
         else:
             rows.pop(row.run, None)
             rows[row.run] = row
-    return list(rows.values()), words
+    return list(rows.values()), messages
 
 
 def append_row(folder: str | os.PathLike[str], row: Row) -> None:
@@ -200,7 +201,7 @@ def write_samples(folder: str | os.PathLike[str], run: str, samples: Mapping[str
 
 
 def read_samples(folder: str | os.PathLike[str], run: str) -> dict[str, NDArray[Any]]:
-    """The arrays of a run, [N] each, by the names in SAMPLES."""
+    """Return the arrays of a run, [N] each, by the names in SAMPLES."""
     path = Path(folder) / "samples" / f"{run}.npz"
     try:
         with open(path, "rb") as content, np.load(content, allow_pickle=False) as file:

@@ -7,70 +7,74 @@ import platform
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from lmr.bench.cost.flops import count_forwards
-from lmr.bench.plans.plan import Contender
-from lmr.bench.plans.task import Task
-from lmr.bench.running import answers
-from lmr.bench.running.checkpoint import Checkpoint
-from lmr.bench.running.inputs import (
+from lmr.bench.flops import count_forwards
+from lmr.bench.inputs import (
     find_clean_dataset,
     find_dataset,
     load_backbone,
     load_classifier,
-    make_task_stream,
     preprocess,
     read_inputs,
 )
+from lmr.bench.plans.plan import MethodEntry
+from lmr.bench.plans.task import Task
+from lmr.bench.running import answers
+from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.metrics import accuracy, running_accuracy, thin_curve
 from lmr.bench.running.row import SAMPLES, Row, write_samples
-from lmr.bench.running.studied import describe_studied, study_clean
-from lmr.bench.running.tokens import StepInputs, keep_tokens
+from lmr.bench.running.token_cache import StepInputs, find_token_cache
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.registry import create, load_method_file
+from lmr.data.dataset import CLEAN
 from lmr.data.streams import Batch, Stream, make_stream
 from lmr.version import __version__
 from lmr.watch.settings import read_watch
 from lmr.watch.watched import Watched
 
 SAVE_SECONDS = 15.0  # between checkpoints
+SOURCE_BATCH = 64  # source images at a time; the result of a fit may depend on it
 
 
 class Stop(Exception):
     """Raised by ``report`` to stop a run; its checkpoint is saved."""
 
 
+@dataclass(frozen=True)
+class RunCallbacks:
+    """Functions that a run calls: with the images so far, with messages for the user, and after a checkpoint."""
+
+    report: Callable[[int], object] = lambda images: None
+    log: Callable[[str], object] = lambda message: None
+    saved: Callable[[], object] = lambda: None
+
+
 def run_task(
-    task: Task,
-    folder: Path,
-    report: Callable[[int], object] = lambda images: None,
-    say: Callable[[str], object] = lambda words: None,
-    save_seconds: float = SAVE_SECONDS,
-    saved: Callable[[], object] = lambda: None,
+    task: Task, folder: Path, callbacks: RunCallbacks | None = None, save_seconds: float = SAVE_SECONDS
 ) -> Row:
     """Run a task, or what is left of it, and return its row. Samples are written; the checkpoint is not deleted.
 
-    ``report`` is called after every batch with the number of images so far, ``say`` with messages for the user,
-    ``saved`` after every checkpoint. Image
-    files are read while the step before runs, but not where its memory is measured. Other sets are read between the
-    steps, so that the time of a step stays comparable.
+    Image files are read while the step before runs, but not where its memory is measured. Other sets are read between
+    the steps, so that the time of a step stays comparable.
     """
+    callbacks = callbacks or RunCallbacks()
     dataset = find_dataset(task.dataset, task.root)
-    classifier = load_classifier(task.backbone, task.dtype, task.device, dataset.classes, task.prompts)
-    method = create_method(task.contender, classifier)
-    stream = make_task_stream(task, dataset)
-    inputs = StepInputs(method, keep_tokens(task.backbone, task.dtype, task.device))
-    if task.studied:
-        study_clean(task, method)  # a checkpoint, if there is one, holds the same
+    classifier = load_classifier(task.backbone, task.dtype, task.device, dataset.classes, task.prompts.templates)
+    method = create_method(task.entry, classifier)
+    stream = task.open_stream(dataset)
+    inputs = StepInputs(method, find_token_cache(task.backbone, task.dtype, task.device))
+    if task.source_images:
+        fit_source(task, method)  # a checkpoint, if there is one, holds the same
     with Checkpoint(folder, task.run) as kept:
-        kept.restore(method, say)
-        report(kept.images)
+        kept.restore(method, callbacks.log)
+        callbacks.report(kept.images)
         last = time.monotonic()
         with read_inputs(
             load_backbone(task.backbone, task.dtype, task.device), stream, kept.batches, classifier.device
@@ -81,32 +85,52 @@ def run_task(
                     given, embedding = inputs.begin(batch.images, images, kept.batches, measure)
                     kept.add(*_answer(task, method, batch, given, embedding, measure))
                 try:
-                    report(kept.images)
+                    callbacks.report(kept.images)
                 except Stop:
                     kept.save(method)
                     raise
                 if time.monotonic() - last >= save_seconds:
                     kept.save(method)
-                    saved()
+                    callbacks.saved()
                     last = time.monotonic()
         records, peak = kept.read(), kept.peak
     write_samples(folder, task.run, {name: records[name] for name in SAMPLES} | {"domain": records["domain"]})
     return _make_row(task, method, inputs, stream, records, peak)
 
 
-def create_method(contender: Contender, classifier: ZeroShot) -> Method:
-    """The method of a contender; one from a file is refused if the file was changed after the plan was read."""
-    if contender.file is not None and load_method_file(contender.file) != contender.file_digest:
-        raise LmrError(f"The method file {contender.file!r} was changed while the bench was running; start it again.")
-    method = create(contender.address, classifier)
-    settings = read_watch(contender.watch or "off")
+def create_method(entry: MethodEntry, classifier: ZeroShot) -> Method:
+    """Create the method of an entry; one from a file is refused if the file was changed after the plan was read."""
+    if entry.file is not None and load_method_file(entry.file) != entry.file_digest:
+        raise LmrError(f"The method file {entry.file!r} was changed while the bench was running; start it again.")
+    method = create(entry.address, classifier)
+    settings = read_watch(entry.watch or "off")
     return method if settings is None else Watched(method, settings)
+
+
+def fit_source(task: Task, method: Method) -> None:
+    """Fit the method on unlabelled clean images: those that follow, in the task's order, the ones for forgetting."""
+    clean, backbone = find_clean_dataset(task.dataset, task.root), load_backbone(task.backbone, task.dtype, task.device)
+    last = task.forgetting + task.source_images
+    chosen = make_stream(clean, CLEAN, seed=task.seed, limit=last).index[task.forgetting :]
+    parts = (chosen[first : first + SOURCE_BATCH] for first in range(0, len(chosen), SOURCE_BATCH))
+    device = method.classifier.device
+    method.fit_source(preprocess(backbone, clean.read(CLEAN, 0, part.tolist()), device) for part in parts)
+
+
+def _describe_source(task: Task) -> dict[str, str]:
+    """Return what the protocol of the row says about source images."""
+    if not task.source_images:
+        return {}
+    name = find_clean_dataset(task.dataset, task.root).name
+    return {
+        "source": f"{task.source_images} clean images of {name} before the stream, {SOURCE_BATCH} at a time, unlabelled"
+    }
 
 
 def _answer(
     task: Task, method: Method, batch: Batch, images: torch.Tensor, embedding: float, measure: bool
 ) -> tuple[answers.Records, int]:
-    """The records of a batch and the peak memory of its step."""
+    """Return the records of a batch and the peak memory of its step."""
     step = answers.take_step(method, images, measure, embedding)
     plain = answer_plainly(method.classifier, images) if task.recovery else None
     records = answers.record(method, step, batch.labels, batch.index, plain)
@@ -116,12 +140,12 @@ def _answer(
 
 @torch.no_grad()
 def answer_plainly(classifier: ZeroShot, images: torch.Tensor) -> torch.Tensor:
-    """The labels [B] that the frozen model predicts."""
+    """Return the labels [B] that the frozen model predicts."""
     return classifier.cosines(classifier.features(images)).argmax(1)
 
 
 def measure_forgetting(task: Task, method: Method, inputs: StepInputs) -> float:
-    """Accuracy on clean images with the state after the stream; nothing is adapted."""
+    """Return the accuracy on clean images with the state after the stream; nothing is adapted."""
     classifier = method.classifier
     backbone = load_backbone(task.backbone, task.dtype, task.device)
     clean = find_clean_dataset(task.dataset, task.root)
@@ -151,7 +175,7 @@ def _make_row(
         run=task.run,
         method=task.method,
         spec=method.spec,
-        label=task.contender.label,
+        label=task.entry.label,
         backbone={"name": task.backbone, "weights": task.weights, "dtype": task.dtype},
         dataset=task.dataset,
         data_digest=task.data_digest,
@@ -172,23 +196,23 @@ def _make_row(
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         protocol=stream.dataset.describe_part(task.domains)
         | {"classes": str(method.classifier.classes)}
-        | describe_studied(task),
+        | _describe_source(task),
         domains=several,
-        method_file=_describe_file(task.contender),
+        method_file=_describe_file(task.entry),
         watch=_describe_watch(method),
     )
 
 
 def _describe_watch(method: Method) -> dict[str, str | int]:
-    """The spec of the watch, the step of its first event, and how often it put the stream on each level, in all."""
+    """Return the spec of the watch, the step of its first event, and the number of times it chose each rung."""
     if not isinstance(method, Watched):
         return {}
     first: dict[str, str | int] = {} if method.first_event is None else {"first event": method.first_event}
-    levels = {f"to {level}": count for level, count in method.count_events().items()}
-    return {"spec": method.settings.spec} | first | levels
+    rungs = {f"to {rung}": count for rung, count in method.count_events().items()}
+    return {"spec": method.settings.spec} | first | rungs
 
 
-def _describe_file(contender: Contender) -> dict[str, str]:
-    if contender.file is None or contender.file_digest is None:
+def _describe_file(entry: MethodEntry) -> dict[str, str]:
+    if entry.file is None or entry.file_digest is None:
         return {}
-    return {"path": contender.file, "digest": contender.file_digest}
+    return {"path": entry.file, "digest": entry.file_digest}

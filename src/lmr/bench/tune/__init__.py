@@ -1,1 +1,1 @@
-"""Choosing a method's arguments without labels."""
+"""The choice of a method's arguments without labels."""

@@ -1,6 +1,7 @@
-"""Label-free criteria: numbers that tell, without labels, how well a classifier copes with a stream. Pure functions.
+"""Label-free criteria of how well an entry copes with a stream, and the rule that chooses by them. Pure functions.
 
-Every criterion takes what one candidate answered, as ``Evidence``, and returns one number; larger is better.
+An entry is a method with some values of its arguments. Every criterion takes the answers of one entry as ``Evidence``
+and returns one number; larger is better.
 
 entropy      minus the mean entropy of the answers: certain answers (Morerio et al., ICLR 2018)
 diversity    the entropy of the mean answer: all classes are used
@@ -8,11 +9,17 @@ information  the mutual information of image and answer, diversity + entropy: ce
 consistency  overlap of the answers to an image and to its mirrored and shifted copy
 density      soft neighbourhood density: answers form dense groups (Saito et al., ICCV 2021)
 agreement    share of the frozen model's most confident quarter of the images on which it gets the same label
+
+Among the criteria, diversity is the one that ranks entries well on drawings and on photographs; mutual information,
+which also rewards certainty, does so on drawings alone. docs/tune.md has the numbers. Two guards limit the harm where
+diversity errs: an entry that contradicts the frozen model on most of the images that it is most confident of is not
+chosen, and a small gain does not replace the default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,10 +31,19 @@ NEIGHBOURS = 1000  # images whose neighbourhoods are compared; the cost grows wi
 CONFIDENT = 0.25  # share of the images that count as those the frozen model is confident of
 SHIFT = 16  # a copy is shifted by this part of the image's size
 
+CRITERION = "diversity"
+LEAST_AGREEMENT = 0.5  # with the frozen model, on the images it is most confident of
+LEAST_GAIN = 0.01  # of the criterion over the default, in parts of its largest possible value
+
+RULE = (
+    "the largest diversity of the answers among the entries that agree with the frozen model on at least half of "
+    "the images it is most confident of; the default, unless that gains at least 1 % of ln(classes)"
+)
+
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a candidate answered: probabilities [N, C], overlap with the answers to the copies [N].
+    """The answers of an entry: probabilities [N, C], and their overlap with the answers to the copies [N].
 
     ``frozen`` [N, C] are the probabilities of the model that does not adapt.
     """
@@ -38,27 +54,27 @@ class Evidence:
 
 
 def measure_entropy(evidence: Evidence) -> float:
-    """Minus the mean entropy of the answers, in nats."""
+    """Return minus the mean entropy of the answers, in nats."""
     return -_entropy(evidence.probabilities).mean().item()
 
 
 def measure_diversity(evidence: Evidence) -> float:
-    """The entropy of the mean answer, in nats."""
+    """Return the entropy of the mean answer, in nats."""
     return _entropy(evidence.probabilities.mean(0)).item()
 
 
 def measure_information(evidence: Evidence) -> float:
-    """The mutual information of image and answer, in nats."""
+    """Return the mutual information of image and answer, in nats."""
     return measure_diversity(evidence) + measure_entropy(evidence)
 
 
 def measure_consistency(evidence: Evidence) -> float:
-    """The mean overlap of the answers to the images and to their copies, from 0 to 1."""
+    """Return the mean overlap of the answers to the images and to their copies, from 0 to 1."""
     return evidence.overlaps.mean().item()
 
 
 def measure_density(evidence: Evidence) -> float:
-    """The mean entropy of the soft neighbourhoods, in nats: of the similarities of each answer with all others."""
+    """Return the mean entropy of the soft neighbourhoods (similarities of an answer with all others), in nats."""
     chosen = _spread(len(evidence.probabilities), NEIGHBOURS)
     units = F.normalize(evidence.probabilities[chosen], dim=1)
     similarities = units @ units.T / TEMPERATURE
@@ -67,7 +83,7 @@ def measure_density(evidence: Evidence) -> float:
 
 
 def measure_agreement(evidence: Evidence) -> float:
-    """The share of the frozen model's most confident images to which the candidate gives the same label."""
+    """Return the share of the frozen model's most confident images to which the entry gives the same label."""
     confidence, labels = evidence.frozen.max(1)
     count = max(1, round(CONFIDENT * len(labels)))
     chosen = confidence.sort(descending=True, stable=True).indices[:count]
@@ -85,7 +101,7 @@ CRITERIA: dict[str, Callable[[Evidence], float]] = {
 
 
 def copy_mildly(images: Tensor) -> Tensor:
-    """Mirrored copies [B, 3, H, W], shifted to the right and down by a sixteenth; edge pixels are repeated."""
+    """Return mirrored copies [B, 3, H, W], shifted to the right and down by a sixteenth; edge pixels are repeated."""
     height, width = images.shape[-2:]
     down, right = max(1, height // SHIFT), max(1, width // SHIFT)
     moved = F.pad(images.flip(-1), (right, 0, down, 0), mode="replicate")
@@ -93,16 +109,33 @@ def copy_mildly(images: Tensor) -> Tensor:
 
 
 def measure_overlap(first: Tensor, second: Tensor) -> Tensor:
-    """How much of the probability two answers [B, C] place on the same classes, from 0 to 1: [B]."""
+    """Return the probability that two answers [B, C] place on the same classes, from 0 to 1: [B]."""
     return torch.minimum(first, second).sum(1)
 
 
+def recommend(scores: Sequence[Mapping[str, float]], classes: int, default: int = 0) -> int:
+    """Return the number of the recommended entry; ``scores`` are those of every entry, by criterion."""
+    values = [
+        score[CRITERION] if score["agreement"] >= LEAST_AGREEMENT or place == default else math.nan
+        for place, score in enumerate(scores)
+    ]
+    best = choose_best(values, default)
+    gain = values[best] - values[default]
+    return default if gain < LEAST_GAIN * math.log(classes) else best  # a default without a score is replaced
+
+
+def choose_best(values: Sequence[float], default: int = 0) -> int:
+    """Return the number of the largest value; of equal ones the default, then the first. NaN never wins."""
+    finite = [place for place, value in enumerate(values) if not math.isnan(value)]
+    return max(finite, key=lambda place: (values[place], place == default, -place), default=default)
+
+
 def _entropy(probabilities: Tensor) -> Tensor:
-    """Entropy along the last dimension, in float64."""
+    """Return the entropy along the last dimension, in float64."""
     entropy: Tensor = torch.special.entr(probabilities.double()).sum(-1)
     return entropy
 
 
 def _spread(total: int, count: int) -> Tensor:
-    """At most ``count`` places, evenly spread over ``total``."""
+    """Return at most ``count`` places, evenly spread over ``total``."""
     return torch.arange(min(total, count)) * total // min(total, count)

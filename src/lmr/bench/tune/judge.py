@@ -1,15 +1,16 @@
-"""How well label-free scores would have chosen, told afterwards with labels. Pure functions."""
+"""The quality of choices by label-free scores, measured afterwards with labels. Pure functions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lmr.bench.tune.rule import choose_best
+from lmr.bench.tune.criteria import choose_best
+from lmr.core.extras import require
 
 POOR = 1.0  # points of regret above which a default is poor
 LIMIT_WHERE_POOR = 0.5  # aim: the rule's mean regret there, in parts of the default's
@@ -20,7 +21,7 @@ DEFAULT_CHOICE, RULE_CHOICE = "the default", "the rule"
 
 @dataclass(frozen=True)
 class StreamJudgement:
-    """One stream: the accuracy of each candidate in %, and of each chooser the candidate it would take.
+    """One stream: the accuracy of each entry in %, and of each chooser the entry it would take.
 
     A chooser is a criterion, which takes its largest score, the rule, or the default. ``spearman`` and ``kendall`` are
     the rank correlations of each criterion with accuracy.
@@ -32,12 +33,12 @@ class StreamJudgement:
     kendall: dict[str, float]
 
     def measure_regret(self, chooser: str) -> float:
-        """Points of accuracy that a chooser's candidate has less than the best one."""
+        """Return the points of accuracy that a chooser's entry has less than the best one."""
         return max(self.accuracies) - self.accuracies[self.choices[chooser]]
 
     @property
     def is_poor(self) -> bool:
-        """Whether the default is more than a point below the best candidate."""
+        """True if the default is more than a point below the best entry."""
         return self.measure_regret(DEFAULT_CHOICE) > POOR
 
 
@@ -61,24 +62,24 @@ class ChooserLine:
 def judge(
     scores: Sequence[Mapping[str, float]], accuracies: Sequence[float], recommended: int, default: int = 0
 ) -> StreamJudgement:
-    """Compare the scores of all candidates, by criterion, with their accuracies in %."""
+    """Compare the scores of all entries, by criterion, with their accuracies in %."""
     columns = {name: [score[name] for score in scores] for name in scores[0]}
     return StreamJudgement(
         tuple(accuracies),
         {name: choose_best(values, default) for name, values in columns.items()}
         | {RULE_CHOICE: recommended, DEFAULT_CHOICE: default},
-        {name: correlate_by_spearman(values, accuracies) for name, values in columns.items()},
-        {name: correlate_by_kendall(values, accuracies) for name, values in columns.items()},
+        {name: correlate("spearman", values, accuracies) for name, values in columns.items()},
+        {name: correlate("kendall", values, accuracies) for name, values in columns.items()},
     )
 
 
 def summarise_choosers(judgements: Sequence[StreamJudgement]) -> list[ChooserLine]:
-    """One line for every chooser."""
+    """Return one line for every chooser."""
     return [_summarise(name, judgements) for name in judgements[0].choices]
 
 
 def check_aims(lines: Sequence[ChooserLine]) -> dict[str, bool]:
-    """Which of the two aims the rule reaches; an aim about streams that did not occur is left out."""
+    """Return whether the rule reaches each of the two aims; an aim about streams that did not occur is left out."""
     rule, default = (next(line for line in lines if line.chooser == name) for name in (RULE_CHOICE, DEFAULT_CHOICE))
     aims = {}
     if not math.isnan(rule.poor):
@@ -104,29 +105,15 @@ def _summarise(chooser: str, judgements: Sequence[StreamJudgement]) -> ChooserLi
 
 
 def _average(values: Sequence[float]) -> float:
-    """The mean without NaN; NaN if nothing is left."""
-    sound = [value for value in values if not math.isnan(value)]
-    return math.fsum(sound) / len(sound) if sound else math.nan
+    """Return the mean without NaN; NaN if nothing is left."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
-def correlate_by_spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's rank correlation: equal values share their mean rank; NaN if one side is constant or has NaN."""
-    a, b = _rank(np.asarray(first, np.float64)), _rank(np.asarray(second, np.float64))
-    a, b = a - a.mean(), b - b.mean()
-    length = math.sqrt(float((a * a).sum() * (b * b).sum()))
-    return float((a * b).sum()) / length if length > 0 else math.nan
-
-
-def correlate_by_kendall(first: Sequence[float], second: Sequence[float]) -> float:
-    """Kendall's rank correlation tau-b; NaN if one side is constant or has NaN."""
-    a, b = (np.sign(np.subtract.outer(side, side)) for side in (np.asarray(first), np.asarray(second)))
-    length = math.sqrt(float((a * a).sum() * (b * b).sum()))
-    return float((a * b).sum()) / length if length > 0 else math.nan
-
-
-def _rank(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks [N] from 0; equal values share their mean."""
-    below = (values[:, None] > values[None, :]).sum(1)
-    equal = (values[:, None] == values[None, :]).sum(1)
-    ranks: NDArray[np.float64] = below + (equal - 1) / 2
-    return np.where(np.isnan(values), np.nan, ranks)
+def correlate(kind: Literal["spearman", "kendall"], first: Sequence[float], second: Sequence[float]) -> float:
+    """Return Spearman's or Kendall's (tau-b) rank correlation; NaN if one side is constant or has NaN."""
+    sides = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    if any(np.isnan(side).any() or side.min() == side.max() for side in sides):
+        return math.nan
+    stats = require("scipy.stats", "bench", "Judging a choice by labels")
+    return float((stats.spearmanr if kind == "spearman" else stats.kendalltau)(*sides).statistic)

@@ -1,16 +1,18 @@
-"""Trials: several candidates adapt to the same images in one pass, and what they answer is kept.
+"""Trials: several entries adapt to the same images in one pass, and what they answer is kept.
 
-Every batch is prepared once. The frozen model answers it once, every candidate adapts on it and answers it, and then
+Every batch is prepared once. The frozen model answers it once, every entry adapts on it and answers it, and then
 answers mildly changed copies without adapting. Labels are not part of anything here.
 """
 
 from __future__ import annotations
 
+import ast
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +21,8 @@ from lmr.bench.tune.criteria import CRITERIA, Evidence, copy_mildly, measure_ove
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
+from lmr.core.registry import split_address
+from lmr.core.spec import format_spec, parse_spec
 from lmr.core.state import read_state, write_state
 from lmr.watch.watched import Watched
 
@@ -34,7 +38,7 @@ class TrialBatch(NamedTuple):
 
 @dataclass
 class Trial:
-    """A candidate and what it has answered so far, batch by batch."""
+    """An entry and what it has answered so far, batch by batch."""
 
     method: Method
     probabilities: list[Tensor] = field(default_factory=list)
@@ -49,7 +53,7 @@ class Trial:
 
 
 class Trials:
-    """The trials of all candidates on one source of images; ``key`` identifies both in the checkpoint ``path``."""
+    """The trials of all entries on one source of images; ``key`` identifies both in the checkpoint ``path``."""
 
     def __init__(self, methods: Sequence[Method], key: str, path: Path | None = None) -> None:
         self.trials = [Trial(method) for method in methods]
@@ -57,7 +61,7 @@ class Trials:
         self.key, self.path = key, path
         self.batches, self.places = 0, torch.empty(0, dtype=torch.int64)
         self.frozen: list[Tensor] = []
-        self._within = False  # a batch: some candidates have taken it, others have not
+        self._within = False  # a batch: some entries have taken it, others have not
 
     def run(
         self,
@@ -83,12 +87,12 @@ class Trials:
             raise LmrError("None of the images can be read, so that there is nothing to choose by.")
 
     def collect(self) -> list[Evidence]:
-        """What every candidate answered."""
+        """What every entry answered."""
         frozen = torch.cat(self.frozen)
         return [Evidence(torch.cat(trial.probabilities), torch.cat(trial.overlaps), frozen) for trial in self.trials]
 
     def score(self) -> list[dict[str, float]]:
-        """The scores of every candidate, by criterion."""
+        """The scores of every entry, by criterion."""
         return [{name: measure(evidence) for name, measure in CRITERIA.items()} for evidence in self.collect()]
 
     def delete_checkpoint(self) -> None:
@@ -160,3 +164,38 @@ class Trials:
             method = trial.method
             (method.forget if isinstance(method, Watched) else method.reset)()  # a reset would stay as an event
             trial.probabilities, trial.overlaps = [], []
+
+
+def read_values(text: str) -> tuple[str, tuple[Any, ...]]:
+    """Read ``"lr=3e-4,1e-3"`` as an argument and its values; a word that is not a Python literal is a string."""
+    key, equals, values = text.partition("=")
+    words = [word.strip() for word in values.split(",")]
+    if not key.strip().isidentifier() or not equals or not all(words):
+        raise LmrError(f'Cannot read the values {text!r}; write them as in "lr=3e-4,1e-3,3e-3".')
+    found = tuple(_read_literal(word) for word in words)
+    if len(set(map(repr, found))) < len(found):
+        raise LmrError(f"Expected every value once in {text!r}.")
+    return key.strip(), found
+
+
+def list_entries(method: str, over: Sequence[str]) -> list[str]:
+    """Return the method as it is, then with every combination of the values in ``over``: addresses for ``create``.
+
+    Equal ones are not removed here: only a created method knows its values.
+    """
+    file, spec = split_address(method)
+    name, given = parse_spec(spec)
+    axes = [read_values(text) for text in over]
+    keys = [key for key, _ in axes]
+    if len(set(keys)) < len(keys):
+        raise LmrError(f"Expected every argument once in --over, got {', '.join(keys)}.")
+    made = [format_spec(name, given | dict(zip(keys, chosen, strict=True)))
+            for chosen in itertools.product(*(values for _, values in axes))]  # fmt: skip
+    return [address if file is None else f"{file}:{address}" for address in (format_spec(name, given), *made)]
+
+
+def _read_literal(word: str) -> Any:
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        return word

@@ -78,7 +78,7 @@ class ShardResult:
     """The end of a shard: all streams are finished if there is no message and it was not stopped."""
 
     progress: ShardNews = field(default_factory=ShardNews)
-    words: str = ""
+    message: str = ""
     details: str = ""
     unfit: bool = False
     stopped: bool = False
@@ -118,7 +118,7 @@ class PredictActor(PoolActor):
                 _check_files(ticket)
             labeller = self._load()
         except (LmrError, OSError, MemoryError) as error:
-            return ShardResult(words=str(error) or type(error).__name__, unfit=True)
+            return ShardResult(message=str(error) or type(error).__name__, unfit=True)
         try:
             for ticket in tickets:
                 self._label(labeller, ticket)
@@ -127,7 +127,7 @@ class PredictActor(PoolActor):
         except Exception as error:
             if is_out_of_memory(error):  # as a death: the pool ends this worker and prefers another node
                 raise MemoryError(describe_error(error)) from None
-            return ShardResult(words=describe_error(error), details=traceback.format_exc())
+            return ShardResult(message=describe_error(error), details=traceback.format_exc())
         return ShardResult()
 
     def _load(self) -> Labeller:

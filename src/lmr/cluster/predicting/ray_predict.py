@@ -45,8 +45,8 @@ def run_ray_predict(
 
     def run(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], tally: RunTally) -> None:
         nodes, versions = find_nodes(ray), list_versions()
-        for words in [*check_nodes(nodes, versions), *(f"node {node.words}" for node in nodes)]:
-            print(f"lmr: {words}", file=shown)
+        for message in [*check_nodes(nodes, versions), *(f"node {node.description}" for node in nodes)]:
+            print(f"lmr: {message}", file=shown)
         setup, threads = _prepare(plan, nodes, save_seconds)
         places = count_places(nodes, threads)
         jobs = [ShardJob(shard) for shard in make_shards(left, plan.options.shards or places)]
@@ -56,7 +56,7 @@ def run_ray_predict(
             for event in pool.run(jobs):
                 view.show(event)
                 if event.kind == "failed":
-                    failures.append(f"{event.job.run}: {event.words}")
+                    failures.append(f"{event.job.run}: {event.message}")
         if failures:
             raise LmrError(f"{len(failures)} of {len(jobs)} shards failed, {failures[0]}")
 

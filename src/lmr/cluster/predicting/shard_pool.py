@@ -43,7 +43,7 @@ class ShardEvent:
     kind: Literal["progress", "stream", "word", "done", "failed"]
     worker: int
     job: ShardJob
-    words: str = ""  # with "progress" and "stream": the name of the stream
+    message: str = ""  # with "progress" and "stream": the name of the stream
     images: int = 0  # of this stream, so far
 
 
@@ -99,7 +99,7 @@ class ShardPool(ActorPool[ShardJob, ShardEvent, ShardResult]):
     def finish_job(self, number: int, job: ShardJob, result: ShardResult) -> Iterator[ShardEvent]:
         """Keep the last answers."""
         yield from self.report_progress(number, job, result.progress)
-        yield ShardEvent("failed" if result.words else "done", number, job, result.words)
+        yield ShardEvent("failed" if result.message else "done", number, job, result.message)
 
     def keep_unfinished(self, job: ShardJob, result: ShardResult) -> None:
         """Keep what a shard has finished that was stopped; if progress before it were lost, it does not count."""
@@ -116,9 +116,9 @@ class ShardPool(ActorPool[ShardJob, ShardEvent, ShardResult]):
                 self.parts.finish(part.number, self.plan.state is not None)
         return True
 
-    def make_event(self, kind: Literal["word", "failed"], number: int, job: ShardJob, words: str) -> ShardEvent:
+    def make_event(self, kind: Literal["word", "failed"], number: int, job: ShardJob, message: str) -> ShardEvent:
         """Return an event that is only a message."""
-        return ShardEvent(kind, number, job, words)
+        return ShardEvent(kind, number, job, message)
 
     def name_work(self, job: ShardJob) -> str:
         """Return the shard."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from lmr.apps.predict.streams import ImageStream
-from lmr.bench.running.live import LiveLines, draw_bar
+from lmr.bench.running.view import Bars
 from lmr.cluster.predicting.shard_pool import ShardEvent
 
 
@@ -18,46 +18,53 @@ class ShardView:
         self.left = dict(self.sizes)  # streams that are not finished, with their images
         self.at: dict[int, ShardEvent] = {}  # what the workers do
         self.describe_place = describe_place
-        self.lines = LiveLines(screen)
+        self._drawn: set[int] = set()
+        self.bars = Bars(screen)
+        self._draw()
 
     def show(self, event: ShardEvent) -> None:
         """Show what has happened."""
         if event.kind == "progress":
-            if event.words in self.left:
+            if event.message in self.left:
                 self.at[event.worker] = event
-            if self.lines.is_due():
-                self.lines.draw(self._describe_all())
+            self._draw()
             return
         if event.kind == "stream":
-            self.left.pop(event.words, None)
+            self.left.pop(event.message, None)
             self.at.pop(event.worker, None)
             done, total = len(self.sizes) - len(self.left), len(self.sizes)
             where = f"{self.describe_place(event.worker)}  {event.job.run}"
             left = f"{_count(len(self.left), 'stream')} with {_count(sum(self.left.values()), 'image')} left"
-            self._write(f"[{done}/{total}] {where}  {event.words}: {_count(self.sizes[event.words], 'image')} ({left})")
+            self._write(
+                f"[{done}/{total}] {where}  {event.message}: {_count(self.sizes[event.message], 'image')} ({left})"
+            )
             return
         # A word is about a shard that lost its worker, or cannot be done there.
         self.at = {worker: last for worker, last in self.at.items() if last.job != event.job}
-        if event.words:
+        if event.message:
             failed = f"{event.job.run} failed: " if event.kind == "failed" else ""
-            self._write(f"lmr: {failed}{event.words}")
+            self._write(f"lmr: {failed}{event.message}")
 
     def close(self) -> None:
         """Remove the bars from the terminal."""
-        self.lines.clear()
+        self.bars.close()
 
     def _write(self, line: str) -> None:
-        self.lines.write(line, self._describe_all)
+        self._draw()
+        self.bars.write(line)
 
-    def _describe_all(self) -> list[str]:
+    def _draw(self) -> None:
         total = sum(self.sizes.values())
         done = total - sum(self.left.values()) + sum(event.images for event in self.at.values())
-        lines = [f"{draw_bar(done / total)} {done:,} of {total:,} images, {_count(len(self.left), 'stream')} left"]
+        self.bars.update("", done / total, f"{done:,} of {total:,} images, {_count(len(self.left), 'stream')} left")
+        for worker in self._drawn - set(self.at):
+            self.bars.remove(worker)
         for worker, event in sorted(self.at.items()):
-            images = self.sizes[event.words]
+            images = self.sizes[event.message]
             where = f"{self.describe_place(worker)}  {event.job.run}"
-            lines.append(f"{draw_bar(event.images / images)} {where}  {event.words}: {event.images} of {images} images")
-        return lines
+            text = f"{where}  {event.message}: {event.images} of {images} images"
+            self.bars.update(worker, event.images / images, text)
+        self._drawn = set(self.at)
 
 
 def _count(number: int, noun: str) -> str:

@@ -43,12 +43,12 @@ class ReplicaCount:
 
     def __post_init__(self) -> None:
         if self.least < 1 or (self.most is not None and self.most < self.least):
-            raise LmrError(f"Expected at least one replica, as in 3 or 2:8, got {self.words}.")
+            raise LmrError(f"Expected at least one replica, as in 3 or 2:8, got {self.text}.")
         if self.cpus <= 0:
             raise LmrError(f"Expected a positive number of cores for a replica, got {self.cpus:g}.")
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Return the number as it is written in an option."""
         return str(self.least) if self.most is None else f"{self.least}:{self.most}"
 
@@ -109,7 +109,7 @@ class RayService:
     def scale(self, replicas: int) -> None:
         """Set the number of replicas. The others stay, so that only the necessary streams move."""
         if self._count.most is not None:
-            raise LmrError(f"The number of replicas follows the load ({self._count.words}); it cannot be set.")
+            raise LmrError(f"The number of replicas follows the load ({self._count.text}); it cannot be set.")
         if replicas < 1:
             raise LmrError(f"Expected at least one replica, got {replicas}.")
         from ray.serve._private.common import DeploymentID

@@ -14,7 +14,7 @@ from lmr.apps.serve import ServingPlan
 from lmr.cluster.nodes import describe_mismatch, digest_method, list_versions
 from lmr.cluster.serving.remote_store import RemoteStore
 from lmr.core.errors import LmrError
-from lmr.service.app.app import make_service_app
+from lmr.service.app.app import make_app
 from lmr.service.app.log import write_json_log
 from lmr.service.app.service import LiveService
 
@@ -48,7 +48,7 @@ class StreamReplica:
         self._service.install(engine, backbone.preprocess, backbone.name, backbone.facts)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return make_service_app(self._service, token=self._token)
+        return make_app(self._service, token=self._token)
 
     async def check_health(self) -> None:
         """Called by Serve from time to time. A store that is away is no reason to end a replica."""

@@ -62,7 +62,7 @@ def serve_on_ray(
             for line in check_nodes(find_nodes(ray), list_versions()):
                 say(line)
         backbone, method = replace(plan, options=replace(plan.options, device=None, compile=False)).load()
-        words = plan.describe(backbone, method, f"states in {folder} of this machine, in {partitions} partition(s)")
+        lines = plan.describe(backbone, method, f"states in {folder} of this machine, in {partitions} partition(s)")
         if (plan.options.device or "").startswith("cuda"):
             replicas = replace(replicas, gpus=1.0)
         service = RayService(
@@ -79,9 +79,9 @@ def serve_on_ray(
         del backbone, method
         with service:
             signals.take()
-            for line in words:
+            for line in lines:
                 say(line)
-            say(f"{replicas.words} replica(s) with {replicas.cpus:g} core(s) each")
+            say(f"{replicas.text} replica(s) with {replicas.cpus:g} core(s) each")
             say(f"serving at {service.url}; press Ctrl-C to end")
             for step in signals.follow():
                 _scale(service, service.replicas + step, say)

@@ -16,9 +16,7 @@ from starlette.staticfiles import StaticFiles
 from lmr.service.app import events, inference, routes
 from lmr.service.app.errors import add_error_handlers
 from lmr.service.app.gate import ASSETS, Gate
-from lmr.service.app.images import Preprocess
 from lmr.service.app.service import LiveService
-from lmr.service.engine.engine import Engine
 from lmr.service.page import ASSETS_FOLDER
 from lmr.version import __version__
 
@@ -28,18 +26,11 @@ them and answers them. Errors have one form, {"error": {"code": ..., "message": 
 With a token, send the header "Authorization: Bearer TOKEN"."""
 
 
-def make_app(engine: Engine, preprocess: Preprocess, model: str, *, token: str | None = None) -> FastAPI:
-    """Return an app that serves a started engine. ``preprocess`` is that of the backbone, ``model`` its name.
+def make_app(service: LiveService, *, token: str | None = None) -> FastAPI:
+    """Return an app around a service, which may still be loading its model.
 
     Without ``token`` only requests to localhost are answered.
     """
-    service = LiveService(engine.settings)
-    service.install(engine, preprocess, model)
-    return make_service_app(service, token=token)
-
-
-def make_service_app(service: LiveService, *, token: str | None = None) -> FastAPI:
-    """Return an app around a service, which may still be loading its model."""
     app = FastAPI(
         title="lmr serve", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None,
         lifespan=_follow_events,

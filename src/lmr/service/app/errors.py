@@ -14,31 +14,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from lmr.core.errors import LmrError
-from lmr.service.engine.requests import (
-    CannotDo,
-    ComputeFailed,
-    DeadlinePassed,
-    KeyInFlight,
-    KeyReused,
-    NotReady,
-    QueueFull,
-    Refused,
-    StoreFailed,
-    StreamMoved,
-    UnknownStream,
-)
+from lmr.service.engine import requests
 
-_REASONS: dict[type[Refused], tuple[int, str]] = {
-    UnknownStream: (404, "unknown_stream"),
-    KeyInFlight: (409, "key_in_flight"),
-    CannotDo: (409, "cannot_do"),
-    StreamMoved: (409, "stream_moved"),
-    KeyReused: (422, "key_reused"),
-    QueueFull: (429, "queue_full"),
-    ComputeFailed: (500, "internal"),
-    NotReady: (503, "not_ready"),
-    StoreFailed: (503, "store_failed"),
-    DeadlinePassed: (504, "deadline_passed"),
+_REASONS: dict[type[requests.Refused], tuple[int, str]] = {
+    requests.UnknownStream: (404, "unknown_stream"),
+    requests.KeyInFlight: (409, "key_in_flight"),
+    requests.CannotDo: (409, "cannot_do"),
+    requests.StreamMoved: (409, "stream_moved"),
+    requests.KeyReused: (422, "key_reused"),
+    requests.QueueFull: (429, "queue_full"),
+    requests.ComputeFailed: (500, "internal"),
+    requests.NotReady: (503, "not_ready"),
+    requests.StoreFailed: (503, "store_failed"),
+    requests.DeadlinePassed: (504, "deadline_passed"),
 }
 _DESCRIPTIONS = {  # for the description of the API
     400: "The request is malformed.",
@@ -91,7 +79,7 @@ def explain_refusal(error: LmrError) -> HttpProblem:
     """Return the problem for an error of the engine; an LmrError of no listed kind is about unusable content."""
     status, code = next((found for kind, found in _REASONS.items() if isinstance(error, kind)), (422, "not_usable"))
     headers = {}
-    if isinstance(error, QueueFull):
+    if isinstance(error, requests.QueueFull):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     elif status == 503:
         headers["Retry-After"] = "5"

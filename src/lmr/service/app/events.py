@@ -73,7 +73,7 @@ def _find_start(service: LiveService, last: str | None) -> int | None:
 
 
 def _make_frame(service: LiveService, after: int | None) -> tuple[dict[str, Any], int | None]:
-    now = service.look()
+    now = service.read_overview()
     frame: dict[str, Any] = {"run": service.run_id, "time": time.time(), "overview": asdict(now)}
     if now.state == "loading":
         return frame | _describe(True, [], []), None

@@ -163,7 +163,7 @@ def _check_model(service: LiveService, model: str, version: str) -> None:
 
 
 def _answer_ready(service: LiveService) -> Response:
-    ready = service.look().state in ("ready", "degraded")
+    ready = service.read_overview().state in ("ready", "degraded")
     return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 

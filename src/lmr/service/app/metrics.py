@@ -22,7 +22,7 @@ _ROLLBACKS = ("rolled back", "reset", "quarantined")  # the health levels that u
 class ServiceMetrics:
     """A registry of its own, so that several services may live in one process."""
 
-    def __init__(self, look: Callable[[], Overview]) -> None:
+    def __init__(self, read_overview: Callable[[], Overview]) -> None:
         self.registry = kept = CollectorRegistry()
         self._requests = Counter("lmr_requests", "Requests by route and code.", ["route", "code"], registry=kept)
         self._request_seconds = Histogram(
@@ -39,7 +39,7 @@ class ServiceMetrics:
             "lmr_rollbacks", "Times that the watch or an operator undid adaptation, by health level and reason.",
             ["health", "reason"], registry=kept,
         )  # fmt: skip
-        self.registry.register(_OverviewCollector(look))
+        self.registry.register(_OverviewCollector(read_overview))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -77,11 +77,11 @@ class ServiceMetrics:
 class _OverviewCollector(Collector):
     """Gauges that are read from the engine when Prometheus reads them."""
 
-    def __init__(self, look: Callable[[], Overview]) -> None:
-        self._look = look
+    def __init__(self, read_overview: Callable[[], Overview]) -> None:
+        self._read_overview = read_overview
 
     def collect(self) -> Iterator[Metric]:
-        now = self._look()
+        now = self._read_overview()
         values = {
             "lmr_ready": ("1 if the service takes requests and can write its store.", now.state == "ready"),
             "lmr_queue_images": ("Images that wait.", now.queue_images),

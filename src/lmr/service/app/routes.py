@@ -292,7 +292,7 @@ async def get_readiness(request: Request) -> Response:
 
     "degraded" is 200 too: images are answered, and nothing adapts, because the store cannot be written.
     """
-    now = find_service(request).look()
+    now = find_service(request).read_overview()
     body = {"status": now.state, **({"reason": now.reason} if now.reason else {})}
     return JSONResponse(body, 200 if now.state in ("ready", "degraded") else 503)
 

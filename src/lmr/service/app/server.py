@@ -26,6 +26,7 @@ _START_SECONDS = 30
 _HEAD_SECONDS = 10  # for the head of a request to arrive
 _STUCK_SECONDS = 60  # for a client to take some more of its answer
 _ECHO_SECONDS = 1
+_TICKS = 10  # of uvicorn, ten a second, between two searches for silent connections
 _LAST_PORT = 65535
 MOST_BYTES = 65_536  # of a head, or of what follows a body
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -117,7 +118,7 @@ class _Uvicorn(uvicorn.Server):
         self._running.set()
 
     async def on_tick(self, counter: int) -> bool:
-        if counter % 10 == 0:
+        if counter % _TICKS == 0:
             self._close_silent()
         return await super().on_tick(counter)
 

@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections import deque
 from dataclasses import asdict, dataclass
+from typing import Self
 
 from fastapi import Request
 
@@ -47,7 +48,7 @@ class LiveService:
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self.bodies = BodyReader(settings.max_body)
-        self.metrics = ServiceMetrics(self.look)
+        self.metrics = ServiceMetrics(self.read_overview)
         self.run_id = secrets.token_hex(4)  # tells this run of the service from others
         self.listeners = 0  # clients of the events
         self.stopping = threading.Event()
@@ -56,12 +57,13 @@ class LiveService:
         self._noted = 0  # the change up to which events were counted and logged
         self._parts: ServingParts | None = None
 
-    def install(self, engine: Engine, preprocess: Preprocess, model: str, facts: dict[str, str] | None = None) -> None:
+    def install(self, engine: Engine, preprocess: Preprocess, model: str, facts: dict[str, str] | None = None) -> Self:
         """Serve requests from now on, with a started engine. ``preprocess`` is that of the backbone."""
         engine.listen(self.metrics.add_batch)
-        self._noted = engine.look().change
+        self._noted = engine.read_overview().change
         steps = ImageSteps(engine, ImageDecoder(preprocess, self.settings), self.bodies, self.frames)
         self._parts = ServingParts(engine, steps, model, facts or {})
+        return self
 
     @property
     def parts(self) -> ServingParts:
@@ -75,11 +77,11 @@ class LiveService:
         """The engine; NotReady while the model loads."""
         return self.parts.engine
 
-    def look(self) -> Overview:
+    def read_overview(self) -> Overview:
         """Return the overview of the engine, also before there is one."""
         if self._parts is None:
             return Overview("loading", "The model is being loaded.")
-        return self._parts.engine.look()
+        return self._parts.engine.read_overview()
 
     def note_events(self) -> int:
         """Count and log the events since the last call; return the change up to which that is done."""

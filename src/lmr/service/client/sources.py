@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,8 +165,8 @@ class LiveSource:
     def __init__(self, address: str, every: int, fps: float | None, report: Report) -> None:
         self.name, self._address, self._every, self._report = hide_password(address), address, every, report
         self._gap = 0.0 if fps is None else 1.0 / fps
-        self._frames: queue.Queue[CameraFrame] = queue.Queue(WAITING_FRAMES)
-        self.dropped = 0
+        self._frames: deque[CameraFrame] = deque(maxlen=WAITING_FRAMES)
+        self._arrived = threading.Event()
 
     def read(self, after: str | None, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
         """Yield frames as they come; reconnect when the connection ends. The first connection must succeed."""
@@ -180,11 +180,13 @@ class LiveSource:
         reader.start()
         try:
             while not is_stopped():
-                try:
-                    yield self._frames.get(timeout=POLL_SECONDS)
-                except queue.Empty:
-                    if problems:
-                        raise problems[0] from None
+                if self._arrived.wait(POLL_SECONDS):
+                    self._arrived.clear()
+                    while self._frames and not is_stopped():
+                        yield self._frames.popleft()
+                elif problems:
+                    raise problems[0]
+                else:
                     yield None
         finally:
             ended.set()
@@ -211,16 +213,8 @@ class LiveSource:
                 time.sleep(RECONNECT_SECONDS)
 
     def _put(self, frame: CameraFrame) -> None:
-        while True:
-            try:
-                self._frames.put_nowait(frame)
-                return
-            except queue.Full:
-                self.dropped += 1
-                try:
-                    self._frames.get_nowait()
-                except queue.Empty:
-                    continue
+        self._frames.append(frame)
+        self._arrived.set()
 
 
 def _order(name: str) -> tuple[object, str]:

@@ -28,6 +28,9 @@ class Job:
     future: Future[Any] = field(default_factory=Future)
     number: int = 0  # in the order of arrival
     started: float = 0.0  # the time at which its batch was formed
+    result: Any = None
+    error: Refused | None = None
+    early: bool = False  # it changed nothing, so its result or error need not wait for the commit
 
     @property
     def weight(self) -> int:
@@ -61,20 +64,13 @@ class BatchReport:
 
 @dataclass(eq=False)
 class Batch:
-    """Jobs and their results, each in ``results``, ``early`` or ``failures``.
-
-    Results are sent after the commit of ``transaction``; ``early`` ones changed nothing and need not wait for it.
-    """
+    """Jobs of different streams, which get their results, and the transaction after which these are sent."""
 
     jobs: list[Job]
     context: BatchContext
     late: list[Job] = field(default_factory=list)  # their deadline has passed
     flush: bool = False  # commit the pending changes of earlier batches, too
     transaction: Transaction = field(default_factory=Transaction)
-    results: list[tuple[Job, Any]] = field(default_factory=list)
-    early: list[tuple[Job, Any]] = field(default_factory=list)
-    failures: list[tuple[Job, Refused]] = field(default_factory=list)
-    held_failures: list[tuple[Job, Refused]] = field(default_factory=list)  # sent once the store confirms the stream
     events: list[ServiceEvent] = field(default_factory=list)
     records: list[tuple[str, StreamRecord]] = field(default_factory=list)  # with the health before
     images: int = 0
@@ -88,13 +84,17 @@ class Batch:
         return record
 
     def finish(self, job: Job, result: Any, change: StreamChange) -> None:
-        """Add the result of a job that changes its stream."""
+        """Set the result of a job that changes its stream."""
         self.transaction.add(job.stream, change)
-        self.results.append((job, result))
+        job.result = result
+
+    def answer(self, job: Job, result: Any) -> None:
+        """Set the result of a job that changes nothing."""
+        job.result, job.early = result, True
 
     def refuse(self, job: Job, error: Exception) -> None:
-        """Add a failed job."""
-        self.failures.append((job, to_refusal(error)))
+        """Set the error of a job that failed and changes nothing."""
+        job.error, job.early = to_refusal(error), True
 
     def add_event(
         self, stream: str, kind: EventKind, health: tuple[str, str], message: str, signals: dict[str, Any]
@@ -107,9 +107,8 @@ class Batch:
 
     def wait_for_store(self) -> None:
         """Send nothing before the store has confirmed that this engine still serves the streams."""
-        self.results += self.early
-        self.held_failures += self.failures
-        self.early, self.failures = [], []
+        for job in self.jobs:
+            job.early = False
 
     def report(self, commit_seconds: float | None) -> BatchReport:
         """Return the measurements."""

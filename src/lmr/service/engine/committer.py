@@ -91,10 +91,12 @@ class Committer:
 
     def count_in_flight(self) -> int:
         """Return the number of requests that were computed and are not answered."""
-        return sum(len(commit.batch.results) for commit in self._commits if commit.batch is not None)
+        return sum(not job.early for commit in self._commits if commit.batch is not None for job in commit.batch.jobs)
 
     def take(self, batch: Batch) -> None:
         """Queue the changes of a computed batch; what needs no commit is answered at once."""
+        early = [job for job in batch.jobs if job.early]
+        others = [job for job in batch.jobs if not job.early]
         with self._changed:
             lost = bool(batch.transaction) and batch.context.epoch != self.epoch
             now = not batch.transaction or self.at_intervals
@@ -104,19 +106,17 @@ class Committer:
                 self._pending_since = self._pending_since if self._pending else self._clock()
                 self._release(self._pending.extend(batch.transaction))
                 self._log.publish(batch.events, batch.records)
-                for job, answer in batch.results:
-                    if isinstance(answer, StepAnswer):
-                        self._delivery.keys.note_answer(job.task, answer)
+                for job in others:
+                    if isinstance(job.result, StepAnswer):
+                        self._delivery.keys.note_answer(job.task, job.result)
             elif batch.transaction:
                 self._commits.append(_Commit(batch.transaction, batch))
             self._changed.notify_all()
-        self._delivery.give(batch.early)
-        for job, error in batch.failures:
-            self._delivery.fail([job], error)
+        self._delivery.send(early)
         if lost:
             self._refuse(batch)
         elif now:
-            self._delivery.give(batch.results, keep_keys=self.at_intervals)
+            self._delivery.send(others, keep_keys=self.at_intervals)
         if lost or now:
             self._delivery.report(batch.report(None))
 
@@ -193,23 +193,21 @@ class Committer:
         if batch is None:
             self._delivery.report(BatchReport(0, 0, 0, 0.0, seconds))
             return
-        self._delivery.give([(job, value) for job, value in batch.results if job.stream not in refused])
-        for job, failure in batch.held_failures:
-            if job.stream not in refused:
-                self._delivery.fail([job], failure)
         for job in batch.jobs:
             if job.stream in refused:
-                self._answer_refused(job, refused[job.stream])
+                self._replace_result(job, refused[job.stream])
+        self._delivery.send([job for job in batch.jobs if not job.early])
         self._delivery.report(batch.report(seconds))
 
-    def _answer_refused(self, job: Job, kept: KeptAnswer | None) -> None:
-        """Answer a request that the store refused: it was applied before, or its stream is served elsewhere."""
+    def _replace_result(self, job: Job, kept: KeptAnswer | None) -> None:
+        """Change the result of a request that the store refused: it was applied before, or its stream has moved."""
+        job.result = job.error = None
         try:
             if kept is None or not isinstance(job.task, StepRequest):
                 raise StreamMoved(f"Stream {job.stream!r} is served by another replica now; send the request again.")
-            self._delivery.give([(job, replay(job.task, kept))])
+            job.result = replay(job.task, kept)
         except Refused as error:
-            self._delivery.fail([job], error)
+            job.error = error
 
     def _note_stale(self, transaction: Transaction, streams: Collection[str] | None = None) -> None:
         """Mark all streams of a transaction, or some, to be read from the store, unless they were read since."""
@@ -283,6 +281,6 @@ class Committer:
         message = f"{self.failure} This request was not applied; its stream is unchanged."
         if self._store.shared:  # other partitions may have written their part
             message = f"{self.failure} This request may have been applied: send it again with the same Idempotency-Key."
-        self._delivery.fail([job for job, _ in batch.results], StoreFailed(message))
-        for job, error in batch.held_failures:
-            self._delivery.fail([job], error)
+        for job in batch.jobs:
+            if not job.early:
+                self._delivery.fail([job], job.error or StoreFailed(message))

@@ -157,16 +157,20 @@ class Delivery:
             if not job.future.done():
                 job.future.set_exception(error)
 
-    def give(self, results: Sequence[tuple[Job, Any]], *, keep_keys: bool = False) -> None:
-        """Send results; ``keep_keys`` where the answers are not committed yet."""
+    def send(self, jobs: Sequence[Job], *, keep_keys: bool = False) -> None:
+        """Send the results and errors of jobs; ``keep_keys`` where the answers are not committed yet."""
         now = self._clock()
-        for job, value in results:
+        for job in jobs:
+            if job.error is not None:
+                self.fail([job], job.error)
+                continue
             with self._changed:
                 if isinstance(job.task, StepRequest):
                     self.rates.add_latency(now - job.arrived)
                 if not keep_keys:
                     self.forget(job)
-            job.future.set_result(self._describe(value) if isinstance(value, StreamRecord) else value)
+            result = job.result
+            job.future.set_result(self._describe(result) if isinstance(result, StreamRecord) else result)
 
     def report(self, report: BatchReport) -> None:
         """Count a finished batch and notify the listeners."""

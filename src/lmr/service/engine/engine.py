@@ -188,7 +188,7 @@ class Engine:
         """Return the streams with names after ``after``, in the order of their names."""
         return self._read(lambda: self._list_streams(after, limit))
 
-    def look(self) -> Overview:
+    def read_overview(self) -> Overview:
         """Return the engine at a glance, without waiting."""
         with self._changed:
             by_health = {health: count for health, count in self._log.by_health.items() if count}

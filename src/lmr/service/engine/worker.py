@@ -258,7 +258,7 @@ class Worker:
         if request.mode == "adapt":
             answer.adaptation["reason"] = "overload" if job.overloaded else "store"
         if request.key is None or not batch.context.adapt or not resident.exists or job.overloaded:
-            batch.early.append((job, answer))
+            batch.answer(job, answer)
             return
         kept = self._keep_answer(request.key, request.digest, answer)
         batch.finish(job, answer, StreamChange(record.store(), answers=[kept]))
@@ -310,7 +310,7 @@ class Worker:
         """Do the task of a job; a task that fails changes nothing."""
         try:
             if isinstance(job.task, ReadTask):
-                batch.early.append((job, self.method.dump([resident.row])))
+                batch.answer(job, self.method.dump([resident.row]))
                 return
             if not batch.context.adapt:
                 raise StoreFailed("The store cannot be written, so nothing was changed; try again later.")

@@ -14,7 +14,7 @@ const ACTIONS = [
 ];
 const DONE = { reset: "was reset", rollback: "was rolled back", pause: "is paused", resume: "adapts again", undo: "is as it was before" };
 
-export function makeDetail({ say, onToken, onClose }) {
+export function makeDetail({ notify, onToken, onClose }) {
   const charts = [
     makeChart("Entropy of the answers", [{ key: "entropy", label: "adapted" }, { key: "frozen_entropy", label: "frozen" }], { least: 0 }),
     makeChart("Accuracy on labelled images, where compared", [{ key: "compared_accuracy", label: "adapted" }, { key: "frozen_accuracy", label: "frozen" }], { least: 0, most: 1, format: formatShare }),
@@ -36,7 +36,7 @@ export function makeDetail({ say, onToken, onClose }) {
     buttons.forEach((button) => (button.disabled = true));
     try {
       await askJson(`${streamPath(stream)}:${action}`, { method: "POST" });
-      say(`${stream} ${DONE[action]}.`);
+      notify(`${stream} ${DONE[action]}.`);
     } catch (error) {
       report(error);
     }
@@ -46,30 +46,30 @@ export function makeDetail({ say, onToken, onClose }) {
   }
 
   function report(error) {
-    if (error instanceof Refusal) say(error.message);
+    if (error instanceof Refusal) notify(error.message);
     else if (error instanceof NeedsToken) onToken();
-    else say("The service cannot be reached.");
+    else notify("The service cannot be reached.");
   }
 
   async function refresh(change = Infinity) {
     if (!name || busy || change <= seen) return;
     busy = true;
-    const asked = name;
+    const chosen = name;
     try {
-      const found = await askJson(streamPath(asked));
-      if (asked === name) show(found);
-      if (showsFrames && asked === name) await showFrames(asked);
+      const found = await askJson(streamPath(chosen));
+      if (chosen === name) show(found);
+      if (showsFrames && chosen === name) await showFrames(chosen);
     } catch (error) {
-      if (asked === name && error instanceof Refusal) showMissing(error.message);
+      if (chosen === name && error instanceof Refusal) showMissing(error.message);
     }
     busy = false;
-    if (asked !== name) refresh();
+    if (chosen !== name) refresh();
   }
 
-  function showMissing(words) {
+  function showMissing(message) {
     find("detail-body").hidden = true;
     find("detail-empty").hidden = false;
-    find("detail-empty").textContent = words;
+    find("detail-empty").textContent = message;
   }
 
   function show({ status, signals, history, shares, snapshots, answers, events }) {
@@ -109,10 +109,10 @@ export function makeDetail({ say, onToken, onClose }) {
     find("facts").replaceChildren(...Object.entries(facts).map(([key, value]) => make("div", {}, make("dt", { text: key }), make("dd", { text: value }))));
   }
 
-  function makeRow(label, part, words) {
+  function makeRow(label, part, text) {
     const fill = make("i");
     fill.style.width = `${(100 * part).toFixed(1)}%`;
-    return make("div", { class: "row" }, make("span", { text: label, title: label }), make("span", { class: "bar" }, fill), make("span", { text: words }));
+    return make("div", { class: "row" }, make("span", { text: label, title: label }), make("span", { class: "bar" }, fill), make("span", { text: text }));
   }
 
   async function showFrames(stream) {

@@ -8,8 +8,8 @@ function describeType(schema = {}) {
   if (schema.anyOf) return schema.anyOf.map(describeType).filter((type) => type !== "null").join(" or ");
   if (schema.enum) return schema.enum.join(" | ");
   const limits = [["at least ", schema.minimum], ["at most ", schema.maximum], ["default ", schema.default]];
-  const words = limits.filter(([, value]) => value !== undefined && value !== null && value !== "").map(([word, value]) => word + value);
-  return [schema.type ?? "", ...words].filter(Boolean).join(", ");
+  const parts = limits.filter(([, value]) => value !== undefined && value !== null && value !== "").map(([word, value]) => word + value);
+  return [schema.type ?? "", ...parts].filter(Boolean).join(", ");
 }
 
 function makeTable(rows) {

@@ -1,4 +1,4 @@
-// Requests to the service with its token, and the stream of events, which goes on after an interruption.
+// Requests to the service with its token, and the stream of events, which continues after an interruption.
 // EventSource cannot send the token as a header, so the frames are read from a fetch.
 
 const TOKEN = "lmr-token";

@@ -22,7 +22,7 @@ let hush = 0;
 
 const showTiles = makeTiles();
 const grid = makeGrid((name) => choose(name));
-const detail = makeDetail({ say, onToken: askToken, onClose: () => choose(null) });
+const detail = makeDetail({ notify, onToken: askToken, onClose: () => choose(null) });
 const feed = follow({ onFrame, onLost, onToken: askToken });
 
 function onFrame(frame) {
@@ -46,9 +46,9 @@ function onFrame(frame) {
   if (open && !document.hidden) detail.refresh(open.change);
 }
 
-function onLost(words) {
+function onLost(message) {
   showState("not connected");
-  find("notice").textContent = `${words} Trying again.`;
+  find("notice").textContent = `${message} Trying again.`;
   find("notice").hidden = false;
 }
 
@@ -142,8 +142,8 @@ function askToken() {
   if (!dialog.open) dialog.showModal();
 }
 
-function say(words) {
-  find("toast").textContent = words;
+function notify(message) {
+  find("toast").textContent = message;
   find("toast").hidden = false;
   clearTimeout(hush);
   hush = setTimeout(() => (find("toast").hidden = true), SAID);

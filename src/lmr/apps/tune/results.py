@@ -1,0 +1,174 @@
+"""The results of ``lmr tune``: the scores and answers of every entry, kept as files and shown as tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lmr.bench.table import format_table
+from lmr.bench.tune.criteria import RULE, recommend
+from lmr.bench.tune.judge import POOR, StreamJudgement, check_aims, summarise_choosers
+from lmr.core.errors import LmrError
+from lmr.core.files import write_atomically
+from lmr.core.spec import parse_spec
+
+
+@dataclass(frozen=True)
+class EntryResult:
+    """An entry: its scores by criterion, and the label it gave to every image."""
+
+    spec: str
+    scores: dict[str, float]
+    labels: list[int]
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """A stream: its entries, the default first, and the places of the images that could be read."""
+
+    source: str
+    entries: list[EntryResult]
+    places: list[int]
+    unreadable: int
+    classes: int
+
+    @cached_property
+    def scores(self) -> list[dict[str, float]]:
+        """The scores of every entry, by criterion."""
+        return [entry.scores for entry in self.entries]
+
+    @cached_property
+    def recommended(self) -> int:
+        """The number of the entry that the rule recommends."""
+        return recommend(self.scores, self.classes)
+
+
+def write_result(path: Path, result: TuneResult) -> None:
+    """Write a result atomically; a score that is NaN is written as null."""
+    write_atomically(path, json.dumps(hide_nan(asdict(result)), allow_nan=False).encode())
+
+
+def read_result(path: Path) -> TuneResult:
+    """Read a file of ``write_result``."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        entries = [
+            EntryResult(
+                one["spec"],
+                {name: math.nan if value is None else float(value) for name, value in one["scores"].items()},
+                one["labels"],
+            )
+            for one in content["entries"]
+        ]
+        numbers = (content[key] for key in ("places", "unreadable", "classes"))
+        return TuneResult(content["source"], entries, *numbers)
+    except (ValueError, KeyError, TypeError) as error:
+        raise LmrError(f"{str(path)!r} is damaged ({error}); remove it to measure that stream again.") from error
+
+
+def hide_nan(value: Any) -> Any:
+    """Return the value with None in place of numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: hide_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [hide_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def format_result(result: TuneResult, judgement: StreamJudgement | None = None) -> str:
+    """Return the scores of all entries on one stream, the recommended one marked, and its spec."""
+    names = list(result.scores[0])
+    rows = [["", "entry", *names, *(["accuracy"] if judgement else [])]]
+    for number, (label, scores) in enumerate(zip(name_entries(result), result.scores, strict=True)):
+        row = [">" if number == result.recommended else "", label, *(_show(scores[name], 4) for name in names)]
+        rows.append(row + ([_show(judgement.accuracies[number], 1)] if judgement else []))
+    unreadable = f", {result.unreadable} more could not be read" if result.unreadable else ""
+    return "\n".join(
+        [
+            f"{result.source}: {len(result.places)} images{unreadable}",
+            "",
+            format_table(rows, texts=2),
+            "",
+            f"Rule: {RULE}",
+            f"Recommended: {result.entries[result.recommended].spec}",
+        ]
+    )
+
+
+def describe_result(result: TuneResult, judgement: StreamJudgement | None = None) -> dict[str, Any]:
+    """Return a result in plain values, for files."""
+    labels = name_entries(result)
+    entries = [
+        {"entry": label, "spec": one.spec, "recommended": number == result.recommended, "scores": one.scores}
+        | ({"accuracy": judgement.accuracies[number]} if judgement else {})
+        for number, (label, one) in enumerate(zip(labels, result.entries, strict=True))
+    ]
+    return {
+        "source": result.source,
+        "images": len(result.places),
+        "unreadable": result.unreadable,
+        "recommended": result.entries[result.recommended].spec,
+        "default": result.entries[0].spec,
+        "entries": entries,
+    }
+
+
+def format_judgement(judgements: Sequence[StreamJudgement]) -> str:
+    """Return one line for every criterion, the rule and the default, and whether the rule reaches its aims."""
+    lines = summarise_choosers(judgements)
+    poor = sum(one.is_poor for one in judgements)
+    good = len(judgements) - poor
+    rows = [["chosen by", "Spearman", "Kendall", "regret", "worst", f"regret, poor ({poor})", f"lost, good ({good})"]]
+    rows += [
+        [line.chooser, *(_show(value, 2) for value in (line.spearman, line.kendall, line.regret))]
+        + [_show(value, 2) for value in (line.worst, line.poor, line.lost)]
+        for line in lines
+    ]
+    notes = [
+        f"Means over {len(judgements)} streams. Spearman, Kendall: rank correlation with accuracy. Regret: points",
+        f"below the best entry. Poor: streams whose default is more than {POOR:g} point below the best. Good: the",
+        "others, with what is lost against the default.",
+        *(f"{'Reached' if reached else 'Missed'}: {aim}." for aim, reached in check_aims(lines).items()),
+    ]
+    return "\n".join([format_table(rows), "", *notes])
+
+
+def format_csv(described: Sequence[Mapping[str, Any]]) -> str:
+    """Return CSV with one line for every entry of every stream, from ``describe_result``."""
+    rows = [
+        {"source": one["source"], "images": one["images"]}
+        | {key: value for key, value in entry.items() if key != "scores"}
+        | entry["scores"]
+        for one in described
+        for entry in one["entries"]
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def name_entries(result: TuneResult) -> list[str]:
+    """Return the arguments in which entries differ; with names of methods if these differ too."""
+    parsed = [parse_spec(entry.spec) for entry in result.entries]
+    several = len({name for name, _ in parsed}) > 1
+    keys = dict.fromkeys(key for _, values in parsed for key in values)
+    varied = [key for key in keys if len({repr(values.get(key)) for _, values in parsed}) > 1]
+    labels = []
+    for number, (name, values) in enumerate(parsed):
+        label = ", ".join(f"{key}={values[key]}" for key in varied if key in values)
+        label = f"{name}({label})" if several else label
+        labels.append(label if number else f"{label} (default)")
+    return labels
+
+
+def _show(value: float, digits: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"

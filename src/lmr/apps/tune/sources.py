@@ -1,0 +1,253 @@
+"""The sources of ``lmr tune``: a folder of images, or the streams of a plan, each with its entries."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lmr.apps.model_options import (
+    AnyPath,
+    ModelOptions,
+    Prompts,
+    choose_prompts,
+    create_suited,
+    make_classifier,
+    read_labels,
+)
+from lmr.bench.inputs import find_dataset, load_backbone, load_classifier, preprocess
+from lmr.bench.plans.plan import MethodEntry, choose_plans, list_plans
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running.run import create_method, fit_source
+from lmr.bench.tune.trials import TrialBatch, list_entries
+from lmr.core.errors import LmrError
+from lmr.core.method import Method
+from lmr.core.registry import load_method_file, split_address
+from lmr.data.labelled import list_labelled
+from lmr.data.streams import shuffle_places
+from lmr.images.files import UnreadableImage, list_images, open_image
+from lmr.models.catalog import DEFAULT_MODEL
+from lmr.version import RESULTS_VERSION
+
+BATCH_SIZE, FOLDER_IMAGES = 64, 2000  # by default
+TUNE_VERSION = 1  # of what scores mean; finished scores of another one are measured again
+
+
+@dataclass(frozen=True)
+class TuneSource:
+    """Unlabelled images and the entries to try on them, the default first.
+
+    ``key`` is a hash of everything that decides the scores. ``find_labels`` returns the class of every image, for
+    judging afterwards; it raises LmrError where there are none.
+    """
+
+    name: str
+    key: str
+    count: int
+    create_methods: Callable[[], list[Method]]
+    read: Callable[[int], Iterator[TrialBatch]]
+    find_labels: Callable[[], NDArray[np.int64]]
+
+
+def open_sources(
+    sources: Sequence[AnyPath],
+    *,
+    labels: AnyPath | Sequence[str] | None = None,
+    method: str = "lmr",
+    over: Sequence[str] = (),
+    model: str | None = None,
+    templates: Sequence[str] | None = None,
+    prompts: AnyPath | None = None,
+    batch_size: int | None = None,
+    images: int | None = None,
+    in_order: bool = False,
+    root: str | None = None,
+    **loading: Any,
+) -> list[TuneSource]:
+    """Open folders and image files with class names ``labels``; or one plan, whose streams are separate sources.
+
+    The entries are the method as it is and with all values ``over``, such as "lr=3e-4,1e-3"; for a plan without
+    ``over``, its methods. ``loading`` are the arguments of ModelOptions.
+    """
+    for what, number in (("batch size", batch_size), ("number of images", images)):
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise LmrError(f"Expected a {what} of at least 1, got {number!r}.")
+    plan = find_plan(sources)
+    if plan is not None:
+        if any(given is not None for given in (labels, model, templates, prompts)) or in_order:
+            raise LmrError(
+                f"The plan {plan!r} has its own classes, model, prompts and order: leave out --labels, --model, "
+                "--template, --prompts and --in-order."
+            )
+        changes = {"images": images, "batch_sizes": batch_size}
+        return open_plan(plan, changes | ({"methods": list_entries(method, over)} if over else {}), root)
+    if labels is None:
+        raise LmrError("Give the class names: --labels a,b,c, or a file with one per line.")
+    if not over:
+        raise LmrError('Give the values to try: --over "lr=3e-4,1e-3,3e-3".')
+    return [
+        open_folder(
+            sources,
+            read_labels(labels),
+            method,
+            over,
+            model=model or DEFAULT_MODEL,
+            prompts=choose_prompts(templates, prompts),
+            options=ModelOptions(**loading),
+            batch_size=batch_size or BATCH_SIZE,
+            images=images or FOLDER_IMAGES,
+            in_order=in_order,
+        )
+    ]
+
+
+def find_plan(sources: Sequence[AnyPath]) -> str | None:
+    """Return the plan that is named: a .toml file, or a plan of the package where no folder or file has that name."""
+    name = os.fspath(sources[0])
+    found = name.endswith(".toml") or (not os.path.exists(name) and name in list_plans())
+    if found and len(sources) > 1:
+        raise LmrError(f"Give one plan, {name!r}, or folders and image files, not both.")
+    return name if found else None
+
+
+def open_plan(name: str, overrides: Mapping[str, Any], root: str | None = None) -> list[TuneSource]:
+    """Return the streams of a plan; its methods are the entries, the first one the default."""
+    groups: dict[str, list[Task]] = {}
+    plans = choose_plans([name], overrides)
+    for task in list_tasks(plans, root, lambda message: print(f"lmr: {message}", file=sys.stderr)):
+        blank = dataclasses.replace(task, run="", entry=MethodEntry("", "", 0), source_images=0)
+        groups.setdefault(repr(blank), []).append(task)
+    for first, *others in groups.values():
+        if not others:
+            raise LmrError(
+                f"There is nothing to choose from: the plan {name!r} has only {first.entry.label!r} in batches of "
+                f'{first.batch_size}; give the values to try: --over "lr=3e-4,1e-3,3e-3".'
+            )
+    return [_open_stream(tasks) for tasks in groups.values()]
+
+
+def _open_stream(tasks: Sequence[Task]) -> TuneSource:
+    first = tasks[0]
+    dataset = find_dataset(first.dataset, first.root)
+    stream = first.open_stream(dataset)
+
+    def create_methods() -> list[Method]:
+        classifier = load_classifier(
+            first.backbone, first.dtype, first.device, dataset.classes, first.prompts.templates
+        )
+        methods = [create_method(task.entry, classifier) for task in tasks]
+        for task, method in zip(tasks, methods, strict=True):
+            if task.source_images:
+                fit_source(task, method)
+        return methods
+
+    def read(start: int) -> Iterator[TrialBatch]:
+        backbone = load_backbone(first.backbone, first.dtype, first.device)
+        place = stream.ends[start - 1] if start else 0
+        for batch in stream.batches(start):
+            images = preprocess(backbone, batch.images, torch.device(first.device))
+            yield TrialBatch(images, list(range(place, place + len(images))))
+            place += len(images)
+
+    parts = [first.dataset, first.domain, *([f"severity {first.severity}"] if first.severity else [])]
+    parts += [f"batches of {first.batch_size}", f"seed {first.seed}"]
+    key = make_key([task.run for task in tasks])
+    return TuneSource(", ".join(parts), key, stream.count, create_methods, read, lambda: stream.labels)
+
+
+def open_folder(
+    sources: Sequence[AnyPath],
+    names: Sequence[str],
+    method: str,
+    over: Sequence[str],
+    *,
+    model: str,
+    prompts: Prompts | None,
+    options: ModelOptions,
+    batch_size: int,
+    images: int,
+    in_order: bool = False,
+) -> TuneSource:
+    """Open image files and folders; at most ``images`` images are used.
+
+    The order is shuffled, always in the same way, because class sub-folders would otherwise come one after the other;
+    ``in_order`` keeps the order of the names.
+    """
+    paths = list_images(sources)
+    if not paths:
+        raise LmrError("There is no image to choose by; give at least one image or one folder of images.")
+    if not in_order:
+        paths = [paths[place] for place in shuffle_places(len(paths))]
+    paths = paths[:images]
+    backbone = options.load(model)
+    classifier = make_classifier(backbone, names, prompts)
+    file = split_address(method)[0]
+    digest = None if file is None else load_method_file(file)
+
+    def create_methods() -> list[Method]:
+        if file is not None and load_method_file(file) != digest:
+            raise LmrError(f"The method file {file!r} was changed after its scores were looked for; start again.")
+        made = [create_suited(one, classifier) for one in list_entries(method, over)]
+        return list({one.spec: one for one in reversed(made)}.values())[::-1]  # of equal ones the first
+
+    specs = [one.spec for one in create_methods()]
+    if len(specs) < 2:
+        raise LmrError(f"There is nothing to choose from: all values in --over give {specs[0]}.")
+
+    def read(start: int) -> Iterator[TrialBatch]:
+        for first in range(start * batch_size, len(paths), batch_size):
+            found = {place: image for place in range(first, min(first + batch_size, len(paths)))
+                     if (image := _open_pixels(paths[place], backbone.preprocess)) is not None}  # fmt: skip
+            stacked = torch.stack(list(found.values())) if found else torch.empty(0)
+            yield TrialBatch(stacked.to(classifier.device, classifier.dtype), list(found))
+
+    facts = [list(map(_describe_file, paths)), specs, digest, batch_size, classifier.fingerprint, RESULTS_VERSION]
+    name = os.fspath(sources[0]) if len(sources) == 1 else f"{len(sources)} sources"
+    key = make_key([json.dumps(facts), json.dumps(options.note())])
+    return TuneSource(name, key, len(paths), create_methods, read, lambda: _find_labels(sources, names, paths))
+
+
+def make_key(parts: Sequence[str]) -> str:
+    """Return 16 hexadecimal digits of everything that decides the scores."""
+    return hashlib.sha256("\n".join([f"tune {TUNE_VERSION}", *parts]).encode()).hexdigest()[:16]
+
+
+def _open_pixels(path: Path, prepare: Callable[[Any], torch.Tensor]) -> torch.Tensor | None:
+    """Return a preprocessed image, or None if it cannot be read."""
+    try:
+        return prepare(open_image(path))
+    except (UnreadableImage, ValueError, OSError, MemoryError):
+        return None
+
+
+def _describe_file(path: Path) -> list[str]:
+    """Return path, size and time, to recognise a file of an earlier run."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return [os.path.abspath(path)]
+    return [os.path.abspath(path), str(facts.st_size), str(facts.st_mtime_ns)]
+
+
+def _find_labels(sources: Sequence[AnyPath], names: Sequence[str], paths: Sequence[Path]) -> NDArray[np.int64]:
+    """Return the classes of the images, from the sub-folders they are in."""
+    known: dict[str, int] = {}
+    for source in sources:
+        labelled = list_labelled(source, names)
+        known |= {os.path.abspath(path): label for path, label in zip(labelled.paths, labelled.labels, strict=True)}
+    if missing := [path for path in paths if os.path.abspath(path) not in known]:
+        raise LmrError(
+            f"Cannot judge: {str(missing[0])!r} is in no sub-folder that is named after a class; put the images of "
+            "each class into a sub-folder, or leave --judge out."
+        )
+    return np.array([known[os.path.abspath(path)] for path in paths], np.int64)

@@ -1,0 +1,234 @@
+"""The model and the classes that are measured, described by plain values, so that a fresh process has the same ones.
+
+The number of samples in the backward decides the cost of a step. The data determine it, not the code: the class
+prototypes make each chosen image certain of its class, and give the other images about the same probability for every
+class. The chosen images are spread over several classes, because a loss that compares classes has no gradient on one
+alone.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.core.errors import LmrError
+from lmr.core.text import TextReader, TextSide
+from lmr.models import Backbone, load
+from lmr.models.formats.export import build_transformers_vision
+from lmr.models.prompts import ContextTokens
+from lmr.models.towers.block import fold_activations
+from lmr.models.towers.image import VisionConfig, VisionTower
+from lmr.models.towers.text import TextConfig, TextTower
+
+SMALL = "small"  # a tower that takes seconds, not minutes, to see the table and to test it
+_SMALL_IMAGE = VisionConfig(resolution=32, patch=8, width=64, depth=3, heads=4, features=48, hidden=128)
+_SMALL_TEXT = TextConfig(context=20, vocabulary=100, width=32, depth=2, heads=2, features=48, hidden=64)
+
+CONTEXT = 4  # tokens of "a photo of a"
+SHORTEST, LONGEST = 7, 16  # tokens of "a photo of a ..." with ImageNet's class names, begin and end included
+
+_WORDS = (["cat", "ship"], ["red circle", "blue star"])  # every vocabulary has one of these pairs
+
+_COLOURS = ((1.0, 1.0, 1.0), (1.0, -1.0, -1.0), (-1.0, 1.0, -1.0), (-1.0, -1.0, 1.0))  # equally far from each other
+
+CERTAINTY = 0.9  # of a chosen sample if there were no rivals, with them about 0.8: past the gates here
+RIVALS, DISTANCE = 5, 0.04  # classes just outside the protected set (0.03), so that there is a margin to restore
+FEWEST_CLASSES = 12
+NOT_CHOSEN = -1  # the class of a sample that is not chosen
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """The source of a model: a name or path for ``lmr.load``, or an architecture to fill with random weights."""
+
+    model: str | None = None
+    random: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.model is None) == (self.random is None):
+            raise LmrError("Give either a model or the architecture of a random one, such as --random ViT-B-16.")
+
+    @property
+    def name(self) -> str:
+        """The name in the protocol."""
+        return str(self.model) if self.random is None else f"{self.random}, random weights"
+
+
+@dataclass
+class MeasuredModel:
+    """An image encoder, its logit scale and, where it has one with gradients, its text side."""
+
+    name: str
+    encoder: nn.Module
+    input_shape: tuple[int, ...]
+    logit_scale: float
+    logit_bias: float = 0.0
+    text: TextTower | None = None
+    backbone: Backbone | None = field(default=None, repr=False)
+    _twin: nn.Module | None = field(default=None, repr=False)
+
+    @property
+    def tower(self) -> VisionTower | None:
+        """The encoder if it is our own tower, whose arithmetic is known."""
+        return self.encoder if isinstance(self.encoder, VisionTower) else None
+
+    def build_twin(self) -> nn.Module:
+        """Return the same image tower in transformers, built once; for our own tower only."""
+        if self._twin is None:
+            assert self.tower is not None
+            self._twin = build_transformers_vision(self.tower)
+        return self._twin
+
+    def draw_images(self, count: int) -> Tensor:
+        """Return noise [count, ...] in the colours of ``assign_colours``, the same at every call."""
+        generator = torch.Generator().manual_seed(1)
+        images = 0.25 * torch.randn(count, *self.input_shape, generator=generator)
+        images += 2 * torch.tensor(_COLOURS)[assign_colours(count)].view(count, 3, 1, 1)
+        return images.to(next(self.encoder.parameters()).dtype)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return LONGEST if self.text is None else min(LONGEST, self.text.config.context)
+
+    @property
+    def average(self) -> int:
+        """Tokens of a prompt on average, rounded down: the cost of prompts that are encoded by length."""
+        return (min(SHORTEST, self.longest) + self.longest) // 2
+
+    def write_prompts(self, classes: int, *, whole: bool = False) -> TextSide | None:
+        """Return one prompt for each class; None where there is no text side with gradients.
+
+        The prompts are random words with the lengths of ImageNet's prompts, cut to the longest, or padded to the full
+        context (``whole``).
+        """
+        if self.text is not None:
+            tokens, end = self._draw_tokens(self.text.config, classes)
+            if whole:
+                tokens = F.pad(tokens, (0, self.text.config.context - tokens.shape[1]))
+            prompts = ContextTokens(tokens, end, CONTEXT)
+            return TextSide(
+                self.text,
+                lambda tower, part: tower(tokens[part], end[part]),
+                classes,
+                learn=lambda context, names: prompts,
+            )
+        if self.backbone is None or whole:
+            return None
+        try:
+            return self.backbone.text_side(["a photo"] * classes)
+        except LmrError:  # a model with another vocabulary
+            return None
+
+    def make_reader(self) -> TextReader | None:
+        """Return a reader that encodes a text as random words, always the same; None where there is no text side."""
+        return None if self.text is None else TextReader(self.text, self._read)
+
+    def _read(self, texts: Sequence[str]) -> Tensor:
+        assert self.text is not None
+        config = self.text.config
+        lengths = [min(len(text.split()) + 2, config.context) for text in texts]  # with begin and end
+        tokens = torch.zeros(len(texts), max(lengths), dtype=torch.int64)
+        for row, text, length in zip(tokens, texts, lengths, strict=True):
+            generator = torch.Generator().manual_seed(zlib.crc32(text.encode()))
+            row[:length] = torch.randint(1, config.vocabulary, (length,), generator=generator)
+        with torch.no_grad():
+            features: Tensor = self.text(tokens, torch.tensor(lengths) - 1)
+        return features
+
+    def _draw_tokens(self, config: TextConfig, classes: int) -> tuple[Tensor, Tensor]:
+        """Return token ids [C, longest] and the end of each prompt [C]; at least one has the full length."""
+        longest, generator = self.longest, torch.Generator().manual_seed(2)
+        tokens = torch.randint(1, config.vocabulary, (classes, longest), generator=generator)
+        end = torch.randint(min(SHORTEST, longest) - 1, longest, (classes,), generator=generator)
+        end[0] = longest - 1
+        return tokens * (torch.arange(longest) <= end.unsqueeze(1)), end
+
+
+def assign_colours(count: int) -> Tensor:
+    """Return the colour [count] of each image, 0 to 3: two in the first half of a batch and two others in the second.
+
+    Even a tower with random weights gives images of different colours different features, so each colour can have a
+    class of its own, and one half can be certain while the other is not.
+    """
+    half = count // 2
+    first, second = torch.arange(half) * 2 // max(half, 1), torch.arange(count - half) * 2 // (count - half)
+    return torch.cat([first, 2 + second])
+
+
+def find_measured_model(source: ModelSource) -> MeasuredModel:
+    """Load the model, or build one with random weights."""
+    if source.random == SMALL:
+        return build_random(_SMALL_IMAGE, _SMALL_TEXT, source.name)
+    backbone = load(source.model) if source.model is not None else _fill_randomly(str(source.random))
+    side = None
+    if isinstance(backbone.encoder, VisionTower):
+        for words in _WORDS:
+            with suppress(LmrError):  # a model without a tokenizer, or of other words
+                side = side or backbone.text_side(words)
+    text = side.tower if side is not None and isinstance(side.tower, TextTower) else None
+    bias = float(getattr(backbone, "logit_bias", 0.0))
+    return MeasuredModel(
+        source.name, backbone.encoder, backbone.input_shape, backbone.logit_scale, bias, text, backbone
+    )
+
+
+def build_random(image: VisionConfig, text: TextConfig, name: str) -> MeasuredModel:
+    """Build two towers of these sizes with random weights, the same at every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        towers = VisionTower(image), TextTower(text)
+    for tower in towers:
+        fold_activations(tower.eval().requires_grad_(False))
+    side = image.resolution
+    return MeasuredModel(name, towers[0], (3, side, side), 100.0, text=towers[1])
+
+
+def _fill_randomly(architecture: str) -> Backbone:
+    from lmr.models.clip import random_clip
+
+    return random_clip(architecture)
+
+
+def build_prototypes(features: Tensor, target: Tensor, classes: int, logit_scale: float) -> Tensor:
+    """Return unit prototypes [C, D] for unit features [B, D], with which exactly the chosen samples pass a gate.
+
+    ``target`` [B] is the class that each sample becomes certain of, 0, 1, ... without a gap, or NOT_CHOSEN. A target
+    class has the cosine that makes its own samples certain and cosine 0 with all others. The rivals, which follow the
+    target classes, are a little behind for every chosen sample. All further classes are orthogonal to every feature: a
+    sample that is not chosen has probability 1/C everywhere.
+    """
+    count, width = features.shape
+    if classes < FEWEST_CLASSES or count >= width:
+        raise LmrError(
+            f"Expected at least {FEWEST_CLASSES} classes and fewer images than the model has features ({width}), got "
+            f"{classes} classes and {count} images; only then can the share of samples past the gate be chosen."
+        )
+    firsts = int(target.max()) + 1
+    assert firsts + RIVALS < classes
+    features = features.double()
+    cosine = math.log(CERTAINTY / (1 - CERTAINTY) * (classes - 1)) / logit_scale
+    members = F.one_hot(target + 1, firsts + 1)[:, 1:].double()  # [B, firsts]
+    members = torch.cat([cosine * members, (cosine - DISTANCE) * (target != NOT_CHOSEN).double().unsqueeze(1)], dim=1)
+    directions = (torch.linalg.pinv(features, rtol=1e-4) @ members).T  # [firsts + 1, D]: the last is the rivals'
+    if bool((directions.norm(dim=1) > 1).any()):
+        raise LmrError(
+            "The features of these images are too similar: no unit prototypes make "
+            f"{int((target != NOT_CHOSEN).sum())} of {count} certain and leave the others undecided. Measure another "
+            "model, or fewer images."
+        )
+    generator = torch.Generator().manual_seed(3)
+    prototypes = torch.randn(classes, width, generator=generator, dtype=torch.float64)
+    basis = torch.linalg.qr(features.T).Q
+    prototypes = F.normalize(prototypes - prototypes @ basis @ basis.T, dim=-1)
+    for place in range(firsts + RIVALS):
+        part = directions[min(place, firsts)]
+        prototypes[place] = part + prototypes[place] * (1 - part.square().sum()).clamp(min=0).sqrt()
+    return prototypes.float()

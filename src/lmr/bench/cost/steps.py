@@ -1,0 +1,310 @@
+"""Steps that are ready to run on the same images, with the number of operations that each needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lmr.bench.cost.entries import Entry
+from lmr.bench.cost.model import NOT_CHOSEN, MeasuredModel, assign_colours, build_prototypes
+from lmr.bench.cost.plain import PlainLoop, list_plain_loops
+from lmr.bench.flops import count_passes_of_image, count_texts
+from lmr.bench.machine import read_available
+from lmr.core.bases.prompts import ContextMethod, ContextTuner
+from lmr.core.classifier import ZeroShot
+from lmr.core.errors import LmrError
+from lmr.core.method import Method, Prediction, list_arguments
+from lmr.core.passes import Passes
+from lmr.core.registry import create
+from lmr.core.views.pixel_scale import PixelScale
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The answer to a step and what happened in it; None where that is not known."""
+
+    logits: Tensor
+    gate_share: float | None = None  # share of the samples past a gate
+    stepped: bool | None = None  # whether the state moved
+    forwards: float | None = None  # passes per image, where they were watched
+    backwards: float | None = None
+    widest: int = 0  # images of the largest pass that was watched
+
+
+@dataclass(frozen=True)
+class CostStep:
+    """One way to take a step. ``run`` is measured; ``reset`` restores the state before it."""
+
+    entry: Entry
+    spec: str
+    images: int
+    trainable: int
+    run: Callable[[], StepResult]
+    reset: Callable[[], None] = lambda: None
+    count_passes: Callable[[float], Passes | None] = lambda learning: Passes(forwards=1)
+    encoder: nn.Module | None = None  # where a backward can be watched
+
+    def check(self, result: StepResult) -> None:
+        """Raise LmrError if the share of samples past the gate is not the intended one."""
+        if not self.entry.gated:
+            return
+        wanted = self.entry.count_past(self.images) / self.images
+        passes = self.count_passes(1.0)
+        # Where a part of the images learns, the share of it past the gate can be as near as one of its images.
+        near = 1 / (passes.backwards * self.images) if passes and 0 < passes.backwards < 1 else 1e-9
+        if result.gate_share is None or not math.isclose(result.gate_share, wanted, abs_tol=near):
+            raise LmrError(
+                f"{self.entry.name} should have {wanted:.0%} of its samples past the gate and has "
+                f"{result.gate_share}; keep the arguments that decide what passes at their defaults, or measure "
+                "another model."
+            )
+
+
+class PassWatch:
+    """A counter of the images that are encoded, and of those whose features get a gradient, so have a backward."""
+
+    def __init__(self, images: int) -> None:
+        self.images, self._encoded, self._trained = images, 0, 0
+        self.widest = 0  # images that were encoded at once
+
+    @property
+    def forwards(self) -> float:
+        """Forward passes per image of the step."""
+        return self._encoded / self.images
+
+    @property
+    def backwards(self) -> float:
+        """Backward passes per image of the step."""
+        return self._trained / self.images
+
+    @contextmanager
+    def observe(self, encoder: nn.Module) -> Iterator[None]:
+        """Count within this context."""
+        handle = encoder.register_forward_hook(self._watch)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _watch(self, encoder: nn.Module, given: tuple[Any, ...], features: Tensor) -> None:
+        self._encoded += len(features)
+        self.widest = max(self.widest, len(features))
+        if features.requires_grad:
+            features.register_hook(self._count)  # type: ignore[no-untyped-call]
+
+    def _count(self, gradient: Tensor) -> None:
+        self._trained += int((gradient != 0).flatten(1).any(1).sum())
+
+
+class StepFactory:
+    """A model, a batch and classes; builds the steps of entries on them."""
+
+    def __init__(self, model: MeasuredModel, batch_size: int, classes: int) -> None:
+        self.model, self.batch_size, self.classes = model, batch_size, classes
+        self._batches: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def build(self, entry: Entry) -> CostStep:
+        """Return the step of an entry."""
+        if entry.kind == "forward":
+            return self._build_forward(entry)
+        if entry.kind in ("prompts", "context"):
+            return self._build_prompts(entry)
+        if entry.kind in ("transformers", "plain"):
+            return self._build_plain(entry)
+        if entry.kind in ("streams", "singles"):
+            return self._build_streams(entry)
+        return self._build_method(entry)
+
+    def classifier(self, entry: Entry, count: int) -> ZeroShot:
+        """Return the classes for an entry: its share of the images passes the gate, each colour with its own class."""
+        _, features = self._encode(count)
+        past = entry.count_past(count)
+        target = torch.full((count,), NOT_CHOSEN)
+        target[:past] = torch.unique(assign_colours(count)[:past], return_inverse=True)[1]
+        prototypes = build_prototypes(features, target, self.classes, self.model.logit_scale)
+        text = self.model.write_prompts(self.classes, whole=entry.whole) if entry.needs_text else None
+        return ZeroShot(
+            self.model.encoder,
+            prototypes,
+            self.model.logit_scale,
+            logit_bias=self.model.logit_bias,
+            input_shape=self.model.input_shape,
+            text=text,
+            reader=self.model.make_reader(),
+            pixels=PixelScale((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
+        )
+
+    def count_flops(self, step: CostStep, result: StepResult) -> int | None:
+        """Return the operations of a step with this result; None where the tower or the passes are not known.
+
+        Passes that the step left out, because of the images or of what its state holds, are not counted.
+        """
+        forwards, backwards = result.forwards, result.backwards
+        tower, text = self.model.tower, self.model.text
+        passes = step.count_passes(1.0 if backwards is None else min(1.0, backwards))
+        if tower is None or passes is None:
+            return None
+        seen = passes.forwards if forwards is None else min(passes.forwards, forwards)
+        taken = passes.backwards if backwards is None else min(passes.backwards, backwards)
+        passes, method = replace(passes, forwards=seen, backwards=taken), step.entry.method
+        needed = method is not None and method.needs_images
+        per_image = count_passes_of_image(tower, passes, self.classes, needs_images=needed)
+        total = step.images * per_image
+        if passes.text_forwards or passes.text_backwards:
+            if text is None:
+                return None
+            own = self.model.average if passes.shared_tokens else self.model.longest
+            tokens = text.config.context if step.entry.whole and not passes.shared_tokens else own
+            total += self.classes * count_texts(text.config, tokens, passes, step.images)
+        return round(total)
+
+    def _encode(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return images [count, ...] and their unit features, computed once."""
+        if count not in self._batches:
+            images = self.model.draw_images(count)
+            with torch.no_grad():
+                features = F.normalize(self.model.encoder(images).float(), dim=-1)
+            self._batches[count] = images, features
+        return self._batches[count]
+
+    def _build_forward(self, entry: Entry) -> CostStep:
+        images, clip = self._encode(self.batch_size)[0], self.classifier(entry, self.batch_size)
+
+        def run() -> StepResult:
+            with torch.no_grad():
+                return StepResult(clip.logits(clip.cosines(clip.features(images))))
+
+        return CostStep(entry, "", self.batch_size, 0, run)
+
+    def _build_prompts(self, entry: Entry) -> CostStep:
+        """Build all prompts once, for one image: encoded, with or without the gradient of a loss to their context."""
+        clip = self.classifier(entry, self.batch_size)
+        text = clip.text
+        if text is None or text.learn is None:
+            raise LmrError("The text tower of this model takes no vectors in place of words; measure other methods.")
+        prompts = text.learn(ContextMethod.context, clip.names)
+        tuner = ContextTuner(text, prompts, ContextMethod.chunk, clip.prototypes.dtype)
+        gradient = torch.ones_like(tuner.start_prototypes).unsqueeze(0)
+        learns = entry.kind == "context"
+
+        def run() -> StepResult:
+            return StepResult(tuner.pull_back(tuner.start, gradient) if learns else tuner.encode(tuner.start))
+
+        shared = 1 + tuner.shape[0]
+        passes = Passes(0, text_forwards=1, text_backwards=float(learns), own_prompts=True, shared_tokens=shared)
+        trainable = len(tuner.start) if learns else 0
+        return CostStep(entry, "", 1, trainable, run, count_passes=lambda learning: passes)
+
+    def _build_plain(self, entry: Entry) -> CostStep:
+        """Build the loop of a method on transformers, or a forward of transformers alone."""
+        images, clip = self._encode(self.batch_size)[0], self.classifier(entry, self.batch_size)
+        kind = PlainLoop if entry.method is None else list_plain_loops().get(entry.method.name)
+        if kind is None:
+            raise LmrError(f"There is no plain loop for {entry.spec}.")
+        loop = kind(self.model.build_twin(), clip.prototypes, clip.logit_scale)
+
+        def run() -> StepResult:
+            logits, info = loop.step(images)
+            return StepResult(logits, info.get("gate_share"))
+
+        if entry.method is None:
+            return CostStep(entry, "", self.batch_size, 0, run, loop.reset)
+        trainable = sum(parameter.numel() for parameter in loop.parameters)
+        passes = create(entry.spec, clip).count_passes
+        return CostStep(entry, entry.spec, self.batch_size, trainable, run, loop.reset, passes)
+
+    def _build_method(self, entry: Entry) -> CostStep:
+        images, clip = self._encode(self.batch_size)[0], self.classifier(entry, self.batch_size)
+        arguments: dict[str, Any] = {}
+        if entry.whole:
+            self._require_memory()
+            if entry.method is not None and "chunk" in list_arguments(entry.method):
+                arguments["chunk"] = self.classes
+        method = create(entry.spec, clip, **arguments)
+        tower, turns = self.model.tower, math.ceil(method.cycle / self.batch_size)
+
+        def run() -> StepResult:
+            if tower is None or not entry.lean:
+                return _read_result([method.step(images) for _ in range(turns)])
+            tower.set_mode("lean")
+            answers = [method.step(images) for _ in range(turns)]
+            tower.set_mode("fast")
+            return _read_result(answers)
+
+        return self._wrap(entry, [method], images, run, self.batch_size, turns)
+
+    def _build_streams(self, entry: Entry) -> CostStep:
+        """Build streams of one image each: all in one batch, or one after the other, each with its own method."""
+        count = entry.streams
+        images, clip = self._encode(count)[0], self.classifier(entry, count)
+        ids = torch.arange(count)
+        together = entry.kind == "streams"
+        methods = [create(entry.spec, clip, streams=count)] if together else [create(entry.spec, clip) for _ in ids]
+
+        def run() -> StepResult:
+            if together:
+                return _read_result([methods[0].step(images, streams=ids)])
+            return _read_result([method.step(images[k : k + 1]) for k, method in enumerate(methods)])
+
+        return self._wrap(entry, methods, images, run, 1)
+
+    def _wrap(
+        self,
+        entry: Entry,
+        methods: list[Method],
+        images: Tensor,
+        run: Callable[[], StepResult],
+        each: int,
+        turns: int = 1,
+    ) -> CostStep:
+        """Build a step that runs ``turns`` times on the images, ``each`` of every stream."""
+
+        def count_passes(learning: float) -> Passes | None:
+            passes = first.count_passes(learning)
+            return None if passes is None else passes.of_batch(each)
+
+        def reset() -> None:
+            for method in methods:
+                method.reset()
+                method.fill_state(images)
+
+        trainable = sum(method.trainable * method.streams for method in methods)
+        first, encoder, count = methods[0], self.model.encoder, turns * len(images)
+        return CostStep(entry, first.spec, count, trainable, run, reset, count_passes, encoder)
+
+    def _require_memory(self) -> None:
+        """Raise LmrError if prompts of the full context in one graph need more memory than is free."""
+        assert self.model.text is not None
+        sizes, available = self.model.text.config, read_available()
+        needed = self.classes * estimate_prompt(sizes.context, sizes.depth, sizes.width)
+        if available is not None and needed > available:
+            raise LmrError(
+                f"{self.classes} prompts of {sizes.context} tokens in one graph need about {needed / 1e9:.0f} GB and "
+                f"{available / 1e9:.0f} GB are free; measure fewer classes, or leave out the full context."
+            )
+
+
+def _read_result(answers: list[Prediction]) -> StepResult:
+    """Return the result of answers to one batch, or to its images one by one."""
+    shares = [answer.info["gate_share"] for answer in answers if "gate_share" in answer.info]
+    stepped = [answer.info["stepped"] for answer in answers if "stepped" in answer.info]
+    return StepResult(
+        answers[0].logits if len(answers) == 1 else torch.cat([answer.logits for answer in answers]),
+        sum(shares) / len(shares) if shares else None,
+        all(stepped) if stepped else None,
+    )
+
+
+def estimate_prompt(tokens: int, depth: int, width: int) -> int:
+    """Return about how many bytes a graph keeps for one prompt: 12 widths of float32 per token and block.
+
+    They are two norms, q, k, v, attention, four of the perceptron, and the sums.
+    """
+    return tokens * depth * width * 4 * 12

@@ -1,0 +1,96 @@
+"""Clean images before the stream: which ones, and what becomes of them, against the same done by hand."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lmr
+from lmr.bench.plans.plan import parse_plan
+from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.running.row import read_samples
+from lmr.bench.running.run import RunCallbacks, Stop, run_task
+from lmr.data.catalogue import open_dataset
+from lmr.data.streams import make_stream
+
+SPEC = "eata(diversity=2.0, lr=0.002, fisher=20000.0)"
+SMALL = {"backbones": "pocket", "datasets": "pocket-c", "corruptions": "fog", "images": 60, "batch_sizes": 16}
+
+
+@pytest.fixture(autouse=True)
+def _few_clean_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lmr.find_method("eata"), "needs_clean", 150)
+
+
+def make_task(methods: str = SPEC, **changes: Any) -> Task:
+    (task,) = list_tasks([parse_plan("test", "", Path(), SMALL | {"methods": methods} | changes)])
+    return task
+
+
+def answer_by_hand(first: int, last: int) -> torch.Tensor:
+    """The largest probabilities [60] of a stream after Fisher values of the clean images in these places."""
+    dataset, clean, backbone = open_dataset("pocket-c"), open_dataset("pocket"), lmr.load("pocket")
+    method: Any = lmr.create(SPEC, backbone.classifier(dataset.classes))
+    order = make_stream(clean, "clean", seed=1).index[first:last].tolist()
+    if order:
+        parts = [order[k : k + 64] for k in range(0, len(order), 64)]
+        images = [torch.from_numpy(np.stack(clean.read("clean", 0, part))) for part in parts]
+        method.estimate_fisher([backbone.preprocess_pixels(part) for part in images])
+    batches = make_stream(dataset, "fog", severity=5, limit=60, batch_size=16)
+    steps = (method.step(backbone.preprocess_pixels(torch.from_numpy(np.stack(b.images)))) for b in batches)
+    return torch.cat([step.probabilities.amax(1) for step in steps])
+
+
+@pytest.mark.parametrize("forgetting", [0, 70])
+def test_stream_is_that_after_clean_images_that_forgetting_is_not_measured_on(tmp_path: Path, forgetting: int) -> None:
+    task = make_task(forgetting=forgetting)
+    row = run_task(task, tmp_path)
+    found = torch.from_numpy(read_samples(tmp_path, row.run)["confidence"]).float()
+    expected = answer_by_hand(forgetting, forgetting + 150)
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    assert (answer_by_hand(0, 0) - expected).abs().max() > 1e-4
+    assert (answer_by_hand(300, 450) - expected).abs().max() > 1e-5
+    assert row.protocol["source"] == "150 clean images of pocket-c before the stream, 64 at a time, unlabelled"
+
+
+def test_run_that_was_stopped_ends_as_the_others(tmp_path: Path) -> None:
+    def stop(images: int) -> None:
+        if images >= 32:
+            raise Stop
+
+    whole = run_task(make_task(), tmp_path / "whole")
+    with pytest.raises(Stop):
+        run_task(make_task(), tmp_path / "parts", RunCallbacks(stop))
+    assert run_task(make_task(), tmp_path / "parts").compare() == whole.compare()
+
+
+def test_watched_method_studies_too(tmp_path: Path) -> None:
+    plain, watched = make_task(), make_task(watch="on")
+    assert watched.source_images == plain.source_images == 150
+    assert run_task(watched, tmp_path).metrics["nll"] == run_task(plain, tmp_path).metrics["nll"]
+
+
+def test_studied_images_decide_the_hash_of_these_runs_and_of_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    for count in (0, 100, 150):
+        monkeypatch.setattr(lmr.find_method("eata"), "needs_clean", count)
+        runs.append((make_task().run, make_task("eta").run))
+        assert make_task().source_images == count
+        assert make_task("eta").source_images == 0
+    assert [len(set(column)) for column in zip(*runs, strict=True)] == [3, 1]
+
+
+def test_without_clean_images_it_runs_as_it_is_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The stream of a clean set is of clean images itself; and all may be needed to measure forgetting."""
+    task = make_task(datasets="pocket", corruptions="clean")
+    assert task.source_images == 0
+    assert make_task(forgetting=open_dataset("pocket").count("clean") - 20).source_images == 20
+    with caplog.at_level(logging.WARNING, "lmr"):
+        row = run_task(task, tmp_path)
+    assert "source" not in row.protocol
+    assert "eata has no Fisher values" in caplog.text
