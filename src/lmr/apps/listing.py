@@ -57,7 +57,7 @@ def describe_method(method: type[Method]) -> str:
     """Return what a method does, its arguments with defaults, types and explanations, and its presets."""
     defaults = {key: getattr(method, key) for key in list_arguments(method)}
     hints = typing.get_type_hints(method)
-    spec = format_spec(method.name, {key: value for key, value in defaults.items()})
+    spec = format_spec(method.name, defaults)
     meanings = explain_arguments(method)
     arguments = [(key, repr(value), _name_type(hints[key]), meanings.get(key, "")) for key, value in defaults.items()]
     return "\n".join(
