@@ -26,7 +26,6 @@ from lmr.service.engine.requests import NotReady, StoreFailed
 from lmr.service.engine.status import Overview, ServiceEvent, StreamDetail
 from lmr.service.page import ASSETS_FOLDER, PAGE_FOLDER
 from lmr.service.settings import ServiceSettings
-from lmr.watch.watch_method import watch
 from page_reader import Tab, open_tab
 from scripted_engine import make_status
 from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, serve_scripted
@@ -249,7 +248,7 @@ def make_engine() -> Engine:
     """TENT with a rate at which it collapses, and a watch that is quick to see it."""
     method = lmr.create("tent(lr=0.05)", load_pocket().classifier(NAMES), streams=4)
     rules = lmr.Thresholds(memory=16, least=8, confirm=8, quiet=8, rest=4)
-    watched = watch(method, every=1, canaries=0, thresholds=rules)
+    watched = lmr.watch(method, every=1, canaries=0, thresholds=rules)
     engine = Engine(watched, NAMES, ServiceSettings(resident=4))
     engine.start()
     return engine
