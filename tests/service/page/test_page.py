@@ -41,7 +41,7 @@ HISTORY = [{"seq": k, "entropy": 0.5 + k / 50, "frozen_entropy": 1.0, "drift": k
 
 
 def fill(service: ScriptedService, count: int) -> None:
-    """Streams, of which every tenth is suspected."""
+    """Make streams; every tenth is suspected."""
     engine = service.engine
     engine.statuses.clear()
     for number in range(count):
