@@ -19,6 +19,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
+    "lab/README.md": "lab.md",
 }
 
 
@@ -32,7 +33,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the made pages."""
-    made = {page: (ROOT / name).read_text("utf-8").replace("](docs/", "](") for name, page in PAGES.items()}
+    made = {page: re.sub(r"\]\((\.\./)?docs/", "](", (ROOT / name).read_text("utf-8")) for name, page in PAGES.items()}
     made["index.md"] = "---\nhide: [navigation]\n---\n\n" + made["index.md"]  # it would be this page alone
     made["cli/index.md"] = describe_commands()
     made |= {f"cli/{name}.md": describe_command(build_command(name)) for name in COMMANDS}

@@ -70,6 +70,17 @@ def test_citation_agrees_with_readme_and_version() -> None:
     assert authors in readme
 
 
+def test_every_experiment_of_the_laboratory_is_listed_with_its_command() -> None:
+    page = (ROOT / "lab" / "README.md").read_text(encoding="utf-8")
+    runnable = {path.parent.name for path in (ROOT / "lab").glob("*/__main__.py")}
+    runnable |= {path.stem for path in (ROOT / "lab").glob("*.py") if 'if __name__ == "__main__"' in path.read_text()}
+    assert (
+        set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == runnable == set(re.findall(r"-m lab\.([a-z]\w*)", page))
+    )
+    for link in re.findall(r"\]\(([^)]+)\)", page):
+        assert (ROOT / "lab" / link).exists(), link
+
+
 def test_security_page_names_what_exists() -> None:
     page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     for words in ("Report", "Supported versions", "never executes code", "safetensors"):

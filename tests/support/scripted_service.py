@@ -88,8 +88,8 @@ def _make_handler(service: ScriptedService) -> type[BaseHTTPRequestHandler]:
                 return
             if isinstance(told, int | tuple):
                 code, headers, *bodies = told if isinstance(told, tuple) else (told, {})
-                words = {"error": {"code": "told", "message": f"Told to answer {code}."}}
-                self._answer(code, bodies[0] if bodies else words, headers)
+                messages = {"error": {"code": "told", "message": f"Told to answer {code}."}}
+                self._answer(code, bodies[0] if bodies else messages, headers)
                 return
             replayed = False
             if parts.path.endswith("/images"):

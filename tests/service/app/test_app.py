@@ -18,7 +18,6 @@ from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import Store
-from lmr.watch.watched import Watched
 from service_maker import NAMES, TIMEOUT, load_pocket, make_file
 
 FILES = [make_file(colour=colour) for colour in ("red", "blue", "green", "white")]
@@ -31,7 +30,7 @@ def make_method(streams: int) -> lmr.Method:
 @contextmanager
 def serve(path: Path, create: str = "auto") -> Iterator[httpx.Client]:
     settings = ServiceSettings(resident=2, create=create)  # type: ignore[arg-type]
-    method = Watched(make_method(settings.resident))
+    method = lmr.watch(make_method(settings.resident))
     engine = Engine(method, NAMES, settings, Store(path, describe_identity(method)))
     engine.start()
     try:

@@ -73,8 +73,8 @@ def test_client_goes_on_after_its_last_frame(service: ScriptedService) -> None:
 
 def test_first_frame_has_events_of_this_moment(service: ScriptedService) -> None:
     """They are counted and logged once a second; a client that comes in between misses none."""
-    words = [f"Event {number}." for number in range(5)]
-    for number, one in enumerate(words, 40):
+    messages = [f"Event {number}." for number in range(5)]
+    for number, one in enumerate(messages, 40):
         service.engine.events.append(ServiceEvent(number, time.time(), "cam", "health", "ok", "watch", one))
         service.engine.overview = Overview("ready", change=number)
         last, frame = next(read_frames(service))

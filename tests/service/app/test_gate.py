@@ -135,13 +135,13 @@ def write_head(length: int, key: str = "k") -> bytes:
 
 def test_refused_before_the_body_and_the_connection_serves_again(full: ScriptedService) -> None:
     host, port = full.server.url.removeprefix("http://").split(":")
-    picture = make_file()
+    image = make_file()
     with socket.create_connection((host, int(port)), timeout=TIMEOUT) as made:
-        made.sendall(write_head(len(picture)))
+        made.sendall(write_head(len(image)))
         refused = read_answer(made)  # the body has not been sent
-        made.sendall(picture)
+        made.sendall(image)
         full.engine.full = None
-        made.sendall(write_head(len(picture)) + picture)
+        made.sendall(write_head(len(image)) + image)
         served = read_answer(made)
     assert (refused.status, refused.headers["Retry-After"]) == (429, "3")
     assert b'"queue_full"' in refused.body
@@ -188,8 +188,8 @@ def test_with_a_token_it_comes_after_the_gate() -> None:
 def test_client_that_waits_for_a_first_answer_is_not_out_of_step(full: ScriptedService) -> None:
     """It may leave out a body that was refused; the next request must not be taken for the body."""
     host, port = full.server.url.removeprefix("http://").split(":")
-    picture = make_file()
-    head = write_head(len(picture)).replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
+    image = make_file()
+    head = write_head(len(image)).replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
     with socket.create_connection((host, int(port)), timeout=TIMEOUT) as made:
         made.sendall(head)
         assert read_answer(made).headers["Connection"] == "close"
@@ -198,7 +198,7 @@ def test_client_that_waits_for_a_first_answer_is_not_out_of_step(full: ScriptedS
     with socket.create_connection((host, int(port)), timeout=TIMEOUT) as made:
         made.sendall(head)
         assert read_head(made).startswith(b"HTTP/1.1 100")
-        made.sendall(picture)
+        made.sendall(image)
         served = read_answer(made)
     assert served.status == 200
     assert served.headers["Connection"] != "close"

@@ -82,7 +82,7 @@ def test_other_types(kind: str) -> None:
         (FORM, b"nonsense"),
         (FORM, b"--edge--\r\n"),
         (FORM, make_form(("image", FILES[0]), end=False)),
-        (FORM, make_form(("picture", FILES[0]))),
+        (FORM, make_form(("photo", FILES[0]))),
         (FORM, make_form(("image", FILES[0]), ("note", b"x"))),
         ("application/json", b""),
         ("application/json", b"{"),
@@ -146,8 +146,8 @@ def decoder() -> Iterator[ImageDecoder]:
     made.close()
 
 
-def prepare(decoder: ImageDecoder, *pictures: ImageFile) -> ReadyImages:
-    return asyncio.run(decoder.run(lambda: decoder.decode(pictures)))
+def prepare(decoder: ImageDecoder, *images: ImageFile) -> ReadyImages:
+    return asyncio.run(decoder.run(lambda: decoder.decode(images)))
 
 
 def test_images_are_those_of_the_library(decoder: ImageDecoder) -> None:
@@ -163,7 +163,7 @@ def test_bad_images_have_their_places(decoder: ImageDecoder) -> None:
     assert len(ready.images) == 2
     assert ready.count == 7
     assert set(ready.errors) == {0, 2, 3, 4, 5}
-    assert all(words.endswith(".") for words in ready.errors.values())
+    assert all(messages.endswith(".") for messages in ready.errors.values())
     assert "empty" in ready.errors[0]
     assert "10,000 pixels" in ready.errors[4]
 
@@ -176,24 +176,24 @@ def test_other_formats_are_not_decoded(decoder: ImageDecoder, kind: str) -> None
 
 
 @pytest.mark.parametrize(
-    "picture",
+    "image",
     [b"", b"no image", make_file()[:100], make_file("PNG")[:-40], make_file("WEBP")[:30]],
     ids=["empty", "text", "cut JPEG", "cut PNG", "cut WebP"],
 )
-def test_nothing_readable(decoder: ImageDecoder, picture: bytes) -> None:
+def test_nothing_readable(decoder: ImageDecoder, image: bytes) -> None:
     with pytest.raises(HttpProblem) as caught:
-        prepare(decoder, picture)
+        prepare(decoder, image)
     assert (caught.value.status, caught.value.code) == (422, "no_readable_image")
 
 
 @pytest.mark.parametrize(
-    "picture",
+    "image",
     [make_bomb(), make_file(size=(101, 100)), make_file("WEBP", size=(101, 100))],
     ids=["bomb", "JPEG", "WebP"],
 )
-def test_too_many_pixels(decoder: ImageDecoder, picture: bytes) -> None:
+def test_too_many_pixels(decoder: ImageDecoder, image: bytes) -> None:
     with pytest.raises(HttpProblem) as caught:
-        prepare(decoder, picture)
+        prepare(decoder, image)
     assert (caught.value.status, caught.value.code) == (413, "too_many_pixels")
 
 

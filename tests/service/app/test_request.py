@@ -61,27 +61,27 @@ def test_size_is_counted_while_it_arrives(small: ScriptedService) -> None:
 @pytest.mark.parametrize("size", [LIMIT - 1, LIMIT])
 def test_limit_itself_is_allowed(small: ScriptedService, size: int) -> None:
     """Bytes after the end of a JPEG are no part of the image."""
-    picture = make_file()
-    assert small.post(content=picture + bytes(size - len(picture))).status_code == 200
+    image = make_file()
+    assert small.post(content=image + bytes(size - len(image))).status_code == 200
 
 
 def test_slow_sender(small: ScriptedService) -> None:
     """A byte now and then does not hold a request for ever; nothing reaches the engine."""
-    picture = make_file()
+    image = make_file()
     small.engine.requests.clear()
     with connect(small) as made:
         made.sendall(
             f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
-            f"Content-Length: {len(picture)}\r\n\r\n".encode()
+            f"Content-Length: {len(image)}\r\n\r\n".encode()
         )
         stop = threading.Event()
 
         def drip() -> None:
-            for number in range(len(picture)):
+            for number in range(len(image)):
                 if stop.wait(0.1):
                     return
                 try:
-                    made.sendall(picture[number : number + 1])
+                    made.sendall(image[number : number + 1])
                 except OSError:
                     return
 

@@ -230,13 +230,13 @@ def test_large_bodies_count_for_nothing(service: ScriptedService) -> None:
 def test_pipelining_ends_the_connection_and_drops_what_waits(service: ScriptedService) -> None:
     """Nothing adapts for a client that has gone, and no number of requests is queued."""
     service.engine.hold = True
-    picture = make_file()
+    image = make_file()
     first = (
         f"POST /v1/streams/cam/images HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
-        f"Content-Length: {len(picture)}\r\n\r\n"
+        f"Content-Length: {len(image)}\r\n\r\n"
     ).encode()
     with connect(service) as made:
-        made.sendall(first + picture)
+        made.sendall(first + image)
         end = time.monotonic() + TIMEOUT
         while not service.engine.held and time.monotonic() < end:
             time.sleep(0.01)

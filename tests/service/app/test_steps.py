@@ -139,10 +139,10 @@ def test_wrong_type(service: ScriptedService) -> None:
 def test_client_that_goes_is_dropped(service: ScriptedService) -> None:
     service.engine.hold = True
     host, port = service.server.url.removeprefix("http://").split(":")
-    picture = make_file()
+    image = make_file()
     with socket.create_connection((host, int(port))) as made:
         head = "POST /v1/streams/a/images HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
-        made.sendall(f"{head}Content-Length: {len(picture)}\r\n\r\n".encode() + picture)
+        made.sendall(f"{head}Content-Length: {len(image)}\r\n\r\n".encode() + image)
         wait_until(lambda: service.engine.held)
         assert not service.engine.dropped
     wait_until(lambda: service.engine.dropped)
@@ -167,11 +167,11 @@ def test_client_that_goes_while_its_images_are_decoded_never_reaches_the_engine(
 
     monkeypatch.setattr(decoder, "decode", decode)
     before, others = count_gone(), set(connections)
-    picture = make_file() + bytes(200_000)  # more than uvicorn takes before it is asked for it
+    image = make_file() + bytes(200_000)  # more than uvicorn takes before it is asked for it
     host, port = service.server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=TIMEOUT) as made:
         head = "POST /v1/streams/a/images HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
-        made.sendall(f"{head}Content-Length: {len(picture)}\r\n\r\n".encode() + picture)
+        made.sendall(f"{head}Content-Length: {len(image)}\r\n\r\n".encode() + image)
         assert begun.wait(TIMEOUT)
     try:
         wait_until(lambda: not set(connections) - others)
@@ -193,8 +193,8 @@ def test_full_queue_is_refused_before_decoding(service: ScriptedService) -> None
         service.engine.full = None
 
 
-def post_form(service: ScriptedService, *pictures: bytes) -> httpx.Response:
-    files = [("image", (f"{number}.jpg", content)) for number, content in enumerate(pictures)]
+def post_form(service: ScriptedService, *images: bytes) -> httpx.Response:
+    files = [("image", (f"{number}.jpg", content)) for number, content in enumerate(images)]
     return service.client.post("/v1/streams/cam/images", files=files)
 
 
@@ -289,7 +289,7 @@ async def work(turns: Turns, stream: str, number: int, ready: asyncio.Event, don
 
 
 async def run_backwards(turns: Turns, streams: str, failing: set[int]) -> list[int]:
-    """Works on these streams, of which the last is ready first."""
+    """Work on these streams; the last is ready first."""
     done: list[int] = []
     ready = [asyncio.Event() for _ in streams]
     works = [

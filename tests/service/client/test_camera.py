@@ -143,7 +143,7 @@ def test_a_partial_batch_is_sent_again_as_it_was(service: ScriptedService, tmp_p
 
 
 def test_pending_files_that_are_gone_are_told_and_not_sent_in_parts(service: ScriptedService, tmp_path: Path) -> None:
-    folder, path, words = tmp_path / "images", tmp_path / "position.json", list[str]()
+    folder, path, messages = tmp_path / "images", tmp_path / "position.json", list[str]()
     folder.mkdir()
     for number, frame in enumerate(paint(3)):
         Image.fromarray(frame).save(folder / f"{number}.png")
@@ -157,11 +157,11 @@ def test_pending_files_that_are_gone_are_told_and_not_sent_in_parts(service: Scr
             client,
             "cam",
             CameraOptions(batch=2, position=str(path)),
-            report=words.append,
+            report=messages.append,
         )
         feed.run()
     assert list_applied(service) == [[0, 1], [2]]
-    assert "are missing now" in words[0]
+    assert "are missing now" in messages[0]
 
 
 def test_an_incomplete_batch_of_a_folder_does_not_wait_for_ever(service: ScriptedService, tmp_path: Path) -> None:
@@ -172,12 +172,12 @@ def test_an_incomplete_batch_of_a_folder_does_not_wait_for_ever(service: Scripte
 
 
 def test_images_that_the_service_will_not_take_are_passed_over(service: ScriptedService, video: Path) -> None:
-    words: list[str] = []
+    messages: list[str] = []
     service.script = [413]
-    summary = run_camera(str(video), service.url, "cam", CameraOptions(batch=4, lossless=True), report=words.append)
+    summary = run_camera(str(video), service.url, "cam", CameraOptions(batch=4, lossless=True), report=messages.append)
     assert list_applied(service) == [[4, 5, 6, 7], [8, 9]]
     assert (summary.frames, summary.refused) == (6, 4)
-    assert "(frames 0 to 3)" in words[0]
+    assert "(frames 0 to 3)" in messages[0]
     service.script = [401]
     with pytest.raises(lmr.ServiceError, match="refused the token"):
         run_camera(str(video), service.url, "cam")
@@ -242,8 +242,8 @@ def test_token_files(service: ScriptedService, video: Path, tmp_path: Path) -> N
     run_camera(str(video), service.url, "cam", CameraOptions(every=9, token_file=str(token)))
     assert {one.headers["Authorization"] for one in service.seen} == {"Bearer secret"}
     token.write_text(" \n")
-    for path, words in ((token, "is empty"), (tmp_path / "missing", "Cannot read the token")):
-        with pytest.raises(LmrError, match=words):
+    for path, messages in ((token, "is empty"), (tmp_path / "missing", "Cannot read the token")):
+        with pytest.raises(LmrError, match=messages):
             run_camera(str(video), service.url, "cam", CameraOptions(token_file=str(path)))
 
 

@@ -17,8 +17,8 @@ class Hours:
         self.now += seconds
 
 
-def make_rule(hours: Hours, patience: float, draw: float, words: list[str] | None = None) -> RetryRule:
-    told = [] if words is None else words
+def make_rule(hours: Hours, patience: float, draw: float, messages: list[str] | None = None) -> RetryRule:
+    told = [] if messages is None else messages
     return RetryRule(patience, lambda: hours.now, hours.sleep, lambda: draw, told.append)
 
 
@@ -55,12 +55,12 @@ def test_impatience_tries_once() -> None:
 
 
 def test_the_reason_is_told_from_the_second_wait_on() -> None:
-    words: list[str] = []
-    rule = make_rule(Hours(), 60, draw=0.0, words=words)
+    messages: list[str] = []
+    rule = make_rule(Hours(), 60, draw=0.0, messages=messages)
     rule.wait(0, 0.0, "It is busy.")
-    assert words == []
+    assert messages == []
     rule.wait(1, 0.0, "It is busy.")
-    assert words == ["It is busy. Trying again in 0.2 s."]
+    assert messages == ["It is busy. Trying again in 0.2 s."]
 
 
 @pytest.mark.parametrize(

@@ -42,15 +42,15 @@ def test_a_video_goes_on_after_a_frame(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_damaged_video_is_told(tmp_path: Path) -> None:
-    words: list[str] = []
+    messages: list[str] = []
     path = cut_file(write_video(tmp_path / "v.avi", paint(40, (64, 64))), 0.5)
-    source = VideoSource(path, 1, words.append)
+    source = VideoSource(path, 1, messages.append)
     try:
         frames = list(source.read(None, never))
     except UnreadableImage:  # this OpenCV reads nothing of it
         return
     assert 0 < len(frames) < 40
-    assert any("ends after" in line or "cannot be decoded" in line for line in words)
+    assert any("ends after" in line or "cannot be decoded" in line for line in messages)
 
 
 def test_a_folder_is_read_in_natural_order_and_followed(tmp_path: Path) -> None:
@@ -87,40 +87,40 @@ def test_a_half_written_file_is_waited_for_and_holds_back_later_ones(tmp_path: P
 
 
 def test_a_file_that_stays_unreadable_is_left_out_and_told(tmp_path: Path) -> None:
-    words: list[str] = []
+    messages: list[str] = []
     (tmp_path / "1.jpg").write_bytes(b"nothing")
     os.utime(tmp_path / "1.jpg", (1, 1))
     save(tmp_path / "2.png")
-    found = FolderSource(tmp_path, 1, 0.0, words.append).read(None, never)
+    found = FolderSource(tmp_path, 1, 0.0, messages.append).read(None, never)
     assert [frame.name for frame in found if frame] == ["2.png"]
-    assert len(words) == 1
-    assert words[0].endswith("It is skipped.")
+    assert len(messages) == 1
+    assert messages[0].endswith("It is skipped.")
 
 
 def test_a_file_that_comes_too_late_is_told_once(tmp_path: Path) -> None:
-    words: list[str] = []
+    messages: list[str] = []
     save(tmp_path / "5.png")
     places = []
-    for frame in FolderSource(tmp_path, 1, 0.3, words.append).read(None, never):
+    for frame in FolderSource(tmp_path, 1, 0.3, messages.append).read(None, never):
         if frame is not None:
             places.append(frame.name)
             save(tmp_path / "4.png")
     assert places == ["5.png"]
-    assert words == ["'4.png' came after '5.png' was sent, whose name is later; it is skipped."]
+    assert messages == ["'4.png' came after '5.png' was sent, whose name is later; it is skipped."]
 
 
 def test_files_before_the_start_are_not_called_late(tmp_path: Path) -> None:
-    words: list[str] = []
+    messages: list[str] = []
     for name in ("1.png", "2.png", "3.png"):
         save(tmp_path / name)
-    found = FolderSource(tmp_path, 1, 0.0, words.append).read("2.png", never)
+    found = FolderSource(tmp_path, 1, 0.0, messages.append).read("2.png", never)
     assert [frame.name for frame in found if frame] == ["3.png"]
-    assert words == []
+    assert messages == []
 
 
 @contextmanager
 def run_network_camera(frames: int) -> Iterator[str]:
-    """MJPEG over HTTP, as many cameras send it: after so many frames the connection ends."""
+    """MJPEG over HTTP, as many cameras send it: after `frames` frames the connection ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:
@@ -154,10 +154,10 @@ def run_network_camera(frames: int) -> Iterator[str]:
 def test_a_network_camera_is_read_and_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "RECONNECT_SECONDS", 0.05)
     monkeypatch.setattr(sources, "WAITING_FRAMES", 10_000)  # all of them, however late this thread comes to take them
-    words: list[str] = []
+    messages: list[str] = []
     places: list[int] = []
     with run_network_camera(8) as address:
-        source = open_source(address, 1, None, None, words.append)
+        source = open_source(address, 1, None, None, messages.append)
         assert isinstance(source, LiveSource)
         deadline = time.monotonic() + 60
         for frame in source.read("99", lambda: len(places) >= 12 or time.monotonic() > deadline):
@@ -167,7 +167,7 @@ def test_a_network_camera_is_read_and_connected_again(monkeypatch: pytest.Monkey
     assert len(places) >= 12
     assert places == sorted(places)
     assert places[0] == 100
-    assert any("trying again" in line for line in words)
+    assert any("trying again" in line for line in messages)
 
 
 def test_a_camera_that_is_not_there_is_an_error_without_its_password() -> None:

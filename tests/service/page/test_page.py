@@ -41,7 +41,7 @@ HISTORY = [{"seq": k, "entropy": 0.5 + k / 50, "frozen_entropy": 1.0, "drift": k
 
 
 def fill(service: ScriptedService, count: int) -> None:
-    """Streams, of which every tenth is suspected."""
+    """Make streams; every tenth is suspected."""
     engine = service.engine
     engine.statuses.clear()
     for number in range(count):
@@ -248,7 +248,7 @@ def make_engine() -> Engine:
     """TENT with a rate at which it collapses, and a watch that is quick to see it."""
     method = lmr.create("tent(lr=0.05)", load_pocket().classifier(NAMES), streams=4)
     rules = lmr.Thresholds(memory=16, least=8, confirm=8, quiet=8, rest=4)
-    watched = lmr.Watched(method, lmr.WatchSettings(every=1, canaries=0, thresholds=rules))
+    watched = lmr.watch(method, every=1, canaries=0, thresholds=rules)
     engine = Engine(watched, NAMES, ServiceSettings(resident=4))
     engine.start()
     return engine

@@ -128,7 +128,7 @@ class ReadyImages:
     count: int  # all images of the request
     errors: dict[int, str]
     digest: str  # of the content of all files, in their order
-    thumbnails: list[bytes]  # of the readable images, if they were requested
+    thumbnails: list[str]  # small copies of the readable images for the page, with ``show_frames``
 
 
 class ImageDecoder:
@@ -177,7 +177,7 @@ class ImageDecoder:
         """Return inputs for the model; undecodable images keep their position. HttpProblem if none can be read."""
         inputs: list[Tensor] = []
         problems: dict[int, LmrError] = {}
-        thumbnails: list[bytes] = []
+        thumbnails: list[str] = []
         digest = hashlib.sha256()
         with muted_pillow():  # once, as it takes a third of the time of a small image
             for position, file in enumerate(files):
@@ -205,21 +205,21 @@ class ImageDecoder:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _shrink(image: Image) -> bytes:
+def _shrink(image: Image) -> str:
     small = image.copy()
     small.thumbnail((_SIDE, _SIDE))
     file = io.BytesIO()
     small.save(file, "WEBP", quality=70)
-    return file.getvalue()
+    return base64.b64encode(file.getvalue()).decode()
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A small WebP copy of an image, with the answer to it."""
+    """A small copy of an image, WebP in base64, and its label."""
 
     seq: int
     label: str
-    content: bytes
+    b64: str
 
 
 class RecentFrames:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
@@ -15,7 +14,7 @@ from pydantic import BaseModel, FailFast, Field
 
 from lmr.service.answers import ImagesAnswer, StreamPage
 from lmr.service.app.errors import HttpProblem, document_errors
-from lmr.service.app.images import FORM, IMAGE_TYPES, JSON, PART, ImagesBody, split_body
+from lmr.service.app.images import FORM, IMAGE_TYPES, JSON, PART, Frame, ImagesBody, split_body
 from lmr.service.app.request import IMAGES_PATH, IdempotencyKey, StreamName, TimeoutMs, read_json_body
 from lmr.service.app.service import find_service
 from lmr.service.app.steps import ImageStep, list_results
@@ -108,18 +107,10 @@ def _describe_image(result: list[tuple[str, float]] | str) -> dict[str, Any]:
 # Streams.
 
 
-class ShownFrame(BaseModel):
-    """A small copy of an image, WebP in base64, and its label."""
-
-    seq: int
-    label: str
-    b64: str
-
-
 class FramesPage(BaseModel):
     """The last frames of a stream, oldest first."""
 
-    frames: list[ShownFrame]
+    frames: list[Frame]
 
 
 class LabelsBody(BaseModel):
@@ -199,8 +190,7 @@ async def get_frames(request: Request, stream: StreamName) -> FramesPage:
     frames = find_service(request).frames
     if frames is None:
         raise HttpProblem(404, "no_frames", "This service keeps no frames; start it with --show-frames to see them.")
-    found = [(frame.seq, frame.label, base64.b64encode(frame.content).decode()) for frame in frames.get(stream)]
-    return FramesPage(frames=[ShownFrame(seq=seq, label=label, b64=content) for seq, label, content in found])
+    return FramesPage(frames=frames.get(stream))
 
 
 @streams.get(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from lmr.core.errors import LmrError
@@ -130,7 +130,7 @@ class Connection:
     def parse(self, response: httpx.Response, kind: type[Parsed]) -> Parsed:
         """Return the JSON of a response as ``kind``; a ServiceError if another program listens at the address."""
         try:
-            parsed: Parsed = _make_adapter(kind).validate_json(response.content)
+            parsed: Parsed = _make_adapter(cast("Any", kind)).validate_json(response.content)
             return parsed
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
