@@ -28,6 +28,7 @@ LOUD = dataclasses.replace(
     CALM,
     thresholds=dataclasses.replace(CALM.thresholds, entropy=1e6, spread=1e6, entropy_ratio=0.0, least=1, confirm=1),
 )
+CLIP = small_world.make_classifier()
 State = dict[str, Tensor]
 
 
@@ -36,8 +37,7 @@ class WatchMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        clip = small_world.make_classifier()
-        self.plain, method = (lmr.create("tent(lr=0.01)", clip, streams=2) for _ in range(2))
+        self.plain, method = (lmr.create("tent(lr=0.01)", CLIP, streams=2) for _ in range(2))
         self.watched = lmr.Watched(method, CALM)
         self.untouched = self.watched.state_dict(0)
         self.start = self.take()

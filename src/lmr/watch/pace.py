@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from lmr.core.classifier import leave_inference_mode
 from lmr.core.method import Method
 from lmr.core.passes import Passes, count_passes
 
@@ -40,5 +41,6 @@ def measure_step(method: Method) -> float:
     A backward counts as a forward. Prompts are left out, as their share depends on the batch. A method whose passes
     cannot be counted is assumed to need one forward.
     """
-    passes = count_passes(method) or Passes(forwards=1)
+    with leave_inference_mode():
+        passes = count_passes(method) or Passes(forwards=1)
     return passes.forwards + passes.backwards

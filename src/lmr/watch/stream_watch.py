@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from lmr.watch.signals import Signals, Tally, measure
 
 EVENTS = 100  # kept of each stream
 PREFIX = "watch/"  # of the watch's tensors in a state
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -211,11 +213,7 @@ def pack_watch(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
     values = {
         "compared": watch.tally.compared,
         "health": vars(watch.health),
-        "labels": watch.canaries.labels,
-        "history": watch.canaries.history,
-        "steps": watch.canaries.steps,
-        "passed": watch.canaries.passed,
-        "earlier": watch.canaries.earlier,
+        "canaries": {key: value for key, value in vars(watch.canaries).items() if key != "images"},
         "images": watch.images,
         "not_finite": watch.not_finite,
         "drift": watch.drift,
@@ -241,43 +239,34 @@ def _unpack(values: Mapping[str, Any], tensors: Mapping[str, Tensor], stream: in
             here.get(step) or Snapshot(step, _choose(tensors, f"undo_snapshot/{step}/"))
             for step in values["undo_snapshots"]
         )
-        undo = Undo(_read_health(values["undo"]), _choose(tensors, "undo/"), tuple(found))
+        undo = Undo(_read(Health, values["undo"]), _choose(tensors, "undo/"), tuple(found))
     return StreamWatch(
         Tally(tensors["classes"], tensors["sums"], values["compared"]),
-        _read_health(values["health"]),
-        Canaries(
-            tensors.get("canaries"),
-            tuple(values["labels"]),
-            tuple(values["history"]),
-            values["steps"],
-            values["passed"],
-            values["earlier"],
-        ),
+        _read(Health, values["health"]),
+        _read(Canaries, values["canaries"], images=tensors.get("canaries")),
         values["images"],
         values["not_finite"],
         values["drift"],
         tuple(kept),
         undo,
-        tuple(_read_event(event, stream) for event in values["events"]),
+        tuple(
+            _read(HealthEvent, event, stream=stream, signals=Signals(**event["signals"])) for event in values["events"]
+        ),
         {str(Level(level)): int(count) for level, count in values["counts"].items()},
         None if values["first"] is None else int(values["first"]),
     )
 
 
-def _read_health(values: Mapping[str, Any]) -> Health:
-    return Health(**{**values, "level": Level(values["level"]), "rollbacks": tuple(values["rollbacks"])})
-
-
-def _read_event(values: Mapping[str, Any], stream: int) -> HealthEvent:
-    read = {
-        "stream": stream,
-        "before": Level(values["before"]),
-        "after": Level(values["after"]),
-        "action": Action(values["action"]),
-        "alarms": tuple(values["alarms"]),
-        "signals": Signals(**values["signals"]),
-    }
-    return HealthEvent(**{**values, **read})
+def _read(kind: type[Part], values: Mapping[str, Any], **more: Any) -> Part:
+    """Return the dataclass that ``values`` from JSON are of, in the types of its fields."""
+    types = {"level": Level, "before": Level, "after": Level, "action": Action}
+    return kind(
+        **{
+            key: tuple(value) if isinstance(value, list) else types[key](value) if key in types else value
+            for key, value in values.items()
+        }
+        | more
+    )
 
 
 def _choose(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

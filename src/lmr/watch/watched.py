@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -27,7 +28,7 @@ from lmr.core.state import Saved
 from lmr.core.streams import StreamIds, Streams
 from lmr.watch.canaries import KEPT, collect, count_room, is_due, keep_first, note_check
 from lmr.watch.health import Action, Health, Level, advance, enter
-from lmr.watch.pace import find_pace
+from lmr.watch.pace import Pace, find_pace
 from lmr.watch.settings import WatchSettings
 from lmr.watch.signals import Signals, Tally, add_images, find_alarms
 from lmr.watch.stream_watch import (
@@ -69,7 +70,6 @@ class Watched(Saved):
         if not isinstance(settings, WatchSettings | None):
             raise LmrError(f"Expected lmr.WatchSettings(...) for the settings of a watch, got {settings!r}.")
         self.method, self.settings = method, settings or WatchSettings()
-        self.pace = find_pace(method)
         self.watches = [self._begin_watch() for _ in range(method.streams)]
         self._placement = method._placement
 
@@ -181,6 +181,11 @@ class Watched(Saved):
         """One image in this many is compared while nothing is suspected; 0 if none is."""
         return (self.settings.every or self.pace.every) if self.settings.signals else 0
 
+    @cached_property
+    def pace(self) -> Pace:
+        """The frequency of comparisons and checks that the cost of a step allows, counted when it is first needed."""
+        return find_pace(self.method)
+
     def signals(self, stream: int = 0) -> Signals:
         """Return the present signals of a stream."""
         return self.watches[self._check_stream(stream)].signals
@@ -225,7 +230,7 @@ class Watched(Saved):
                 health = enter(watch.health, Level.PAUSED)
             else:
                 health = enter(watch.health, Level.ROLLED_BACK, self.settings.thresholds.rest)
-            self._apply(stream, health, Action.ROLL_BACK, last=older[-1].step, operator=True)
+            self._apply(stream, health, Action.ROLL_BACK, snapshot=older[-1], operator=True)
 
     def undo(self, stream: int = 0) -> None:
         """Undo the last rollback, reset or quarantine of a stream: state and snapshots have the bytes they had before.
@@ -390,10 +395,9 @@ class Watched(Saved):
         alarms: tuple[str, ...] = ()
         if self.settings.signals:
             alarms = find_alarms(watch.signals, rules, self.classifier.classes, len(watch.canaries.labels))
-        last = watch.health.since - rules.quiet
-        snapshot = find_snapshot(watch.snapshots, last) is not None
-        health, action = advance(watch.health, alarms, compared, snapshot, rules, act)
-        self._apply(stream, health, action, alarms, last)
+        snapshot = find_snapshot(watch.snapshots, watch.health.since - rules.quiet)
+        health, action = advance(watch.health, alarms, compared, snapshot is not None, rules, act)
+        self._apply(stream, health, action, alarms, snapshot)
         period = self.settings.reset_every
         if period and act and health.level is not Level.PAUSED and health.step % period == 0:
             self.method.reset(stream)
@@ -409,20 +413,17 @@ class Watched(Saved):
         health: Health,
         action: Action,
         alarms: tuple[str, ...] = (),
-        last: int = 0,
+        snapshot: Snapshot | None = None,
         *,
         operator: bool = False,
     ) -> None:
-        """Set the health of a stream and carry out the action; a rollback goes to the last snapshot up to ``last``."""
+        """Give a stream its new health and carry out the action; a rollback goes to ``snapshot``."""
         watch = self.watches[stream]
         if action in (Action.ROLL_BACK, Action.RESET):
-            before = self._copy_state(stream)
-            kept: tuple[Snapshot, ...] = ()
-            if action is Action.ROLL_BACK:
-                chosen = find_snapshot(watch.snapshots, last)
-                assert chosen is not None
-                self._set_state(stream, chosen.tensors)
-                kept = tuple(one for one in watch.snapshots if one.step <= chosen.step)
+            before, kept = self._copy_state(stream), watch.snapshots[:0]
+            if action is Action.ROLL_BACK and snapshot is not None:
+                self._set_state(stream, snapshot.tensors)
+                kept = tuple(one for one in watch.snapshots if one.step <= snapshot.step)
             else:
                 self.method.reset(stream)
                 health = replace(health, born=health.step)

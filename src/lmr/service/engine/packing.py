@@ -116,13 +116,13 @@ def _join_watch(text: str, parts: Mapping[str, bytes]) -> tuple[str, dict[str, T
         values = json.loads(text)
         values["events"] = json.loads(parts.get("events", b"[]"))
         tensors = _decode(parts["tally"])
-        if values["labels"]:
-            images = [_decode(parts[f"canary/{k}"])["image"] for k in range(len(values["labels"]))]
+        if labels := values["canaries"]["labels"]:
+            images = [_decode(parts[f"canary/{k}"])["image"] for k in range(len(labels))]
             tensors["canaries"] = torch.stack(images)
         kept = {f"snapshot/{k}": f"snapshot/{step}" for k, step in enumerate(values["snapshots"])}
         kept |= {"undo": "undo"} if values["undo"] is not None else {}
         own = set(values["snapshots"])
-        kept |= {f"undo_snapshot/{k}": f"snapshot/{k}" for k in values["undo_snapshots"] or () if k not in own}
+        kept |= {f"undo_snapshot/{k}": f"snapshot/{k}" for k in values["undo_snapshots"] if k not in own}
         for place, name in kept.items():
             tensors |= {f"{place}/{key}": value for key, value in _decode(parts[name]).items()}
     except (KeyError, TypeError, ValueError) as error:
