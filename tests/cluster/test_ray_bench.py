@@ -208,7 +208,7 @@ def test_dead_node_costs_time_only(
                 nodes.remove_node(victim, allow_graceful=False)
                 killed = event.task.run
             if event.kind == "message":
-                words.append(event.message)
+                messages.append(event.message)
             if event.row is not None:
                 rows[event.task.run] = event.row
     nodes.add_node(num_cpus=1)
