@@ -142,10 +142,10 @@ def test_interrupt_leaves_the_cluster_clean_and_the_bench_resumes(
                 signal.raise_signal(signal.SIGINT)
             yield event
 
-    words = r"[01] of 2 runs are finished and kept .* the same command again"
+    message = r"[01] of 2 runs are finished and kept .* the same command again"
     monkeypatch.setattr(actor_pool, "POLL_SECONDS", 0.05)  # to see workers in the middle of short runs
     monkeypatch.setattr(RayPool, "run", interrupt)
-    with taking_interrupts(), pytest.raises(KeyboardInterrupt, match=words):
+    with taking_interrupts(), pytest.raises(KeyboardInterrupt, match=message):
         run_ray_bench(cluster[0], [make_long_plan()], tmp_path, screen=io.StringIO())
     monkeypatch.setattr(RayPool, "run", real)
     assert list((tmp_path / "checkpoints").glob("*.state"))
@@ -159,9 +159,9 @@ def test_interrupt_leaves_the_cluster_clean_and_the_bench_resumes(
 
 @posix
 def test_killed_driver_is_continued_by_the_same_command(cluster: Any, here: Path, tmp_path: Path) -> None:
-    words = [word for key in ("methods", "datasets", "backbones", "corruptions", "images", "batch_sizes")
+    arguments = [word for key in ("methods", "datasets", "backbones", "corruptions", "images", "batch_sizes")
              for word in (f"--{key.replace('_', '-')}", *np.atleast_1d(TABLE[key]).astype(str))]  # fmt: skip
-    process = start("bench", *words, "--out", str(tmp_path), "--ray", cluster[1].address)
+    process = start("bench", *arguments, "--out", str(tmp_path), "--ray", cluster[1].address)
     wait_for_growth(process, tmp_path / "rows.jsonl", 0)
     process.kill()
     process.communicate()
@@ -177,10 +177,10 @@ def test_task_that_no_node_can_do_fails_with_the_reason(cluster: Any, tmp_path: 
     foreign = dataclasses.replace(task, data_digest="another")
     with RayPool(cluster[0], 2, 1, tmp_path, 15.0, list_versions()) as pool:
         events = list(pool.run([foreign]))
-    assert "The node" in events[0].words
-    assert "is not used for pocket-c" in events[0].words
+    assert "The node" in events[0].message
+    assert "is not used for pocket-c" in events[0].message
     assert events[-1].kind == "failed"
-    assert events[-1].words == (
+    assert events[-1].message == (
         "No node can run it. Its files of the dataset 'pocket-c' are not those of the driver's machine."
     )
 
@@ -200,7 +200,7 @@ def test_dead_node_costs_time_only(
     expect_free(ray, 2)
     start_together(monkeypatch)
     monkeypatch.setattr(actor_pool, "POLL_SECONDS", 0.05)
-    rows, words, killed = {}, [], ""
+    rows, messages, killed = {}, [], ""
     victim = nodes.list_all_nodes()[-1]
     with RayPool(ray, 2, 1, tmp_path, 0.0, list_versions()) as pool:
         for event in pool.run(list_tasks([make_long_plan()])):
@@ -208,13 +208,13 @@ def test_dead_node_costs_time_only(
                 nodes.remove_node(victim, allow_graceful=False)
                 killed = event.task.run
             if event.kind == "message":
-                words.append(event.message)
+                messages.append(event.message)
             if event.row is not None:
                 rows[event.task.run] = event.row
     nodes.add_node(num_cpus=1)
     wait_for_nodes(ray, 2)
-    assert any("starts again from its checkpoint" in text for text in words)
-    assert not any("cannot be used" in text for text in words)
+    assert any("starts again from its checkpoint" in text for text in messages)
+    assert not any("cannot be used" in text for text in messages)
     assert [images >= 8 for run, images in starts if run == killed] == [False, True]
     expected = {row.run: row.compare() for row in read_rows(long_here)[0]}
     assert {run: row.compare() for run, row in rows.items()} == expected
