@@ -67,10 +67,10 @@ def test_answers_that_are_not_finite_are_told(caplog: pytest.LogCaptureFixture) 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 1 / (x - 1).clamp(min=0) * 0 + x  # NaN unless above 1
 
-    clip = lmr.ZeroShot(Brittle(), torch.eye(3))
+    clip = lmr.ZeroShot(Brittle(), torch.eye(3) + 0.1)
     with caplog.at_level(logging.INFO, "lmr"):
         lmr.create("zeroshot", clip).step(torch.tensor([[2.0, 3, 4], [0, 3, 4]]))
-    assert [record.getMessage() for record in caplog.records] == ["zeroshot: 1 of 2 answers are not finite"]
+    assert [record.getMessage() for record in caplog.records] == ["zeroshot: 1 of 2 answers are not valid"]
 
 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

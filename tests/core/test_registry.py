@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -30,14 +30,14 @@ def _probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """A method that is registered for one test."""
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
 
-    @lmr.register("probe")
+    presets = {
+        "default": lmr.Preset({}, "nobody"),
+        "half": lmr.Preset({"rate": 0.5, "count": 7}, "somebody"),
+    }
+
+    @lmr.register("probe", lmr.Card(presets=presets))
     class Probe(lmr.Method):
         """Its only purpose is to be configured."""
-
-        presets: ClassVar[dict[str, lmr.Preset]] = {
-            "default": lmr.Preset({}, "nobody"),
-            "half": lmr.Preset({"rate": 0.5, "count": 7}, "somebody"),
-        }
 
         rate: float = 0.1
         count: int = 3
@@ -161,7 +161,7 @@ SENTENCES: list[tuple[str, dict[str, Any], str]] = [
     ("lmr(lr=-1)", {}, "'lr' of lmr"),
     ("lmr(lr=1e999)", {}, "'lr' of lmr"),
     ("lmr(tau=1)", {}, "'tau' of lmr"),
-    ("lmr(negatives=0)", {}, "at least one negative"),
+    ("lmr(negatives=0)", {}, "Expected 'negatives' of lmr from 1"),
     ("lmr", {"lr": float("nan")}, "Expected a number for 'lr' of lmr, got nan"),
     ("lmr", {"lr": torch.tensor(1e-3)}, "Expected a number for 'lr' of lmr"),
 ]

@@ -21,6 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import lmr
+from lmr.core import state
 from lmr.core.files import write_atomically
 from lmr.core.state import read_state, write_state
 
@@ -112,7 +113,7 @@ def test_file_can_be_read_without_torch_and_without_lmr(path: Path, method: lmr.
         sys.modules["torch"] = None
         from safetensors import safe_open
         with safe_open(sys.argv[1], framework="np") as file:
-            print(json.dumps([file.metadata(), sorted(file.keys()), file.get_tensor("batches").tolist()]))
+            print(json.dumps([file.metadata(), sorted(file.keys()), file.get_tensor("images").tolist()]))
         assert "lmr" not in sys.modules
     """
     facts, keys, batches = json.loads(run(script, str(path)))
@@ -189,11 +190,12 @@ def test_foreign_safetensors_file_is_refused(tmp_path: Path) -> None:
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Tensor], dict[str, str]], Any]) -> None:
-    """Change tensors or facts of a good file; as in version 0.2.0 it has no digest then."""
+    """Change tensors or facts of a good file, with a digest that fits."""
     tensors = load(path.read_bytes())
     _, facts = read_state(path)
     assert "digest" not in facts
     change(tensors, facts)
+    facts["digest"] = state._digest(tensors, facts)
     path.write_bytes(save(tensors, metadata=facts))
 
 
@@ -369,7 +371,7 @@ while turn < 20 or (len(seen) < 6 and turn < 1000):  # on a busy machine many a 
     if child == 0:
         while True:
             last += 1
-            method.state["batches"].fill_(last)
+            method.state["images"].fill_(last)
             method.state["norms"].fill_(last)
             method.save(path, notes={"count": str(last)})
     time.sleep(random.uniform(0.001, 0.025))
@@ -377,7 +379,7 @@ while turn < 20 or (len(seen) < 6 and turn < 1000):  # on a busy machine many a 
     os.waitpid(child, 0)
     count = int(reader.load(path)["count"])
     assert count >= last, (count, last)
-    for key in ("batches", "norms"):
+    for key in ("images", "norms"):
         assert count == 0 or (reader.state[key] == count).all(), (key, count)
     last = count
     seen.add(count)

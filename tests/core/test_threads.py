@@ -126,7 +126,7 @@ def test_one_method_counts_and_learns_every_step() -> None:
     run_together(*[lambda: [method.step(images) for _ in range(STEPS)] for _ in range(3)])
     for _ in range(3 * STEPS):
         alone.step(images)  # every step is the same, so their order does not matter
-    assert method.state["batches"].item() == method.state["steps"].item() == 3 * STEPS
+    assert method.state["images"].item() / len(images) == method.state["steps"].item() == 3 * STEPS
     assert method.state["predicted"].sum() == 3 * STEPS * len(images)
     assert all(torch.equal(method.state[key], value) for key, value in alone.state.items())
 
@@ -146,7 +146,7 @@ def test_state_is_that_of_a_whole_number_of_steps() -> None:
 
     run_together(lambda: [method.step(images) for _ in range(STEPS)], watch)
     for tensors in kept:
-        assert tensors["batches"] == tensors["steps"] == tensors["predicted"].sum() / len(images)
+        assert tensors["images"] / len(images) == tensors["steps"] == tensors["predicted"].sum() / len(images)
 
 
 def test_nested_service_of_two_threads_stays_right() -> None:

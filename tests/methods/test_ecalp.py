@@ -113,7 +113,7 @@ def follow(prototypes: Tensor, features: Tensor, size: int = 16, **given: Any) -
         torch.testing.assert_close(answer.probabilities, shares, atol=1e-6, rtol=0)
         n = len(plain.features)
         assert (answer.info["nodes"], answer.info["edges"]) == (n, n * min(k_image, n) + n * k_text)
-        assert (answer.info["stepped"], answer.info["skipped"]) == (True, 0)
+        assert (answer.info["stepped"], answer.info["finite"]) == (True, True)
     n, k = len(plain.features), min(k_image, len(plain.features))
     lists = plain.rank(plain.similarity, k, np.arange(n)[::-1])
     assert np.array_equal(method.state["images"][0, :, :k].numpy(), lists)
@@ -354,22 +354,21 @@ class Breaks(nn.Module):
         return torch.where((images > 100).any(1, keepdim=True), images * math.inf, images)
 
 
-def test_image_without_finite_features_enters_nothing() -> None:
+def test_batch_with_an_image_without_finite_features_changes_nothing() -> None:
+    """The stream keeps its state; the other images of the batch are answered with it."""
     prototypes, features = make_stream(10, 40)
-    spoilt = features.clone()
-    spoilt[[0, 20]] = 1e3
-    sound = torch.ones(40, dtype=torch.bool)
-    sound[[0, 20]] = False
-    method, other = lmr.create("ecalp", lmr.ZeroShot(Breaks(), prototypes)), make(prototypes)
-    answer, expected = method.step(spoilt), other.step(features[sound])
-    assert torch.equal(answer.logits[sound], expected.logits)
-    assert answer.logits[~sound].isnan().all()
-    assert (answer.info["stepped"], answer.info["skipped"], answer.info["nodes"]) == (True, 2, 38)
-    assert are_equal(method.state, other.state)
-    assert method.predict(spoilt[:1]).logits.isnan().all()
-    answer = method.step(spoilt[:1])
-    assert (answer.info["stepped"], answer.info["skipped"], answer.info["nodes"]) == (False, 1, 38)
-    assert are_equal(method.state, other.state)
+    method = lmr.create("ecalp", lmr.ZeroShot(Breaks(), prototypes))
+    method.step(features[:20])
+    before = {key: value.clone() for key, value in method.state.items() if key != "predicted"}
+    spoilt, finite = features[20:].clone(), torch.ones(20, dtype=torch.bool)
+    spoilt[[0, 7]], finite[[0, 7]] = 1e3, False
+    expected = method.predict(features[20:]).logits
+    answer = method.step(spoilt)
+    assert torch.equal(answer.logits[finite], expected[finite])
+    assert answer.logits[~finite].isnan().all()
+    assert (answer.info["stepped"], answer.info["finite"]) == (False, False)
+    assert all(torch.equal(method.state[key], value) for key, value in before.items())
+    assert method.step(features[20:]).info["finite"]
 
 
 def test_graph_without_links_still_answers() -> None:

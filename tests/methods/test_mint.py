@@ -137,7 +137,7 @@ def follow(size: int, count: int = 67, **spec: Any) -> tuple[lmr.Method, Referen
         expected, event = reference.step(batch)
         answer = method.step(batch)
         torch.testing.assert_close(answer.logits, expected, atol=1e-7, rtol=0)
-        assert set(answer.info) == {*event, "top_class_share"}
+        assert set(answer.info) == {*event, "finite", "top_class_share"}
         assert {key: answer.info[key] for key in event} == pytest.approx(event, abs=1e-9)
         for key in event:
             assert type(answer.info[key]) is type(event[key]), key

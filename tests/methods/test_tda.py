@@ -116,7 +116,7 @@ def test_stream_is_that_of_the_reference(classes: int, count: int, given: dict[s
         torch.testing.assert_close(answer.logits, expected, atol=1e-9, rtol=0)
         assert answer.info["positive"] == plain.count(plain.positive)
         assert answer.info["negative"] == plain.count(plain.negative)
-        assert (answer.info["stepped"], answer.info["skipped"]) == (True, 0)
+        assert (answer.info["stepped"], answer.info["finite"]) == (True, True)
     for sign, cache in (("pos", plain.positive), ("neg", plain.negative)):
         for c, places in cache.items():
             kept = method.state[f"{sign}_keys"][0, c, : len(places)]
@@ -243,22 +243,21 @@ class Breaks(nn.Module):
         return torch.where((images > 100).any(1, keepdim=True), images * math.inf, images)
 
 
-def test_image_without_finite_features_enters_nothing() -> None:
+def test_batch_with_an_image_without_finite_features_changes_nothing() -> None:
+    """The stream keeps its state; the other images of the batch are answered with it."""
     prototypes, features = make_stream(10, 40)
-    spoilt = features.clone()
-    spoilt[[3, 20]] = 1e3
-    sound = torch.ones(40, dtype=torch.bool)
-    sound[[3, 20]] = False
-    method, other = lmr.create("tda", lmr.ZeroShot(Breaks(), prototypes, 12.0)), make(prototypes)
-    answer, expected = method.step(spoilt), other.step(features[sound])
-    assert torch.equal(answer.logits[sound], expected.logits)
-    assert answer.logits[~sound].isnan().all()
-    assert (answer.info["stepped"], answer.info["skipped"]) == (True, 2)
-    assert are_equal(method.state, other.state)
-    assert method.predict(spoilt[3:4]).logits.isnan().all()
-    answer = method.step(spoilt[3:4])
-    assert (answer.info["stepped"], answer.info["skipped"]) == (False, 1)
-    assert are_equal(method.state, other.state)
+    method = lmr.create("tda", lmr.ZeroShot(Breaks(), prototypes, 12.0))
+    method.step(features[:20])
+    before = {key: value.clone() for key, value in method.state.items() if key != "predicted"}
+    spoilt, finite = features[20:].clone(), torch.ones(20, dtype=torch.bool)
+    spoilt[[0, 7]], finite[[0, 7]] = 1e3, False
+    expected = method.predict(features[20:]).logits
+    answer = method.step(spoilt)
+    assert torch.equal(answer.logits[finite], expected[finite])
+    assert answer.logits[~finite].isnan().all()
+    assert (answer.info["stepped"], answer.info["finite"]) == (False, False)
+    assert all(torch.equal(method.state[key], value) for key, value in before.items())
+    assert method.step(features[20:]).info["finite"]
 
 
 @pytest.mark.parametrize("spec", ["tda", "tda(pos_capacity=0)", "tda(neg_capacity=0)"])

@@ -93,7 +93,7 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any], size: int) -> Non
         assert answer.info["loss"] == pytest.approx(loss, abs=1e-9)
         assert answer.info["stepped"] is True
         assert answer.info["drift"] == pytest.approx(reference.drift, abs=1e-9)
-        assert set(answer.info) == {"loss", "stepped", "drift", "top_class_share"}
+        assert set(answer.info) == {"loss", "stepped", "drift", "finite", "top_class_share"}
         assert method.state["steps"].tolist() == [number]
         moved = max(moved, (answer.logits - zeroshot).abs().max().item())
         if number == 1:  # the answer of the first batch knows nothing of its own step

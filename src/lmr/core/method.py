@@ -193,9 +193,11 @@ class Method(Saved):
             old = self._take(batch)
             step = self.adapt(images, old, batch)
             logits, new = step.logits, dict(step.state)
-            valid = batch.all(logits.isfinite().all(1)) & self._find_valid(new, batch)
+            usable = self._find_valid(new, batch)
+            valid = usable & batch.all(logits.isfinite().all(1))
+            new = {key: value for key, value in new.items() if key in old}
             if not bool(valid.all()):
-                logits = self._answer_invalid(images, old, batch, logits, valid)
+                logits = self._answer_invalid(images, old, batch, logits, usable)
                 new = {key: choose_rows(valid, value, old[key]) for key, value in new.items()} if valid.any() else {}
             self._replace(new, batch.active)
             facts = {**step.info, **self._describe(old | new), "finite": valid}
@@ -288,22 +290,24 @@ class Method(Saved):
         valid = [find_within(value, *ranges.get(key, (None, None))) for key, value in state.items()]
         return torch.stack(valid).all(0) if valid else torch.ones_like(batch.active, dtype=torch.bool)
 
-    def _answer_invalid(self, images: Tensor, old: State, batch: Streams, logits: Tensor, valid: Tensor) -> Tensor:
-        """Return logits in which streams that are not ``valid`` [A] are answered with their old state.
+    def _answer_invalid(self, images: Tensor, old: State, batch: Streams, logits: Tensor, usable: Tensor) -> Tensor:
+        """Return logits in which invalid answers are replaced: those of streams whose state is not ``usable`` [A].
 
-        Images without a finite answer even then are answered by the frozen classifier.
+        A stream that remembers is answered with its old state. Images without a finite answer even then, and those of
+        methods that remember nothing, are answered by the frozen classifier.
         """
         logits = logits.detach().clone()
         with torch.no_grad():
+            invalid = ~batch.spread(usable) | ~logits.isfinite().all(1)
             if self.memory_span == "stream":
-                samples = ~batch.spread(valid)
+                samples = batch.spread(~batch.all(~invalid))
                 logits[samples] = self.answer(images[samples], old, batch.take(samples))
-            bad = ~logits.isfinite().all(1)
-            if bool(bad.any()):
-                LOGGER.info("%s: %d of %d answers are not finite", self.name, int(bad.sum()), len(bad))
-                given = images[bad]
+                invalid = ~logits.isfinite().all(1)
+            if bool(invalid.any()):
+                LOGGER.info("%s: %d of %d answers are not valid", self.name, int(invalid.sum()), len(invalid))
+                given = images[invalid]
                 frozen = self.classifier(given[:, 0] if self.classifier.holds_views(given) else given)
-                logits[bad] = frozen if self.scores is Scores.COSINES else frozen.log_softmax(1)
+                logits[invalid] = frozen if self.scores is Scores.COSINES else frozen.log_softmax(1)
         return logits
 
     def _replace(self, tensors: Mapping[str, Tensor], rows: Tensor) -> None:

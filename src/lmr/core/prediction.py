@@ -62,7 +62,8 @@ class Prediction:
 class Step:
     """The result of ``Method.adapt``: logits [B, C], the new state, and facts about the step.
 
-    ``state`` holds the tensors [A, ...] that changed; the others stay as they are. ``info`` holds tensors [A], one
+    ``state`` holds the tensors [A, ...] that changed; the others stay as they are. Tensors that are not part of the
+    state are checked against their ranges and dropped. ``info`` holds tensors [A], one
     value for each stream of the batch.
     """
 

@@ -89,14 +89,17 @@ class MINT(NormMethod):
         batches = state["batches"] + 1
         gradient = state["gradient"].lerp(gradient, 1 / batches.unsqueeze(1).to(gradient.dtype))
         with torch.no_grad():
-            features = self.tower.features(images, self._move(gradient), streams)
+            moved = self._move(gradient)
+            features = self.tower.features(images, moved, streams)
             means, counts = _join(state["post_means"], state["post_counts"], features, self._label(features), streams)
             logits = self._score(features, means, counts, streams)
-        new |= {"batches": batches, "gradient": gradient, "post_means": means, "post_counts": counts}
-        count = counts.sum(1).cpu().double()
+        new |= {"norms": moved, "batches": batches, "gradient": gradient, "post_means": means, "post_counts": counts}
         classes = torch.tensor([len(set(streams.pick(labels, k).tolist())) for k in range(streams.count)])
-        info = {"loss": loss, "classes": classes, "rho": count / (self.prior + count), "stepped": streams.sizes > 0}
-        return Step(logits, new, info)
+        return Step(logits, new, {"loss": loss, "classes": classes, "stepped": streams.sizes > 0})
+
+    def _describe(self, state: State) -> Mapping[str, Tensor]:
+        count = state["post_counts"].sum(1).cpu().double()
+        return {"rho": count / (self.prior + count)}
 
     def _differentiate(
         self, images: Tensor, state: State, streams: Streams

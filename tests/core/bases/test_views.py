@@ -48,7 +48,7 @@ def test_every_method_with_views_takes_given_ones_and_serves_images_one_by_one(n
     assert isinstance(own, lmr.ViewMethod)
     for first, count in ((0, 3), (3, 2)):
         part = images[first : first + count]
-        made = [own.maker.make(image, first + k, own.count_made()) for k, image in enumerate(part)]
+        made = [own.maker.make(image, first + k, own._count_made()) for k, image in enumerate(part)]
         views = torch.stack([torch.cat([image.unsqueeze(0), crops]) for image, crops in zip(part, made, strict=True)])
         assert views.shape[1] > 2
         answer = own.step(part).logits
@@ -133,7 +133,7 @@ def test_inputs_that_are_no_pictures_need_given_views() -> None:
     encoder = nn.Sequential(nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 8))
     clip = lmr.ZeroShot(encoder, torch.randn(3, 8), input_shape=(4, 3))
     method = lmr.create("zero(views=4)", clip)
-    with pytest.raises(lmr.LmrError, match=r"zero cannot crop the inputs of this model, which have the shape \[4, 3\]"):
+    with pytest.raises(lmr.LmrError, match=r"zero cannot crop the inputs of this model: their shape \[4, 3\]"):
         method.step(torch.randn(2, 4, 3))
     assert method.step(torch.randn(2, 5, 4, 3)).logits.shape == (2, 3)
 

@@ -52,8 +52,8 @@ class RestartMethod(NormMethod):
         norms, info = self.learn(images, streams, self.bank.start.repeat(streams.count, 1))
         with torch.no_grad():
             logits = self.score(self.tower.features(images, norms, streams))
-        stepped = streams.all(logits.isfinite().all(1))
-        return Step(logits, {}, info | {"stepped": stepped, "drift": self.tower.drift(norms)})
+        info |= {"stepped": streams.sizes > 0, "drift": self.tower.drift(norms)}
+        return Step(logits, {"norms": norms}, info)
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         """Return the logits that ``adapt`` gives."""
