@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.bench.cost.measure import measure_cost
+from lmr.bench.cost.measure import CostRequest, measure_cost
+from lmr.bench.cost.model import ModelSource
 from lmr.bench.plans.plan import Plan, parse_plan, read_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
@@ -242,8 +243,18 @@ def test_list_shows_it(mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 def test_cost_measures_it(mine: Path) -> None:
     """From what the method declares of its passes and towers."""
-    small = {"random": "small", "batch_size": 4, "classes": 16, "rounds": 1, "threads": 1, "streams": 1}
-    report = measure_cost(**small, memory=False, plain=False, methods=[f"{mine}:mine"])
+    small = {
+        "batch_sizes": (4,),
+        "classes": 16,
+        "rounds": 1,
+        "threads": 1,
+        "streams": 1,
+        "memory": False,
+        "plain": False,
+    }
+    report = measure_cost(
+        CostRequest(ModelSource(random="small"), methods=(f"{mine}:mine",), memory=False, plain=False, **small)
+    )
     forward, row = report.tables[0].rows
     assert row.entry.name == "mine"
     assert len(row.seconds) == 1

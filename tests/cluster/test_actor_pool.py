@@ -48,7 +48,7 @@ class PlainPool(ActorPool[Job, Said, Result]):
     def keep_unfinished(self, job: Job, result: Result) -> None:
         raise LmrError("The disk is full.")
 
-    def make_event(self, kind: Literal["word", "failed"], number: int, job: Job, message: str) -> Said:
+    def make_event(self, kind: Literal["message", "failed"], number: int, job: Job, message: str) -> Said:
         return (kind, job.run, message)
 
     def name_work(self, job: Job) -> str:
@@ -120,7 +120,7 @@ def test_job_whose_worker_ran_out_of_memory_goes_to_another_node() -> None:
     error = ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory.")
     with PlainPool(ray, 1, 1) as pool:
         events = list(pool.run(list_jobs(2)))
-    assert [kind for kind, _, _ in events] == ["word", "done", "done"]
+    assert [kind for kind, _, _ in events] == ["message", "done", "done"]
     assert "the worker on a died (out of memory)" in events[0][2]
     assert {where for kind, _, where in events if kind == "done"} == {"b"}
 
@@ -140,7 +140,7 @@ def test_node_where_a_worker_died_is_used_when_it_is_the_last() -> None:
     ray = FakeRay(work, a=1, b=1)
     with PlainPool(ray, 1, 1) as pool:
         events = list(pool.run(list_jobs(1)))
-    assert [kind for kind, _, _ in events] == ["word", "word", "done"]
+    assert [kind for kind, _, _ in events] == ["message", "message", "done"]
     assert "(ActorDiedError)" in events[0][2]  # whatever its text says about memory
     assert "(its node is gone)" in events[1][2]
     assert events[2][2] == deaths[0][:1]
@@ -160,7 +160,7 @@ def test_node_where_a_worker_died_is_used_when_the_others_stay_full(monkeypatch:
     ray.taken["b" * 56] = 1  # by other programs, for good
     with PlainPool(ray, 1, 1) as pool:
         events = list(pool.run(list_jobs(2)))
-    assert [kind for kind, _, _ in events] == ["word", "done", "done"]
+    assert [kind for kind, _, _ in events] == ["message", "done", "done"]
     assert {where for kind, _, where in events if kind == "done"} == {"a"}
 
 
@@ -188,7 +188,7 @@ def test_workers_without_work_remove_their_folders_before_they_are_ended() -> No
     ray = FakeRay(lambda node, run: Result(unfit=node.startswith("a"), message="It is too old."), a=8, b=1)
     pool = PlainPool(ray, 1, 1)
     events = list(pool.run(list_jobs(1)))
-    assert [kind for kind, _, _ in events] == ["word", "done"]
+    assert [kind for kind, _, _ in events] == ["message", "done"]
     (dismissed,) = ray.killed
     assert dismissed.node.startswith("a")
     assert dismissed.calls[-1] == "close"
@@ -204,7 +204,7 @@ def test_job_without_memory_goes_to_another_node_and_its_worker_is_ended() -> No
     RayTaskError = ray.exceptions.RayTaskError
     with PlainPool(ray, 1, 1) as pool:
         events = list(pool.run(list_jobs(1)))
-    assert [kind for kind, _, _ in events] == ["word", "done"]
+    assert [kind for kind, _, _ in events] == ["message", "done"]
     assert "the worker on a died (out of memory)" in events[0][2]
     assert ray.killed[0].node.startswith("a")
     assert ray.killed[0].calls[-1] == "close"
@@ -216,7 +216,7 @@ def test_node_where_no_worker_starts_is_left_out_after_a_few_tries(monkeypatch: 
     fail_to_start(ray, "a", monkeypatch)
     with PlainPool(ray, 1, 1) as pool:
         events = list(pool.run(list_jobs(2)))
-    assert [kind for kind, _, _ in events] == ["word", "done", "done"]
+    assert [kind for kind, _, _ in events] == ["message", "done", "done"]
     assert events[0][2] == "The node box/aaaa gets no more workers: 3 did not start there (No module named 'lmr')."
     assert {where for kind, _, where in events if kind == "done"} == {"b"}
     assert sum(actor.node.startswith("a") for actor in ray.actors) == 3
@@ -227,7 +227,7 @@ def test_jobs_fail_with_the_reason_where_no_worker_starts_at_all(monkeypatch: py
     fail_to_start(ray, "a", monkeypatch)
     with PlainPool(ray, 1, 1) as pool:
         events = list(pool.run(list_jobs(2)))
-    assert [kind for kind, _, _ in events] == ["word", "failed", "failed"]
+    assert [kind for kind, _, _ in events] == ["message", "failed", "failed"]
     assert events[1][2] == "No node can run it. Workers do not start there (No module named 'lmr')."
 
 

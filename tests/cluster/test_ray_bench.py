@@ -189,7 +189,7 @@ def test_node_with_other_versions_runs_nothing(cluster: Any, tmp_path: Path) -> 
     task = list_tasks([make_plan(methods="zeroshot", corruptions="fog")])[0]
     with RayPool(cluster[0], 1, 1, tmp_path, 15.0, list_versions() | {"torch": "0"}) as pool:
         kinds = {event.kind for event in pool.run([task])}
-    assert kinds == {"word", "failed"}
+    assert kinds == {"message", "failed"}
 
 
 def test_dead_node_costs_time_only(

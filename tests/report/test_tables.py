@@ -371,7 +371,7 @@ def test_parts_have_a_base_for_each_protocol() -> None:
 
 def test_names_of_tables_are_safe_for_files() -> None:
     setting = Setting("folder:/my pictures/../x", B16, 'odd "{}" <name>', 5, "shuffle", StreamKind.NEVER)
-    name = setting.name_table(TableKind.ACCURACY)
+    name = setting.make_table(TableKind.ACCURACY, "", (), ()).name
     assert name.replace("-", "").isalnum()
 
 

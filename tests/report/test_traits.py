@@ -17,16 +17,14 @@ from row_maker import complete, make_row, write_runs
 
 ROOT = Path(lmr.report.__file__).parent
 MINE = """
-from typing import ClassVar
+from lmr.core.card import Card
 from lmr.core.method import Method
 from lmr.core.registry import register
 
-@register("report_test_method")
+CARD = Card(label="Mine!", year=2022, parts=("left", "right"), swept={"width": ("width", "shape")})
+
+@register("report_test_method", CARD)
 class Mine(Method):
-    label = "Mine!"
-    year = 2022
-    parts = ("left", "right")
-    swept: ClassVar[dict[str, tuple[str, ...]]] = {"width": ("width", "shape")}
     left: bool = True
     right: bool = True
     width: float = 0.5
@@ -112,7 +110,7 @@ def list_texts(path: Path) -> Iterator[str]:
 def test_only_published_numbers_name_methods() -> None:
     """``lmr`` is also the name of the package, zero an ordinary word: these count where they stand alone."""
     known = [find_method(name) for name in list_methods()]
-    words = {word for m in known if m.__module__.startswith("lmr.methods.") for word in (m.name, m.label)}
+    words = {word for m in known if m.__module__.startswith("lmr.methods.") for word in (m.name, m.card.label)}
     assert {"zeroshot", "tent", "MINT", "LMR"} <= words
     alone = {"lmr", "LMR", "zero", "zero-shot"}
     named = re.compile(rf"\b({'|'.join(map(re.escape, words - alone))})\b")

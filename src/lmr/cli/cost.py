@@ -57,8 +57,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--minutes", type=float, metavar="M", help="time to spend on each batch size; at least three "
         f"rounds are measured (default: {MINUTES:g})")  # fmt: skip
     add("--threads", type=int, metavar="N", help="threads of torch (default: all cores)")
-    add("--switches", action="store_true", help="also the switches that do less: a share of the images teaches, the "
-        "last blocks adapt")  # fmt: skip
+    add("--switches", action="store_true", help="also the switches that do less: answers before the step, or a share "
+        "of the images in the loss")  # fmt: skip
     add("--lean", action="store_true", help="also the methods in their lean mode, which recomputes instead of keeping")
     add(
         "--full-context",
@@ -81,9 +81,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Measure, write the files and print the table; the complaint is what cannot be right in it."""
-    from lmr.bench.cost.measure import measure_cost
-    from lmr.bench.cost.model import SMALL
+    from lmr.bench.cost.measure import CostRequest, measure_cost
+    from lmr.bench.cost.model import SMALL, ModelSource
     from lmr.bench.cost.settings import METHODS
+    from lmr.bench.machine import count_cores
     from lmr.core.errors import LmrError
 
     if options.small and (options.model or options.random):
@@ -95,23 +96,19 @@ def run(options: argparse.Namespace) -> str | None:
         raise LmrError("--images is for --predict; the number of images of a step is --batch-size.")
     minutes = MINUTES if options.minutes is None else options.minutes
     out = OUT if options.out is None else options.out
-    report = measure_cost(
-        model=options.model,
-        random=SMALL if options.small else options.random,
-        batch_size=options.batch_size or (8 if options.small else 16),
-        classes=options.classes if options.classes is not None else 20 if options.small else 1000,
+    given = {key: getattr(options, key) for key in ("rounds", "streams", "switches", "lean", "full_context")}
+    request = CostRequest(
+        ModelSource(options.model, SMALL if options.small else options.random),
+        batch_sizes=tuple(options.batch_size or [8 if options.small else 16]),
+        methods=tuple(options.methods or METHODS),
         minutes=min(minutes, 0.1) if options.small else minutes,
-        methods=options.methods or METHODS,
-        rounds=options.rounds,
-        threads=options.threads,
-        streams=options.streams,
-        switches=options.switches,
-        lean=options.lean,
-        full_context=options.full_context,
+        classes=options.classes if options.classes is not None else 20 if options.small else 1000,
+        threads=count_cores() if options.threads is None else options.threads,
         plain=options.plain,
         memory=options.memory,
-        out=out,
+        **given,
     )
+    report = measure_cost(request, out)
     print(report.to_text())
     print(f"Written to {out}: cost.txt, cost.md, cost.json")
     return "\n".join(doubt for table in report.tables for doubt in table.doubts) or None

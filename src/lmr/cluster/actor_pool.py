@@ -127,7 +127,7 @@ class ActorPool(ABC, Generic[J, E, R]):
         """Keep what a worker that was stopped has finished."""
 
     @abstractmethod
-    def make_event(self, kind: Literal["word", "failed"], number: int, job: J, message: str) -> E:
+    def make_event(self, kind: Literal["message", "failed"], number: int, job: J, message: str) -> E:
         """Return an event that is only a message."""
 
     @abstractmethod
@@ -155,7 +155,7 @@ class ActorPool(ABC, Generic[J, E, R]):
             self._dismiss_useless(left)
             for message in self._hire(left):
                 if left:
-                    yield self.make_event("word", NOBODY, left[0], message)
+                    yield self.make_event("message", NOBODY, left[0], message)
             for worker in self.workers.values():
                 if worker.job is None and left:
                     self._give(worker, left)
@@ -377,7 +377,7 @@ class ActorPool(ABC, Generic[J, E, R]):
             self.unfit[worker.node, job.group] = result.message
             left.insert(0, job)
             message = f"The node {worker.name} is not used for {self.name_work(job)}: {result.message}"
-            yield self.make_event("word", number, job, message)
+            yield self.make_event("message", number, job, message)
         else:
             yield from self.finish_job(number, job, result)
 
@@ -397,7 +397,7 @@ class ActorPool(ABC, Generic[J, E, R]):
         if self.deaths[job.run] < TRIES:
             left.insert(0, job)
             message = f"A run starts again from its checkpoint: {reason}."
-            yield self.make_event("word", number, job, message)
+            yield self.make_event("message", number, job, message)
         else:
             message = f"Given up after {TRIES} tries: {reason}."
             yield self.make_event("failed", number, job, message)

@@ -69,9 +69,9 @@ class RayPool(ActorPool[Task, Event, TaskResult]):
         if result.progress.checkpoint is not None:
             result.progress.checkpoint.write(self.folder, job.run)
 
-    def make_event(self, kind: Literal["word", "failed"], number: int, job: Task, message: str) -> Event:
+    def make_event(self, kind: Literal["message", "failed"], number: int, job: Task, message: str) -> Event:
         """Return an event that is only a message."""
-        return Event("message" if kind == "word" else kind, number, job, message=message)
+        return Event(kind, number, job, message=message)
 
     def name_work(self, job: Task) -> str:
         """Return the dataset of a task."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lmr.bench.running.row import Row
 from lmr.data.dataset import BEFORE_COUNT
-from lmr.report.groups import RunGroup, Setting, Settings, find_common, share_seeds
+from lmr.report.groups import RunGroup, Setting, Settings, find_common, share_seeds, split
 from lmr.report.published import read_paper
 from lmr.report.runs import Runs
 from lmr.report.statistics import align_by_index
@@ -75,10 +75,8 @@ class Family:
 
 def find_families(settings: Settings) -> list[Family]:
     """Return settings that differ only in the severity together."""
-    found: dict[Setting, Settings] = {}
-    for setting, groups in settings.items():
-        found.setdefault(setting.family, {})[setting] = groups
-    return [Family(members) for members in found.values()]
+    families = split(settings, lambda setting: setting.family).values()
+    return [Family({setting: settings[setting] for setting in members}) for members in families]
 
 
 def _describe(setting: Setting, row: Row) -> str:
@@ -247,13 +245,10 @@ def collect_frontier(setting: Setting, groups: Sequence[RunGroup]) -> Frontier |
     Steps of ablations and sweeps are not points. A part that is switched off may be a switch too, but ablations have
     it as well: it alone does not make a figure.
     """
-    found: dict[tuple[Any, ...], list[RunGroup]] = {}
-    for one in groups:
-        counted = one.frame[one.frame["forwards"].notna()]
-        if len(counted) and (is_switched(one.first) or not one.changes):
-            key = one.first.images, one.first.batch_size, *one.ground
-            found.setdefault(key, []).append(replace(one, frame=counted))
-    chosen = max(found.values(), key=len, default=[])
+    own = [one for one in groups if is_switched(one.first) or not one.changes]
+    counted = [replace(one, frame=one.frame[one.frame["forwards"].notna()]) for one in own]
+    alike = split((g for g in counted if len(g.frame)), lambda g: (g.first.images, g.first.batch_size, *g.ground))
+    chosen = max(alike.values(), key=len, default=[])
     domains = find_common(chosen)
     points = []
     for one in share_seeds(chosen, domains)[0] if domains else ():
@@ -293,7 +288,7 @@ def collect_class_counts(settings: Settings) -> list[ClassCounts]:
         return []
     found = []
     for _, frame in pd.DataFrame(gains).groupby(["whole", "method", "batch_size"], sort=False):
-        alike = [own for _, own in frame.groupby(["images", "weights", "dtype"], sort=False, dropna=False)]
+        alike = [own for _, own in frame.groupby(["images", "weights", "dtype"], sort=False)]
         enough = [own for own in alike if own["classes"].nunique() > 1 and own["values"].nunique() > 1]
         if enough:
             chosen = max(enough, key=len)

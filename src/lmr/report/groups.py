@@ -6,10 +6,10 @@ Runs that differ in anything that matters are never averaged: only domain and se
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pandas as pd
 
@@ -17,7 +17,7 @@ from lmr.bench.running.row import METRICS, Row
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.report.protocol import SINGLE_PROMPT, find_differences, is_printed_name, name_backbone, name_prompts
 from lmr.report.published import PublishedRow, PublishedTable
-from lmr.report.table import Cell, Line, TableKind, make_cell
+from lmr.report.table import Cell, Column, Line, Table, TableKind, make_cell
 from lmr.report.traits import (
     LineKind,
     StreamKind,
@@ -30,6 +30,7 @@ from lmr.report.traits import (
     stream_of,
 )
 
+T = TypeVar("T")
 SHUFFLE = "shuffle"  # the order of the paper's streams
 STREAM_PHRASES = {
     StreamKind.CONTINUAL: "one stream through all domains",
@@ -67,13 +68,25 @@ class Setting:
         parts += [f"order {self.order}"] if self.order != SHUFFLE else []
         return ", ".join(parts)
 
-    def name_table(self, kind: TableKind, detail: str = "") -> str:
-        """Return the name of a table's files, in characters that every file system accepts."""
+    def make_table(
+        self,
+        kind: TableKind,
+        title: str,
+        columns: Iterable[Column],
+        lines: Iterable[Line],
+        detail: str = "",
+        **more: Any,
+    ) -> Table:
+        """Return a table about this setting; ``more`` are its corner, published table and notes.
+
+        The name of its files is in characters that every file system accepts.
+        """
         parts = [kind.value, detail, self.dataset, self.backbone]
         parts += ["" if "{" in self.prompts else self.prompts, f"s{self.severity}"]
         parts += ["" if self.stream is StreamKind.DOMAIN else self.stream.value]
         parts += ["" if self.order == SHUFFLE else self.order]
-        return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-").lower()
+        name = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-").lower()
+        return Table(kind, name, f"{title}: {self.describe()}", tuple(columns), tuple(lines), **more)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,10 +175,10 @@ class RunGroup:
 
     def average(self, domains: Sequence[str], metric: str = "accuracy") -> pd.Series[float]:
         """Return the mean over the domains by seed, for the seeds that have all of them; shares in %."""
-        if not domains:
+        if not domains or not set(domains) <= set(self.domains):
             return pd.Series(dtype=float)
-        numbers = self._numbers.loc[:, [(metric, domain) for domain in domains if domain in self.domains]]
-        return numbers.dropna().mean(axis=1) if len(numbers.columns) == len(domains) else pd.Series(dtype=float)
+        numbers = cast("pd.DataFrame", self._numbers[metric])
+        return numbers[list(domains)].mean(axis=1, skipna=False).dropna()
 
     def cell(self, domains: Sequence[str], metric: str = "accuracy", published: float | None = None) -> Cell:
         """Return the mean of a metric over domains and seeds, with its spread over seeds and its runs."""
@@ -201,6 +214,14 @@ class RunGroup:
 
 
 Settings = dict[Setting, list[RunGroup]]
+
+
+def split(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """Return items in lists by their key, in the order they come."""
+    found: dict[Any, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
@@ -242,9 +263,9 @@ def tabulate(rows: Iterable[Row]) -> pd.DataFrame:
         )
         shared: dict[str, Any] = {
             "setting": setting, "run": row.run, "row": row, "seed": row.seed, "spec": row.spec,
-            "watch": row.watch.get("spec"), "batch_size": row.batch_size, "images": row.images, "emit": row.emit,
-            "weights": row.backbone.get("weights"), "dtype": row.backbone.get("dtype"),
-            "prompts": row.prompts.get("digest"), "stream": tuple(row.domains) if several else (),
+            "watch": row.watch.get("spec", ""), "batch_size": row.batch_size, "images": row.images, "emit": row.emit,
+            "weights": row.backbone.get("weights", ""), "dtype": row.backbone.get("dtype", ""),
+            "prompts": row.prompts.get("digest", ""), "stream": tuple(row.domains) if several else (),
         } | {key: row.metrics.get(key) for key in METRICS}  # fmt: skip
         for domain, accuracy in (row.domains if several else {row.domain: row.metrics["accuracy"]}).items():
             lines.append(shared | {"domain": domain, "accuracy": accuracy})
@@ -261,7 +282,7 @@ def gather(rows: Iterable[Row]) -> Settings:
     settings: Settings = {}
     for setting, part in tabulate(rows).groupby("setting", sort=False):
         part = part.assign(data=part["run"].map(_name_data(part.drop_duplicates("run")["row"].tolist())))
-        groups = (frame for _, frame in part.groupby(KEYS, sort=False, dropna=False))
+        groups = (frame for _, frame in part.groupby(KEYS, sort=False))
         own = cast("Setting", setting)
         settings[own] = [RunGroup(_find_label(frame["row"].tolist()), own, frame) for frame in groups]
     return settings
@@ -276,11 +297,8 @@ def _name_data(rows: Sequence[Row]) -> dict[str, str]:
         return {row.run: "" for row in rows}
     keys = [key for key in rows[0].protocol if all(key in row.protocol for row in rows)]
     keys = [key for key in keys if len({row.protocol[key] for row in rows}) > 1]
-    alike: dict[str, list[Row]] = {}
-    for row in rows:
-        alike.setdefault("; ".join(row.protocol[key] for key in keys), []).append(row)
     found = {}
-    for facts, members in alike.items():
+    for facts, members in split(rows, lambda row: "; ".join(row.protocol[key] for key in keys)).items():
         clashes = _find_clashes(members)
         for row in members:
             found[row.run] = f"data {row.data_digest[:8]}" if row.data_digest in clashes else facts
@@ -289,10 +307,9 @@ def _name_data(rows: Sequence[Row]) -> dict[str, str]:
 
 def _find_clashes(rows: Sequence[Row]) -> set[str]:
     """Return the digests of images where one domain has several."""
-    by_domain: dict[tuple[str, ...], set[str]] = {}
-    for row in rows:
-        by_domain.setdefault((row.domain, *row.domains), set()).add(row.data_digest)
-    return {digest for digests in by_domain.values() if len(digests) > 1 for digest in digests}
+    by_domain = split(rows, lambda row: (row.domain, *row.domains)).values()
+    digests = [{row.data_digest for row in members} for members in by_domain]
+    return {digest for own in digests if len(own) > 1 for digest in own}
 
 
 def _find_label(rows: Sequence[Row]) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lmr.bench.running.metrics import WINDOW, share_below, window_gains, worst_drop
 from lmr.bench.running.row import Row
 from lmr.data.names import ORDERS
-from lmr.report.groups import SHUFFLE, RunGroup, Setting, Settings
+from lmr.report.groups import SHUFFLE, RunGroup, Setting, Settings, split
 from lmr.report.runs import Runs
 from lmr.report.selection import sort_groups, tell_apart
 from lmr.report.table import Cell, Column, Line, Table, TableKind, make_cell
@@ -138,11 +138,8 @@ class HaulLine:
 
 def collect_hauls(runs: Runs, world: World) -> dict[int, list[HaulLine]]:
     """Return, by severity, every group on a long haul that has the answers of the frozen model to compare with."""
-    hauls: dict[int, list[RunGroup]] = {}
-    for one in world.groups:
-        scenario = find_scenario(one)
-        if one.kind is not LineKind.BASELINE and scenario.order == HAUL:
-            hauls.setdefault(scenario.severity, []).append(one)
+    adapted = (one for one in world.groups if one.kind is not LineKind.BASELINE and one.setting.order == HAUL)
+    hauls = split(adapted, lambda one: one.setting.severity)
     lines: dict[int, list[HaulLine]] = {}
     for severity, groups in sorted(hauls.items(), reverse=True):
         for one in tell_apart(sort_groups(groups)):
@@ -184,16 +181,17 @@ def _build(runs: Runs, world: World) -> Table:
     notes += [f"On another stream than the others, and not in its column: {', '.join(left)}."] if left else []
     notes += [f"The worst scenarios: {'; '.join(worst)}."] if worst else []
     columns = (*(Column(head, head, 1) for head in heads.values()), *SUMMARIES)
-    name, title = world.setting.name_table(TableKind.LIFE), f"In life: {world.setting.describe()}"
-    return Table(TableKind.LIFE, name, title, columns, tuple(made), notes=tuple(notes))
+    return world.setting.make_table(TableKind.LIFE, "In life", columns, made, notes=tuple(notes))
 
 
 def _choose_lines(world: World) -> list[list[RunGroup]]:
     """Return the groups of every configuration that was run on a stream of this kind, in the order of tables."""
-    found: dict[tuple[Any, ...], list[RunGroup]] = {}
-    for one in world.groups:
+
+    def identify(one: RunGroup) -> tuple[Any, ...]:
         weights, dtype, _, prompts, _ = one.ground
-        found.setdefault((*one.configuration, one.first.emit, weights, dtype, prompts), []).append(one)
+        return (*one.configuration, one.first.emit, weights, dtype, prompts)
+
+    found = split(world.groups, identify)
     kept = {members[0]: members for members in found.values() if any(not find_scenario(g).plain for g in members)}
     return [kept[first] for first in sort_groups(kept)]
 
@@ -288,8 +286,5 @@ def _make_line(
 
 def _describe_columns(domains: Mapping[Scenario, Sequence[str]], heads: Mapping[Scenario, str]) -> list[str]:
     """Return the data of the columns, those with the same together."""
-    found: dict[str, list[str]] = {}
-    for scenario, names in domains.items():
-        text = f"{scenario.images:,} images of {scenario.dataset}, {', '.join(names)}"
-        found.setdefault(text, []).append(heads[scenario])
-    return [f"{text}: {'; '.join(columns)}." for text, columns in found.items()]
+    found = split(domains, lambda one: f"{one.images:,} images of {one.dataset}, {', '.join(domains[one])}")
+    return [f"{text}: {'; '.join(heads[one] for one in scenarios)}." for text, scenarios in found.items()]

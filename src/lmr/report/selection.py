@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from lmr.report.groups import RunGroup
+from lmr.report.groups import RunGroup, split
 from lmr.report.protocol import PRESETS
 from lmr.report.published import find_published
 from lmr.report.traits import LineKind, find_usual_batch, place_of, read_spec
@@ -27,12 +27,11 @@ def choose_main(groups: Sequence[RunGroup]) -> list[RunGroup]:
 
     Of several numbers of images the largest is shown, and any that another line has for its largest.
     """
-    found: dict[tuple[Any, ...], dict[int, RunGroup]] = {}
-    for one in sorted(filter(_is_main, groups), key=_weigh):
-        by_images = found.setdefault((*one.configuration, one.first.emit, *one.ground), {})
-        by_images[one.first.images] = one
-    counts = {max(by_images.values(), key=_weigh).first.images for by_images in found.values()}
-    chosen = [one for by_images in found.values() for count, one in by_images.items() if count in counts]
+    ordered = sorted(filter(_is_main, groups), key=_weigh)
+    alike = split(ordered, lambda one: (*one.configuration, one.first.emit, *one.ground)).values()
+    counts = {members[-1].first.images for members in alike}
+    by_images = [{one.first.images: one for one in members} for members in alike]
+    chosen = [one for members in by_images for count, one in members.items() if count in counts]
     return tell_apart(sort_groups(chosen))
 
 
@@ -43,12 +42,9 @@ def choose_together(groups: Sequence[RunGroup], main: Sequence[RunGroup]) -> lis
     """
     if len({one.first.batch_size for one in main}) < 2:
         return []
-    found: dict[tuple[Any, ...], dict[int, RunGroup]] = {}
-    for one in filter(_is_main, groups):
-        found.setdefault(_identify(one), {})[one.first.batch_size] = one
+    alike = split(filter(_is_main, groups), _identify)
     whole = [
-        {size: other for size, other in found[_identify(one)].items() if set(one.domains) <= set(other.domains)}
-        for one in main
+        {g.first.batch_size: g for g in alike[_identify(one)] if set(one.domains) <= set(g.domains)} for one in main
     ]
     sizes = set.intersection(*(set(own) for own in whole))
     return tell_apart(sort_groups([own[max(sizes)] for own in whole])) if sizes else []
@@ -75,19 +71,15 @@ def get_usual_batch(one: RunGroup) -> int | None:
 
 def group_parts(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
     """Return the groups with parts switched off, together for every method."""
-    found: dict[str, list[RunGroup]] = {}
-    for one in groups:
-        if one.kind is LineKind.PART:
-            found.setdefault(one.first.method, []).append(one)
-    return list(found.values())
+    parts = (one for one in groups if one.kind is LineKind.PART)
+    return list(split(parts, lambda one: one.first.method).values())
 
 
 def add_base(parts: Sequence[RunGroup], groups: Sequence[RunGroup]) -> list[RunGroup]:
     """Return variations of a method between the baseline and the unchanged method, under the same protocol."""
-    baselines: dict[tuple[Any, ...], RunGroup] = {}
-    for one in sorted(groups, key=lambda g: -len(g.domains)):
-        if one.kind is LineKind.BASELINE:
-            baselines.setdefault((one.first.images, *one.ground), one)
+    frozen = (one for one in groups if one.kind is LineKind.BASELINE)
+    alike = split(frozen, lambda one: (one.first.images, *one.ground)).items()
+    baselines = {key: max(members, key=lambda one: len(one.domains)) for key, members in alike}
     keys = dict.fromkeys((one.first.images, *one.ground) for one in parts)
     methods = {(one.first.method, one.first.images, one.first.batch_size, *one.ground) for one in parts}
     whole = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lmr.core.card import Role
-from lmr.report.groups import RunGroup, Setting, Settings, find_common, share_seeds
+from lmr.report.groups import RunGroup, Setting, Settings, find_common, share_seeds, split
 from lmr.report.published import read_paper
 from lmr.report.selection import note_left_out, tell_apart
 from lmr.report.table import Cell, Column, Table, TableKind
@@ -112,13 +112,11 @@ def _align(sweep: Sweep, groups: Sequence[RunGroup]) -> Sweep:
 
 def _sweep_batch_size(groups: Sequence[RunGroup]) -> dict[str, SweepLine]:
     """Return a line for everything that was run with more than one batch size; two are too few beside more."""
-    found: dict[tuple[Any, ...], dict[float, RunGroup]] = {}
-    for one in groups:
-        if one.kind is not LineKind.STEP:
-            key = (*one.configuration, one.first.images, one.first.emit, *one.ground)
-            found.setdefault(key, {})[one.first.batch_size] = one
-    most = max(map(len, found.values()), default=0)
-    swept = [members for members in found.values() if len(members) >= min(most, FEWEST_SIZES) and len(members) > 1]
+    own = [one for one in groups if one.kind is not LineKind.STEP]
+    alike = split(own, lambda one: (*one.configuration, one.first.images, one.first.emit, *one.ground)).values()
+    found: list[dict[float, RunGroup]] = [{one.first.batch_size: one for one in members} for members in alike]
+    most = max(map(len, found), default=0)
+    swept = [members for members in found if len(members) >= min(most, FEWEST_SIZES) and len(members) > 1]
     labels = tell_apart(next(iter(members.values())) for members in swept)
     return {one.label: SweepLine(one.kind, members) for one, members in zip(labels, swept, strict=True)}
 
@@ -128,11 +126,8 @@ def _sweep_argument(groups: Sequence[RunGroup], axis: SweepAxis) -> dict[str, Sw
 
     Of several batch sizes, numbers of images and so on the one with most values is taken.
     """
-    found: dict[tuple[Any, ...], list[RunGroup]] = {}
-    for one in groups:
-        if one.first.method == axis.method and (one.sweep == axis.name or not one.changes):
-            key = (one.watch, one.first.batch_size, one.first.images, one.first.emit, *one.ground)
-            found.setdefault(key, []).append(one)
+    own = [g for g in groups if g.first.method == axis.method and (g.sweep == axis.name or not g.changes)]
+    found = split(own, lambda g: (g.watch, g.first.batch_size, g.first.images, g.first.emit, *g.ground))
     varied = [members for members in found.values() if any(one.sweep == axis.name for one in members)]
     swept, *others = axis.arguments
     lines: dict[str, SweepLine] = {}
@@ -141,8 +136,8 @@ def _sweep_argument(groups: Sequence[RunGroup], axis: SweepAxis) -> dict[str, Sw
         if isinstance(values[swept], bool) or not isinstance(values[swept], int | float):
             return {}  # it has no axis
         label = ", ".join(str(values[key]) for key in others) or one.setting.dataset
-        own = role_of(one.first) is Role.OURS and not set(one.changes) & set(others)
-        line = lines.setdefault(label, SweepLine(LineKind.OURS if own else LineKind.OTHER, {}))
+        ours = role_of(one.first) is Role.OURS and not set(one.changes) & set(others)
+        line = lines.setdefault(label, SweepLine(LineKind.OURS if ours else LineKind.OTHER, {}))
         line.members[float(values[swept])] = one
     return lines if any(len(line.members) > 1 for line in lines.values()) else {}
 
@@ -157,17 +152,14 @@ def build_sweep_table(sweep: Sweep) -> Table:
         every = list(members.values())
         lines.append(replace(every[0].make_line(cells, label=label, members=every), kind=swept.kind))
     domains = ", ".join(sweep.domains) if len(sweep.domains) < 6 else f"{len(sweep.domains)} domains"
-    axis, kind = sweep.axis, TableKind.SWEEP
-    title = "Accuracy (%) against the batch size"
+    axis, title = sweep.axis, "Accuracy (%) against the batch size"
     if axis != BATCH_SIZE:
         what = (sweep.figure or {}).get("title", f"accuracy (%) against {axis.arguments[0]}")
         title = f"{label_of(sweep.groups[0].first)}, {what}"
-    return Table(
-        kind,
-        sweep.setting.name_table(kind, axis.name),
-        f"{title}: {sweep.setting.describe()}",
-        tuple(Column(f"{value:g}", f"{value:g}") for value in values),
-        tuple(lines),
-        "method" if axis == BATCH_SIZE else ", ".join(axis.arguments[1:]) or "dataset",
-        notes=(f"Means over {domains}.", *sweep.notes),
-    )
+    more: dict[str, Any] = {
+        "detail": axis.name,
+        "corner": "method" if axis == BATCH_SIZE else ", ".join(axis.arguments[1:]) or "dataset",
+        "notes": (f"Means over {domains}.", *sweep.notes),
+    }
+    columns = (Column(f"{value:g}", f"{value:g}") for value in values)
+    return sweep.setting.make_table(TableKind.SWEEP, title, columns, lines, **more)

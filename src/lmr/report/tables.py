@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lmr.data.corruptions import CORRUPTIONS
-from lmr.report.groups import RunGroup, Setting, Settings, find_common, order_domains, share_seeds
+from lmr.report.groups import RunGroup, Setting, Settings, find_common, order_domains, share_seeds, split
 from lmr.report.protocol import match_corruption_table
 from lmr.report.published import AVERAGE, VARIANTS, PublishedTable, find_published, shorten
 from lmr.report.runs import Runs
@@ -27,26 +27,23 @@ from lmr.report.table import Cell, Column, Line, Table, TableKind, name_apart
 from lmr.report.traits import LineKind, label_of
 
 PAPER_COLUMNS = 15  # corruptions that a published average is over
-MEASURES = {
-    key: Column(key, head, digits, higher)
-    for key, head, digits, higher in (
-        ("accuracy", "accuracy %", 2, True),
-        ("clean_accuracy", "clean after stream %", 2, True),
-        ("ece", "ECE %", 2, False),
-        ("nll", "NLL", 3, False),
-        ("classes_predicted", "classes predicted %", 1, None),
-        ("effective_classes", "effective classes", 1, None),
-        ("top_share", "top class %", 2, None),
-        ("late_top_share", "late top class %", 2, None),
-        ("gate_share", "gate open %", 1, None),
-        ("protected_size", "protected classes", 2, None),
-        ("drift", "norm drift", 3, None),
-        ("forwards", "forwards", 2, False),
-        ("ms_per_image", "ms/image", 2, False),
-        ("peak_mb", "peak MB", 1, False),
-        ("trainable", "trained parameters", 0, None),
-    )
-}
+MEASURES = (
+    Column("accuracy", "accuracy %"),
+    Column("clean_accuracy", "clean after stream %"),
+    Column("ece", "ECE %", 2, False),
+    Column("nll", "NLL", 3, False),
+    Column("classes_predicted", "classes predicted %", 1, None),
+    Column("effective_classes", "effective classes", 1, None),
+    Column("top_share", "top class %", 2, None),
+    Column("late_top_share", "late top class %", 2, None),
+    Column("gate_share", "gate open %", 1, None),
+    Column("protected_size", "protected classes", 2, None),
+    Column("drift", "norm drift", 3, None),
+    Column("forwards", "forwards", 2, False),
+    Column("ms_per_image", "ms/image", 2, False),
+    Column("peak_mb", "peak MB", 1, False),
+    Column("trainable", "trained parameters", 0, None),
+)
 COSTS = ("ms_per_image", "peak_mb", "trainable")
 DIFFERENCE = (
     Column("difference", "difference", 2, None),
@@ -54,6 +51,23 @@ DIFFERENCE = (
     Column("high", "97.5 %", 2, None),
     Column("distinct_images", "images", 0, None),
 )
+
+
+class _Shown(NamedTuple):
+    """What a column shows of each group: a metric, averaged over some domains."""
+
+    column: Column
+    domains: Sequence[str]
+    metric: str = "accuracy"
+
+
+def _make_line(one: RunGroup, shown: Sequence[_Shown], published: PublishedTable | None) -> Line:
+    theirs = one.find_published(published)
+    cells = []
+    for column, domains, metric in shown:
+        comparable = column.key != AVERAGE or len(domains) == PAPER_COLUMNS
+        cells.append(one.cell(domains, metric, theirs.value(column.key) if theirs and comparable else None))
+    return one.make_line(cells, one.list_differences(published, theirs))
 
 
 def build_accuracy(
@@ -86,31 +100,16 @@ def _build_by_domain(
         return None
     shared, dropped = share_seeds(groups)
     domains = order_domains(shared)
-    columns = tuple(Column(d, shorten(d)) for d in [*domains, *([AVERAGE] if len(domains) > 1 else [])])
-    lines = []
-    for one in shared:
-        theirs = one.find_published(published)
-        cells = []
-        for column in columns:
-            about = domains if column.key == AVERAGE else [column.key]
-            comparable = column.key != AVERAGE or len(about) == PAPER_COLUMNS
-            cells.append(one.cell(about, published=theirs.value(column.key) if theirs and comparable else None))
-        lines.append(one.make_line(cells, one.list_differences(published, theirs)))
-    before, after = notes
-    return Table(
-        kind,
-        setting.name_table(kind),
-        f"{title}: {setting.describe()}",
-        columns,
-        tuple(lines),
-        published=published,
-        notes=(*before, *dropped, *after, *note_differences(shared)),
-    )
+    shown = [_Shown(Column(domain, shorten(domain)), [domain]) for domain in domains]
+    shown += [_Shown(Column(AVERAGE, shorten(AVERAGE)), domains)] if len(domains) > 1 else []
+    lines = [_make_line(one, shown, published) for one in shared]
+    said = (*notes[0], *dropped, *notes[1], *note_differences(shared))
+    return setting.make_table(kind, title, (own.column for own in shown), lines, published=published, notes=said)
 
 
 def build_measures(setting: Setting, groups: Sequence[RunGroup]) -> Table | None:
     """Return everything that was measured, averaged over the domains that all lines have."""
-    return _build_by_metric(TableKind.MEASURES, "All measures", setting, groups, tuple(MEASURES))
+    return _build_by_metric(TableKind.MEASURES, "All measures", setting, groups, MEASURES)
 
 
 def build_costs(setting: Setting, groups: Sequence[RunGroup]) -> Table | None:
@@ -125,8 +124,9 @@ def build_costs(setting: Setting, groups: Sequence[RunGroup]) -> Table | None:
         return None
     published = find_published("efficiency") if setting.dataset == "imagenet-c-5000" else None
     ordered = tell_apart(sort_groups(shown))
-    left = note_left_out(ordered, single)
-    return _build_by_metric(TableKind.EFFICIENCY, "Cost of single images", setting, ordered, COSTS, published, left)
+    columns = [column for column in MEASURES if column.key in COSTS]
+    table = _build_by_metric(TableKind.EFFICIENCY, "Cost of single images", setting, ordered, columns, published)
+    return table and replace(table, notes=(*table.notes, *note_left_out(ordered, single)))
 
 
 def _build_by_metric(
@@ -134,29 +134,18 @@ def _build_by_metric(
     title: str,
     setting: Setting,
     groups: Sequence[RunGroup],
-    metrics: Sequence[str],
+    columns: Sequence[Column],
     published: PublishedTable | None = None,
-    notes: Sequence[str] = (),
 ) -> Table | None:
     domains = find_common(groups)
     shared, dropped = share_seeds(groups, domains)
-    lines = []
-    for one in shared:
-        theirs = one.find_published(published)
-        cells = [one.cell(domains, key, theirs.value(key) if theirs else None) for key in metrics]
-        lines.append(one.make_line(cells, one.list_differences(published, theirs)))
-    kept = [j for j in range(len(metrics)) if any(line.cells[j].value is not None for line in lines)]
-    if not kept:
+    measured = [c for c in columns if any(len(one.average(domains, c.key)) for one in shared)]
+    if not measured:
         return None
-    return Table(
-        kind,
-        setting.name_table(kind),
-        f"{title}: {setting.describe()}",
-        tuple(MEASURES[metrics[j]] for j in kept),
-        tuple(replace(line, cells=tuple(line.cells[j] for j in kept)) for line in lines),
-        published=published,
-        notes=(*dropped, *_note_means(domains, shared), *note_differences(shared), *notes),
-    )
+    shown = [_Shown(column, domains, column.key) for column in measured]
+    lines = [_make_line(one, shown, published) for one in shared]
+    notes = (*dropped, *_note_means(domains, shared), *note_differences(shared))
+    return setting.make_table(kind, title, measured, lines, published=published, notes=notes)
 
 
 def _note_means(domains: Sequence[str], groups: Sequence[RunGroup]) -> list[str]:
@@ -168,16 +157,12 @@ def _note_means(domains: Sequence[str], groups: Sequence[RunGroup]) -> list[str]
 
 def build_severities(settings: Settings) -> list[Table]:
     """Return the accuracy of the baseline against the severity, where there are several: a line per domain."""
-    families: dict[Setting, dict[tuple[Any, ...], dict[int, RunGroup]]] = {}
-    for setting, groups in settings.items():
-        for one in sorted(groups, key=lambda g: -len(g.domains)):
-            if one.kind is LineKind.BASELINE and setting.severity:
-                found = families.setdefault(setting.family, {})
-                by_severity = found.setdefault((one.first.method, one.first.images, *one.ground), {})
-                by_severity.setdefault(setting.severity, one)
+    baselines = [g for s, groups in settings.items() if s.severity for g in groups if g.kind is LineKind.BASELINE]
     tables = []
-    for found in families.values():
-        swept = [members for members in found.values() if len(members) > 1]
+    for family in split(baselines, lambda one: one.setting.family).values():
+        alike = split(family, lambda one: (one.first.method, one.first.images, *one.ground)).values()
+        best = [{g.setting.severity: g for g in sorted(m, key=lambda g: -len(g.domains))[::-1]} for m in alike]
+        swept = [members for members in best if len(members) > 1]
         named = tell_apart(members[max(members)] for members in swept)
         tables += [_build_severities(members, one.label) for members, one in zip(swept, named, strict=True)]
     return [table for table in tables if table.lines]
@@ -193,10 +178,10 @@ def _build_severities(members: dict[int, RunGroup], label: str) -> Table:
         first.make_line([one.cell([domain]) for one in by_severity.values()], label=domain, members=shared)
         for domain in domains
     ]
-    setting, kind = first.setting.family, TableKind.SEVERITIES
-    title = f"{label[:1].upper()}{label[1:]} accuracy (%): {setting.describe()}"
-    columns = tuple(Column(str(severity), f"severity {severity}", 2, None) for severity in by_severity)
-    return Table(kind, setting.name_table(kind), title, columns, tuple(lines), "corruption", notes=tuple(dropped))
+    title = f"{label[:1].upper()}{label[1:]} accuracy (%)"
+    columns = (Column(str(severity), f"severity {severity}", 2, None) for severity in by_severity)
+    more: dict[str, Any] = {"corner": "corruption", "notes": tuple(dropped)}
+    return first.setting.family.make_table(TableKind.SEVERITIES, title, columns, lines, **more)
 
 
 def build_variants(settings: Settings) -> list[Table]:
@@ -231,13 +216,10 @@ def _build_by_dataset(
     A line is a configuration, a column a dataset with its mean over the domains; with given ``sets`` the last column
     is the mean over them.
     """
-    alike: dict[Setting, Settings] = {}
-    for setting, groups in found.items():
-        alike.setdefault(replace(setting, dataset=""), {})[setting] = groups
     published = find_published(kind.value)
     tables = []
-    for protocol, own in alike.items():
-        shared = {setting.dataset: share_seeds(groups) for setting, groups in own.items()}
+    for protocol, own in split(found, lambda setting: replace(setting, dataset="")).items():
+        shared = {setting.dataset: share_seeds(found[setting]) for setting in own}
         members = {dataset: groups for dataset, (groups, _) in shared.items()}
         lines, covered = _make_dataset_lines(members, sets, published)
         texts = _say_once({dataset: dropped for dataset, (_, dropped) in shared.items()})
@@ -299,13 +281,11 @@ def _say_once(notes: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _join_datasets(found: Mapping[str, Sequence[RunGroup]]) -> list[tuple[str, dict[str, RunGroup]]]:
     """Return label, and dataset -> group, for every line: groups of one label and one model."""
-    lines: dict[tuple[str, ...], dict[str, RunGroup]] = {}
-    for dataset, members in found.items():
-        for one in members:
-            model = one.first.backbone.get("weights", ""), one.first.backbone.get("dtype", "")
-            lines.setdefault((one.label, *model), {})[dataset] = one
-    named = tell_apart(next(iter(members.values())) for members in lines.values())
-    return [(one.label, members) for one, members in zip(named, lines.values(), strict=True)]
+    every = [one for groups in found.values() for one in groups]
+    lines = list(split(every, lambda one: (one.label, *one.ground[:2])).values())  # weights and dtype
+    named = tell_apart(members[0] for members in lines)
+    by_dataset = ({one.setting.dataset: one for one in members} for members in lines)
+    return [(one.label, members) for one, members in zip(named, by_dataset, strict=True)]
 
 
 def _compare_domains(domains: Sequence[str]) -> list[str]:
@@ -342,9 +322,8 @@ def build_gains(runs: Runs, setting: Setting, groups: Sequence[RunGroup]) -> Tab
     notes = ["Paired bootstrap over images, 2000 draws; an image is drawn with all of its corruptions and seeds."]
     notes += ["A pair whose interval contains 0 is statistically indistinguishable."]
     notes += [f"Only over {limit}: {', '.join(labels)}." for limit, labels in narrower.items()]
-    kind, title = TableKind.GAINS, f"{title}, points of accuracy: {setting.describe()}"
-    name = setting.name_table(kind)
-    return Table(kind, name, title, DIFFERENCE, tuple(lines), "pair", notes=(*notes, *missing))
+    more: dict[str, Any] = {"corner": "pair", "notes": (*notes, *missing)}
+    return setting.make_table(TableKind.GAINS, f"{title}, points of accuracy", DIFFERENCE, lines, **more)
 
 
 def _compare_groups(runs: Runs, ours: RunGroup, other: RunGroup) -> list[Cell] | None:

@@ -77,10 +77,10 @@ def test_different_answers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ratio_is_that_of_medians() -> None:
     verdict = make_cost((1.0, 1.1, 3.0), (1.0, 1.0, 2.0)).verdict
     assert verdict.value == pytest.approx(1.1)
-    assert (verdict.low, verdict.high, verdict.word) == (1.0, 1.5, "missed")
-    assert make_cost((1.04,), (1.0,)).verdict.word == "met"
-    assert make_cost((1.04,), (1.0,), images=64).verdict.word == "for 512 images"
-    assert make_cost((1.04,), (1.0,), aimed=False).verdict.word == "for ViT-B/16"
+    assert (verdict.low, verdict.high, verdict.result) == (1.0, 1.5, "missed")
+    assert make_cost((1.04,), (1.0,)).verdict.result == "met"
+    assert make_cost((1.04,), (1.0,), images=64).verdict.result == "for 512 images"
+    assert make_cost((1.04,), (1.0,), aimed=False).verdict.result == "for ViT-B/16"
 
 
 def test_photographs_are_like_photographs_and_always_the_same(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ import lmr
 import lmr.bench.cost
 from lmr.bench.cost import measure
 from lmr.bench.cost.entries import SHARES, Entry, EntryKinds, list_entries
-from lmr.bench.cost.measure import find_doubts, measure_cost
+from lmr.bench.cost.measure import CostRequest, find_doubts, measure_cost
 from lmr.bench.cost.model import ModelSource, find_measured_model
 from lmr.bench.cost.settings import AIMS
 from lmr.bench.cost.steps import CostStep, StepFactory, StepResult
@@ -39,7 +40,7 @@ from lmr.models.formats.checkpoints import TowerWeights
 from lmr.models.formats.configs import openai_preprocessing
 from lmr.models.towers.image import VisionConfig
 
-SMALL = {"random": "small", "batch_size": 4, "classes": 16, "threads": 1}
+SMALL: dict[str, Any] = {"source": ModelSource(random="small"), "batch_sizes": (4,), "classes": 16, "threads": 1}
 ALL = ["forward", "transformers forward", "zeroshot", "lmr, all past", "lmr, half past", "lmr, none past", "tent"]
 ALL += [
     "batclip",
@@ -64,7 +65,11 @@ def keep_threads():
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[CostReport, Path]:
     out = tmp_path_factory.mktemp("cost") / "new"
-    return measure_cost(**SMALL, rounds=3, memory=False, lean=True, full_context=True, out=out), out
+    return run_cost(out=out, **SMALL, rounds=3, memory=False, lean=True, full_context=True), out
+
+
+def run_cost(out: Path | None = None, **given: Any) -> CostReport:
+    return measure_cost(CostRequest(**given), out)
 
 
 def make_row(entry: Entry, seconds: tuple[float, ...], **others: object) -> Measurement:
@@ -204,7 +209,7 @@ def test_an_unexpected_gate_ends_the_measurement() -> None:
     with pytest.raises(LmrError, match="50% of its samples"):
         entry.check(StepResult(torch.zeros(4, 16), 0.75))
     with pytest.raises(LmrError, match="should have 100%"):
-        measure_cost(**SMALL, methods=["lmr(tau=0.99)"], rounds=1, memory=False)
+        run_cost(**SMALL, methods=["lmr(tau=0.99)"], rounds=1, memory=False)
 
 
 def test_answers_that_are_not_finite_end_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +218,7 @@ def test_answers_that_are_not_finite_end_the_measurement(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(StepFactory, "build", build)
     with pytest.raises(LmrError, match="NaN"):
-        measure_cost(**SMALL, methods=["zeroshot"], rounds=1, streams=1, memory=False)
+        run_cost(**SMALL, methods=["zeroshot"], rounds=1, streams=1, memory=False)
 
 
 def build_small(entry: Entry, batch_size: int = 8) -> tuple[StepFactory, CostStep, StepResult]:
@@ -249,7 +254,7 @@ def test_words_stand_for_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     words = {"paper": ["zeroshot", "tent"]}
     monkeypatch.setattr("lmr.bench.cost.measure.expand_methods", lambda entry: words.get(entry, [entry]))
     few = {"rounds": 1, "memory": False, "plain": False, "streams": 1}
-    (table,) = measure_cost(**SMALL, **few, methods=["paper", "eta"]).tables
+    (table,) = run_cost(**SMALL, **few, methods=["paper", "eta"]).tables
     assert [row.entry.name for row in table.rows] == ["forward", "zeroshot", "tent", "eta"]
 
 
@@ -284,7 +289,7 @@ def test_images_that_take_no_part_in_the_backward_are_not_counted() -> None:
     forward = factory.count_flops(*build_small(Entry("forward"), batch_size=1)[1:])
     assert factory.count_flops(entry, outcome) == 2 * forward
     assert factory.count_flops(entry, dataclasses.replace(outcome, backwards=1.0)) > 2.9 * forward
-    report = measure_cost(**(SMALL | {"batch_size": 1}), methods=["mint", "eta(margin=0)"], rounds=1, memory=False)
+    report = run_cost(**(SMALL | {"batch_sizes": (1,)}), methods=["mint", "eta(margin=0)"], rounds=1, memory=False)
     notes = report.tables[0].notes
     assert "0% of the images take part in the backward of mint, and its limit counts these only." in notes
     assert sum("eta(margin=0) took no step" in note for note in notes) == 1
@@ -302,7 +307,7 @@ def test_prompts_are_counted_as_often_as_a_method_encodes_them() -> None:
 
 def test_prompts_of_one_image_are_measured_apart() -> None:
     """What TPT does with its prompts, beside its whole step: once without and once with gradient."""
-    report = measure_cost(**SMALL, methods=["tpt(views=2)"], rounds=1, memory=False, plain=False, streams=1)
+    report = run_cost(**SMALL, methods=["tpt(views=2)"], rounds=1, memory=False, plain=False, streams=1)
     rows = {row.entry.name: row for row in report.tables[0].rows}
     assert list(rows) == ["forward", "prompts forward", "prompts gradient", "tpt(views=2)"]
     forward, gradient = rows["prompts forward"], rows["prompts gradient"]
@@ -333,8 +338,8 @@ def test_rate_is_that_of_the_largest_pass(
 
     monkeypatch.setattr(measure, "MatrixRate", Noted)
     monkeypatch.setattr(measure, "MOST_REACHED", 100.0)
-    given = SMALL | {"batch_size": batch_size}
-    measure_cost(**given, methods=[spec], rounds=1, memory=False, plain=False, streams=1)
+    given = SMALL | {"batch_sizes": (batch_size,)}
+    run_cost(**given, methods=[spec], rounds=1, memory=False, plain=False, streams=1)
     assert sizes == [images]
 
 
@@ -392,10 +397,10 @@ def test_a_method_in_a_file_is_measured(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     given = {"methods": ["./own.py:sharpen_both(lr=1e-4)"], "rounds": 1, "streams": 1, "plain": False}
-    forward, own = measure_cost(**SMALL, **given).tables[0].rows
+    forward, own = run_cost(**SMALL, **given).tables[0].rows
     assert forward.peak_bytes is not None
     assert own.peak_bytes is not None
-    report = measure_cost(**SMALL, **given, lean=True, full_context=True, memory=False)
+    report = run_cost(**SMALL, **given, lean=True, full_context=True, memory=False)
     rows = {row.entry.name: row for row in report.tables[0].rows}
     name = "sharpen_both(lr=1e-4)"
     assert list(rows) == ["forward", name, f"{name}, lean", f"{name}, full context"]
@@ -467,37 +472,40 @@ def test_peak_of_a_piece_of_work_is_its_own() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"random": None}, "Give either a model or the architecture"),
-        ({"model": "pocket"}, "Give either a model or the architecture"),
-        ({"random": "ViT-B-17"}, "ViT-B-17"),
-        ({"batch_size": 0}, "batch size of at least 1, got 0"),
-        ({"batch_size": []}, "at least one batch size"),
-        ({"batch_size": [4, -1]}, "batch size of at least 1, got -1"),
+        ({"source": ModelSource(random="ViT-B-17")}, "ViT-B-17"),
+        ({"batch_sizes": (0,)}, "batch size of at least 1, got 0"),
+        ({"batch_sizes": ()}, "at least one batch size"),
+        ({"batch_sizes": (4, -1)}, "batch size of at least 1, got -1"),
         ({"rounds": 0}, "number of rounds of at least 1"),
         ({"threads": 0}, "number of threads"),
         ({"classes": 1}, "at least 12 classes"),
         ({"streams": 0}, "number of streams"),
         ({"minutes": 0}, "minutes"),
         ({"minutes": math.nan}, "minutes"),
-        ({"methods": "lmr"}, "list of methods"),
         ({"methods": ["lmrr"]}, "'lmrr'"),
         ({"methods": ["lmr(speed=9)"]}, "'speed'"),
         ({"methods": ["tent", "tent"]}, "once"),
-        ({"batch_size": 48}, "fewer images than the model has features"),
+        ({"batch_sizes": (48,)}, "fewer images than the model has features"),
     ],
 )
 def test_bad_requests_are_refused_before_anything_is_measured(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(LmrError, match=message):
-        measure_cost(**(SMALL | {"memory": True} | wrong))
+        run_cost(**(SMALL | {"memory": True} | wrong))
+
+
+def test_a_source_is_a_model_or_an_architecture() -> None:
+    for given in ({}, {"model": "pocket", "random": "small"}):
+        with pytest.raises(LmrError, match="Give either a model or the architecture"):
+            ModelSource(**given)
 
 
 def test_folder_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LmrError, match="Cannot create the folder"):
-        measure_cost(**SMALL, out=tmp_path / "file" / "cost")
+        run_cost(**SMALL, out=tmp_path / "file" / "cost")
     (tmp_path / "cost.md").mkdir()
     with pytest.raises(LmrError, match="is a folder, but a file is written there"):
-        measure_cost(**SMALL, out=tmp_path)
+        run_cost(**SMALL, out=tmp_path)
 
 
 def test_files_are_replaced_whole_or_not_at_all(
@@ -532,14 +540,28 @@ def test_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_embedded_model_can_be_measured() -> None:
-    report = measure_cost(model="pocket", batch_size=4, classes=12, methods=["lmr"], rounds=1, threads=1, memory=False)
+    report = run_cost(
+        source=ModelSource(model="pocket"),
+        batch_sizes=(4,),
+        classes=12,
+        methods=["lmr"],
+        rounds=1,
+        threads=1,
+        memory=False,
+    )
     assert "lmr, half past" in report.to_text()
     assert {verdict.result for verdict in report.tables[0].verdicts} == {"for ViT-B/16"}
 
 
 def test_tower_with_a_stem_is_measured_without_transformers() -> None:
-    report = measure_cost(
-        model="photo", batch_size=4, classes=12, methods=["lmr", "batclip"], rounds=1, threads=1, memory=False
+    report = run_cost(
+        source=ModelSource(model="photo"),
+        batch_sizes=(4,),
+        classes=12,
+        methods=["lmr", "batclip"],
+        rounds=1,
+        threads=1,
+        memory=False,
     )
     table = report.tables[0]
     assert "transformers has no model with this tower, so there is no comparison with it." in table.notes
@@ -569,7 +591,7 @@ def test_plan_leaves_out_what_a_model_cannot_have() -> None:
 
 
 def test_plain_loops_may_be_left_out() -> None:
-    report = measure_cost(**SMALL, methods=["zeroshot", "lmr"], rounds=1, streams=1, memory=False, plain=False)
+    report = run_cost(**SMALL, methods=["zeroshot", "lmr"], rounds=1, streams=1, memory=False, plain=False)
     names = [row.entry.name for row in report.tables[0].rows]
     assert names == ["forward", "zeroshot", "lmr, all past", "lmr, half past", "lmr, none past"]
     assert "not installed" not in report.to_text()
@@ -578,7 +600,7 @@ def test_plain_loops_may_be_left_out() -> None:
 
 def test_without_transformers_the_table_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    report = measure_cost(**SMALL, methods=["zeroshot"], rounds=1, streams=1, memory=False)
+    report = run_cost(**SMALL, methods=["zeroshot"], rounds=1, streams=1, memory=False)
     assert [row.entry.name for row in report.tables[0].rows] == ["forward", "zeroshot"]
     assert "transformers is not installed" in report.to_text()
 

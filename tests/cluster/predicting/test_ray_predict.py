@@ -196,7 +196,7 @@ def test_dead_actor_and_dead_node_change_nothing(
 
     def kill(pool: ShardPool, event: ShardEvent) -> None:
         worker = pool.workers.get(event.worker)
-        if event.kind == "word":
+        if event.kind == "message":
             messages.append(event.message)
         if event.kind != "progress" or event.images < 4 or not victims or worker is None or worker.job is None:
             return

@@ -23,7 +23,7 @@ def test_line_per_finished_stream_says_where_and_what_is_left() -> None:
     view = ShardView(STREAMS, screen, lambda worker: f"node{worker}")
     view.show(ShardEvent("progress", 0, JOB, "cam0", 2))
     view.show(ShardEvent("stream", 0, JOB, "cam0"))
-    view.show(ShardEvent("word", 0, JOB, "Something."))
+    view.show(ShardEvent("message", 0, JOB, "Something."))
     view.show(ShardEvent("failed", 0, JOB, "A reason."))
     view.show(ShardEvent("done", 0, JOB))
     assert screen.getvalue().splitlines() == [
@@ -49,9 +49,9 @@ def test_bar_of_a_worker_that_died_is_taken_away(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TERM", "xterm")
     view = ShardView(STREAMS, Terminal(), lambda worker: f"node{worker}")
     view.show(ShardEvent("progress", 0, JOB, "cam1", 3))
-    view.show(ShardEvent("word", 0, JOB, "A run starts again from its checkpoint."))
+    view.show(ShardEvent("message", 0, JOB, "A run starts again from its checkpoint."))
     assert view.bars.texts == ["0 of 8 images, 2 streams left"]
     view.show(ShardEvent("progress", 1, JOB, "cam1", 2))
-    view.show(ShardEvent("word", -1, ShardJob(Shard(2, ())), "About another shard."))
+    view.show(ShardEvent("message", -1, ShardJob(Shard(2, ())), "About another shard."))
     assert view.bars.texts[0] == "2 of 8 images, 2 streams left"
     view.close()

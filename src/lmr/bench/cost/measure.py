@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmr.bench.cost.entries import Entry, EntryKinds, list_entries, make_absolute
@@ -33,14 +33,30 @@ MOST_REACHED = 1.05  # of the arithmetic limit; a little above 1, because the ma
 
 @dataclass(frozen=True)
 class CostRequest:
-    """A checked request for a measurement."""
+    """What to measure. LmrError if a value is out of range.
+
+    Args:
+        source: The model.
+        batch_sizes: Images per step; each gives a table.
+        methods: Specs, "all", or "paper" for the methods that the paper compares.
+        rounds: Measured steps of each entry; by default as many as fit into ``minutes``, but at least 3.
+        minutes: The time to spend on each batch size.
+        threads: Threads of torch; by default all cores.
+        classes: Classes, each with a prompt for methods that adapt the text tower.
+        streams: Streams of one image each that share a batch; by default the batch size.
+        memory: Also measure peak memory, in fresh processes.
+        switches: Add the switches that do less than a published method.
+        lean: Add the methods in their lean mode.
+        full_context: Add methods that adapt the text tower with uncut prompts in one graph.
+        plain: Add the loops on transformers, which take much memory.
+    """
 
     source: ModelSource
-    batch_sizes: tuple[int, ...]
+    batch_sizes: tuple[int, ...] = (16,)
     methods: tuple[str, ...] = METHODS
     rounds: int | None = None
     minutes: float = 8.0
-    threads: int = 1
+    threads: int = field(default_factory=count_cores)
     classes: int = 1000
     streams: int | None = None
     memory: bool = True
@@ -60,6 +76,8 @@ class CostRequest:
                 raise LmrError(f"Expected a {what} of at least 1, got {value!r}.")
         if not self.minutes > 0:
             raise LmrError(f"Expected a positive number of minutes, got {self.minutes!r}.")
+        specs = tuple(make_absolute(spec) for entry in self.methods for spec in expand_methods(entry))
+        object.__setattr__(self, "methods", specs)
 
     @property
     def command(self) -> str:
@@ -75,41 +93,8 @@ class CostRequest:
         return f"lmr cost {shlex.join(words)}"
 
 
-def measure_cost(
-    *,
-    model: str | None = None,
-    random: str | None = None,
-    batch_size: int | Sequence[int] = 16,
-    methods: Sequence[str] = METHODS,
-    rounds: int | None = None,
-    minutes: float = 8.0,
-    threads: int | None = None,
-    classes: int = 1000,
-    streams: int | None = None,
-    memory: bool = True,
-    switches: bool = False,
-    lean: bool = False,
-    full_context: bool = False,
-    plain: bool = True,
-    out: str | os.PathLike[str] | None = None,
-) -> CostReport:
-    """Measure time, memory and arithmetic of a step of each method on a model, compared with loops on transformers.
-
-    ``model`` is a name or path for ``lmr.load``, ``random`` an architecture to fill with random weights ("ViT-B-16",
-    or "small" to see the table in a minute). ``methods`` may contain "all", or "paper" for those that the paper
-    compares. Without ``rounds`` there are as many as fit into ``minutes`` per batch size, but at least 3. ``streams``
-    is the number of streams of one image that share a batch (the batch size by default).
-    ``switches`` adds the switches that do less than a published method, ``lean`` the methods in their lean mode,
-    ``full_context`` those that adapt the text tower with uncut prompts in one graph. ``plain=False`` leaves out the
-    loops on transformers, which take much memory. With ``out`` the report is written to that folder.
-    """
-    if isinstance(methods, str):
-        raise LmrError(f"Expected a list of methods such as ['lmr', 'tent'], got the string {methods!r}.")
-    sizes = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
-    count = count_cores() if threads is None else threads
-    extras = {"memory": memory, "switches": switches, "lean": lean, "full_context": full_context, "plain": plain}
-    specs = tuple(make_absolute(spec) for entry in methods for spec in expand_methods(entry))
-    request = CostRequest(ModelSource(model, random), sizes, specs, rounds, minutes, count, classes, streams, **extras)
+def measure_cost(request: CostRequest, out: str | os.PathLike[str] | None = None) -> CostReport:
+    """Measure time, memory and arithmetic of a step of each method; with ``out``, write the report to that folder."""
     if out is not None:
         check_folder(Path(out), FILES)
     with use_threads(request.threads):

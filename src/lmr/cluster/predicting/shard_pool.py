@@ -40,7 +40,7 @@ class ShardJob:
 class ShardEvent:
     """A report of a worker about its shard."""
 
-    kind: Literal["progress", "stream", "word", "done", "failed"]
+    kind: Literal["progress", "stream", "message", "done", "failed"]
     worker: int
     job: ShardJob
     message: str = ""  # with "progress" and "stream": the name of the stream
@@ -116,7 +116,7 @@ class ShardPool(ActorPool[ShardJob, ShardEvent, ShardResult]):
                 self.parts.finish(part.number, self.plan.state is not None)
         return True
 
-    def make_event(self, kind: Literal["word", "failed"], number: int, job: ShardJob, message: str) -> ShardEvent:
+    def make_event(self, kind: Literal["message", "failed"], number: int, job: ShardJob, message: str) -> ShardEvent:
         """Return an event that is only a message."""
         return ShardEvent(kind, number, job, message)
 

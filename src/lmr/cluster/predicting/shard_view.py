@@ -39,7 +39,7 @@ class ShardView:
                 f"[{done}/{total}] {where}  {event.message}: {_count(self.sizes[event.message], 'image')} ({left})"
             )
             return
-        # A word is about a shard that lost its worker, or cannot be done there.
+        # A message is about a shard that lost its worker, or cannot be done there.
         self.at = {worker: last for worker, last in self.at.items() if last.job != event.job}
         if event.message:
             failed = f"{event.job.run} failed: " if event.kind == "failed" else ""

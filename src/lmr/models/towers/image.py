@@ -4,9 +4,7 @@ Three things make a step cheap and change no result. Images go through in parts 
 cache. Of the last block only the class token is computed. And the backward is written by hand: it keeps the few
 tensors it needs, and skips every image whose features receive no gradient.
 
-Where only the last blocks adapt, ``embed_until`` gives the activations before them once, and every pass of a step
-starts there: ``tower(activations, first)``. A tower whose tokens are expensive (``keeps_tokens``) takes them in place
-of images everywhere; ``embed`` gives them.
+A tower whose tokens are expensive (``keeps_tokens``) takes them in place of images everywhere; ``embed`` gives them.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class VisionConfig:
 class Kept(NamedTuple):
     """The tensors that the backward of a few images needs: of every block its trace, or only its input."""
 
-    source: Tensor | None  # the images, or their tokens where these are expensive; None if the pass began after them
+    source: Tensor  # the images, or their tokens where these are expensive
     blocks: list[Trace | Tensor]
     post: Normed
     arena: Arena | None  # the memory they are in
@@ -61,8 +59,7 @@ class Kept(NamedTuple):
     def select(self, rows: Tensor) -> Kept:
         """Return the same for some of the images."""
         blocks = [block[rows] if isinstance(block, Tensor) else block.select(rows) for block in self.blocks]
-        source = None if self.source is None else self.source[rows]
-        return Kept(source, blocks, self.post.select(rows), self.arena)
+        return Kept(self.source[rows], blocks, self.post.select(rows), self.arena)
 
 
 class VisionTower(nn.Module):
@@ -104,105 +101,64 @@ class VisionTower(nn.Module):
         # Only images that passed the gate go backwards, so their number differs from step to step.
         self._pull_block = torch.compile(steps.pull_block, dynamic=True) if compile else steps.pull_block
 
-    def forward(self, images: Tensor, first: int | None = None) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """Return features [B, features] before normalisation. Any tensor may require gradient; norms alone are fastest.
 
-        With ``first``, the activations [B, tokens, width] before that block are given in place of images.
         A tower that ``keeps_tokens`` also takes what ``embed`` gives.
         """
-        self._check(images, first)
+        self._check(images)
         with hold(self):  # its norms and its memory serve one thread at a time
-            return self._encode(images, first)
+            return self._encode(images)
 
     @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:
         """Return the tokens [B, tokens, width] of images, before the first norm, without gradient."""
-        self._check(images, None)
+        self._check(images)
         return self._embed(images)
 
-    @torch.no_grad()
-    def embed_until(self, images: Tensor, block: int) -> Tensor:
-        """Return the activations [B, tokens, width] of images before a block (0 is the first), without gradient."""
-        self._check(images, None)
-        if not 0 <= block < self.config.depth:
-            raise LmrError(f"Expected a block from 0 to {self.config.depth - 1}, got {block}.")
-        with hold(self):
-            parameters = pair_up(self._list_parameters(None))
-            pieces = []
-            for part in self._cut(len(images), _FORWARD_PART):
-                arena, own = self._make_arena(part.stop - part.start), take_rows(parameters, part)
-                x, _ = steps.normalise(self._embed(images[part]), own[0], self.config.eps)
-                pieces.append(self._run_blocks(x, range(block), own[1:], None, arena)[0])
-            return torch.cat(pieces)
+    def _check(self, images: Tensor) -> None:
+        """Refuse what is neither a batch of images nor of tokens that the tower takes in their place."""
+        shape = (3, self.config.resolution, self.config.resolution)
+        if not self.is_embedded(images) and (images.ndim != 4 or images.shape[1:] != shape):
+            raise LmrError(f"Expected images {['B', *shape]}, got {list(images.shape)}.")
 
-    def _check(self, x: Tensor, first: int | None) -> None:
-        """Refuse what is not a batch of images, or with ``first`` of activations before that block."""
-        side, depth = self.config.resolution, self.config.depth
-        shape = (3, side, side) if first is None and not self.is_embedded(x) else tuple(self.positions.shape)
-        if first is not None and not 0 <= first < depth:
-            raise LmrError(f"Expected a block from 0 to {depth - 1} to start at, got {first}.")
-        if x.ndim != 1 + len(shape) or x.shape[1:] != shape:
-            what = "images" if first is None else "activations"
-            raise LmrError(f"Expected {what} {['B', *shape]}, got {list(x.shape)}.")
-
-    def _encode(self, images: Tensor, first: int | None) -> Tensor:
+    def _encode(self, images: Tensor) -> Tensor:
         features: Tensor
         if torch.is_grad_enabled() and (images.requires_grad or self._trains()):
-            x = self.ln_pre(self._embed(images)) if first is None else images
-            x = self.blocks[first or 0 :](x)
+            x = self.blocks(self.ln_pre(self._embed(images)))
             features = self.ln_post(x[:, 0]) @ self.projection
             return features
-        flat = self._list_parameters(first)
+        flat = [tensor for norm in self._norms() for tensor in (norm.weight, norm.bias)]  # as they are served
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flat):
-            features = _Features.apply(self, images, first, *flat)  # type: ignore[no-untyped-call]
+            features = _Features.apply(self, images, *flat)  # type: ignore[no-untyped-call]
             return features
         parameters = pair_up(flat)
         with torch.no_grad():
             parts = self._cut(len(images), _FORWARD_PART)
-            runs = [self.run(images[part], take_rows(parameters, part), False, first) for part in parts]
-            return torch.cat([found for found, _ in runs])
+            return torch.cat([self.run(images[part], take_rows(parameters, part), False)[0] for part in parts])
 
-    def run(
-        self, x: Tensor, parameters: Sequence[NormParameters], keep: bool, first: int | None = None
-    ) -> tuple[Tensor, Kept | None]:
-        """Return features of a few images with the given norm parameters, without gradient, and what a backward needs.
-
-        With ``first``, ``x`` is the activations before that block, and the norms are those from there on.
-        """
-        eps, fast = self.config.eps, keep and self.memory == "fast"
-        blocks = range(first or 0, self.config.depth)
-        arena = self._make_arena(len(x), len(blocks) if fast else 0)
-        source = None
-        if first is None:
-            tokens = self._embed(x)
-            source = tokens if self.keeps_tokens else x
-            x, _ = steps.normalise(tokens, parameters[0], eps)
-            parameters = parameters[1:]
-        elif not fast:
-            x = x.clone()  # the blocks write to it
-        x, kept = self._run_blocks(x, blocks, parameters, self.memory if keep else None, arena)
+    def run(self, images: Tensor, parameters: Sequence[NormParameters], keep: bool) -> tuple[Tensor, Kept | None]:
+        """Return features of a few images with these norm parameters, without gradient, and what a backward needs."""
+        eps, depth, fast = self.config.eps, self.config.depth, keep and self.memory == "fast"
+        arena = None if self.compiled else Arena(self._pool, len(images) * self._count_elements(fast), self.positions)
+        tokens = self._embed(images)
+        x, _ = steps.normalise(tokens, parameters[0], eps)
+        kept: list[Trace | Tensor] = []
+        for number in range(depth):
+            if arena is not None and not fast:
+                arena.restart()
+            if keep and not fast:
+                kept.append(x.clone())
+            first, second = parameters[2 * number + 1 : 2 * number + 3]
+            frozen = steps.freeze(self._block(number))
+            x, trace = self._run_block(x, frozen, first, second, number == depth - 1, fast, arena)
+            if trace is not None:
+                kept.append(trace)
         x, seen = steps.normalise(x[:, 0] if fast else x[:, 0].clone(), parameters[-1], eps)
         if arena is not None:
             arena.close()
+        source = tokens if self.keeps_tokens else images
         return x @ self.projection, Kept(source, kept, seen, arena if fast else None) if keep else None
-
-    def _run_blocks(
-        self, x: Tensor, numbers: range, parameters: Sequence[NormParameters], keep: Memory | None, arena: Arena | None
-    ) -> tuple[Tensor, list[Trace | Tensor]]:
-        """Run some blocks, the first with the first two parameters; return the output and what is kept of each."""
-        fast, kept = keep == "fast", list[Trace | Tensor]()
-        for k, number in enumerate(numbers):
-            block = self._block(number)
-            if arena is not None and not fast:
-                arena.restart()
-            if keep == "lean":
-                kept.append(x.clone())
-            first, second = parameters[2 * k : 2 * k + 2]
-            last = number == self.config.depth - 1
-            x, trace = self._run_block(x, steps.freeze(block), first, second, last, fast, arena)
-            if trace is not None:
-                kept.append(trace)
-        return x, kept
 
     def pull(self, grad: Tensor, kept: Kept, parameters: Sequence[NormParameters]) -> Iterator[NormParameters]:
         """Yield the gradient to each norm's parameters, the last norm first, from that of the features of a few images.
@@ -212,30 +168,26 @@ class VisionTower(nn.Module):
         x, to_parameters = steps.pull_norm(grad @ self.projection.T, kept.post, parameters[-1])
         yield to_parameters
         x = x.to(grad.dtype).unsqueeze(1)
-        depth, before = self.config.depth, 0 if kept.source is None else 1
-        for k in reversed(range(len(kept.blocks))):
-            number = depth - len(kept.blocks) + k
-            frozen, trace = steps.freeze(self._block(number)), kept.blocks[k]
-            first, second = parameters[before + 2 * k : before + 2 * k + 2]
+        for number in reversed(range(self.config.depth)):
+            frozen, trace = steps.freeze(self._block(number)), kept.blocks[number]
+            first, second = parameters[2 * number + 1 : 2 * number + 3]
             if isinstance(trace, Tensor):
-                trace = self._push_block(trace, frozen, first, second, number == depth - 1)[1]
+                trace = self._push_block(trace, frozen, first, second, number == self.config.depth - 1)[1]
             x, to_first, to_second = self._pull_block(x, trace, frozen, first, second)
             yield to_second
             yield to_first
-        if kept.source is not None:
-            tokens = kept.source if self.keeps_tokens else self._embed(kept.source)
-            _, embedded = steps.normalise(tokens, parameters[0], self.config.eps)
-            yield steps.pull_norm(x, embedded, parameters[0], to_input=False)[1]
+        tokens = kept.source if self.keeps_tokens else self._embed(kept.source)
+        _, embedded = steps.normalise(tokens, parameters[0], self.config.eps)
+        yield steps.pull_norm(x, embedded, parameters[0], to_input=False)[1]
 
     def count_embedding(self) -> int:
         """Return the multiply-adds that turn one image into tokens."""
         return (self.config.resolution // self.config.patch) ** 2 * 3 * self.config.patch**2 * self.config.width
 
-    def count_kept(self, first: int | None = None) -> int:
+    def count_kept(self) -> int:
         """Return the number of elements kept of one image for its backward."""
-        blocks = self.config.depth - (first or 0)
-        lean = blocks * len(self.positions) * self.config.width
-        return lean if self.memory == "lean" else self._count_elements(blocks)
+        lean = self.config.depth * len(self.positions) * self.config.width
+        return lean if self.memory == "lean" else self._count_elements(every=True)
 
     def split_batch(self, count: int) -> Iterator[slice]:
         """Split a batch of ``count`` images into parts that are best differentiated together."""
@@ -249,17 +201,12 @@ class VisionTower(nn.Module):
         bounds = [count * k // parts for k in range(parts + 1)]
         return (slice(first, last) for first, last in itertools.pairwise(bounds))
 
-    def _make_arena(self, count: int, kept: int = 0) -> Arena | None:
-        """Return memory for ``count`` images: for all that is kept of ``kept`` blocks, or for one block at a time."""
-        if self.compiled:
-            return None
-        return Arena(self._pool, count * self._count_elements(kept), self.positions)
-
-    def _count_elements(self, kept: int) -> int:
-        """Return the number of elements in the traces of one image: of ``kept`` blocks, or (0) of any one."""
+    def _count_elements(self, every: bool) -> int:
+        """Return the number of elements in the traces of one image: of every block, or of one at a time."""
         config = self.config
         block = 5 * config.width + config.hidden + 4  # q, k, v, middle, output, hidden, and the statistics of two norms
-        return len(self.positions) * (block * (kept - 1) + 2 * config.width + 4 if kept else block)
+        whole = block * (config.depth - 1) + 2 * config.width + 4  # of the last block keys and values, almost alone
+        return len(self.positions) * (whole if every else block)
 
     def is_embedded(self, x: Tensor) -> bool:
         """Return True for tokens, which the tower takes in place of images."""
@@ -285,17 +232,12 @@ class VisionTower(nn.Module):
         assert isinstance(block, Block)
         return block
 
-    def _norms(self, first: int | None = None) -> Iterator[RowNorm]:
+    def _norms(self) -> Iterator[RowNorm]:
         """Yield the norms that a pass meets, in order."""
-        if first is None:
-            yield self.ln_pre
-        for number in range(first or 0, self.config.depth):
+        yield self.ln_pre
+        for number in range(self.config.depth):
             yield from (self._block(number).ln_1, self._block(number).ln_2)
         yield self.ln_post
-
-    def _list_parameters(self, first: int | None) -> list[Tensor]:
-        """Return weight, bias, weight, bias, ... of the norms, as they are served."""
-        return [tensor for norm in self._norms(first) for tensor in (norm.weight, norm.bias)]
 
     def _trains(self) -> bool:
         """Return True if weights other than the norms' require gradient."""
@@ -316,12 +258,12 @@ class _Features(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tower: VisionTower, images: Tensor, first: int | None, *flat: Tensor) -> Tensor:
-        ctx.tower, ctx.parameters, ctx.first = tower, pair_up(flat), first
+    def forward(ctx: Any, tower: VisionTower, images: Tensor, *flat: Tensor) -> Tensor:
+        ctx.tower, ctx.parameters = tower, pair_up(flat)
         ctx.images, ctx.parts = images, list(tower.split_batch(len(images)))
-        most = len(images) if len(ctx.parts) == 1 else _KEPT // tower.count_kept(first)
+        most = len(images) if len(ctx.parts) == 1 else _KEPT // tower.count_kept()
         rows = [take_rows(ctx.parameters, part) for part in ctx.parts]
-        runs = [tower.run(images[p], own, p.stop <= most, first) for p, own in zip(ctx.parts, rows, strict=True)]
+        runs = [tower.run(images[p], own, p.stop <= most) for p, own in zip(ctx.parts, rows, strict=True)]
         ctx.kept = [kept for _, kept in runs]
         return torch.cat([features for features, _ in runs])
 
@@ -337,7 +279,7 @@ class _Features(torch.autograd.Function):
             where = rows + part.start
             parameters = take_rows(ctx.parameters, where)
             if kept is None:
-                kept = ctx.tower.run(ctx.images[where], parameters, True, ctx.first)[1]
+                kept = ctx.tower.run(ctx.images[where], parameters, True)[1]
             elif len(rows) < part.stop - part.start:
                 kept = kept.select(rows)
             found = ctx.tower.pull(grad[where], kept, parameters)
@@ -347,7 +289,7 @@ class _Features(torch.autograd.Function):
                         total += piece
                     else:
                         total[where] = piece
-        return None, None, None, *(total for pair in totals for total in pair)
+        return None, None, *(total for pair in totals for total in pair)
 
 
 def pair_up(flat: Sequence[Tensor]) -> list[NormParameters]:
