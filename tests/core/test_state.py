@@ -116,14 +116,14 @@ def test_file_can_be_read_without_torch_and_without_lmr(path: Path, method: lmr.
             print(json.dumps([file.metadata(), sorted(file.keys()), file.get_tensor("images").tolist()]))
         assert "lmr" not in sys.modules
     """
-    facts, keys, batches = json.loads(run(script, str(path)))
+    facts, keys, images = json.loads(run(script, str(path)))
     assert facts["format"] == "lmr-state"
     assert facts["version"] == "1"
     assert facts["spec"] == method.spec
     assert facts["note.camera"] == "gate 7"
     assert facts.keys() >= {"backbone", "classes"}
     assert keys == sorted(method.state)
-    assert batches == [3]
+    assert images == [24]
 
 
 def test_path_may_be_text_or_path_or_relative(
