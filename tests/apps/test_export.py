@@ -25,7 +25,7 @@ import checkpoint_maker as maker
 import lmr
 import siglip_maker as siglip
 from lmr.apps import export as export_file
-from lmr.apps.export import CLASSES_JSON, CLASSES_TENSORS, export_state
+from lmr.apps.export import CLASSES_JSON, CLASSES_TENSORS, ExportOptions, ExportSummary
 from lmr.cli import main
 from lmr.core.state import read_state, write_state
 from lmr.watch.health import Level
@@ -44,6 +44,10 @@ LMR = "lmr(lr=0.01, tau=0.0, delta=0.0, gamma0=40.0)"  # every sample has a marg
 SPECS = ["zeroshot", "tent(lr=0.01)", "eta(lr=0.01, diversity=2.0, margin=2.0)", LMR,
          "lmr(pmr=False)", "mint", "batclip", "bitta"]  # fmt: skip
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+
+
+def export_state(state: Path, out: Path, labels: Any = None, **options: Any) -> ExportSummary:
+    return export_file.export_state(state, out, ExportOptions(labels=labels, **options))
 
 
 @pytest.fixture(scope="module")
