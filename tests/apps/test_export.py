@@ -216,7 +216,7 @@ def test_state_of_a_watched_run(backbone: lmr.Backbone, root: Path, tmp_path: Pa
     images = make_images(53)
     expected = method.predict(images, [1] * 6).logits
     torch.testing.assert_close(answer(tmp_path / "out", images), expected, atol=1e-4, rtol=0)
-    watched._move(0, Level.QUARANTINED)
+    watched._set_level(0, Level.QUARANTINED)
     watched.save(tmp_path / "watched.state")
     with pytest.raises(lmr.LmrError, match=r"Stream 0 of .* is quarantined"):
         export_state(tmp_path / "watched.state", tmp_path / "none", NAMES, model=model, stream=0)
