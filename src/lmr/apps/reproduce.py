@@ -75,7 +75,7 @@ def estimate_reproduction(
     name: str, folder: str | Path = FOLDER, *, quick: bool = False, workers: int | None = None,
     root: str | None = None, prompts: Sequence[str] | None = None,
 ) -> str:  # fmt: skip
-    """What a table, or its quick form, would take on this machine, in words; nothing is run."""
+    """Return the estimated time of a table, or of its quick form, on this machine; nothing is run."""
     _, plan = _find_plan(name, quick, prompts)
     return _estimate(plan, folder, workers, root, lambda words: print(f"lmr: {words}", file=sys.stderr))
 
@@ -104,11 +104,11 @@ def _estimate(
     plan: Plan, folder: str | Path, workers: int | None, root: str | None,
     say: Callable[[str], object] = lambda words: None,
 ) -> str:  # fmt: skip
-    """What the runs without a row in the folder would take."""
+    """Return the estimated time of the runs without a row in the folder."""
     return f"{plan.title}\n{describe_left_time(list_tasks([plan], root, say), folder, workers)}"
 
 
 def _gather_runs(folder: str | Path, outcome: BenchResult) -> Settings:
-    """The runs of an outcome, without others in the folder."""
+    """Return the runs of a result, without others in the folder."""
     wanted = {row.run for row in outcome.rows}
     return gather(row for row in read_runs([folder]).rows if row.run in wanted)
