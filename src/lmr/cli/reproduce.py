@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from lmr.bench.plans.choices import FOLDER
 from lmr.cli.shared_options import collect_options
@@ -39,17 +40,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> str | None:
-    """Run, report and judge the table, or a part of it; return a complaint about rows that are not reproduced."""
-    from lmr.apps.reproduce import estimate_reproduction, reproduce, reproduce_quickly
+    """Run, report and judge the table; return what is wrong, or None."""
+    from lmr.apps.reproduce import Reproduction, reproduce, reproduce_quickly
     from lmr.report.formats import print_text
     from lmr.report.verdicts import list_missed
 
-    table, given = options.table, collect_options(options, "table", "out", "quick", "dry_run")
+    job = Reproduction(folder=options.out, **collect_options(options, "out", "dry_run"))
     if options.dry_run:
-        print_text(estimate_reproduction(table, options.out, quick=options.quick, **given))
+        print_text(job.estimate(lambda message: print(f"lmr: {message}", file=sys.stderr)))
         return None
     if options.quick:
-        failures = reproduce_quickly(table, options.out, **given).failures
+        failures = reproduce_quickly(job).failures
         return f"{len(failures)} runs failed." if failures else None
-    missed = list_missed(reproduce(table, options.out, **given))
+    missed = list_missed(reproduce(job))
     return f"Not reproduced: {', '.join(missed)}." if missed else None
