@@ -1,4 +1,4 @@
-"""Pages of the site that are not files in docs/: those of the repository itself, and those of the parser of ``lmr``."""
+"""Generated pages of the site: those of files outside docs/, and those of the commands from their parsers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the made pages."""
+    """Add the generated pages."""
     made = {page: re.sub(r"\]\((\.\./)?docs/", "](", (ROOT / name).read_text("utf-8")) for name, page in PAGES.items()}
     made["index.md"] = "---\nhide: [navigation]\n---\n\n" + made["index.md"]  # it would be this page alone
     made["cli/index.md"] = describe_commands()
@@ -43,7 +43,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links to files of the repository lead to their pages, and show titles where GitHub shows file names."""
+    """Point links to files of the repository to their pages, and show titles where GitHub shows file names."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def change(match: re.Match[str]) -> str:
@@ -58,7 +58,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def describe_commands() -> str:
-    """The page of ``lmr --help``."""
+    """Return the page of ``lmr --help``."""
     rows = [f"| [`lmr {name}`]({name}.md) | {escape(command.help)} |" for name, command in COMMANDS.items()]
     parser = build_parser()
     table = "\n".join(["| command | what it does |", "|---|---|", *rows])
@@ -66,7 +66,7 @@ def describe_commands() -> str:
 
 
 def describe_command(parser: argparse.ArgumentParser) -> str:
-    """The page of one command: what its ``--help`` prints, with a list of its options."""
+    """Return the page of one command: its ``--help``, with a list of its options."""
     parts = [f"# {parser.prog}", *map(describe_paragraph, (parser.description or "").split("\n\n"))]
     usage = parser.format_usage().removeprefix("usage: ").replace("\n" + " " * len("usage: "), "\n")
     parts.append(fence(usage.strip()))
@@ -81,12 +81,12 @@ def describe_command(parser: argparse.ArgumentParser) -> str:
 
 
 def describe_paragraph(text: str) -> str:
-    """A paragraph as it is, or in its own lines if these are aligned."""
+    """Return a paragraph, in a block of its own if its lines are aligned."""
     return fence(text) if "\n  " in text else escape(text)
 
 
 def describe_option(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    """An entry of a definition list: how an option is written, what it does."""
+    """Return an option and its help as an entry of a definition list."""
     formatter = parser._get_formatter()
     written = formatter._format_action_invocation(action)
     explained = formatter._expand_help(action) if action.help else ""
@@ -94,10 +94,10 @@ def describe_option(parser: argparse.ArgumentParser, action: argparse.Action) ->
 
 
 def escape(text: str) -> str:
-    """Text in which nothing is Markdown or HTML."""
+    """Return a text with the special characters of Markdown and HTML escaped."""
     return re.sub(r"[&<>|*_`\[\]\\{}]", lambda match: f"&#{ord(match[0])};", text)
 
 
 def fence(text: str) -> str:
-    """A block of lines as they are."""
+    """Return a text as a code block."""
     return f"```text\n{text}\n```"

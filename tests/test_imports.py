@@ -86,7 +86,7 @@ HEAVY |= {
     "scipy",
     "cv2",
     "pyarrow",
-    "tqdm",
+    "rich",
     "open_clip",
     "fastapi",
     "starlette",

@@ -45,8 +45,6 @@ def test_commands_of_the_page_parse() -> None:
 def test_names_and_links_of_the_page_exist() -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", PAGE):
         assert (ROOT / "docs" / link).exists(), link
-    for path in re.findall(r"`(lmr/[\w/.]+\.py)`", PAGE):
-        assert (ROOT / "src" / path).exists(), path
     known = lmr.list_models()
     for name in re.findall(r"`((?:openai|laion|google)/[\w.-]+|ViT-[BL]-\d\d(?:-336)?)`", PAGE):
         assert name in known or f"the same as {name}" in " ".join(known.values()), name

@@ -1,7 +1,8 @@
-"""The README's Python runs, and what it names exists."""
+"""The README's Python runs, and the files, commands and names that it and the other pages mention exist."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -14,6 +15,11 @@ from lmr.cli.parser import COMMANDS, parse
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "lab/README.md", "results/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+MADE_UP = {"src/lmr/methods/yours.py", "tests/methods/test_yours.py"}  # files that a reader writes
 
 
 def test_python_of_the_readme_runs() -> None:
@@ -58,3 +64,30 @@ def test_commands_of_the_pages_parse(command: str) -> None:
 
 def test_the_pages_have_commands() -> None:
     assert {command.split()[0] for command in find_commands()} >= {"predict", "bench", "report", "cost"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_commands_and_names_of_a_page_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path in set(re.findall(r"`([\w-]+/[\w./-]+\.(?:py|toml|json|md|yaml))`", text)) - MADE_UP:
+        assert any((ROOT / start / path).exists() for start in (".", "src", "src/lmr")), path
+    for command in re.findall(r"`lmr ([a-z][\w-]*)", text):
+        assert command in COMMANDS, command
+    for module in re.findall(r"python -m (lab\.[a-z_]+)", text):
+        importlib.import_module(module)
+    for name in set(re.findall(r"\blmr((?:\.[a-zA-Z_]\w*)+)", text)) - {".py"}:
+        assert has_name(name.split(".")[1:]), f"lmr{name}"
+
+
+def has_name(parts: list[str]) -> bool:
+    """Return True if lmr has an attribute or a module of this name."""
+    found: object = lmr
+    for depth, part in enumerate(parts, 1):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            try:
+                found = importlib.import_module(".".join(["lmr", *parts[:depth]]))
+            except ModuleNotFoundError:
+                return False
+    return True

@@ -61,8 +61,6 @@ def test_commands_parse_and_links_exist() -> None:
             parse(shlex.split(command)[1:])
     for link in re.findall(r"\]\(([^)#:]+)\)", PAGE):
         assert (ROOT / "docs" / link).exists(), link
-    for path in re.findall(r"`(lmr/[\w/.]+\.py)`", PAGE):
-        assert (ROOT / path).exists(), path
 
 
 def test_cluster_file_is_one() -> None:

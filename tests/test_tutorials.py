@@ -100,7 +100,7 @@ def test_page_runs_and_prints_what_it_shows(name: str, tmp_path: Path, monkeypat
 
 
 def test_pages_are_there_and_have_code_commands_and_outputs() -> None:
-    assert PAGES == ["benchmark", "method", "photographs"]
+    assert PAGES == ["benchmark", "from-tent", "method", "photographs"]
     for name in PAGES:
         assert {"python", "bash", "text"} <= {block.language for block in find_blocks(name)}, name
 

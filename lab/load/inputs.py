@@ -67,7 +67,7 @@ def write_random_vit(folder: Path) -> LoadModel:
     return LoadModel("ViT-B/16, random weights", str(path), VIT_CLASSES, 224)
 
 
-def make_method(model: LoadModel, backbone: Backbone, streams: int, spec: str, watched: bool) -> Method:
+def make_method(model: LoadModel, backbone: Backbone, streams: int, spec: str, watched: bool) -> Method | Watched:
     """Return the method that a service serves, by the spec that the service reports."""
     method = create(spec, backbone.classifier(model.classes), streams=streams)
     return Watched(method) if watched else method

@@ -16,7 +16,7 @@ from lmr.service.store.store import Store
 from lmr.service.store.stored_types import StoredRecord, StoredState, StreamChange, Transaction
 
 SPARSE = 10  # with sparse snapshots, every n-th step is written
-COMMIT_STREAMS = 8  # in the measured commit
+COMMITS, COMMIT_STREAMS = 12, 8  # that are measured, and the streams in each
 RECORD, NOTE = 600, 300  # characters of the record of a stream and of the note of a request
 _PAGE, _FRAME, _HEADER = 4096, 4096 + 24, 32  # bytes of a page of SQLite, and of its write-ahead log
 
@@ -171,17 +171,22 @@ def predict_steady_state(
 
 @functools.cache
 def measure_commit_bytes(state_bytes: int) -> float:
-    """Return the bytes that a small store writes for one state of a commit: to the log, and later to its place."""
+    """Return the bytes that a small store writes for one state of a commit: to the log, and later to its place.
+
+    Most commits also write the pages of one state more, however many streams they have. The smallest of a few commits
+    is without it.
+    """
+    logs = []
     with tempfile.TemporaryDirectory(prefix="lmr-scale-") as folder:
         path = Path(folder) / "streams.sqlite"
-        for seq in (1, 2):  # the second replaces the states of the first
+        for seq in range(COMMITS):  # each but the first replaces the states of the one before
             store = Store(path, {})
             try:
                 store.commit(_make_commit(state_bytes, seq))
-                log = path.with_name(path.name + "-wal").stat().st_size
+                logs.append(path.with_name(path.name + "-wal").stat().st_size)
             finally:
                 store.close()  # empties the log
-    pages = (log - _HEADER) / _FRAME
+    pages = (min(logs[1:]) - _HEADER) / _FRAME
     return pages * (_FRAME + _PAGE) / COMMIT_STREAMS
 
 

@@ -7,7 +7,7 @@ depends on the norms alone, so the method is created on a tower that has only th
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -80,7 +80,7 @@ def size_method(model: str, spec: str, classes: int, learning: float = 1.0, imag
     side = full.config.resolution
     _check_streams(spec)
     method = create_served(spec, ZeroShot(lean, prototypes, input_shape=(3, side, side)), 1)
-    passes = count_passes(method, images)
+    passes = _count_passes(method, learning, images)
     if passes is None or passes.text_forwards or passes.text_backwards:
         raise LmrError(f"The arithmetic of {method.name} in the image tower is not known; choose another method.")
     return SizedMethod(
@@ -95,6 +95,15 @@ def size_method(model: str, spec: str, classes: int, learning: float = 1.0, imag
         moments=_count_moments(method),
         stored_bytes=len(method.dump([0])),
     )
+
+
+def _count_passes(method: Method, learning: float, images: int) -> Passes | None:
+    """Count the passes of a step if a share ``learning`` of the images passes the gate of a gated method."""
+    passes = count_passes(method, images)
+    if passes is None or not method.card.gated:
+        return passes
+    forwards = passes.forwards if learning else 1.0  # a batch in which nothing learns is not sent again
+    return replace(passes, forwards=forwards, backwards=learning * passes.backwards)
 
 
 def _split_spec(spec: str) -> tuple[str, dict[str, Any]]:

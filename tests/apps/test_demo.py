@@ -46,11 +46,11 @@ COMPARED = [name for name in lmr.list_methods() if lmr.find_method(name).card.in
 
 @pytest.fixture
 def short_plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """The plan with all of its methods, on two corruptions."""
+    """The plan with all of its methods, on one corruption."""
 
     def shorten(name: str, overrides: Mapping[str, Any]) -> Plan:
         plan = read_plan(name, overrides)
-        return replace(plan, parts=tuple(replace(part, corruptions=part.corruptions[:2]) for part in plan.parts))
+        return replace(plan, parts=tuple(replace(part, corruptions=part.corruptions[:1]) for part in plan.parts))
 
     monkeypatch.setattr(demo_file, "read_plan", shorten)
     return shorten("demo", {})

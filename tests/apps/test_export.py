@@ -25,7 +25,7 @@ import checkpoint_maker as maker
 import lmr
 import siglip_maker as siglip
 from lmr.apps import export as export_file
-from lmr.apps.export import CLASSES_JSON, CLASSES_TENSORS, export_state
+from lmr.apps.export import CLASSES_JSON, CLASSES_TENSORS, ExportOptions, ExportSummary
 from lmr.cli import main
 from lmr.core.state import read_state, write_state
 from lmr.watch.health import Level
@@ -44,6 +44,10 @@ LMR = "lmr(lr=0.01, tau=0.0, delta=0.0, gamma0=40.0)"  # every sample has a marg
 SPECS = ["zeroshot", "tent(lr=0.01)", "eta(lr=0.01, diversity=2.0, margin=2.0)", LMR,
          "lmr(pmr=False)", "mint", "batclip", "bitta"]  # fmt: skip
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+
+
+def export_state(state: Path, out: Path, labels: Any = None, **options: Any) -> ExportSummary:
+    return export_file.export_state(state, out, ExportOptions(labels=labels, **options))
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +216,7 @@ def test_state_of_a_watched_run(backbone: lmr.Backbone, root: Path, tmp_path: Pa
     images = make_images(53)
     expected = method.predict(images, [1] * 6).logits
     torch.testing.assert_close(answer(tmp_path / "out", images), expected, atol=1e-4, rtol=0)
-    watched._move(0, Level.QUARANTINED)
+    watched._set_level(0, Level.QUARANTINED)
     watched.save(tmp_path / "watched.state")
     with pytest.raises(lmr.LmrError, match=r"Stream 0 of .* is quarantined"):
         export_state(tmp_path / "watched.state", tmp_path / "none", NAMES, model=model, stream=0)

@@ -121,7 +121,7 @@ def test_the_quick_form_says_what_it_takes_and_shows_the_published_numbers(
     assert "(paper: openai/clip-vit-base-patch16)" in shown.out
     assert "reproduced" not in shown.out
     assert (tmp_path / "runs" / "report" / "index.html").is_file()
-    assert run_command(*words) is None
+    assert run_command(*words, "--dry-run") is None
     assert "All 4 runs are finished." in capsys.readouterr().out
 
 

@@ -242,16 +242,8 @@ def test_list_shows_it(mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_cost_measures_it(mine: Path) -> None:
-    """From what the method declares of its passes and towers."""
-    small = {
-        "batch_sizes": (4,),
-        "classes": 16,
-        "rounds": 1,
-        "threads": 1,
-        "streams": 1,
-        "memory": False,
-        "plain": False,
-    }
+    """Its passes are counted, its towers are declared."""
+    small = {"batch_sizes": (4,), "classes": 16, "rounds": 1, "threads": 1, "streams": 1}
     report = measure_cost(
         CostRequest(ModelSource(random="small"), methods=(f"{mine}:mine",), memory=False, plain=False, **small)
     )

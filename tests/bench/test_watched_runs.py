@@ -20,7 +20,6 @@ from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import RunCallbacks, Stop, run_task
 from lmr.cli.parser import parse
 from lmr.report.groups import gather
-from lmr.watch import watched
 from lmr.watch.settings import read_watch
 from row_maker import make_row
 
@@ -90,7 +89,7 @@ def test_stopped_watched_run_resumes_to_the_same_row(tmp_path: Path) -> None:
 def test_row_counts_all_events_and_not_the_last_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (task,) = list_small(methods="tent", watch=EAGER)
     whole = run_task(task, tmp_path / "whole")
-    monkeypatch.setattr(watched, "EVENTS", 1)
+    monkeypatch.setattr("lmr.watch.stream_watch.EVENTS", 1)
     assert run_task(task, tmp_path / "few").watch == whole.watch
 
 

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from lmr.bench.plans.plan import list_plans
+from lmr.report import drawing as drawing_module
 from lmr.report.drawing import DPI, PALETTE, SIZE, Drawing
 from lmr.report.figures import draw_figures
 from lmr.report.groups import gather
@@ -30,6 +31,12 @@ def drawings(folder: Path) -> dict[str, Drawing]:
     found = draw_figures(runs, gather(runs.rows))
     assert runs.notes == []
     return {drawing.number: drawing for drawing in found}
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pixels, where a test reads only names and captions."""
+    monkeypatch.setattr(drawing_module, "DPI", 20)
 
 
 def read_texts(drawing: Drawing) -> list[str]:
@@ -115,6 +122,7 @@ def test_runs_without_samples_still_have_the_figures_of_rows(tmp_path: Path) -> 
     assert len(runs.notes) == len(set(runs.notes)) > 4
 
 
+@pytest.mark.usefixtures("coarse")
 def test_two_datasets_have_figures_of_their_own_but_share_delta(tmp_path: Path) -> None:
     rows = make_world() + make_world("cifar10-c")
     write_runs(tmp_path, [row for row in rows if row.domain in ("frost", "fog")], samples=False)
@@ -127,6 +135,7 @@ def test_two_datasets_have_figures_of_their_own_but_share_delta(tmp_path: Path) 
     assert {"pocket-c", "cifar10-c"} <= set(read_texts(shared))
 
 
+@pytest.mark.usefixtures("coarse")
 def test_captions_say_where_the_numbers_are_from(tmp_path: Path, drawings: dict[str, Drawing]) -> None:
     for drawing in drawings.values():
         assert "pocket-c, openai/clip-vit-base-patch16, " in drawing.caption

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lmr.cli import main
 from lmr.report.formats import (
     escape_latex,
     format_csv,
@@ -233,18 +232,19 @@ def test_an_unknown_encoding_gets_ascii() -> None:
     assert spell("plain", None) == "plain"
 
 
-def test_a_report_can_be_read_on_an_ascii_terminal(tmp_path: Path) -> None:
+def test_a_report_can_be_read_on_an_ascii_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The minus of differences, the dash of missing numbers, arrows, δ, and names in any script."""
     rows = [row for row in make_world() if row.domain in ("frost", "fog")]
     rows.append(make_row("図", "zeroshot()", "frost", 0.5, dataset="naïve"))
     for domains in ({"frost": 0.4, "fog": 0.5}, {"fog": 0.4, "frost": 0.5}):
         rows.append(make_row("zero-shot", "zeroshot()", "continual", 0.5, reset="never", domains=domains))
     runs = write_runs(tmp_path / "runs", rows)
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
-    command = [sys.executable, "-m", "lmr", "report", str(runs), "--no-figures"]
-    done = subprocess.run(command, capture_output=True, timeout=300, check=False, env=environment)
-    assert done.returncode == 0, done.stderr.decode()
-    shown = done.stdout.decode("ascii")
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        assert main(["report", str(runs), "--no-figures"]) == 0
+    terminal.seek(0)
+    shown = terminal.read()
     assert "LMR - TENT " in shown
     assert "delta" in shown
     assert "frost -> fog" in shown

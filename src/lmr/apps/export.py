@@ -1,7 +1,7 @@
-"""Write what a method has learnt as a Hugging Face folder that runs without lmr.
+"""Write an adapted model as a Hugging Face folder that runs without lmr.
 
 The folder holds the model with its adapted norms, and two files about the classes: ``classes.safetensors`` with the
-prototypes and the bias, and ``classes.json`` with the same bias in text, the names, the prompts and what made it.
+prototypes and the bias, and ``classes.json`` with the same bias as text, the names, the prompts and the origin.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CHECKED = 4  # images that are answered by both sides before the folder is put 
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """Where a folder was written, what it came from, and how far its logits are from those of ``predict``."""
+    """The folder that was written, its origin, and the largest difference of its logits from those of ``predict``."""
 
     folder: Path
     spec: str
@@ -64,11 +64,11 @@ class ExportSummary:
 def export(
     method: Method, backbone: Backbone, folder: AnyPath, *, stream: int | None = None, overwrite: bool = False
 ) -> ExportSummary:
-    """Write a model and what ``method`` has learnt with it to a folder that ``transformers`` opens by itself.
+    """Write a model, as ``method`` has adapted it, to a folder that ``transformers`` opens by itself.
 
     ``method`` was created with a classifier of ``backbone``, a CLIP or SigLIP model. ``stream`` chooses one of several
     streams. The model is written in float32. The folder is opened with transformers and compared with
-    ``method.predict`` before it is put in its place, so that ``folder`` is whole and correct or is not there. An
+    ``method.predict`` before it is put in its place, so ``folder`` is complete and correct or does not exist. An
     existing ``folder`` is refused; ``overwrite`` replaces it if it is an earlier export.
 
     Examples:
@@ -88,35 +88,33 @@ def export(
         )
     if stream is None and method.streams > 1:
         raise LmrError(f"The method has {method.streams} streams; choose the one to export with stream=NUMBER.")
-    return _write(method, backbone, folder, stream or 0, stream or 0, overwrite)
+    return _write(method, backbone, folder, row=stream or 0, stream=stream or 0, overwrite=overwrite)
 
 
-def export_state(
-    state: AnyPath,
-    out: AnyPath,
-    labels: AnyPath | Sequence[str] | None = None,
-    *,
-    model: str = DEFAULT_MODEL,
-    method: str | None = None,
-    templates: Sequence[str] | None = None,
-    prompts: AnyPath | None = None,
-    stream: int | None = None,
-    overwrite: bool = False,
-    architecture: str | None = None,
-    dtype: str | torch.dtype | None = None,
-) -> ExportSummary:
-    """Do the same from a state file, as ``lmr export`` does.
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """The options of ``lmr export``: class names, prompts and model as they were when the state was made."""
 
-    ``labels``, ``templates`` and ``prompts`` are those the state was made with; a state of ``lmr predict`` notes the
-    first two. ``model``, ``architecture`` and ``dtype`` name its model; a state of others is refused. The state names
-    its method; ``method`` is needed only for one in a file of your own, ``./mine.py:mine``.
-    """
-    _check_folder(out, overwrite)
+    labels: AnyPath | Sequence[str] | None = None  # None: those that the state notes, with its templates
+    templates: Sequence[str] | None = None
+    prompts: AnyPath | None = None
+    model: str = DEFAULT_MODEL
+    architecture: str | None = None
+    dtype: str | torch.dtype | None = None
+    method: str | None = None  # only for a method in a file of your own, ./mine.py:mine; other states name their method
+    stream: int | None = None  # needed if the state holds several
+    overwrite: bool = False  # replace an earlier export
+
+
+def export_state(state: AnyPath, out: AnyPath, options: ExportOptions | None = None) -> ExportSummary:
+    """Write the folder ``out`` from a state file, as ``lmr export`` does; a state of another model is refused."""
+    options = options or ExportOptions()
+    _check_folder(out, options.overwrite)
     tensors, facts, levels = drop_watch(*read_state(state))
     streams = len(next(iter(tensors.values()), torch.empty(1)))
-    if stream is None and streams > 1:
+    if options.stream is None and streams > 1:
         raise LmrError(f"{os.fspath(state)!r} holds {streams} streams; choose the one to export with --stream.")
-    chosen = stream or 0
+    chosen = options.stream or 0
     if not isinstance(chosen, int) or not 0 <= chosen < streams:
         raise LmrError(f"Expected a stream from 0 to {streams - 1} of {os.fspath(state)!r}, got {chosen!r}.")
     if levels and levels[chosen] is Level.QUARANTINED:
@@ -124,37 +122,32 @@ def export_state(
             f"Stream {chosen} of {os.fspath(state)!r} is quarantined: it answers as zero-shot, so there is nothing "
             "to export. Load the state into lmr.Watched(method), undo or resume the stream there and save it again."
         )
-    names, wording = _find_classes(state, facts, labels, templates, prompts)
-    spec = method or _find_spec(state, facts)
-    backbone = ModelOptions(architecture, None, dtype).load(model)
-    made = create(spec, make_classifier(backbone, names, wording))
+    names, prompts = _find_classes(state, facts, options)
+    spec = options.method or _find_spec(state, facts)
+    backbone = ModelOptions(options.architecture, None, options.dtype).load(options.model)
+    method = create(spec, make_classifier(backbone, names, prompts))
     rows = {key: value[chosen : chosen + 1] for key, value in tensors.items()}
     try:
-        made.load_state_dict({**facts, "tensors": rows})
+        method.load_state_dict({**facts, "tensors": rows})
     except LmrError as error:
         raise LmrError(f"Cannot use {os.fspath(state)!r}: {error}") from error
-    return _write(made, backbone, out, 0, chosen, overwrite)
+    return _write(method, backbone, out, row=0, stream=chosen, overwrite=options.overwrite)
 
 
-def _find_classes(
-    state: AnyPath,
-    facts: Mapping[str, str],
-    labels: AnyPath | Sequence[str] | None,
-    templates: Sequence[str] | None,
-    prompts: AnyPath | None,
-) -> tuple[list[str], Prompts | None]:
-    """The class names and the texts around them: those given, or those the state notes."""
+def _find_classes(state: AnyPath, facts: Mapping[str, str], options: ExportOptions) -> tuple[list[str], Prompts | None]:
+    """Return the class names and the texts around them: the given ones, or those that the state notes."""
+    labels, templates = options.labels, options.templates
     if labels is None:
         if f"note.{NAMES_NOTE}" not in facts:
             raise LmrError(f"{os.fspath(state)!r} does not note its class names; give them with --labels.")
         labels = json.loads(facts[f"note.{NAMES_NOTE}"])
-        if templates is None and prompts is None and f"note.{TEMPLATES_NOTE}" in facts:
+        if templates is None and options.prompts is None and f"note.{TEMPLATES_NOTE}" in facts:
             templates = json.loads(facts[f"note.{TEMPLATES_NOTE}"])
-    return read_labels(labels), choose_prompts(templates, prompts)
+    return read_labels(labels), choose_prompts(templates, options.prompts)
 
 
 def _find_spec(state: AnyPath, facts: Mapping[str, str]) -> str:
-    """The spec that the state names. A file of code is never taken from there: a state comes from anywhere."""
+    """Return the spec that the state names; a file of code is never taken from a state, which may be a stranger's."""
     spec = facts.get("spec", "")
     file, spec = split_address(spec)
     try:
@@ -163,14 +156,14 @@ def _find_spec(state: AnyPath, facts: Mapping[str, str]) -> str:
         known = False
     if not known:
         raise LmrError(
-            f"{os.fspath(state)!r} belongs to {spec[:80]!r}, which is no method of lmr. If it is in a file of your "
+            f"{os.fspath(state)!r} belongs to {spec[:80]!r}, which is not a method of lmr. If it is in a file of your "
             "own, name it with --method FILE.py:NAME."
         )
     return spec
 
 
 def _check_folder(folder: AnyPath, overwrite: bool) -> None:
-    """Refuse a place where a new folder cannot be, or must not."""
+    """Refuse a path where a new folder cannot be written, or must not."""
     place = Path(folder)
     if not os.fspath(folder):
         raise LmrError("Expected the name of a folder to write to, got an empty one.")
@@ -193,7 +186,7 @@ def _is_export(folder: Path) -> bool:
 
 
 def _write(
-    method: Method, backbone: Backbone, folder: AnyPath, row: int, stream: int, overwrite: bool
+    method: Method, backbone: Backbone, folder: AnyPath, *, row: int, stream: int, overwrite: bool
 ) -> ExportSummary:
     """Write one row of a method, which is the stream ``stream`` to its user."""
     from safetensors import SafetensorError
@@ -254,7 +247,7 @@ def _describe_classes(method: Method, parameters: AdaptedParameters) -> dict[str
 
 
 def _compare(method: Method, row: int, folder: Path, backbone: Backbone) -> float:
-    """The largest difference of a logit between ``predict`` and the folder, which must be that of rounding."""
+    """Return the largest difference of a logit between ``predict`` and the folder; more than rounding is an error."""
     from safetensors.torch import load_file
     from transformers import AutoModel
 

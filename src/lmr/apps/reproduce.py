@@ -1,4 +1,4 @@
-"""``lmr reproduce``: run a table of the paper, report it, and say whether its numbers were reproduced.
+"""``lmr reproduce``: run a table of the paper, report it, and judge whether its numbers were reproduced.
 
 A table may have a quick form, for machines without a GPU: fewer images and corruptions and a smaller model. It shows
 the published numbers beside its own and is never judged.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lmr.bench.plans.choices import FOLDER
@@ -30,19 +31,42 @@ from lmr.report.verdicts import Judgement, format_verdict, judge, pick_table
 QUICK_PLANS = {"cifar10-c": "cifar10-c-quick"}  # published table -> the plan of its quick form
 
 
-def reproduce(
-    name: str, folder: str | Path = FOLDER, *, workers: int | None = None, root: str | None = None,
-    prompts: Sequence[str] | None = None,
-) -> list[Judgement]:  # fmt: skip
-    """Run the plan of a published table, make its report and judge every row.
+@dataclass(frozen=True)
+class Reproduction:
+    """A published table to run, as a whole or in its quick form, and where."""
 
-    Missing data raise an error that names the command to fetch them.
-    """
-    published, plan = _find_plan(name, False, prompts)
-    outcome = run_bench(plan, folder, workers=workers, root=root)
-    print(outcome.describe(), file=sys.stderr)
-    report = make_report([folder], Path(folder) / "report")
-    table = pick_table(published, _gather_runs(folder, outcome))
+    table: str
+    folder: str | Path = FOLDER
+    quick: bool = False
+    workers: int | None = None
+    root: str | None = None
+    prompts: Sequence[str] | None = None
+
+    def read_plan(self) -> Plan:
+        """Return the plan that runs the table; an error if there is no such table, or no quick form of it."""
+        find_published(self.table)
+        if self.quick and self.table not in QUICK_PLANS:
+            raise LmrError(f"The table {self.table!r} has no quick form; these have one: {', '.join(QUICK_PLANS)}.")
+        name = QUICK_PLANS[self.table] if self.quick else self.table
+        return read_plan(name, {"prompts": list(self.prompts) if self.prompts else None})
+
+    def estimate(self, log: Callable[[str], object] = lambda message: None) -> str:
+        """Return how long the runs without a row in the folder would take on this machine; nothing is run."""
+        plan = self.read_plan()
+        return f"{plan.title}\n{describe_left_time(list_tasks([plan], self.root, log), self.folder, self.workers)}"
+
+    def run(self) -> BenchResult:
+        """Run the plan; missing data raise an error that names the command to fetch them."""
+        result = run_bench(self.read_plan(), self.folder, workers=self.workers, root=self.root)
+        print(result.describe(), file=sys.stderr)
+        return result
+
+
+def reproduce(job: Reproduction) -> list[Judgement]:
+    """Run a published table, make its report and judge every row."""
+    published, result = find_published(job.table), job.run()
+    report = make_report([job.folder], Path(job.folder) / "report")
+    table = pick_table(published, _gather_runs(job, result))
     show_tables([table] if table else [])
     judgements = judge(table, published)
     print_text(format_verdict(published, judgements))
@@ -50,38 +74,22 @@ def reproduce(
     return judgements
 
 
-def reproduce_quickly(
-    name: str, folder: str | Path = FOLDER, *, workers: int | None = None, root: str | None = None,
-    prompts: Sequence[str] | None = None,
-) -> BenchResult:  # fmt: skip
-    """Run the quick form of a published table after saying what it takes, and show the published numbers beside it."""
-    published, plan = _find_plan(name, True, prompts)
-    print_text(_estimate(plan, folder, workers, root))
-    outcome = run_bench(plan, folder, workers=workers, root=root)
-    print(outcome.describe(), file=sys.stderr)
-    if outcome.rows:
-        report = make_report([folder], Path(folder) / "report")
-        tables = [
-            build_accuracy(setting, choose_main(series), published)
-            for setting, series in _gather_runs(folder, outcome).items()
-        ]
+def reproduce_quickly(job: Reproduction) -> BenchResult:
+    """Run the quick form of a table after printing how long it takes; show the published numbers beside its own."""
+    print_text(job.estimate())
+    published, result = find_published(job.table), job.run()
+    if result.rows:
+        report = make_report([job.folder], Path(job.folder) / "report")
+        settings = _gather_runs(job, result).items()
+        tables = [build_accuracy(setting, choose_main(groups), published) for setting, groups in settings]
         show_tables([table for table in tables if table is not None])
-        print_text(describe_quick_form(published, outcome.rows))
+        print_text(describe_quick_form(published, result.rows))
         print_text(f"\nThe full report is in {report.page}.")
-    return outcome
-
-
-def estimate_reproduction(
-    name: str, folder: str | Path = FOLDER, *, quick: bool = False, workers: int | None = None,
-    root: str | None = None, prompts: Sequence[str] | None = None,
-) -> str:  # fmt: skip
-    """What a table, or its quick form, would take on this machine, in words; nothing is run."""
-    _, plan = _find_plan(name, quick, prompts)
-    return _estimate(plan, folder, workers, root, lambda words: print(f"lmr: {words}", file=sys.stderr))
+    return result
 
 
 def describe_quick_form(published: PublishedTable, rows: Sequence[Row]) -> str:
-    """Why the quick form is not judged: what differs from the published table."""
+    """Return why the quick form is not judged: where it differs from the published table."""
     row, corruptions = rows[0], {row.domain for row in rows}
     theirs = [name for name in published.columns if name != AVERAGE]
     return (
@@ -92,23 +100,7 @@ def describe_quick_form(published: PublishedTable, rows: Sequence[Row]) -> str:
     )
 
 
-def _find_plan(name: str, quick: bool, prompts: Sequence[str] | None) -> tuple[PublishedTable, Plan]:
-    published = find_published(name)
-    if quick and name not in QUICK_PLANS:
-        raise LmrError(f"The table {name!r} has no quick form; these have one: {', '.join(QUICK_PLANS)}.")
-    plan = QUICK_PLANS[name] if quick else name
-    return published, read_plan(plan, {"prompts": list(prompts) if prompts else None})
-
-
-def _estimate(
-    plan: Plan, folder: str | Path, workers: int | None, root: str | None,
-    say: Callable[[str], object] = lambda words: None,
-) -> str:  # fmt: skip
-    """What the runs without a row in the folder would take."""
-    return f"{plan.title}\n{describe_left_time(list_tasks([plan], root, say), folder, workers)}"
-
-
-def _gather_runs(folder: str | Path, outcome: BenchResult) -> Settings:
-    """The runs of an outcome, without others in the folder."""
-    wanted = {row.run for row in outcome.rows}
-    return gather(row for row in read_runs([folder]).rows if row.run in wanted)
+def _gather_runs(job: Reproduction, result: BenchResult) -> Settings:
+    """Return the runs of a result, without others in the folder."""
+    wanted = {row.run for row in result.rows}
+    return gather(row for row in read_runs([job.folder]).rows if row.run in wanted)

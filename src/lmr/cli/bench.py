@@ -33,13 +33,13 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr bench``."""
+    """Add the options of ``lmr bench``."""
     add = parser.add_argument
     add("plans", nargs="*", metavar="PLAN", help="a plan of the package (see --list; 'photo*' is every plan whose "
         "name begins with photo), or a file PLAN.toml")  # fmt: skip
     add("--list", action="store_true", help="list the plans that come with lmr")
-    add("--dry-run", action="store_true", help="list what would be run and run nothing")
-    add("--estimate", action="store_true", help="say how long it would take on this machine and run nothing")
+    add("--dry-run", action="store_true", help="list the runs and run nothing")
+    add("--estimate", action="store_true", help="estimate the time on this machine and run nothing")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")
     add("--from", dest="sources", nargs="+", default=[], metavar="RUNS", help="take runs that are finished there from "
         "folders of runs or packs (see lmr report --pack), to continue a bench of another machine")  # fmt: skip
@@ -95,7 +95,7 @@ def _read_size(word: str) -> int | str:
 
 
 def run(options: argparse.Namespace) -> str | None:
-    """List plans, list runs, or run them; what is returned is a complaint."""
+    """List plans, list runs, or run them; return a complaint if runs failed."""
     from lmr.bench.plans.plan import choose_plans, list_plans
     from lmr.bench.plans.task import list_tasks
     from lmr.bench.running.bench import run_bench

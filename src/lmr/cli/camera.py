@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
+
+from lmr.cli.shared_options import read_dataclass
 
 DESCRIPTION = """\
 Send the frames of a source to one stream of a running 'lmr serve', in order. The source is a video file, the address of
@@ -79,8 +80,8 @@ def run(options: argparse.Namespace) -> str | None:
     """Send the frames; return a complaint if none was answered."""
     from lmr.service.client.camera import CameraOptions, run_camera
 
-    chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(CameraOptions)}
-    summary = run_camera(options.source, options.to, options.stream, CameraOptions(**chosen), _report)
+    chosen = read_dataclass(CameraOptions, options)
+    summary = run_camera(options.source, options.to, options.stream, chosen, _report)
     _report(str(summary))
     return "No frame was answered." if summary.refused and not summary.frames else None
 

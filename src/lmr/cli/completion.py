@@ -35,5 +35,5 @@ def run(options: argparse.Namespace) -> None:
     for command in commands.choices.values():
         for action in command._actions:
             if action.choices is None and _FILES.search(str(action.metavar)):
-                action.complete = shtab.FILE  # type: ignore[attr-defined]  # where shtab looks for it
+                action.complete = shtab.FILE  # where shtab looks for it
     print(shtab.complete(parser, options.shell))

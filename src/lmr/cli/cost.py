@@ -1,4 +1,4 @@
-"""``lmr cost``: what a step costs."""
+"""``lmr cost``: the cost of a step of each method."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ taking turns after a warm-up), peak memory above the loaded model (each in a sep
 are trained, the time in plain forward passes, and the share of the machine's arithmetic that is reached. For
 comparison, straightforward loops on transformers, with autograd and torch.optim, are measured too.
 
-The cost does not depend on the values of the weights, so --random needs no download. Run nothing else meanwhile.
-
-With --predict, a run of 'lmr predict' over a folder of generated photographs is compared with its steps alone."""
+The cost does not depend on the values of the weights, so --random needs no download. Run nothing else meanwhile."""
 
 EXAMPLES = """\
 examples:
@@ -24,14 +22,12 @@ examples:
   lmr cost photo --batch-size 64 --methods all --no-plain
   lmr cost --random ViT-L-14 --batch-size 64 --lean --methods zeroshot lmr
   lmr cost openai/clip-vit-base-patch16 --batch-size 16 64 --methods lmr "lmr(bc=False)" tent --out my-cost
-  lmr cost --predict --random ViT-B-16                          what reading 512 image files adds to the steps
-  lmr cost --predict --images 64 --batch-size 32 --rounds 1 --random ViT-B-16
 
-The table is printed and, with every number behind it, written to the folder --out; that of --predict only printed."""
+The table is printed and, with every number behind it, written to the folder --out."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr cost``."""
+    """Add the options of ``lmr cost``."""
     from lmr.bench.cost.settings import METHODS
 
     add = parser.add_argument
@@ -57,9 +53,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--minutes", type=float, metavar="M", help="time to spend on each batch size; at least three "
         f"rounds are measured (default: {MINUTES:g})")  # fmt: skip
     add("--threads", type=int, metavar="N", help="threads of torch (default: all cores)")
-    add("--switches", action="store_true", help="also the switches that do less: answers before the step, or a share "
-        "of the images in the loss")  # fmt: skip
-    add("--lean", action="store_true", help="also the methods in their lean mode, which recomputes instead of keeping")
+    add("--switches", action="store_true", help="also the cheaper variants: a share of the images enters the loss, "
+        "answers are given before the update")  # fmt: skip
+    add("--lean", action="store_true", help="also the methods in their lean mode, which computes activations twice")
     add(
         "--full-context",
         action="store_true",
@@ -68,19 +64,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--no-plain", dest="plain", action="store_false", help="leave out the loops on transformers, which for large "
         "models and batches need tens of gigabytes")  # fmt: skip
     add("--no-memory", dest="memory", action="store_false", help="leave out peak memory and its separate processes")
-    add(
-        "--predict",
-        action="store_true",
-        help="measure 'lmr predict' over image files instead; takes the model, --images, one --batch-size (default: "
-        "64), one of --methods (default: lmr), --rounds (default: 3) and --threads",
-    )
-    add("--images", type=int, metavar="N", help="image files for --predict (default: 512)")
     add("--out", metavar="FOLDER", help="where cost.txt, .md and .json are written "
         f"(default: {OUT})")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> str | None:
-    """Measure, write the files and print the table; the complaint is what cannot be right in it."""
+    """Measure, write the files and print the table; return a complaint about implausible numbers."""
     from lmr.bench.cost.measure import CostRequest, measure_cost
     from lmr.bench.cost.model import SMALL, ModelSource
     from lmr.bench.cost.settings import METHODS
@@ -89,11 +78,6 @@ def run(options: argparse.Namespace) -> str | None:
 
     if options.small and (options.model or options.random):
         raise LmrError("--small includes its own model; leave out the model and --random.")
-    if options.predict:
-        _measure_predict(options)
-        return None
-    if options.images is not None:
-        raise LmrError("--images is for --predict; the number of images of a step is --batch-size.")
     minutes = MINUTES if options.minutes is None else options.minutes
     out = OUT if options.out is None else options.out
     given = {key: getattr(options, key) for key in ("rounds", "streams", "switches", "lean", "full_context")}
@@ -112,29 +96,3 @@ def run(options: argparse.Namespace) -> str | None:
     print(report.to_text())
     print(f"Written to {out}: cost.txt, cost.md, cost.json")
     return "\n".join(doubt for table in report.tables for doubt in table.doubts) or None
-
-
-def _measure_predict(options: argparse.Namespace) -> None:
-    from lmr.apps.predict.cost import PredictCostOptions, measure_predict_cost
-    from lmr.core.errors import LmrError
-
-    flags = {
-        "--lean": options.lean,
-        "--full-context": options.full_context,
-        "--no-plain": not options.plain,
-        "--no-memory": not options.memory,
-        "--streams": options.streams is not None,
-        "--classes": options.classes is not None,
-        "--minutes": options.minutes is not None,
-        "--out": options.out is not None,
-    }
-    if wrong := [flag for flag, given in flags.items() if given]:
-        raise LmrError(f"--predict does not take {', '.join(wrong)}.")
-    methods = options.methods or []
-    sizes = options.batch_size or []
-    if len(methods) > 1 or len(sizes) > 1:
-        raise LmrError("--predict takes one method and one batch size; measure others one after the other.")
-    given = {"method": methods[0] if methods else None, "batch_size": sizes[0] if sizes else None}
-    given |= {"images": options.images, "rounds": options.rounds, "threads": options.threads}
-    given |= {"model": "photo" if options.small else options.model, "random": options.random}
-    print(measure_predict_cost(PredictCostOptions(**{key: value for key, value in given.items() if value is not None})))

@@ -1,4 +1,4 @@
-"""``lmr demo``: see what adaptation does."""
+"""``lmr demo``: the effect of adaptation on streams of photographs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr demo``; their defaults are the values of its plan."""
+    """Add the options of ``lmr demo``; their defaults are the values of its plan."""
     text = resources.files("lmr.bench").joinpath("plans", "demo.toml").read_text("utf-8")
     plan = tomllib.loads(text)  # as text: the reader of plans is slow to import
     add = parser.add_argument

@@ -6,12 +6,12 @@ import argparse
 import sys
 
 from lmr.bench.plans.choices import DTYPES
-from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_prompt_options, collect_options
+from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_prompt_options, read_dataclass
 
 DESCRIPTION = """\
-Write what was learnt as a folder that transformers opens without lmr: the model with its adapted norms, its
-preprocessing and its tokenizer, and beside them the classes: prototypes and bias in classes.safetensors, and names,
-prompts, bias and where it came from in classes.json.
+Write an adapted model as a folder that transformers opens without lmr: the model with its adapted norms, its
+preprocessing and its tokenizer, and the classes: prototypes and bias in classes.safetensors, and names, prompts, bias
+and origin in classes.json.
 
 The folder is compared with lmr's own answers before it is put in its place. Methods whose answer needs more than norms,
 prototypes and a bias, and the models that come with lmr, cannot be exported; an error message says why."""
@@ -29,7 +29,7 @@ exit codes: 0 done, 2 the command cannot run (an error message says why; nothing
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr export``."""
+    """Add the options of ``lmr export``."""
     add = parser.add_argument
     add("state", metavar="STATE", help="a state file, as lmr predict --state and method.save write it")
     add(
@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the folder and print where it is."""
-    from lmr.apps.export import export_state
+    from lmr.apps.export import ExportOptions, export_state
 
-    summary = export_state(options.state, options.out, **collect_options(options, "state", "out"))
+    summary = export_state(options.state, options.out, read_dataclass(ExportOptions, options))
     print(f"lmr: {summary}", file=sys.stderr)

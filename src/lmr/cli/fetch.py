@@ -7,8 +7,8 @@ from pathlib import Path
 
 DESCRIPTION = """\
 Download datasets, verify their checksums and unpack them; an interrupted download resumes. Where a licence or a login
-is needed, print what to do by hand. Corrupted sets need not be fetched: they are made from clean images when they are
-needed, or written to disk with --make."""
+is needed, the steps to take by hand are printed. Corrupted sets need not be fetched: they are made from clean images
+when they are needed, or written to disk with --make."""
 
 EXAMPLES = """\
 examples:
@@ -20,9 +20,9 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr fetch``."""
+    """Add the options of ``lmr fetch``."""
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help="datasets; without one, all are listed with what they are")
+    add("names", nargs="*", metavar="NAME", help="datasets; without a name, all are listed")
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     add("--check", metavar="DIR", help="fetch nothing; check that DIR holds the complete and correct dataset")
     add("--make", action="store_true", help="fetch nothing; make a corrupted dataset from the clean one, on disk")
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> str | None:
-    """List, check, make or fetch; what is returned is a complaint about the dataset."""
+    """List, check, make or fetch datasets; return a complaint about one that is not complete."""
     from lmr.core.errors import LmrError
     from lmr.data.dataset import find_root
     from lmr.data.fetch.check import report_check

@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM while a command runs: one line and a code, at any moment, also during imports.
+"""Ctrl-C and SIGTERM while a command runs: one line and the exit code 130, at any moment, also during imports.
 
 An exception that is raised inside the import of a C extension can come out as another one (ImportError, SystemError)
-or be printed and lost. While a command imports what it needs nothing is open yet, so that a signal ends the process at
-once; afterwards it raises KeyboardInterrupt and the command cleans up.
+or be printed and lost. While a command imports its modules nothing is open yet, so a signal ends the process at once;
+afterwards it raises KeyboardInterrupt and the command cleans up.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the command line
 
 
 class Interrupts:
-    """What a signal does inside of ``with``.
+    """A context in which Ctrl-C and SIGTERM interrupt the command.
 
-    With ``whole``, the command is all that this process does: Ctrl-C is handled here and ignored after the command, as
-    Python's own exit would answer it with a traceback. Otherwise only SIGTERM is, for as long as the command runs.
+    With ``whole``, the command is all that this process does: Ctrl-C is handled here and ignored afterwards, as
+    Python's own exit would print a traceback for it. Otherwise only SIGTERM is handled, while the command runs.
     """
 
     def __init__(self, whole: bool) -> None:
@@ -54,7 +54,7 @@ class Interrupts:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether the command line itself is importing: what its innermost frame called is the import machinery."""
+    """Return whether the command line itself is importing: its innermost frame called the import machinery."""
     called = None
     while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
         called, frame = frame, frame.f_back

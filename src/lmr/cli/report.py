@@ -19,7 +19,7 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr report``."""
+    """Add the options of ``lmr report``."""
     add = parser.add_argument
     add(
         "runs",
@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Make the report, show the tables and say where everything is; or pack the runs."""
+    """Make the report, show the tables and print where everything is; or pack the runs."""
     if options.pack is not None:
         _pack(options)
         return
@@ -58,8 +58,8 @@ def _pack(options: argparse.Namespace) -> None:
     from lmr.bench.running.pack import pack_runs
     from lmr.report.formats import print_text
 
-    outcome = pack_runs([Path(folder) for folder in options.runs], Path(options.pack))
-    for note in outcome.notes:
+    result = pack_runs([Path(folder) for folder in options.runs], Path(options.pack))
+    for note in result.notes:
         print_text(f"- {note}")
-    size = f"{outcome.size / 1e6:.2f} MB, {outcome.size / 1000 / outcome.runs:.1f} KB a run"
-    print_text(f"{outcome.added} runs were added to {options.pack}, which has {outcome.runs} ({size}).")
+    size = f"{result.size / 1e6:.2f} MB, {result.size / 1000 / result.runs:.1f} KB a run"
+    print_text(f"{result.added} runs were added to {options.pack}, which has {result.runs} ({size}).")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from lmr.bench.plans.choices import FOLDER
 from lmr.cli.shared_options import collect_options
@@ -11,7 +12,7 @@ from lmr.report.published import list_table_names
 DESCRIPTION = """\
 Run a table of the paper with its exact settings, report it, and compare every row with the published numbers within a
 stated tolerance. Needs the table's dataset (lmr fetch) and model. --quick is a shorter form of a table for machines
-without a GPU: it says first how long it will take, and shows the published numbers beside its own without judging."""
+without a GPU: it estimates the time first, and shows the published numbers beside its own without a verdict."""
 
 EXAMPLES = """\
 examples:
@@ -25,7 +26,7 @@ be run (an error message says why)."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr reproduce``."""
+    """Add the options of ``lmr reproduce``."""
     add = parser.add_argument
     add("table", metavar="TABLE", help=f"one of: {', '.join(list_table_names())}")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")
@@ -33,23 +34,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--workers", type=int, metavar="N", help="processes that share the cores (default: as in lmr bench)")
     add("--quick", action="store_true", help="for cifar10-c: a short form without a verdict, at most an hour on four "
         "cores, estimated from its arithmetic")  # fmt: skip
-    add("--dry-run", action="store_true", help="say what it would take on this machine, from a few measured "
+    add("--dry-run", action="store_true", help="estimate the time on this machine from a few measured "
         "passes, and run nothing")  # fmt: skip
     add("--prompts", nargs="+", metavar="FILE", help="for imagenet-c-cupl: the file of CuPL's prompts")
 
 
 def run(options: argparse.Namespace) -> str | None:
-    """Run, report and judge the table, or a part of that; what is returned is a complaint."""
-    from lmr.apps.reproduce import estimate_reproduction, reproduce, reproduce_quickly
+    """Run, report and judge the table; return what is wrong, or None."""
+    from lmr.apps.reproduce import Reproduction, reproduce, reproduce_quickly
     from lmr.report.formats import print_text
     from lmr.report.verdicts import list_missed
 
-    table, given = options.table, collect_options(options, "table", "out", "quick", "dry_run")
+    job = Reproduction(folder=options.out, **collect_options(options, "out", "dry_run"))
     if options.dry_run:
-        print_text(estimate_reproduction(table, options.out, quick=options.quick, **given))
+        print_text(job.estimate(lambda message: print(f"lmr: {message}", file=sys.stderr)))
         return None
     if options.quick:
-        failures = reproduce_quickly(table, options.out, **given).failures
+        failures = reproduce_quickly(job).failures
         return f"{len(failures)} runs failed." if failures else None
-    missed = list_missed(reproduce(table, options.out, **given))
+    missed = list_missed(reproduce(job))
     return f"Not reproduced: {', '.join(missed)}." if missed else None

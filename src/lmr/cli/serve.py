@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options
+from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, read_dataclass
 from lmr.core.errors import LmrError
 from lmr.service.settings import ServiceSettings
 
@@ -52,7 +51,7 @@ _UNITS = {"KB": 1000, "MB": 1000**2, "GB": 1000**3, "B": 1, "": 1}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr serve``."""
+    """Add the options of ``lmr serve``."""
     _add_what(parser.add_argument_group("what is served"))
     _add_where(parser.add_argument_group("where it is served"))
     _add_states(parser.add_argument_group("states of streams"))
@@ -284,45 +283,44 @@ def run(options: argparse.Namespace) -> str | None:
     from lmr.apps.serve import ServerOptions, ServingPlan, serve_classifier
     from lmr.watch.settings import read_watch
 
-    where = {field.name: getattr(options, field.name) for field in dataclasses.fields(ServerOptions)}
-    where["log_level"] = options.log_level or ("warning" if options.demo else "info")
+    options.log_level = options.log_level or ("warning" if options.demo else "info")
+    where = read_dataclass(ServerOptions, options)
     if options.demo:
         from lmr.apps.serve_demo import serve_demo
 
-        serve_demo(options.seconds, ServerOptions(**where), report=_report)
+        serve_demo(options.seconds, where, report=_report)
         return None
     if options.labels is None or options.seconds is not None:
         raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")
-    given = vars(options)
-    limits = {field.name: given[field.name] for field in dataclasses.fields(ServiceSettings) if field.name in given}
     plan = ServingPlan(
         read_labels(options.labels),
         model=options.model,
         method=options.method,
         prompts=choose_prompts(options.templates, options.prompts),
         watch=read_watch(options.watch),
-        options=ModelOptions(**{field.name: given[field.name] for field in dataclasses.fields(ModelOptions)}),
-        settings=ServiceSettings(**limits),
+        options=read_dataclass(ModelOptions, options),
+        settings=read_dataclass(ServiceSettings, options),
         threads=options.threads,
     )
-    cluster = {key: given[key] for key in _CLUSTER}
     if options.ray is not None:
-        _serve_on_ray(options.ray, plan, cluster, where)
-    elif any(value is not None for value in cluster.values()):
+        _serve_on_ray(options, plan)
+    elif any(getattr(options, key) is not None for key in _CLUSTER):
         raise LmrError("--replicas, --replica-cpus and --partitions are for a cluster; give --ray with them.")
     else:
-        serve_classifier(plan, ServerOptions(**where), report=_report)
+        serve_classifier(plan, where, report=_report)
     return None
 
 
-def _serve_on_ray(address: str, plan: ServingPlan, cluster: dict[str, Any], where: dict[str, Any]) -> None:
+def _serve_on_ray(options: argparse.Namespace, plan: ServingPlan) -> None:
     from lmr.cluster.serving.ray_service import ReplicaCount
     from lmr.cluster.serving.serve_on_ray import serve_on_ray
 
-    least, most = cluster["replicas"] or (2, None)
-    cpus = 1.0 if cluster["replica_cpus"] is None else cluster["replica_cpus"]
-    partitions = 1 if cluster["partitions"] is None else cluster["partitions"]
-    serve_on_ray(address, plan, replicas=ReplicaCount(least, most, cpus), partitions=partitions, say=_report, **where)
+    least, most = options.replicas or (2, None)
+    cpus = 1.0 if options.replica_cpus is None else options.replica_cpus
+    partitions = 1 if options.partitions is None else options.partitions
+    where = {key: getattr(options, key) for key in ("host", "port", "token_file", "state_dir", "log_level")}
+    replicas = ReplicaCount(least, most, cpus)
+    serve_on_ray(options.ray, plan, replicas=replicas, partitions=partitions, say=_report, **where)
 
 
 def _report(message: str) -> None:

@@ -21,7 +21,7 @@ MODEL_HELP = (
 
 
 def add_classifier_options(parser: argparse._ActionsContainer, needed: bool = True) -> None:
-    """The class names and the model, in a parser or in a group of one."""
+    """Add the class names and the model to a parser, or to a group of one."""
     parser.add_argument(
         "--labels",
         required=needed,
@@ -32,7 +32,7 @@ def add_classifier_options(parser: argparse._ActionsContainer, needed: bool = Tr
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
-    """The prompts made of the class names."""
+    """Add the prompts around the class names."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--template",
@@ -49,7 +49,7 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """How the model is loaded and run."""
+    """Add the options of ``lmr.load``."""
     group = parser.add_argument_group("about the model")
     group.add_argument(
         "--architecture",

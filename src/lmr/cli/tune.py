@@ -7,13 +7,14 @@ import argparse
 from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_model_options, add_prompt_options, collect_options
 
 DESCRIPTION = """\
-Choose a method's arguments without labels. Every candidate adapts to the same unlabelled images, in one pass; several
-label-free criteria score what it answers (entropy, diversity, mutual information, consistency under a mild change,
-soft neighbourhood density, agreement with the frozen model), and a stated rule recommends one candidate.
+Choose a method's arguments without labels. Every combination of values is an entry, and all entries adapt to the same
+unlabelled images in one pass. Several label-free criteria score the answers (entropy, diversity, mutual information,
+consistency under a mild change, soft neighbourhood density, agreement with the frozen model), and a fixed rule
+recommends one entry.
 
-Labels are never looked at. If there are some, --judge reads them afterwards and shows how well each criterion ranks
-the candidates, and how far the recommended one is below the best. To resume a run that was stopped, give the same
-command again."""
+Labels are never used for this. If there are some, --judge reads them afterwards and shows how well each criterion ranks
+the entries, and how far the recommended one is below the best. To resume a run that was stopped, give the same command
+again."""
 
 EXAMPLES = """\
 examples:
@@ -33,12 +34,12 @@ The order of a folder's images is shuffled, because class sub-folders would othe
 --in-order keeps the order of their names, for the frames of a camera.
 
 files in --out:
-  scores.json, scores.csv   every score of every candidate, and the recommended one
-  streams/                  what is kept to resume"""
+  scores.json, scores.csv   every score of every entry, and the recommended one
+  streams/                  files to resume from"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``lmr tune``."""
+    """Add the options of ``lmr tune``."""
     add = parser.add_argument
     add("sources", nargs="+", metavar="FOLDER|PLAN", help="folders and image files, or one plan of 'lmr bench'")
     add("--labels", metavar="FILE|A,B,C", help="for a folder: the class names, as for lmr predict")
@@ -58,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Try the candidates and print the tables."""
+    """Try the entries and print the tables."""
     from lmr.apps.tune.sources import open_sources
     from lmr.apps.tune.tune import tune_images
 

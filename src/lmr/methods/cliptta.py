@@ -58,9 +58,9 @@ class CLIPTTA(NormMethod):
     steps: int = 10  # steps of Adam on a batch
     shots: int = 4  # images of a class in the memory
     sample: int = 40  # images of the memory in a step
-    memory: bool = True
+    memory: bool = True  # whether images of the memory are in the loss
     batch: bool = True  # whether the images of the batch are in the loss
-    seed: int = 42  # of the sample
+    seed: int = 42  # seed of the sample
 
     def prepare(self) -> None:
         self._require_not_negative("lr", "sample")

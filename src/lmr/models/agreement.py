@@ -28,7 +28,7 @@ from lmr.models.transformers_library import quiet_transformers
 
 
 class WeightsReader(Enum):
-    """Who read the weights that transformers ran. The values are for the screen; code compares the members."""
+    """The reader of the weights that transformers ran. The values are for the screen; code compares the members."""
 
     TRANSFORMERS = "which read the files itself"
     LMR = "with the weights as loaded here"
@@ -39,7 +39,7 @@ class WeightsReader(Enum):
 
 
 class NotCompared(Enum):
-    """Why there is nothing to compare with. The values are for the screen; code compares the members."""
+    """The reason for which nothing was compared. The values are for the screen; code compares the members."""
 
     NO_TRANSFORMERS = "transformers is not installed"
     NO_TOKENIZER = "the folder has no tokenizer that transformers can use"

@@ -1,1 +1,1 @@
-"""What is shown: tables, figures and one page, from rows."""
+"""Reports: tables, figures and one page, from the rows of runs."""

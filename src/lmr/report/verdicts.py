@@ -141,8 +141,8 @@ def pick_table(published: PublishedTable, settings: Settings) -> Table | None:
 def format_verdict(published: PublishedTable, judgements: Sequence[Judgement]) -> str:
     """Return the verdicts in lines, with the tolerances behind them."""
     width = max(len(judgement.row) for judgement in judgements)
-    words = max(len(judgement.verdict.value) for judgement in judgements)
-    lines = [f"{j.row:{width}}  {j.verdict.value:{words}}  {j.reason}" for j in judgements]
+    wide = max(len(judgement.verdict.value) for judgement in judgements)
+    lines = [f"{j.row:{width}}  {j.verdict.value:{wide}}  {j.reason}" for j in judgements]
     rows = f"{sum(judgement.verdict.good for judgement in judgements)} of {len(judgements)} rows"
     what = f"{rows} reproduced"
     if _is_half_judged(published):

@@ -141,7 +141,7 @@ def test_overwrite_replaces_only_once_it_can_be_resumed(here: Path, straight: Ca
 @posix
 def test_killed_interrupted_and_terminated_processes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Many pictures, and all deaths among the first of them: on a busy machine a signal may come late.
-    draw_pictures(here / "a", range(160))
+    draw_pictures(here / "a", range(80))
     out, kept = here / "o.jsonl", here / "camera.state"
     words = ["a", "--labels", TEXT, "--batch-size", "1", "--out", out.name, "--state", kept.name]
     assert run_here(capsys, *words)[0] == 0

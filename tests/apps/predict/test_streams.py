@@ -59,7 +59,7 @@ def busy_cams(here: Path) -> Path:
     """Three cameras with so many images that a command is far from its end when a signal comes, even if it is late."""
     Path("cams").mkdir()
     for number, name in enumerate("abc"):
-        draw_pictures(Path("cams", name), range(100 * number, 100 * number + 40))
+        draw_pictures(Path("cams", name), range(100 * number, 100 * number + 20))
     return here
 
 

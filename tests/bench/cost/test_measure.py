@@ -225,14 +225,14 @@ def build_small(entry: Entry, batch_size: int = 8) -> tuple[StepFactory, CostSte
     """A entry on the small model, and what its warm-up step says."""
     factory = StepFactory(find_measured_model(ModelSource(random="small")), batch_size, 16)
     step = factory.build(entry)
-    return factory, step, warm_up([step], ProgressBar())[entry.name]
+    return factory, step, warm_up([step], 16, ProgressBar())[entry.name]
 
 
 def test_a_loss_between_classes_has_a_gradient() -> None:
     """MINT's gradient is exactly 0, and its backward left out, where all images fall into one class."""
-    factory, entry, outcome = build_small(Entry("method", "mint"))
-    assert len(outcome.logits.argmax(1).unique()) == 4
-    assert outcome.backwards == 1
+    factory, entry, result = build_small(Entry("method", "mint"))
+    assert len(result.logits.argmax(1).unique()) == 4
+    assert result.passes.backwards == 1
     method = lmr.create("mint", factory.classifier(entry.entry, 8))
     info = method.step(factory.model.draw_images(8)).info
     assert info["classes"] == 4
@@ -241,11 +241,9 @@ def test_a_loss_between_classes_has_a_gradient() -> None:
 
 def test_methods_that_write_texts_are_measured_with_all_of_them(caplog: pytest.LogCaptureFixture) -> None:
     """Without a reader WATT has one template in place of eight, and CLIPArTT no captions: cheaper methods."""
-    _, entry, outcome = build_small(Entry("method", "watt(rounds=1, inner=1)"))
-    passes = entry.count_passes(1.0)
-    assert passes is not None
-    assert passes.forwards == 8 + 1
-    assert outcome.backwards == 8
+    _, _, result = build_small(Entry("method", "watt(rounds=1, inner=1)"))
+    assert result.passes.forwards == 8 + 1
+    assert result.passes.backwards == 8
     build_small(Entry("method", "clipartt(steps=1, captions='text')"))
     assert not caplog.records
 
@@ -260,35 +258,36 @@ def test_words_stand_for_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("spec", ["tent", "eta", "mint", "batclip"])
 def test_methods_without_a_gate_step_on_every_image(spec: str) -> None:
-    _, _, outcome = build_small(Entry("method", spec))
-    assert outcome.stepped is True
-    assert outcome.backwards == 1
+    _, _, result = build_small(Entry("method", spec))
+    assert result.stepped is True
+    assert result.passes.backwards == 1
 
 
 def test_a_method_that_selects_is_counted_with_its_selection() -> None:
     """BITTA learns from the certain and from the uncertain samples, and leaves out those in between."""
-    factory, entry, outcome = build_small(Entry("method", "bitta"))
+    factory, entry, result = build_small(Entry("method", "bitta"))
     method = lmr.create("bitta", factory.classifier(entry.entry, 8))
     info = method.step(factory.model.draw_images(8)).info
     assert info["low"] + info["high"] < 8
-    assert outcome.backwards == (info["low"] + info["high"]) / 8
-    whole = factory.count_flops(entry, dataclasses.replace(outcome, backwards=None))
-    assert factory.count_flops(entry, outcome) < whole
+    assert result.passes.backwards == (info["low"] + info["high"]) / 8
+    every = dataclasses.replace(result.passes, backwards=1.0)
+    assert factory.count_flops(entry, result) < factory.count_flops(entry, dataclasses.replace(result, passes=every))
 
 
 @pytest.mark.parametrize("past", ["all", "half", "none"])
 def test_backward_is_watched_image_by_image(past: str) -> None:
-    _, _, outcome = build_small(Entry("method", "lmr", past))
-    assert outcome.backwards == outcome.gate_share == SHARES[past]
+    _, _, result = build_small(Entry("method", "lmr", past))
+    assert result.passes.backwards == result.gate_share == SHARES[past]
 
 
 def test_images_that_take_no_part_in_the_backward_are_not_counted() -> None:
     """Not even where the method says that all do: MINT has no gradient on a single image."""
-    factory, entry, outcome = build_small(Entry("method", "mint"), batch_size=1)
-    assert outcome.backwards == 0
+    factory, entry, result = build_small(Entry("method", "mint"), batch_size=1)
+    assert result.passes.backwards == 0
     forward = factory.count_flops(*build_small(Entry("forward"), batch_size=1)[1:])
-    assert factory.count_flops(entry, outcome) == 2 * forward
-    assert factory.count_flops(entry, dataclasses.replace(outcome, backwards=1.0)) > 2.9 * forward
+    assert factory.count_flops(entry, result) == 2 * forward
+    every = dataclasses.replace(result.passes, backwards=1.0)
+    assert factory.count_flops(entry, dataclasses.replace(result, passes=every)) > 2.9 * forward
     report = run_cost(**(SMALL | {"batch_sizes": (1,)}), methods=["mint", "eta(margin=0)"], rounds=1, memory=False)
     notes = report.tables[0].notes
     assert "0% of the images take part in the backward of mint, and its limit counts these only." in notes
@@ -296,12 +295,12 @@ def test_images_that_take_no_part_in_the_backward_are_not_counted() -> None:
 
 
 def test_prompts_are_counted_as_often_as_a_method_encodes_them() -> None:
-    factory, entry, outcome = build_small(Entry("method", "bitta"))
-    before = build_small(Entry("method", "bitta(emit='before')"))[1]
+    factory, *after = build_small(Entry("method", "bitta"))
+    before = build_small(Entry("method", "bitta(emit='before')"))[1:]
     assert factory.model.tower is not None
     assert factory.model.text is not None
     prompt, image = count_text(factory.model.text.config, 16), count_image(factory.model.tower)
-    more = factory.count_flops(entry, outcome) - factory.count_flops(before, outcome)
+    more = factory.count_flops(*after) - factory.count_flops(*before)
     assert more == 8 * (image.forward + count_comparison(48, 16).forward) + 16 * prompt.forward
 
 

@@ -161,7 +161,7 @@ def test_the_quick_plan_takes_at_most_an_hour_on_four_cores() -> None:
     forward, backward = count_forward("ViT-B-32-quickgelu")
     (part,) = read_plan("cifar10-c-quick").parts
     classifier = lmr.load("photo").classifier(["cat", "dog"])
-    passes = [lmr.create(entry.spec, classifier).count_passes() for entry in part.methods]
+    passes = [lmr.count_passes(lmr.create(entry.spec, classifier)) for entry in part.methods]
     per_image = sum(p.forwards * forward + p.backwards * backward for p in passes if p is not None)
     assert None not in passes
     assert part.images is not None

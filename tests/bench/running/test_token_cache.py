@@ -144,6 +144,6 @@ def test_a_method_that_needs_images_gets_them(monkeypatch: pytest.MonkeyPatch) -
             "lmr", lmr.load(model).classifier(["red ring", "blue star"] if model == "pocket" else ["cat", "dog"])
         )
         monkeypatch.setattr(lmr.find_method("lmr"), "needs_images", model == "photo")
-        inputs = StepInputs(lmr.watch(method), TokenCache())
+        inputs = StepInputs(lmr.Watched(method), TokenCache())
         assert inputs.find(draw_arrays(4), images) is images
         assert inputs.begin(draw_arrays(4), images, 0, False) == (images, 0.0)

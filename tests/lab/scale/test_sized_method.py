@@ -49,11 +49,13 @@ def test_vit_b_16_has_the_known_size() -> None:
     sized = size_method("ViT-B-16", "lmr", 1000)
     assert sized.trained == 39_936
     assert sized.moments == 2 * 39_936
-    assert sized.memory_bytes == 4 * (3 * 39_936 + 3 * 1000) + 8 * 1000 + 4 * 8
+    assert sized.memory_bytes == 4 * (3 * 39_936 + 3 * 1000) + 8 * 1000 + 3 * 8
     assert sized.watch_bytes == 4 * sized.memory_bytes  # four snapshots
     assert size_method("ViT-B/16", "lmr", 1000).stored_bytes == sized.stored_bytes
     fewer = size_method("ViT-B-16", "lmr", 1000, learning=0.0)
     assert fewer.flops == pytest.approx(fewer.forward_flops)
+    half = size_method("ViT-B-16", "lmr", 1000, learning=0.5)
+    assert half.passes.backwards == pytest.approx(sized.passes.backwards / 2)
 
 
 def test_embedded_models_are_counted_as_they_are() -> None:

@@ -17,7 +17,6 @@ from lab.watch_trials.trials import TrialResult, TrialSettings, count_below, for
 from lmr import LmrError, create, load
 from lmr.bench.inputs import find_dataset
 from lmr.data.dataset import Dataset, ImageArray
-from lmr.watch import watched
 from lmr.watch.settings import read_watch
 
 
@@ -120,7 +119,7 @@ def test_all_events_are_counted_and_not_the_last_alone(monkeypatch: pytest.Monke
     trial = next(trial for trial in list_trials() if trial.name == "rate ten times too high")
     results = []
     for kept in (100, 1):
-        monkeypatch.setattr(watched, "EVENTS", kept)
+        monkeypatch.setattr("lmr.watch.stream_watch.EVENTS", kept)
         results.append(run_trial(trial, TrialSettings(steps=8, batch_size=4, reset_every=99, watch=eager))[0])
     assert results[0].rollbacks > 2
     assert results[0] == results[1]

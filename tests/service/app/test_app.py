@@ -30,7 +30,7 @@ def make_method(streams: int) -> lmr.Method:
 @contextmanager
 def serve(path: Path, create: str = "auto") -> Iterator[httpx.Client]:
     settings = ServiceSettings(resident=2, create=create)  # type: ignore[arg-type]
-    method = lmr.watch(make_method(settings.resident))
+    method = lmr.Watched(make_method(settings.resident))
     engine = Engine(method, NAMES, settings, Store(path, describe_identity(method)))
     engine.start()
     try:

@@ -248,7 +248,7 @@ def make_engine() -> Engine:
     """TENT with a rate at which it collapses, and a watch that is quick to see it."""
     method = lmr.create("tent(lr=0.05)", load_pocket().classifier(NAMES), streams=4)
     rules = lmr.Thresholds(memory=16, least=8, confirm=8, quiet=8, rest=4)
-    watched = lmr.watch(method, every=1, canaries=0, thresholds=rules)
+    watched = lmr.Watched(method, lmr.WatchSettings(every=1, canaries=0, thresholds=rules))
     engine = Engine(watched, NAMES, ServiceSettings(resident=4))
     engine.start()
     return engine

@@ -126,9 +126,8 @@ class Labeller:
         """Return a run that has not begun; ``title`` is the name that its progress gives to the output."""
         method = create_suited(self.options.method, self.classifier, **self._switch)
         suited, watch = describe_suited(self.options.method, method), self.options.watch_settings
-        if watch is not None:
-            method = Watched(method, watch)
-        run = PredictRun(method, self.backbone.preprocess, self.options, output, progress)
+        watched = method if watch is None else Watched(method, watch)
+        run = PredictRun(watched, self.backbone.preprocess, self.options, output, progress)
         run.suited, run.title = suited, title
         return run
 
@@ -138,7 +137,7 @@ class PredictRun:
 
     def __init__(
         self,
-        method: Method,
+        method: Method | Watched,
         preprocess: Callable[[Image], Tensor],
         options: PredictOptions,
         output: ResultFile | None,

@@ -64,6 +64,12 @@ class Entry:
         return self.kind in ("prompts", "context") or (self.method is not None and Tower.TEXT in self.method.towers)
 
     @property
+    def learns_context(self) -> bool:
+        """True if the words around the class names adapt, which all prompts begin with."""
+        own = self.method is not None and self.method.trained == "context words"
+        return own or self.kind in ("prompts", "context")
+
+    @property
     def name(self) -> str:
         """The name in the table."""
         if self.kind in NAMES:
@@ -113,7 +119,7 @@ def list_entries(methods: Sequence[str], batch_size: int, streams: int, kinds: E
     entries = [Entry("forward")]
     if kinds.transformers:
         entries.append(Entry("transformers"))
-    if any(entry.method is not None and entry.method.trained == "context words" for entry in given):
+    if any(entry.learns_context for entry in given):
         entries += [Entry("prompts"), Entry("context")]
     for entry in given:
         entries += _expand(entry, batch_size)

@@ -146,11 +146,11 @@ def _fill_table(request: CostRequest, model: MeasuredModel, batch_size: int) -> 
             peaks[entry.name] = measure_step_memory(request.source, entry, batch_size, request.classes, request.threads)
             bar.advance()
         warm = time.perf_counter()
-        results = warm_up(steps, bar)
+        results = warm_up(steps, request.classes, bar)
         tower, matrices = model.tower, None
         if tower is not None:
             # Views of an image are encoded together: larger products, which the machine may multiply faster.
-            widest = min(MOST_AT_ONCE, max(result.widest for result in results.values()))
+            widest = min(MOST_AT_ONCE, max(result.largest for result in results.values()))
             matrices = MatrixRate(tower.config, max(batch_size, widest), tower.projection.dtype)
             matrices.measure(keep=False)
         notes += _compare_answers(steps, results)
@@ -213,13 +213,13 @@ def _explain_missing(model: MeasuredModel, transformers: bool, text: bool) -> li
 def _describe_skipped(step: CostStep, results: dict[str, StepResult]) -> list[str]:
     """Return notes on images that a step left out, where it was meant to use all of them."""
     entry, result = step.entry, results[step.entry.name]
-    if not entry.learns or entry.gated or result.backwards is None:
+    if not entry.learns or entry.gated or result.passes is None:
         return []
     notes = []
     if result.stepped is False:
         notes.append(f"{entry.name} took no step on these images: its row shows a step that learns nothing.")
-    if result.backwards < 1:
-        share = f"{result.backwards:.0%} of the images take part in the backward of {entry.name}"
+    if result.passes.backwards < 1:
+        share = f"{result.passes.backwards:.0%} of the images take part in the backward of {entry.name}"
         notes.append(f"{share}, and its limit counts these only.")
     return notes
 
@@ -228,8 +228,7 @@ def find_doubts(rows: Sequence[Measurement]) -> list[str]:
     """Return notes on steps that are faster than their own arithmetic can be."""
     return [
         f"{row.entry.name} reached {row.reached:.0%} of the arithmetic limit, which is impossible: a pass was skipped "
-        "or miscounted, or the machine was busy while its rate was measured. Measure again with nothing else running; "
-        "if this persists, the method's count_passes does not describe its step."
+        "or the machine was busy while its rate was measured. Measure again with nothing else running."
         for row in rows
         if row.reached is not None and row.reached > MOST_REACHED
     ]

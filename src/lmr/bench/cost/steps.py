@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,17 +12,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.bench.cost.entries import Entry
-from lmr.bench.cost.model import NOT_CHOSEN, MeasuredModel, assign_colours, build_prototypes
+from lmr.bench.cost.model import CONTEXT, NOT_CHOSEN, MeasuredModel, assign_colours, build_prototypes
 from lmr.bench.cost.plain import PlainLoop, list_plain_loops
-from lmr.bench.flops import count_passes_of_image, count_texts
+from lmr.bench.flops import count_passes_of_image, count_passes_of_prompt
 from lmr.bench.machine import read_available
 from lmr.core.bases.prompts import ContextMethod, ContextTuner
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, Prediction, list_arguments
-from lmr.core.passes import Passes
+from lmr.core.passes import Passes, count_passes
 from lmr.core.registry import create
 from lmr.core.views.pixel_scale import PixelScale
+
+ONE_FORWARD = Passes(forwards=1)
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,9 @@ class StepResult:
 
     logits: Tensor
     gate_share: float | None = None  # share of the samples past a gate
-    stepped: bool | None = None  # whether the state moved
-    forwards: float | None = None  # passes per image, where they were watched
-    backwards: float | None = None
-    widest: int = 0  # images of the largest pass that was watched
+    stepped: bool | None = None  # whether the state changed
+    passes: Passes | None = None  # counted on the measured model
+    largest: int = 0  # images that were encoded at once
 
 
 @dataclass(frozen=True)
@@ -48,59 +48,23 @@ class CostStep:
     trainable: int
     run: Callable[[], StepResult]
     reset: Callable[[], None] = lambda: None
-    count_passes: Callable[[float], Passes | None] = lambda learning: Passes(forwards=1)
-    encoder: nn.Module | None = None  # where a backward can be watched
+    passes: Passes | None = ONE_FORWARD  # on a batch whose samples are all confident
+    towers: tuple[nn.Module, nn.Module | None] | None = None  # where passes of images and prompts can be counted
 
     def check(self, result: StepResult) -> None:
         """Raise LmrError if the share of samples past the gate is not the intended one."""
         if not self.entry.gated:
             return
         wanted = self.entry.count_past(self.images) / self.images
-        passes = self.count_passes(1.0)
-        # Where a part of the images learns, the share of it past the gate can be as near as one of its images.
-        near = 1 / (passes.backwards * self.images) if passes and 0 < passes.backwards < 1 else 1e-9
+        # Where a part of the images enters the loss, the share of it past the gate is exact to one of its images.
+        part = self.passes.backwards if self.passes else 1.0
+        near = 1 / (part * self.images) if 0 < part < 1 else 1e-9
         if result.gate_share is None or not math.isclose(result.gate_share, wanted, abs_tol=near):
             raise LmrError(
                 f"{self.entry.name} should have {wanted:.0%} of its samples past the gate and has "
                 f"{result.gate_share}; keep the arguments that decide what passes at their defaults, or measure "
                 "another model."
             )
-
-
-class PassWatch:
-    """A counter of the images that are encoded, and of those whose features get a gradient, so have a backward."""
-
-    def __init__(self, images: int) -> None:
-        self.images, self._encoded, self._trained = images, 0, 0
-        self.widest = 0  # images that were encoded at once
-
-    @property
-    def forwards(self) -> float:
-        """Forward passes per image of the step."""
-        return self._encoded / self.images
-
-    @property
-    def backwards(self) -> float:
-        """Backward passes per image of the step."""
-        return self._trained / self.images
-
-    @contextmanager
-    def observe(self, encoder: nn.Module) -> Iterator[None]:
-        """Count within this context."""
-        handle = encoder.register_forward_hook(self._watch)
-        try:
-            yield
-        finally:
-            handle.remove()
-
-    def _watch(self, encoder: nn.Module, given: tuple[Any, ...], features: Tensor) -> None:
-        self._encoded += len(features)
-        self.widest = max(self.widest, len(features))
-        if features.requires_grad:
-            features.register_hook(self._count)  # type: ignore[no-untyped-call]
-
-    def _count(self, gradient: Tensor) -> None:
-        self._trained += int((gradient != 0).flatten(1).any(1).sum())
 
 
 class StepFactory:
@@ -142,28 +106,25 @@ class StepFactory:
         )
 
     def count_flops(self, step: CostStep, result: StepResult) -> int | None:
-        """Return the operations of a step with this result; None where the tower or the passes are not known.
-
-        Passes that the step left out, because of the images or of what its state holds, are not counted.
-        """
-        forwards, backwards = result.forwards, result.backwards
-        tower, text = self.model.tower, self.model.text
-        passes = step.count_passes(1.0 if backwards is None else min(1.0, backwards))
+        """Return the operations of a step with this result; None where the tower or the passes are not known."""
+        tower, text, entry = self.model.tower, self.model.text, step.entry
+        passes = result.passes or step.passes
         if tower is None or passes is None:
             return None
-        seen = passes.forwards if forwards is None else min(passes.forwards, forwards)
-        taken = passes.backwards if backwards is None else min(passes.backwards, backwards)
-        passes, method = replace(passes, forwards=seen, backwards=taken), step.entry.method
-        needed = method is not None and method.needs_images
-        per_image = count_passes_of_image(tower, passes, self.classes, needs_images=needed)
-        total = step.images * per_image
-        if passes.text_forwards or passes.text_backwards:
+        needs_images = entry.method is not None and entry.method.needs_images
+        total = step.images * count_passes_of_image(tower, passes, self.classes, needs_images=needs_images)
+        if entry.needs_text and (passes.text_forwards or passes.text_backwards):
             if text is None:
                 return None
-            own = self.model.average if passes.shared_tokens else self.model.longest
-            tokens = text.config.context if step.entry.whole and not passes.shared_tokens else own
-            total += self.classes * count_texts(text.config, tokens, passes, step.images)
+            shared = 1 + CONTEXT if entry.learns_context else 0  # all prompts begin with the context
+            tokens = self.model.average if shared else text.config.context if entry.whole else self.model.longest
+            total += self.classes * count_passes_of_prompt(text.config, tokens, passes, shared=shared)
         return round(total)
+
+    @property
+    def _towers(self) -> tuple[nn.Module, nn.Module | None]:
+        """The modules whose outputs are counted; the last norm of the text tower sees every prompt, however encoded."""
+        return self.model.encoder, None if self.model.text is None else self.model.text.ln_final
 
     def _encode(self, count: int) -> tuple[Tensor, Tensor]:
         """Return images [count, ...] and their unit features, computed once."""
@@ -197,10 +158,7 @@ class StepFactory:
         def run() -> StepResult:
             return StepResult(tuner.pull_back(tuner.start, gradient) if learns else tuner.encode(tuner.start))
 
-        shared = 1 + tuner.shape[0]
-        passes = Passes(0, text_forwards=1, text_backwards=float(learns), own_prompts=True, shared_tokens=shared)
-        trainable = len(tuner.start) if learns else 0
-        return CostStep(entry, "", 1, trainable, run, count_passes=lambda learning: passes)
+        return CostStep(entry, "", 1, len(tuner.start) if learns else 0, run, towers=self._towers)
 
     def _build_plain(self, entry: Entry) -> CostStep:
         """Build the loop of a method on transformers, or a forward of transformers alone."""
@@ -217,7 +175,7 @@ class StepFactory:
         if entry.method is None:
             return CostStep(entry, "", self.batch_size, 0, run, loop.reset)
         trainable = sum(parameter.numel() for parameter in loop.parameters)
-        passes = create(entry.spec, clip).count_passes
+        passes = count_passes(create(entry.spec, clip), self.batch_size)
         return CostStep(entry, entry.spec, self.batch_size, trainable, run, loop.reset, passes)
 
     def _build_method(self, entry: Entry) -> CostStep:
@@ -266,18 +224,14 @@ class StepFactory:
     ) -> CostStep:
         """Build a step that runs ``turns`` times on the images, ``each`` of every stream."""
 
-        def count_passes(learning: float) -> Passes | None:
-            passes = first.count_passes(learning)
-            return None if passes is None else passes.of_batch(each)
-
         def reset() -> None:
             for method in methods:
                 method.reset()
                 method.fill_state(images)
 
         trainable = sum(method.trainable * method.streams for method in methods)
-        first, encoder, count = methods[0], self.model.encoder, turns * len(images)
-        return CostStep(entry, first.spec, count, trainable, run, reset, count_passes, encoder)
+        passes = count_passes(methods[0], each) if entry.gated else None
+        return CostStep(entry, methods[0].spec, turns * len(images), trainable, run, reset, passes, self._towers)
 
     def _require_memory(self) -> None:
         """Raise LmrError if prompts of the full context in one graph need more memory than is free."""

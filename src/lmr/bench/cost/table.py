@@ -89,7 +89,7 @@ class Verdict:
 
     @property
     def result(self) -> str:
-        """ "met", "missed", or the setting of an aim that does not apply."""
+        """The word "met" or "missed", or the setting of an aim that does not apply."""
         if self.other:
             return self.other
         return "met" if self.value <= self.aim.limit else "missed"

@@ -8,15 +8,17 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from lmr.bench.cost.entries import Entry
 from lmr.bench.cost.model import ModelSource, find_measured_model
-from lmr.bench.cost.steps import CostStep, PassWatch, StepFactory, StepResult
+from lmr.bench.cost.steps import CostStep, StepFactory, StepResult
 from lmr.bench.machine import call_fresh, measure_peak
 from lmr.core.errors import LmrError
+from lmr.core.passes import PassCounter, Passes
 from lmr.core.progress import ProgressBar
 from lmr.models.towers.image import VisionConfig
 
@@ -71,12 +73,12 @@ class MatrixRate:
         return self.flops / min(statistics.median(times) for times in self.seconds.values())
 
 
-def warm_up(steps: Sequence[CostStep], bar: ProgressBar) -> dict[str, StepResult]:
+def warm_up(steps: Sequence[CostStep], classes: int, bar: ProgressBar) -> dict[str, StepResult]:
     """Run each step once, not measured, so that libraries load and memory is allocated; return the results."""
     results = {}
     for step in steps:
         bar.describe(f"warm-up: {step.entry.name}")
-        results[step.entry.name] = _watch_step(step)
+        results[step.entry.name] = _count_step(step, classes)
         bar.advance()
     return results
 
@@ -102,14 +104,20 @@ def choose_rounds(round_seconds: float, left_seconds: float) -> int:
     return max(FEWEST, min(MOST, math.floor(left_seconds / max(round_seconds, 1e-3))))
 
 
-def _watch_step(step: CostStep) -> StepResult:
-    """Take a step and count the images in its passes."""
-    if step.encoder is None:
+def _count_step(step: CostStep, classes: int) -> StepResult:
+    """Take a step and count the passes of its images and prompts."""
+    if step.towers is None:
         return _take_step(step)[1]
-    watch = PassWatch(step.images)
-    with watch.observe(step.encoder):
+    images, prompts = PassCounter(), PassCounter()
+    with images.observe(step.towers[0]), nullcontext() if step.towers[1] is None else prompts.observe(step.towers[1]):
         result = _take_step(step)[1]
-    return dataclasses.replace(result, forwards=watch.forwards, backwards=watch.backwards, widest=watch.widest)
+    passes = Passes(
+        images.forwards / step.images,
+        images.backwards / step.images,
+        prompts.forwards / classes,
+        prompts.backwards / classes,
+    )
+    return dataclasses.replace(result, passes=passes, largest=images.largest)
 
 
 def _take_step(step: CostStep) -> tuple[float, StepResult]:

@@ -76,7 +76,7 @@ class TimeEstimate:
     unknown: tuple[str, ...] = ()  # methods that do not state their passes
 
     def describe(self) -> str:
-        """The estimate in lines."""
+        """Return the estimate in lines."""
         lines = [f"Runs: {self.runs}, {len(self.methods)} methods ({', '.join(self.methods)}), {self.images:,} images."]
         texts = f", and {self.prompts:,.0f} of a class prompt" if self.prompts else ""
         lines.append(f"Passes of one image: {self.forwards:,.0f} forward, {self.backwards:,.0f} backward{texts}.")
@@ -174,7 +174,7 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
 
 
 def _count_task(task: Task, passes: Passes, classes: int) -> Passes:
-    """The passes of a whole run: of single images, and of single prompts."""
+    """Return the passes of a whole run: of single images, and of single prompts."""
     prompts = classes * -(-task.images // task.batch_size)  # at every batch
     more = task.forgetting + task.source_images + (task.images if task.recovery else 0)
     return Passes(
@@ -186,7 +186,7 @@ def _count_task(task: Task, passes: Passes, classes: int) -> Passes:
 
 
 def _count_embeddings(task: Task, kept: bool) -> float:
-    """The images of a run that are embedded: all, or where an earlier run kept their tokens those whose time counts."""
+    """Return the images of a run that are embedded: all, or those that are timed where a run before kept tokens."""
     return task.images / TIMED if kept else task.images + task.forgetting
 
 

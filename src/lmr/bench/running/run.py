@@ -161,8 +161,8 @@ def _make_row(
     task: Task, method: Method, inputs: StepInputs, stream: Stream, records: answers.Records, peak: int
 ) -> Row:
     numbers = answers.compute_metrics(records, method.classifier.classes)
-    past = numbers["gate_share"]
-    numbers["forwards"] = count_forwards(method, task.batch_size, 1.0 if past is None else past)
+    selected = numbers["gate_share"]
+    numbers["forwards"] = count_forwards(method, task.batch_size, 1.0 if selected is None else selected)
     numbers["peak_mb"] = peak / 1e6
     numbers["trainable"] = method.trainable
     numbers["clean_accuracy"] = measure_forgetting(task, method, inputs) if task.forgetting else None

@@ -87,12 +87,12 @@ class Trials:
             raise LmrError("None of the images can be read, so that there is nothing to choose by.")
 
     def collect(self) -> list[Evidence]:
-        """What every entry answered."""
+        """Return the answers of every entry."""
         frozen = torch.cat(self.frozen)
         return [Evidence(torch.cat(trial.probabilities), torch.cat(trial.overlaps), frozen) for trial in self.trials]
 
     def score(self) -> list[dict[str, float]]:
-        """The scores of every entry, by criterion."""
+        """Return the scores of every entry, by criterion."""
         return [{name: measure(evidence) for name, measure in CRITERIA.items()} for evidence in self.collect()]
 
     def delete_checkpoint(self) -> None:

@@ -231,7 +231,7 @@ class RayService:
         )(self._serve.ingress()(StreamReplica))
 
     def _find_client(self) -> Any:
-        """Serve's connection to its controller; None if Serve does not run on the cluster."""
+        """Return Serve's connection to its controller; None if Serve does not run on the cluster."""
         from ray.serve.context import _get_global_client
 
         return _get_global_client(raise_if_no_controller_running=False)

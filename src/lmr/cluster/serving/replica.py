@@ -51,7 +51,7 @@ class StreamReplica:
         return make_app(self._service, token=self._token)
 
     async def check_health(self) -> None:
-        """Called by Serve from time to time. A store that is away is no reason to end a replica."""
+        """Check the replica; Serve calls this regularly. A store that cannot be reached does not end a replica."""
         with contextlib.suppress(OSError, sqlite3.Error):
             await asyncio.to_thread(self._service.engine.recount)
 

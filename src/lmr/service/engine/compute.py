@@ -20,6 +20,7 @@ from lmr.watch.watched import Watched
 MOST_SHARES = 20  # predicted classes that are listed
 FACTS = ("gate_share", "loss", "drift")  # values of a step that answers include
 
+ServedMethod = Method | Watched
 Inputs = Sequence[tuple[int, Tensor]]  # rows and their images
 
 _REASONS: dict[StreamAction, str] = {  # why an action is not possible: the watch says it with the number of a row
@@ -61,7 +62,7 @@ class Condition:
 class Compute:
     """The method, watched or not."""
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: ServedMethod) -> None:
         self.method = method
         self._watched = method if isinstance(method, Watched) else None
         self._inner = self._watched.method if self._watched else method

@@ -18,10 +18,10 @@ from typing import Any, TypeVar, get_args
 
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
-from lmr.core.method import Method
 from lmr.service.engine.batch import Batch, BatchContext, BatchReport, Job
 from lmr.service.engine.changes import ChangeLog
 from lmr.service.engine.committer import Committer
+from lmr.service.engine.compute import ServedMethod
 from lmr.service.engine.delivery import Delivery, replay
 from lmr.service.engine.records import DELETED, StepNote, StreamRecord
 from lmr.service.engine.requests import (
@@ -64,7 +64,7 @@ class Engine:
 
     def __init__(
         self,
-        method: Method,
+        method: ServedMethod,
         names: Sequence[str],
         settings: ServiceSettings,
         store: StateStore | None = None,
@@ -474,7 +474,7 @@ class Engine:
         return not (self._scheduler.requests or self._computing) and self._committer.is_idle
 
 
-def _check_method(method: Method, names: Sequence[str]) -> None:
+def _check_method(method: ServedMethod, names: Sequence[str]) -> None:
     if method.grows:
         raise LmrError(
             f"The state of {method.name} grows without bound, so it cannot be served; choose another method."

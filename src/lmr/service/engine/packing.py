@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.core.method import Method
 from lmr.core.state import decode_state, encode_state, join_header, split_header
+from lmr.service.engine.compute import ServedMethod
 from lmr.service.store.stored_types import StoredState
 from lmr.watch.stream_watch import PREFIX, StreamWatch, pack_events, pack_watch
 from lmr.watch.watched import Watched
@@ -32,7 +32,7 @@ class WaitingImage:
     place: int
 
 
-def describe_identity(method: Method) -> dict[str, str]:
+def describe_identity(method: ServedMethod) -> dict[str, str]:
     """Return the model, the classes and the method to which states belong, for ``Store``."""
     facts = method.classifier.fingerprint
     return {"model": facts["backbone"][:16], "classes or prompts": facts["classes"][:16], "method": method.spec}
@@ -41,7 +41,7 @@ def describe_identity(method: Method) -> dict[str, str]:
 class Packer:
     """Packing of the rows of a method, watched or not."""
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: ServedMethod) -> None:
         self.method = method
         self._watched = method if isinstance(method, Watched) else None
         self._inner = self._watched.method if self._watched else method

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
-from lmr.core.method import Method
 from lmr.service.engine.batch import Batch, BatchContext, Job
-from lmr.service.engine.compute import Compute, Condition, RowAnswer
+from lmr.service.engine.compute import Compute, Condition, RowAnswer, ServedMethod
 from lmr.service.engine.packing import Packer, WaitingImage
 from lmr.service.engine.records import DELETED, StepNote, StreamRecord, add_labels
 from lmr.service.engine.requests import (
@@ -60,7 +59,7 @@ class Worker:
 
     def __init__(
         self,
-        method: Method,
+        method: ServedMethod,
         names: Sequence[str],
         settings: ServiceSettings,
         store: StateStore,

@@ -1,8 +1,7 @@
-"""``lmr cost --predict``: both sides do the same work, and what does not fit gets an error message."""
+"""The cost of ``lmr predict``: both sides do the same work, and what does not fit gets an error message."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,16 +10,15 @@ import torch
 from PIL import Image
 
 import lmr
-from lmr.apps.predict import cost as cost_file
-from lmr.apps.predict.cost import (
+from lab import predict_cost as cost_file
+from lab.predict_cost import (
     PHOTOGRAPH,
     PredictCost,
     PredictCostOptions,
+    main,
     measure_predict_cost,
     write_photographs,
 )
-from lmr.bench.cost.settings import METHODS
-from lmr.cli import main
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +39,7 @@ def test_command_prints_both_times_and_the_ratio(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    words = ["cost", "--predict", "pocket", "--images", "6", "--batch-size", "4", "--rounds", "2", "--threads", "1"]
+    words = ["pocket", "--images", "6", "--batch-size", "4", "--rounds", "2", "--threads", "1"]
     assert main(words) == 0
     said = capsys.readouterr().out
     assert "pocket; lmr(" in said
@@ -98,26 +96,13 @@ def test_photographs_are_like_photographs_and_always_the_same(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["pocket", "--lean"], "--predict does not take --lean."),
-        (["pocket", "--classes", "5", "--streams", "2"], "--predict does not take --streams, --classes."),
-        (["pocket", "--no-plain", "--no-memory"], "--predict does not take --no-plain, --no-memory."),
-        (["pocket", "--minutes", "1", "--out", "x"], "--predict does not take --minutes, --out."),
-        (["pocket", "--methods", *METHODS], "one method and one batch size"),
-        (["pocket", "--batch-size", "2", "4"], "one method and one batch size"),
-        (["pocket", "--methods", "lmr", "tent"], "one method and one batch size"),
         (["pocket", "--images", "0"], "Expected a number of images of at least 1, got 0."),
         (["pocket", "--rounds", "0"], "Expected a number of rounds of at least 1, got 0."),
         ([], "Give either a model or the architecture of a random one"),
         (["--random", "small"], "has no preprocessing; measure another one"),
-        (["pocket", "--methods", "lrm", "--images", "1"], "There is no method 'lrm'."),
+        (["pocket", "--method", "lrm", "--images", "1"], "There is no method 'lrm'."),
     ],
 )
 def test_what_does_not_fit_gets_a_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cost", "--predict", *words]) == 2
+    assert main(words) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_images_are_for_predict_only(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["cost", "--small", "--images", "5", "--out", os.fspath(tmp_path / "out")]) == 2
-    assert "--images is for --predict" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
