@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lmr.core.registry import create, find_method, list_methods, register
     from lmr.core.streams import Streams
     from lmr.core.text import TextReader, TextSide
-    from lmr.core.views.pixel_scale import PixelScale
+    from lmr.core.pixel_scale import PixelScale
     from lmr.core.views.view_maker import ViewMaker
     from lmr.data.dataset import Dataset, MissingData
     from lmr.images.files import UnreadableImage, list_images, open_image
@@ -56,7 +56,7 @@ _PLACES = {
     "NormMethod": "lmr.core.bases.norms",
     "Optimizer": "lmr.core.optim",
     "Passes": "lmr.core.passes",
-    "PixelScale": "lmr.core.views.pixel_scale",
+    "PixelScale": "lmr.core.pixel_scale",
     "Prediction": "lmr.core.prediction",
     "Preprocessing": "lmr.models.preprocessing",
     "Preset": "lmr.core.card",

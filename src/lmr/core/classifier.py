@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
+from lmr.core.pixel_scale import PixelScale
 from lmr.core.placement import Device, count_moves, find_placement, find_whole, place_tower, read_target, widen
 from lmr.core.text import TextReader, TextSide
-from lmr.core.views.pixel_scale import PixelScale
 
 
 class ZeroShot:

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from lmr.core.classifier import ZeroShot
 from lmr.core.log import LOGGER
 from lmr.core.method import Method, list_arguments
+from lmr.core.pixel_scale import PixelScale
 from lmr.core.text import TextReader, TextSide
-from lmr.core.views.pixel_scale import PixelScale
 
 _WIDTH = 32  # of the stand-in model
 _SCALE = 10.0  # its logit scale: images are classified with confidence, and no gradient underflows
@@ -71,6 +71,12 @@ def count_passes(method: Method, batch_size: int = 8) -> Passes | None:
 
     The step runs on a small stand-in model with as many classes, and with a state as after a long stream. Where the
     work repeats after several steps, the counts are averages over them. None if the method cannot run on that model.
+
+    Examples:
+        >>> import lmr
+        >>> method = lmr.create("lmr(emit='before')", lmr.load("pocket").classifier(["red ring", "blue star"]))
+        >>> lmr.count_passes(method).forwards
+        1.0
     """
     classifier = make_stand_in(method.classifier.classes)
     images = _make_images(classifier, batch_size)

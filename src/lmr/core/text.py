@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-from lmr.core.functional.gradients import pull_back
+from lmr.core.gradients import pull_back
 from lmr.core.locks import hold
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmr.core.classifier import ZeroShot
-from lmr.core.functional.gradients import pull_back
+from lmr.core.gradients import pull_back
 from lmr.core.norms import NormBank
 from lmr.core.streams import Streams
 

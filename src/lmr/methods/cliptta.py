@@ -10,9 +10,8 @@ from torch import Tensor
 from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
-from lmr.core.functional.class_memory import find_place
-from lmr.core.functional.losses import entropy
-from lmr.core.functional.transduction import follow_labels
+from lmr.core.functional.losses import entropy, follow_labels
+from lmr.core.functional.select import find_place
 from lmr.core.method import COUNTS, SHARES, Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.prediction import State, Step

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lmr.core.bases.views import ViewMethod
 from lmr.core.card import Card, Preset, Scores
 from lmr.core.errors import LmrError
-from lmr.core.functional.class_memory import find_place
+from lmr.core.functional.select import find_place
 from lmr.core.method import UNIT, Ranges
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register

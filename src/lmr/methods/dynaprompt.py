@@ -11,8 +11,7 @@ from torch import Tensor
 from lmr.core.bases.prompts import ContextMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
-from lmr.core.functional.losses import entropy
-from lmr.core.functional.views import marginal_entropy
+from lmr.core.functional.losses import entropy, marginal_entropy
 from lmr.core.method import COUNTS, Ranges
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register

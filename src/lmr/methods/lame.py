@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmr.core.bases.transductive import TransductiveMethod
 from lmr.core.card import Card, Preset
-from lmr.core.functional.neighbours import link_nearest
+from lmr.core.functional.select import link_nearest
 from lmr.core.registry import register
 
 _SOURCE = "fiveai/LAME, its default configuration"

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lmr.core.bases.norms import NormMethod
 from lmr.core.bases.views import EpisodicMethod
 from lmr.core.card import Card, Preset
-from lmr.core.functional.views import marginal_entropy
+from lmr.core.functional.losses import marginal_entropy
 from lmr.core.locks import hold
 from lmr.core.optim import Optimizer, OptimizerName
 from lmr.core.placement import widen

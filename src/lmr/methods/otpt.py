@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmr.core.bases.prompts import PromptMethod
 from lmr.core.card import Card, Preset
-from lmr.core.functional.views import marginal_entropy
+from lmr.core.functional.losses import marginal_entropy
 from lmr.core.registry import register
 
 _SOURCE = "the authors' scripts"

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from lmr.core.bases.transductive import TransductiveMethod
 from lmr.core.card import Card, Preset
-from lmr.core.functional.neighbours import link_nearest
+from lmr.core.functional.select import link_nearest
 from lmr.core.registry import register
 
 _SOURCE = "MaxZanella/StatA: all datasets"

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lmr.core.bases.restart import RestartMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
-from lmr.core.functional.transduction import follow_labels, match_captions
+from lmr.core.functional.losses import follow_labels, match_captions
 from lmr.core.log import LOGGER
 from lmr.core.registry import register
 from lmr.core.streams import Streams

@@ -8,7 +8,7 @@ from torch import Tensor
 from lmr.core.bases.views import EpisodicMethod
 from lmr.core.card import Card, Preset, Scores
 from lmr.core.errors import LmrError
-from lmr.core.functional.views import count_kept, rank_confident
+from lmr.core.functional.select import count_kept, rank_confident
 from lmr.core.prediction import State
 from lmr.core.registry import register
 from lmr.core.streams import Streams

@@ -17,7 +17,7 @@ from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.placement import find_placement, widen
 from lmr.core.text import TextReader, TextSide
-from lmr.core.views.pixel_scale import PixelScale
+from lmr.core.pixel_scale import PixelScale
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, TokenPrompts, bring, list_names, write_prompts
 from lmr.models.prototypes import average_prompts, digest_tower
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lmr.core.functional.class_memory import find_place
+from lmr.core.functional.select import find_place
 from lmr.methods.cliptta import draw_by_class, enter_best
 
 

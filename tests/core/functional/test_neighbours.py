@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lmr.core.functional.neighbours import link_nearest
+from lmr.core.functional.select import link_nearest
 
 
 def test_links_go_to_the_nearest_others() -> None:

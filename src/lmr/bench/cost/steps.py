@@ -22,7 +22,7 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method, Prediction, list_arguments
 from lmr.core.passes import Passes, count_passes
 from lmr.core.registry import create
-from lmr.core.views.pixel_scale import PixelScale
+from lmr.core.pixel_scale import PixelScale
 
 ONE_FORWARD = Passes(forwards=1)
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from lmr.core.bases.views import EpisodicMethod, ViewMethod
 from lmr.core.card import Tower
 from lmr.core.errors import LmrError
-from lmr.core.functional.gradients import pull_back
-from lmr.core.functional.views import count_kept, rank_confident
+from lmr.core.functional.select import count_kept, rank_confident
+from lmr.core.gradients import pull_back
 from lmr.core.locks import hold
 from lmr.core.optim import Optimizer
 from lmr.core.placement import widen

@@ -1,10 +1,17 @@
-"""Losses that two or more methods need: pure functions."""
+"""Losses that two or more methods need: pure functions.
+
+B images with unit features [B, D], C classes; for views of an image the axis before the last is the view.
+"""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+TEMPERATURE = 0.01  # of the targets, a constant of the authors' code whatever the model's scale
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -38,3 +45,29 @@ def bimodal_loss(features: Tensor, prototypes: Tensor, logits: Tensor) -> Tensor
     """
     present, means = average_by_class(features, logits.argmax(1))
     return entropy(logits).mean() - project_on_text(means, prototypes[present]) - spread_classes(means)
+
+
+def marginal_entropy(logits: Tensor) -> Tensor:
+    """Entropy [...] of the mean of the softmax over the views of logits [..., V, C], in log space.
+
+    As in the code of MEMO and TPT, a mean probability of 0 counts as the smallest number: 0 log 0 is 0.
+    """
+    log_mean = logits.log_softmax(-1).logsumexp(-2) - math.log(logits.shape[-2])
+    log_mean = log_mean.clamp(min=torch.finfo(log_mean.dtype).min)
+    return -(log_mean.exp() * log_mean).sum(-1)
+
+
+def match_captions(features: Tensor, captions: Tensor, scale: float) -> Tensor:
+    """Return the cross-entropy of image-to-caption logits with the likeness of images and captions (Hakim et al. 2025).
+
+    The target is softmax over rows of (Z Z' + U U') / 2 / 0.01. As in the authors' code it is used transposed, so its
+    rows need not add up to 1, and gradient flows through it. Returns the mean over the images.
+    """
+    likeness = (features @ features.T + captions @ captions.T) / 2
+    target = (likeness / TEMPERATURE).softmax(1)
+    return -(target.T * (scale * features @ captions.T).log_softmax(1)).sum(1).mean()
+
+
+def follow_labels(features: Tensor, prototypes: Tensor) -> Tensor:
+    """Return the prototype [B, D] of the nearest class of every feature [B, D]; no gradient flows to the choice."""
+    return prototypes[torch.argmax(features.detach() @ prototypes.T, 1)]

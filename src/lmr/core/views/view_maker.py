@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
+from lmr.core.pixel_scale import PixelScale
 from lmr.core.views.augmix import draw_recipe, mix_chains
 from lmr.core.views.crops import cut_crops, draw_crops
-from lmr.core.views.pixel_scale import PixelScale
 
 
 @dataclass(frozen=True)

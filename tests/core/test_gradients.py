@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from lmr.core.functional.gradients import pull_back
+from lmr.core.gradients import pull_back
 
 
 def make_graph(shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

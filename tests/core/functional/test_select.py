@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lmr.core.functional.views import count_kept, marginal_entropy, rank_confident
+from lmr.core.functional.losses import marginal_entropy
+from lmr.core.functional.select import count_kept, rank_confident
 from lmr.methods.rtpt import weigh_views
 
 
