@@ -134,7 +134,7 @@ def test_signals_of_every_step_are_written(tmp_path: Path, monkeypatch: pytest.M
     with trace.open(newline="") as file:
         steps = list(csv.DictReader(file))
     assert [step["step"] for step in steps] == ["1", "2", "3"]
-    assert {step["rung"] for step in steps} == {"ok"}
+    assert {step["health"] for step in steps} == {"ok"}
     assert max(float(step["drift"]) for step in steps) == first[0].largest["drift"]
     assert float(np.mean([float(step["watched"]) for step in steps])) == pytest.approx(first[0].watched)
     monkeypatch.setattr(module, "run_trial", lambda *_: pytest.fail("it was run again"))
