@@ -51,7 +51,7 @@ CLASSES = 100
 
 @dataclass(frozen=True)
 class PredictCostOptions:
-    """What is measured: a model or a random architecture, a method, and how often."""
+    """The measurement: a model or a random architecture, a method, and the number of repetitions."""
 
     model: str | None = None
     random: str | None = None

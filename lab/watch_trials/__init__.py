@@ -1,1 +1,1 @@
-"""What a watch notices, how soon, and what it costs: trials of sick and of healthy streams."""
+"""Trials of the watch on failing and on healthy streams: detections, delays and costs."""

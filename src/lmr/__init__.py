@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from lmr.core.norms import NormBank
     from lmr.core.optim import Optimizer
     from lmr.core.passes import Passes, count_passes
+    from lmr.core.pixel_scale import PixelScale
     from lmr.core.prediction import AdaptedParameters, Prediction, Step
     from lmr.core.registry import create, find_method, list_methods, register
     from lmr.core.streams import Streams
     from lmr.core.text import TextReader, TextSide
-    from lmr.core.pixel_scale import PixelScale
     from lmr.core.views.view_maker import ViewMaker
     from lmr.data.dataset import Dataset, MissingData
     from lmr.images.files import UnreadableImage, list_images, open_image

@@ -1,1 +1,1 @@
-"""What a person starts: each is one function that serves Python and the command line."""
+"""Applications: each is one function that serves Python and the command line."""

@@ -77,7 +77,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class Card:
-    """What tables, listings and docs say about a method. The code of the method does not need it.
+    """The facts that tables, listings and docs show of a method. The code of the method does not need it.
 
     Examples:
         >>> import lmr

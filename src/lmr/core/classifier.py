@@ -161,7 +161,7 @@ class ZeroShot:
 
     @property
     def keeps_tokens(self) -> bool:
-        """Whether the encoder's tokens are expensive, and taken in place of images: see ``embed``."""
+        """True if the encoder's tokens are expensive, and taken in place of images: see ``embed``."""
         return bool(getattr(self.encoder, "keeps_tokens", False))
 
     def is_embedded(self, images: Tensor) -> bool:

@@ -16,5 +16,5 @@ class LmrError(ValueError):
 
 
 def describe_error(error: Exception) -> str:
-    """An error for a report: an LmrError explains itself, of any other the kind is said too."""
+    """Return an error as text: an LmrError explains itself, any other error is named with its kind."""
     return str(error) if isinstance(error, LmrError) else f"{type(error).__name__}: {error}"

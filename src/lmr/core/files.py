@@ -49,7 +49,7 @@ def replace_durably(finished: AnyPath, target: AnyPath) -> None:
 
 @contextlib.contextmanager
 def make_folder(path: AnyPath, replace: bool = False) -> Iterator[Path]:
-    """An empty folder to fill within this context; at its end it is renamed to ``path``. Raises OSError.
+    """Yield an empty folder to fill; at the end of the context it is renamed to ``path``. Raises OSError.
 
     A folder with content at ``path`` is replaced if ``replace`` says so, and otherwise an OSError.
     The files are written to a folder beside ``path`` with a name of its own and flushed to the disk before it is
@@ -156,14 +156,14 @@ def hold_lock(path: AnyPath, message: str, wait: float = 0.0) -> Iterator[None]:
 
 
 def _choose_mode(target: Path) -> int:
-    """The permissions of the file that is replaced, or those any new file would get."""
+    """Return the permissions of the file that is replaced, or those of any new file."""
     if target.exists():
         return target.stat().st_mode & 0o777
     return 0o666 & ~_read_mask()
 
 
 def _read_mask() -> int:
-    """The permissions that new files do not get; reading them means setting them."""
+    """Return the permissions that new files do not get; reading them means setting them."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

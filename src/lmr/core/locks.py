@@ -46,7 +46,7 @@ def hold(*towers: nn.Module) -> Iterator[None]:
 
 
 def _find_locks(tower: nn.Module) -> tuple[_Lock, ...]:
-    """The locks of the tower's norms, or of the tower itself where it has none.
+    """Return the locks of the tower's norms, or of the tower itself where it has none.
 
     Towers that overlap share norms. What a thread needs inside a tower it holds, a part of it, is among its locks.
     """

@@ -150,7 +150,7 @@ class Method(Saved):
 
     @property
     def emits(self) -> Emission:
-        """Whether an answer is from before or after the batch's own update."""
+        """The answer that ``step`` gives: from before or after the batch's own update."""
         emission: Emission = getattr(self, "emit", self.emission)
         return emission
 
@@ -405,7 +405,7 @@ class Method(Saved):
         self._placement = self.classifier.device, self.classifier.prototypes.dtype
 
     def _convert_state(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of a state of this method where the classifier is now, in the types it begins with there."""
+        """Return the tensors of a state on the device and in the types of the classifier."""
         like = self._begin_streams(1)
         return {key: convert_tensor(value, like[key]) for key, value in tensors.items()}
 
@@ -429,7 +429,7 @@ class Method(Saved):
         return self._embed(images), Streams(active, index)
 
     def _embed(self, images: Tensor) -> Tensor:
-        """What the passes of a step start from: tokens, computed once, where the encoder has them."""
+        """Return the input of all passes of a step: tokens, computed once, where the encoder has them."""
         return images if self.needs_images else self.classifier.embed(images)
 
     def _ids(self, streams: StreamIds) -> Tensor:
@@ -455,7 +455,7 @@ class Method(Saved):
         return rows
 
     def _check_state(self, state: Mapping[str, Any], rows: int) -> Mapping[str, Tensor]:
-        """The tensors of a state of so many streams; refused if it does not fit."""
+        """Return the tensors of a state of this number of streams; refuse a state that does not fit."""
         if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
             raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
         if "watch" in state:
@@ -496,7 +496,7 @@ class Method(Saved):
 
 
 def list_arguments(method: type[Method]) -> list[str]:
-    """The names of a method's own arguments, in order."""
+    """Return the names of a method's own arguments, in order."""
     given = (field.name for field in dataclasses.fields(method) if field.init)
     return [name for name in given if name not in ("classifier", "streams")]
 

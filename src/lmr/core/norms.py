@@ -106,7 +106,7 @@ class NormBank:
         return len(self.start)
 
     def name_parameters(self, row: Tensor) -> dict[str, Tensor]:
-        """The values of a row [P] as parameters of the norms, under their names in the tower's ``state_dict()``."""
+        """Return the values of a row [P] as parameters, under their names in the tower's ``state_dict()``."""
         named: dict[str, Tensor] = {}
         for norm in self.norms:
             begin, shape = f"{norm.name}." if norm.name else "", norm.module.normalized_shape
@@ -156,7 +156,7 @@ class NormBank:
             self._axes = self._find_axes(images, encode or self.tower)
 
     def _find_axes(self, images: Tensor, encode: Callable[[Tensor], Any]) -> dict[tuple[str, int], int]:
-        """The axis of the batch for each norm and each rank of its input."""
+        """Find the axis of the batch for each norm and each rank of its input."""
         calls: list[tuple[str, torch.Size]] = []
         hooks = [
             norm.module.register_forward_pre_hook(lambda _, given, name=norm.name: calls.append((name, given[0].shape)))
@@ -188,7 +188,7 @@ class NormBank:
                 norm.module.__dict__.pop(lent, None)
 
     def _lend_row(self, row: Tensor) -> None:
-        """An instance attribute hides the registered parameter, so the norm's own forward reads the row.
+        """Hide the registered parameters by instance attributes, so that the norm's own forward reads the row.
 
         In a tower of half precision the norm is computed in the precision of the row, as a step of 1e-3 would be lost.
         """
@@ -291,13 +291,13 @@ def _avoid_fused_layers() -> Iterator[None]:
 
 
 def _find_own(module: nn.LayerNorm, key: str) -> Any:
-    """The norm's own parameter, also while a row is served, perhaps by another thread."""
+    """Return the norm's own parameter, also while a row is served, perhaps by another thread."""
     registered = module._parameters
     return registered[key] if key in registered else getattr(module, key)
 
 
 def _is_plain(module: nn.LayerNorm) -> bool:
-    """Whether the norm computes what nn.LayerNorm does; a subclass may do something else."""
+    """Check that the norm computes what nn.LayerNorm does; a subclass may do something else."""
     return type(module).forward is nn.LayerNorm.forward
 
 

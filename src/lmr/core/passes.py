@@ -24,7 +24,7 @@ _SCALE = 10.0  # its logit scale: images are classified with confidence, and no 
 
 @dataclass(frozen=True)
 class Passes:
-    """How often one step sends each image through the image tower, and each class prompt through the text tower.
+    """The passes of each image through the image tower in a step, and of each class prompt through the text tower.
 
     Backwards are those of samples with a gradient. Prompts are counted for a whole batch.
 

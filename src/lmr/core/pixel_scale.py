@@ -11,7 +11,7 @@ from lmr.core.errors import LmrError
 
 @dataclass(frozen=True)
 class PixelScale:
-    """How a model's preprocessing scales pixels: ``(pixel / 255 - mean) / std``, a number of each for every channel.
+    """The scaling of pixels in a model's preprocessing: ``(pixel / 255 - mean) / std``, for every channel.
 
     Methods see preprocessed images only. Cropping, flipping and averaging give the same before and after this scaling;
     an augmentation that reads the values themselves (AugMix) needs it undone.

@@ -20,14 +20,14 @@ Placement = tuple[torch.device, torch.dtype]
 
 
 def choose_dtype(dtype: torch.dtype | None) -> torch.dtype:
-    """The type of the frozen weights, float32 if none is named."""
+    """Return the type of the frozen weights, float32 if none is named."""
     if dtype is not None and dtype not in DTYPES:
         raise LmrError(f"Expected one of {', '.join(map(str, DTYPES))} for the weights, got {dtype!r}.")
     return dtype or torch.float32
 
 
 def check_device(device: Device) -> torch.device:
-    """The device of this name; refused if no tensor can be made on it. Asked before anything large is read."""
+    """Return the device of this name; refuse it if no tensor can be made on it."""
     try:
         found = torch.empty(0, device=device).device
     except Exception as error:  # each kind of device that is missing raises its own error
@@ -45,7 +45,7 @@ def _refuse_device(device: object, reason: object) -> LmrError:
 def read_target(
     device: Device | torch.dtype | None, dtype: torch.dtype | None
 ) -> tuple[torch.device | None, torch.dtype | None]:
-    """The arguments of a ``to``, checked. As in torch, a type may come first: ``to(torch.bfloat16)``."""
+    """Return the checked arguments of a ``to``. As in torch, a type may come first: ``to(torch.bfloat16)``."""
     if isinstance(device, torch.dtype):
         if dtype is not None:
             raise LmrError(f"Expected a device and a type, got the two types {device} and {dtype}.")
@@ -61,18 +61,18 @@ def find_placement(tower: nn.Module) -> Placement | None:
 
 
 def find_whole(tower: nn.Module) -> nn.Module:
-    """What moves with a tower: the model that it names as its ``whole_model``, or else the tower itself."""
+    """Return the module that moves with a tower: its ``whole_model``, or else the tower itself."""
     whole = getattr(tower, "whole_model", None)
     return whole if isinstance(whole, nn.Module) else tower
 
 
 def count_moves(tower: nn.Module) -> int:
-    """A number that grows when ``place_tower`` moves any part of a tower, also if that is a part of another."""
+    """Return a number that grows whenever ``place_tower`` moves any part of a tower."""
     return sum(getattr(module, _MOVES, 0) for module in tower.modules())
 
 
 def widen(dtype: torch.dtype) -> torch.dtype:
-    """This type, but never below float32: that of norms, prototypes and states."""
+    """Return this type, but never below float32: the type of norms, prototypes and states."""
     return torch.promote_types(dtype, torch.float32)
 
 

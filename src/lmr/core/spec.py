@@ -38,7 +38,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def format_spec(name: str, values: Mapping[str, Any]) -> str:
-    """The canonical string of a configuration; parsing it gives the same configuration."""
+    """Return the canonical string of a configuration; parsing it gives the same configuration."""
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
 
 

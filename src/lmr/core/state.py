@@ -25,7 +25,7 @@ def write_state(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], fac
 
 
 def encode_state(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> bytes:
-    """The content of the file that ``write_state`` writes."""
+    """Return the content of the file that ``write_state`` writes."""
     from safetensors.torch import save
 
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -40,7 +40,7 @@ def _digest(tensors: dict[str, Tensor], facts: Mapping[str, str]) -> str:
 
 
 def _sort_facts(content: bytes) -> bytes:
-    """The same safetensors file with its metadata in order, so that equal states are equal files.
+    """Return the same safetensors file with its metadata in order, so that equal states are equal files.
 
     The library writes metadata in an order that changes from process to process.
     """
@@ -50,13 +50,13 @@ def _sort_facts(content: bytes) -> bytes:
 
 
 def split_header(content: bytes) -> tuple[dict[str, Any], bytes]:
-    """The header of a safetensors file, and the bytes of its tensors."""
+    """Return the header of a safetensors file, and the bytes of its tensors."""
     size = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + size]), content[8 + size :]
 
 
 def join_header(header: Mapping[str, Any]) -> bytes:
-    """A header as the first bytes of a safetensors file."""
+    """Return a header as the first bytes of a safetensors file."""
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
     return len(text).to_bytes(8, "little") + text
@@ -82,7 +82,7 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
 
 
 def decode_state(content: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and facts of a file's content, which messages call ``name``; checked as ``read_state`` does."""
+    """Return the tensors and facts of a file's content, checked as in ``read_state``; messages call it ``name``."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -95,7 +95,7 @@ def decode_state(content: bytes, name: str) -> tuple[dict[str, Tensor], dict[str
 
 
 def _check_facts(tensors: dict[str, Tensor], facts: dict[str, str], name: str) -> dict[str, str]:
-    """The facts of a state file without its digest; LmrError if it is foreign, too new or damaged."""
+    """Return the facts of a state file without its digest; refuse a file that is foreign, too new or damaged."""
     if facts.get("format") != FORMAT:
         raise LmrError(f"{name} is a safetensors file but not a saved state of lmr.")
     if facts.get("version") != VERSION:

@@ -23,11 +23,11 @@ class ContextPrompts(Protocol):
     order: Tensor  # the classes [C], those together that are best encoded together
 
     def start(self, tower: nn.Module) -> Tensor:
-        """The vectors [n, w] of the context's words."""
+        """Return the vectors [n, w] of the context's words."""
         ...
 
     def encode(self, tower: nn.Module, classes: Tensor, context: Tensor) -> Tensor:
-        """Raw features [k, D] of some classes [k] with a context [n, w]; gradient flows to it."""
+        """Return raw features [k, D] of some classes [k] with a context [n, w]; gradient flows to it."""
         ...
 
 
@@ -64,7 +64,7 @@ class TextSide:
         self.tower.eval().requires_grad_(False)
 
     def prototypes(self, part: slice) -> Tensor:
-        """Unit features [n, D] of some classes, never below float32."""
+        """Return unit features [n, D] of some classes, never below float32."""
         with hold(self.tower):
             raw = self.encode(self.tower, part)
         if raw.ndim != 2 or len(raw) != part.stop - part.start:
@@ -75,12 +75,12 @@ class TextSide:
         return F.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=-1)
 
     def all_prototypes(self, chunk: int) -> Tensor:
-        """Unit features [C, D] of all classes without gradient, ``chunk`` classes at a time."""
+        """Return unit features [C, D] of all classes without gradient, ``chunk`` classes at a time."""
         with torch.no_grad():
             return torch.cat([self.prototypes(part) for part in self.chunks(chunk)])
 
     def chunks(self, chunk: int) -> Iterator[slice]:
-        """Slices of at most ``chunk`` classes that cover all of them."""
+        """Return slices of at most ``chunk`` classes that cover all of them."""
         return (slice(first, min(first + chunk, self.classes)) for first in range(0, self.classes, chunk))
 
 
@@ -109,7 +109,7 @@ def differentiate_towers(
     text: TextSide,
     chunk: int,
 ) -> tuple[Tensor, T, Tensor]:
-    """Value, by-product and gradient of ``loss(features, prototypes) -> (value, by-product)``, evaluated once.
+    """Return value, by-product and gradient of ``loss(features, prototypes) -> (value, by-product)``, evaluated once.
 
     ``encode`` gives the image features. The gradient is the exact one with respect to ``rows``, from which a NormBank
     serves both towers. Peak memory does not grow with the number of classes, and the graphs of images and texts never
@@ -132,7 +132,7 @@ def differentiate_towers(
 
 
 def _pull_back(encoded: Tensor, rows: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient along ``rows`` through the output of a tower; zero if the tower has no norms."""
+    """Return the gradient along ``rows`` through the output of a tower; zero if the tower has no norms."""
     if not encoded.requires_grad:
         return torch.zeros_like(rows)
     return pull_back(encoded, rows, gradient)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
+from lmr.core.pixel_scale import PixelScale
 from lmr.core.placement import Device, find_placement, place_tower, read_target
 from lmr.core.text import TextReader, TextSide
-from lmr.core.pixel_scale import PixelScale
 from lmr.models.facts import ModelFacts, describe_facts
 from lmr.models.formats.export import Norms
 from lmr.models.preprocessing import ImagePreprocess, Images, Preprocessing

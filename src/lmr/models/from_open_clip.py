@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from lmr.core.classifier import ZeroShot, digest_tensors, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
+from lmr.core.pixel_scale import PixelScale
 from lmr.core.placement import find_placement, widen
 from lmr.core.text import TextReader, TextSide
-from lmr.core.pixel_scale import PixelScale
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, TokenPrompts, bring, list_names, write_prompts
 from lmr.models.prototypes import average_prompts, digest_tower
 

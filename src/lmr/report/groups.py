@@ -45,7 +45,7 @@ KEYS = ["spec", "watch", "batch_size", "images", "emit", *GROUND]  # what the ru
 
 @dataclass(frozen=True)
 class Setting:
-    """What the lines of one table share."""
+    """The setting that the lines of one table share."""
 
     dataset: str
     backbone: str
@@ -130,12 +130,12 @@ class RunGroup:
 
     @property
     def configuration(self) -> tuple[str, str | None]:
-        """What was run, whatever it was run on: the method with its arguments, and its watch."""
+        """The method with its arguments and its watch, whatever it was run on."""
         return self.first.spec, self.watch
 
     @cached_property
     def ground(self) -> tuple[Any, ...]:
-        """What two groups of a setting must share to differ only in spec, batch size, images and emission."""
+        """The facts that two groups share if they differ only in spec, batch size, images and emission."""
         return tuple(self.frame[key].iloc[0] for key in GROUND)
 
     @property

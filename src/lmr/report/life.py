@@ -57,7 +57,7 @@ class Scenario:
 
     @property
     def column(self) -> tuple[Any, ...]:
-        """What makes a column: of several datasets and lengths one is shown."""
+        """The key of a column: of several datasets and lengths one is shown."""
         return self.order, self.stream, self.batch_size, self.severity
 
     @property

@@ -1,4 +1,4 @@
-"""Which groups of runs a table shows, in which order, and how their labels and notes tell them apart."""
+"""Select and order the groups of runs of a table, and tell them apart by labels and notes."""
 
 from __future__ import annotations
 

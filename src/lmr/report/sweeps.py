@@ -18,7 +18,7 @@ FEWEST_SIZES = 3  # batch sizes that make a line; two only compare a published s
 
 @dataclass(frozen=True)
 class SweepAxis:
-    """What changes in a sweep: the first argument along a line; further ones separate the lines."""
+    """The arguments that change in a sweep: the first along a line; further ones separate the lines."""
 
     name: str
     method: str = ""  # empty: the batch size of all methods

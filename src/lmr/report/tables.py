@@ -54,7 +54,7 @@ DIFFERENCE = (
 
 
 class _Shown(NamedTuple):
-    """What a column shows of each group: a metric, averaged over some domains."""
+    """A column of a table: a metric of each group, averaged over some domains."""
 
     column: Column
     domains: Sequence[str]

@@ -52,7 +52,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Undo:
-    """What undoes the last action: the health before it, the state of the method and its snapshots."""
+    """The record that undoes the last action: the health before it, the state of the method and its snapshots."""
 
     health: Health
     tensors: dict[str, Tensor]

@@ -33,7 +33,7 @@ MOST_REACHED = 1.05  # of the arithmetic limit; a little above 1, because the ma
 
 @dataclass(frozen=True)
 class CostRequest:
-    """What to measure. LmrError if a value is out of range.
+    """The options of a measurement, checked.
 
     Args:
         source: The model.

@@ -21,8 +21,8 @@ from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, Prediction, list_arguments
 from lmr.core.passes import Passes, count_passes
-from lmr.core.registry import create
 from lmr.core.pixel_scale import PixelScale
+from lmr.core.registry import create
 
 ONE_FORWARD = Passes(forwards=1)
 

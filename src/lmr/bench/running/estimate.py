@@ -1,4 +1,4 @@
-"""How long runs would take on this machine, before they start: a few passes are measured, the others are counted.
+"""Estimate how long runs would take on this machine: a few passes are measured, the others are counted.
 
 What a method does with an image is its ``count_passes``, with every image past its gate. A forward of one image is
 measured on the real model in small batches, a backward is that times the ratio of their arithmetic (1 where the tower
@@ -37,7 +37,7 @@ ROUNDS = 3  # after a warm-up; the median counts
 
 
 class MeasuredPass(NamedTuple):
-    """What was measured: a model in a precision on a device, and the images in the pass."""
+    """A measured pass: a model in a precision on a device, and the images in the pass."""
 
     model: str
     dtype: str
@@ -61,7 +61,7 @@ class PassSeconds:
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """What some runs consist of, what was measured for that, and how long they would take."""
+    """An estimate: the passes of some runs, the measured ones, and the time they would take."""
 
     runs: int
     images: int  # of all runs
@@ -107,7 +107,7 @@ def describe_left_time(
     workers: int | None = None,
     sources: Sequence[str | os.PathLike[str]] = (),
 ) -> str:
-    """How long the tasks without a row in a folder of runs, or in one of the ``sources``, would take, in words."""
+    """Describe how long the tasks without a row in a folder of runs, or in one of the ``sources``, would take."""
     places = [*sources, folder] if (Path(folder) / "rows.jsonl").exists() else sources
     finished = {row.run for place in places for row in read_rows(place)[0]}
     left = [task for task in tasks if task.run not in finished]

@@ -15,31 +15,31 @@ TEMPERATURE = 0.01  # of the targets, a constant of the authors' code whatever t
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Shannon entropy in nats of the softmax over the last axis, straight from logits [..., C] without an epsilon."""
+    """Return the Shannon entropy, in nats, of the softmax over the last axis of logits [..., C]."""
     log_p = logits.log_softmax(-1)
     return -(log_p.exp() * log_p).sum(-1)
 
 
 def average_by_class(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The classes that occur among ``labels`` [B], in order [K], and the mean of their ``features`` [B, D]: [K, D]."""
+    """Return the classes among ``labels`` [B], in order [K], and the mean of their ``features`` [B, D]: [K, D]."""
     present, place, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     member = F.one_hot(place, len(present)).T.to(features.dtype)
     return present, member @ features / counts.unsqueeze(1)
 
 
 def project_on_text(means: Tensor, prototypes: Tensor) -> Tensor:
-    """BATCLIP's L_pm: how far, on average, each class mean [K, D] reaches along its unit text prototype [K, D]."""
+    """Return BATCLIP's L_pm: the mean projection of class means [K, D] on their unit text prototypes [K, D]."""
     return (means * prototypes).sum(1).mean()
 
 
 def spread_classes(means: Tensor) -> Tensor:
-    """BATCLIP's L_sp: 1 - cosine summed (not averaged) over all ordered pairs of different class means [K, D]."""
+    """Return BATCLIP's L_sp: 1 - cosine, summed over all ordered pairs of different class means [K, D]."""
     unit = F.normalize(means, dim=1)
     return 2 * (1 - unit @ unit.T).triu(1).sum()
 
 
 def bimodal_loss(features: Tensor, prototypes: Tensor, logits: Tensor) -> Tensor:
-    """BATCLIP's objective L_ent - L_pm - L_sp of image features [B, D], unit prototypes [C, D] and logits [B, C].
+    """Return BATCLIP's objective L_ent - L_pm - L_sp of features [B, D], unit prototypes [C, D] and logits [B, C].
 
     Pseudo-labels are the only hard decision; gradient flows through everything else.
     """
@@ -48,7 +48,7 @@ def bimodal_loss(features: Tensor, prototypes: Tensor, logits: Tensor) -> Tensor
 
 
 def marginal_entropy(logits: Tensor) -> Tensor:
-    """Entropy [...] of the mean of the softmax over the views of logits [..., V, C], in log space.
+    """Return the entropy [...] of the mean of the softmax over the views of logits [..., V, C], in log space.
 
     As in the code of MEMO and TPT, a mean probability of 0 counts as the smallest number: 0 log 0 is 0.
     """

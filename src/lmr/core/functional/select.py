@@ -9,17 +9,17 @@ from lmr.core.functional.losses import entropy
 
 
 def rank_confident(logits: Tensor) -> Tensor:
-    """The views [..., V] of logits [..., V, C] in the order of rising entropy; equal ones stay in their order."""
+    """Return the views [..., V] of logits [..., V, C] in the order of rising entropy; equal ones keep their order."""
     return entropy(logits).sort(dim=-1, stable=True).indices
 
 
 def count_kept(views: int, share: float) -> int:
-    """How many of so many views a share of them is: rounded down, but one at least."""
+    """Return the number of views in a share of them: rounded down, at least one."""
     return max(1, int(views * share))
 
 
 def link_nearest(likeness: Tensor, count: int, weights: Tensor | None = None) -> Tensor:
-    """Directed links [N, N] of every image to its ``count`` likeliest others, or to all where there are fewer.
+    """Return directed links [N, N] of every image to its ``count`` likeliest others, or to all where there are fewer.
 
     The weight of a link is that in ``weights`` [N, N], or 1. No image is linked to itself.
     """

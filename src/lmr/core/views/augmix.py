@@ -21,7 +21,7 @@ SEVERITY = 1.0
 
 
 class Recipe(NamedTuple):
-    """What happens to V views: chains of operations, their strengths from -1 to 1, and the weights of the mixture."""
+    """The operations on V views: chains, their strengths from -1 to 1, and the weights of the mixture."""
 
     operation: Tensor  # int64 [V, chains, longest]
     strength: Tensor  # float64, the same shape; the sign is that of an operation with a direction
@@ -31,7 +31,7 @@ class Recipe(NamedTuple):
 
 
 def draw_recipe(generator: torch.Generator, count: int) -> Recipe:
-    """A recipe for ``count`` views."""
+    """Draw a recipe for ``count`` views."""
     shape = (count, CHAINS, LONGEST)
     kinds, levels, signs = torch.rand(3, *shape, generator=generator, dtype=torch.float64)
     lengths, weights = torch.rand(2, count, CHAINS, generator=generator, dtype=torch.float64)
@@ -43,7 +43,7 @@ def draw_recipe(generator: torch.Generator, count: int) -> Recipe:
 
 
 def mix_chains(pixels: Tensor, recipe: Recipe, fill: tuple[float, ...]) -> Tensor:
-    """Views [V, C, H, W] of whole pixel values, mixed as the recipe says. ``fill`` is the colour of uncovered places.
+    """Mix views [V, C, H, W] of whole pixel values by the recipe. ``fill`` is the colour of uncovered pixels.
 
     The result is not rounded: it is a mean, of images that would be preprocessed first.
     """
@@ -89,7 +89,7 @@ def equalize(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
 
 
 def posterize(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
-    """The highest four bits of each value, or fewer with more strength."""
+    """Keep the highest four bits of each value, or fewer with more strength."""
     bits = 4 - (4 * strength.abs()).floor()
     size = _spread(2.0 ** (8 - bits), x)
     return (x / size).floor() * size
@@ -102,7 +102,7 @@ def solarize(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
-    """Turned about the centre by whole degrees, at most 30 at full strength."""
+    """Rotate about the centre by whole degrees, at most 30 at full strength."""
     height, width = x.shape[-2:]
     angle = _truncate(30 * strength) * (math.pi / 180)
     cosine, sine = angle.cos(), angle.sin()
@@ -120,17 +120,17 @@ def shear_x(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
 
 
 def shear_y(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
-    """The same for columns."""
+    """Shear columns likewise."""
     return transform(x, _make_affine({3: 0.3 * strength}), colour)
 
 
 def translate_x(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
-    """Moved to the side by whole pixels, at most a third of the width at full strength."""
+    """Move to the side by whole pixels, at most a third of the width at full strength."""
     return transform(x, _make_affine({2: _truncate(x.shape[-1] / 3 * strength)}), colour)
 
 
 def translate_y(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
-    """The same for the height."""
+    """Move up or down likewise."""
     return transform(x, _make_affine({5: _truncate(x.shape[-2] / 3 * strength)}), colour)
 
 
@@ -157,7 +157,7 @@ def transform(x: Tensor, affine: Tensor, colour: Tensor) -> Tensor:
 
 
 def _make_affine(entries: dict[int, Tensor]) -> Tensor:
-    """The identity [n, 6] with some entries replaced. The origin is the corner of the image, as in Pillow."""
+    """Return the identity [n, 6] with some entries replaced. The origin is the corner of the image, as in Pillow."""
     affine = torch.tensor([1.0, 0, 0, 0, 1, 0], dtype=torch.float64).repeat(len(next(iter(entries.values()))), 1)
     for place, value in entries.items():
         affine[:, place] = value

@@ -50,7 +50,7 @@ def draw_crops(generator: torch.Generator, count: int, height: int, width: int) 
 
 
 def cut_crops(image: Tensor, crops: Crops) -> Tensor:
-    """The boxes of an image [C, H, W], each resized to [H, W] with bilinear interpolation, then flipped: [V, C, H, W].
+    """Return boxes [V, C, H, W] of an image [C, H, W], resized to [H, W] with bilinear interpolation, then flipped.
 
     A box is never larger than the image, so nothing shrinks and no filter against aliasing is needed. Values beyond the
     edge of a box do not enter: the sampled points are kept inside it.

@@ -73,7 +73,7 @@ def change_gamma(x: Tensor, gamma: float) -> Tensor:
 
 
 def turn_hue(x: Tensor, share: float) -> Tensor:
-    """The hue of every pixel turned by this share of the whole circle; brightness and saturation stay."""
+    """Turn the hue of every pixel by this share of the whole circle; brightness and saturation stay."""
     top, low = x.amax(-3, keepdim=True), x.amin(-3, keepdim=True)
     span = top - low
     red, green, blue = ((top - part) / span.where(span > 0, 1) for part in torch.split(x, 1, -3))
@@ -96,7 +96,7 @@ def move(x: Tensor, degrees: float, right: int, down: int, scale: float, border:
 
 
 def blur(x: Tensor, sigma: float) -> Tensor:
-    """A Gaussian blur; the result is smaller by the border that the kernel needs."""
+    """Blur by a Gaussian; the result is smaller by the border that the kernel needs."""
     reach = torch.arange(KERNEL, dtype=torch.float64) - KERNEL // 2
     weights = torch.exp(-0.5 * (reach / sigma) ** 2)
     kernel = (weights / weights.sum()).to(x.device, x.dtype)

@@ -61,6 +61,6 @@ class ViewMaker:
 
 
 def seed_generator(seed: int, number: int) -> torch.Generator:
-    """A generator on the CPU for the image of this number in its stream: the same draws on every machine."""
+    """Return a generator on the CPU for the image of this number in its stream: the same on every machine."""
     digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
