@@ -137,3 +137,10 @@ def test_watched_rows_have_a_line_of_their_own() -> None:
     watched = dataclasses.replace(plain, run="w", label="LMR, watched", watch={"spec": "watch()"})
     ((_, series),) = gather([plain, watched]).items()
     assert [one.label for one in series] == ["LMR", "LMR, watched"]
+
+
+def test_the_cost_of_a_watched_method_is_counted(tmp_path: Path) -> None:
+    (plain,), (watched_task,) = (list_small(methods="tent", **given) for given in ({}, {"watch": "on"}))
+    costs = [run_task(task, tmp_path).metrics["forwards"] for task in (plain, watched_task)]
+    assert costs[0] is not None
+    assert costs[0] == costs[1]

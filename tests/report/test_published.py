@@ -248,3 +248,13 @@ def test_names_of_models_and_prompts() -> None:
     assert name_backbone("pocket") == "pocket"
     assert name_prompts("CuPL_prompts_imagenet.json") == "cupl"
     assert name_prompts("a photo of a {}") == "a photo of a {}"
+
+
+def test_an_argument_that_the_method_no_longer_has_is_a_difference() -> None:
+    table = find_published("cifar10-c")
+    spec = complete("lmr", "cifar10-c")
+    published = table.find(spec)
+    assert published is not None
+    for value, differs in ((1, ["gone 1 (paper: None)"]), (None, [])):
+        row = make_row("LMR", spec.replace(")", f", gone={value})"), "frost", 0.5)
+        assert find_differences(row, table, published) == differs

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,12 @@ def test_methods_in_one_batch_size_have_tables_of_their_own(tmp_path: Path) -> N
     assert not [name for name in build(fewer, "fewer") if name.endswith("-b64")]
     equal = [row for row in rows if row.batch_size == 64]
     assert not [name for name in build(equal, "equal") if name.endswith("-b64")]
+
+
+def test_a_missing_package_names_the_extra_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for command in (["report", str(tmp_path)], ["reproduce", "cifar10-c", "--dry-run"]):
+        assert main(command) == 2
+        assert "A report needs pandas; install it with: pip install 'lmr[bench]'" in capsys.readouterr().err

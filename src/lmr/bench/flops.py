@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lmr.core.method import Method
+from lmr.bench.inputs import AnyMethod, strip_watch
 from lmr.core.passes import Passes, count_passes
 from lmr.models.towers.image import VisionConfig, VisionTower
 from lmr.models.towers.text import TextConfig, TextTower
@@ -69,13 +69,13 @@ def count_comparison(features: int, classes: int) -> Flops:
     return Flops(2 * features * classes, 2 * features * classes)
 
 
-def count_forwards(method: Method, batch_size: int, selected: float = 1.0) -> float | None:
+def count_forwards(method: AnyMethod, batch_size: int, selected: float = 1.0) -> float | None:
     """Return the cost of a step per image, in plain forwards, whatever the machine; None where it is not known.
 
     ``selected`` is the share of the samples past the gate of a method that has one: only these have a backward. In a
     tower that is not ours a backward counts as a forward.
     """
-    passes = count_passes(method, batch_size)
+    passes = count_passes(strip_watch(method), batch_size)
     if passes is None:
         return None
     passes = replace(passes, backwards=selected * passes.backwards)

@@ -1,4 +1,4 @@
-"""Models and datasets, each opened once per process."""
+"""Models and datasets, each opened once per process, and the type of a method on them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from torch import Tensor
 
 from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
+from lmr.core.method import Method
 from lmr.data.catalogue import open_dataset
 from lmr.data.dataset import BEFORE_COUNT, CLEAN, Dataset, ImageArray, Labels
 from lmr.data.streams import Batch, Stream
 from lmr.images.ahead import ReadAhead
 from lmr.models import Backbone, load
+from lmr.watch.watched import Watched
 
 Templates = tuple[str, ...] | str
+AnyMethod = Method | Watched
 
 KEPT_BYTES = 800_000_000  # of images; 5,000 of ImageNet take 753 MB
 CLEAN_SETS = {"imagenet-c-5000": "imagenet"}  # for other sets that end with -c, the name without it
@@ -71,6 +74,11 @@ class KeptImages(Dataset):
                 kept._kept[index] = image
                 kept._bytes += image.nbytes
         return [fresh[index] if index in fresh else kept._kept[index] for index in wanted]
+
+
+def strip_watch(method: AnyMethod) -> Method:
+    """Return the method that a watch wraps, or the method itself."""
+    return method.method if isinstance(method, Watched) else method
 
 
 @lru_cache

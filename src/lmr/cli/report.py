@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from lmr.bench.plans.choices import FOLDER
+from lmr.core.extras import require
 
 DESCRIPTION = """\
 Make tables (terminal, Markdown, LaTeX, csv), the paper's figures (PNG, SVG) and one self-contained page from the runs
@@ -38,6 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Make the report, show the tables and print where everything is; or pack the runs."""
+    require("pandas", "bench", "A report")
     if options.pack is not None:
         _pack(options)
         return

@@ -7,6 +7,7 @@ import sys
 
 from lmr.bench.plans.choices import FOLDER
 from lmr.cli.shared_options import collect_options
+from lmr.core.extras import require
 from lmr.report.published import list_table_names
 
 DESCRIPTION = """\
@@ -41,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Run, report and judge the table; return what is wrong, or None."""
+    require("pandas", "bench", "A report")
     from lmr.apps.reproduce import Reproduction, reproduce, reproduce_quickly
     from lmr.report.formats import print_text
     from lmr.report.verdicts import list_missed

@@ -74,7 +74,8 @@ def _compare_arguments(spec: str, published: str, dataset: str) -> list[str]:
         ours, theirs = expand_spec(spec), expand_spec(published, PRESETS.get(dataset))
     except LmrError:  # a method that is not loaded
         return []
-    return [f"{key} {ours[key]} (paper: {theirs[key]})" for key in ours if key in theirs and ours[key] != theirs[key]]
+    # An argument that the method no longer has is a difference too, unless it is None.
+    return [f"{key} {ours[key]} (paper: {theirs.get(key)})" for key in ours if ours[key] != theirs.get(key)]
 
 
 def name_backbone(name: str) -> str:

@@ -139,8 +139,8 @@ def _build_by_metric(
 ) -> Table | None:
     domains = find_common(groups)
     shared, dropped = share_seeds(groups, domains)
-    measured = [c for c in columns if any(len(one.average(domains, c.key)) for one in shared)]
-    if not measured:
+    measured = [column for column in columns if any(one.frame[column.key].notna().any() for one in shared)]
+    if not domains or not measured:
         return None
     shown = [_Shown(column, domains, column.key) for column in measured]
     lines = [_make_line(one, shown, published) for one in shared]

@@ -25,13 +25,12 @@ from lmr.apps.model_options import (
     make_classifier,
     read_labels,
 )
-from lmr.bench.inputs import find_dataset, load_backbone, load_classifier, preprocess
+from lmr.bench.inputs import AnyMethod, find_dataset, load_backbone, load_classifier, preprocess
 from lmr.bench.plans.plan import MethodEntry, choose_plans, list_plans
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.run import create_method, fit_source
 from lmr.bench.tune.trials import TrialBatch, list_entries
 from lmr.core.errors import LmrError
-from lmr.core.method import Method
 from lmr.core.registry import load_method_file, split_address
 from lmr.data.labelled import list_labelled
 from lmr.data.streams import shuffle_places
@@ -54,7 +53,7 @@ class TuneSource:
     name: str
     key: str
     count: int
-    create_methods: Callable[[], list[Method]]
+    create_methods: Callable[[], list[AnyMethod]]
     read: Callable[[int], Iterator[TrialBatch]]
     find_labels: Callable[[], NDArray[np.int64]]
 
@@ -141,7 +140,7 @@ def _open_stream(tasks: Sequence[Task]) -> TuneSource:
     dataset = find_dataset(first.dataset, first.root)
     stream = first.open_stream(dataset)
 
-    def create_methods() -> list[Method]:
+    def create_methods() -> list[AnyMethod]:
         classifier = load_classifier(
             first.backbone, first.dtype, first.device, dataset.classes, first.prompts.templates
         )
@@ -194,10 +193,10 @@ def open_folder(
     file = split_address(method)[0]
     digest = None if file is None else load_method_file(file)
 
-    def create_methods() -> list[Method]:
+    def create_methods() -> list[AnyMethod]:
         if file is not None and load_method_file(file) != digest:
             raise LmrError(f"The method file {file!r} was changed after its scores were looked for; start again.")
-        made = [create_suited(one, classifier) for one in list_entries(method, over)]
+        made: list[AnyMethod] = [create_suited(one, classifier) for one in list_entries(method, over)]
         return list({one.spec: one for one in reversed(made)}.values())[::-1]  # of equal ones the first
 
     specs = [one.spec for one in create_methods()]

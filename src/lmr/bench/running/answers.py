@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lmr.bench.inputs import AnyMethod
 from lmr.bench.machine import measure_peak
 from lmr.bench.running import metrics
 from lmr.core.card import Scores
 from lmr.core.functional.margin import find_candidates
-from lmr.core.method import Method, Prediction
+from lmr.core.prediction import Prediction
 
 # Values of a batch (seconds, gate_share, protected_size, drift) are repeated in the record of each of its images.
 RECORD = np.dtype(
@@ -36,7 +37,7 @@ class Step:
     offset: Tensor | None  # [C]
 
 
-def take_step(method: Method, images: Tensor, measure: bool, embedding: float = 0.0) -> Step:
+def take_step(method: AnyMethod, images: Tensor, measure: bool, embedding: float = 0.0) -> Step:
     """Adapt on a batch and answer it; ``measure`` also the peak memory, whose cost is not part of the time.
 
     ``embedding`` are the seconds that it took to turn images into the tokens that are given in their place.
@@ -60,7 +61,7 @@ def take_step(method: Method, images: Tensor, measure: bool, embedding: float = 
 
 
 def record(
-    method: Method, step: Step, true: NDArray[np.int64], index: NDArray[np.int64], plain: Tensor | None
+    method: AnyMethod, step: Step, true: NDArray[np.int64], index: NDArray[np.int64], plain: Tensor | None
 ) -> Records:
     """Return the records [B] of a batch; ``plain`` [B] are the labels of zero-shot, for the recovery."""
     records = np.zeros(len(true), RECORD)
@@ -89,7 +90,7 @@ def record(
     return records
 
 
-def compute_scores(method: Method, logits: Tensor, offset: Tensor | None) -> Tensor | None:
+def compute_scores(method: AnyMethod, logits: Tensor, offset: Tensor | None) -> Tensor | None:
     """Return the logits [B, C] without their offset [C], in cosine units; None if they are not based on cosines."""
     if method.scores is not Scores.COSINES:
         return None

@@ -14,10 +14,10 @@ from types import TracebackType
 
 import numpy as np
 
+from lmr.bench.inputs import AnyMethod
 from lmr.bench.running.answers import RECORD, Records
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock
-from lmr.core.method import Method
 
 WAIT = 20.0  # seconds for the processes of a killed bench to end
 
@@ -45,7 +45,7 @@ class Checkpoint:
     ) -> None:
         self._held.close()
 
-    def restore(self, method: Method, log: Callable[[str], object]) -> None:
+    def restore(self, method: AnyMethod, log: Callable[[str], object]) -> None:
         """Load the saved state into the method, if there is one, and drop the answers to later batches."""
         method.reset()
         if self.state.exists():
@@ -69,7 +69,7 @@ class Checkpoint:
         self.images += len(records)
         self.peak = max(self.peak, peak)
 
-    def save(self, method: Method) -> None:
+    def save(self, method: AnyMethod) -> None:
         """Write everything so far to the disk."""
         self.file.flush()
         os.fsync(self.file.fileno())

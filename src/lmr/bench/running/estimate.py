@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from lmr.bench.flops import count_blocks, count_image
-from lmr.bench.inputs import find_dataset, load_backbone, load_classifier, preprocess
+from lmr.bench.inputs import find_dataset, load_backbone, load_classifier, preprocess, strip_watch
 from lmr.bench.machine import count_cores, use_threads
 from lmr.bench.plans.task import Task
 from lmr.bench.running.bench import check_workers, choose_workers
@@ -134,7 +134,7 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
             key = (*_identify_classifier(task), task.entry.address)
             if key not in known:
                 method = create_method(task.entry, classifier)
-                known[key] = count_passes(method), method.needs_images
+                known[key] = count_passes(strip_watch(method)), method.needs_images
             passes, needs_images = known[key]
             labels[task.entry.label] = None
             if passes is None:

@@ -15,6 +15,7 @@ import torch
 
 from lmr.bench.flops import count_forwards
 from lmr.bench.inputs import (
+    AnyMethod,
     find_clean_dataset,
     find_dataset,
     load_backbone,
@@ -31,7 +32,6 @@ from lmr.bench.running.row import SAMPLES, Row, write_samples
 from lmr.bench.running.token_cache import StepInputs, find_token_cache
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.method import Method
 from lmr.core.registry import create, load_method_file
 from lmr.data.dataset import CLEAN
 from lmr.data.streams import Batch, Stream, make_stream
@@ -98,7 +98,7 @@ def run_task(
     return _make_row(task, method, inputs, stream, records, peak)
 
 
-def create_method(entry: MethodEntry, classifier: ZeroShot) -> Method:
+def create_method(entry: MethodEntry, classifier: ZeroShot) -> AnyMethod:
     """Create the method of an entry; one from a file is refused if the file was changed after the plan was read."""
     if entry.file is not None and load_method_file(entry.file) != entry.file_digest:
         raise LmrError(f"The method file {entry.file!r} was changed while the bench was running; start it again.")
@@ -107,7 +107,7 @@ def create_method(entry: MethodEntry, classifier: ZeroShot) -> Method:
     return method if settings is None else Watched(method, settings)
 
 
-def fit_source(task: Task, method: Method) -> None:
+def fit_source(task: Task, method: AnyMethod) -> None:
     """Fit the method on unlabelled clean images: those that follow, in the task's order, the ones for forgetting."""
     clean, backbone = find_clean_dataset(task.dataset, task.root), load_backbone(task.backbone, task.dtype, task.device)
     last = task.forgetting + task.source_images
@@ -128,7 +128,7 @@ def _describe_source(task: Task) -> dict[str, str]:
 
 
 def _answer(
-    task: Task, method: Method, batch: Batch, images: torch.Tensor, embedding: float, measure: bool
+    task: Task, method: AnyMethod, batch: Batch, images: torch.Tensor, embedding: float, measure: bool
 ) -> tuple[answers.Records, int]:
     """Return the records of a batch and the peak memory of its step."""
     step = answers.take_step(method, images, measure, embedding)
@@ -144,7 +144,7 @@ def answer_plainly(classifier: ZeroShot, images: torch.Tensor) -> torch.Tensor:
     return classifier.cosines(classifier.features(images)).argmax(1)
 
 
-def measure_forgetting(task: Task, method: Method, inputs: StepInputs) -> float:
+def measure_forgetting(task: Task, method: AnyMethod, inputs: StepInputs) -> float:
     """Return the accuracy on clean images with the state after the stream; nothing is adapted."""
     classifier = method.classifier
     backbone = load_backbone(task.backbone, task.dtype, task.device)
@@ -158,7 +158,7 @@ def measure_forgetting(task: Task, method: Method, inputs: StepInputs) -> float:
 
 
 def _make_row(
-    task: Task, method: Method, inputs: StepInputs, stream: Stream, records: answers.Records, peak: int
+    task: Task, method: AnyMethod, inputs: StepInputs, stream: Stream, records: answers.Records, peak: int
 ) -> Row:
     numbers = answers.compute_metrics(records, method.classifier.classes)
     selected = numbers["gate_share"]
@@ -203,7 +203,7 @@ def _make_row(
     )
 
 
-def _describe_watch(method: Method) -> dict[str, str | int]:
+def _describe_watch(method: AnyMethod) -> dict[str, str | int]:
     """Return the spec of the watch, the step of its first event, and the number of times it chose each rung."""
     if not isinstance(method, Watched):
         return {}

@@ -18,7 +18,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from lmr.core.method import Method
+from lmr.bench.inputs import AnyMethod
 from lmr.data.dataset import ImageArray
 
 KEPT_TOKEN_BYTES = 250_000_000  # 10,000 images of the photo model and the clean ones of a run take 150 MB
@@ -68,7 +68,7 @@ def find_token_cache(name: str, dtype: str, device: str) -> TokenCache:
 class StepInputs:
     """The inputs of the steps of one run: tokens, or images where the method or the model cannot use tokens."""
 
-    def __init__(self, method: Method, kept: TokenCache) -> None:
+    def __init__(self, method: AnyMethod, kept: TokenCache) -> None:
         self.classifier, self.kept = method.classifier, kept
         self.embeds = self.classifier.keeps_tokens and not method.needs_images
         self._seconds: list[float] = []  # of embedding one image, measured

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lmr.bench.inputs import AnyMethod
 from lmr.bench.tune.criteria import CRITERIA, Evidence, copy_mildly, measure_overlap
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.method import Method
 from lmr.core.registry import split_address
 from lmr.core.spec import format_spec, parse_spec
 from lmr.core.state import read_state, write_state
@@ -40,7 +40,7 @@ class TrialBatch(NamedTuple):
 class Trial:
     """An entry and what it has answered so far, batch by batch."""
 
-    method: Method
+    method: AnyMethod
     probabilities: list[Tensor] = field(default_factory=list)
     overlaps: list[Tensor] = field(default_factory=list)
 
@@ -55,7 +55,7 @@ class Trial:
 class Trials:
     """The trials of all entries on one source of images; ``key`` identifies both in the checkpoint ``path``."""
 
-    def __init__(self, methods: Sequence[Method], key: str, path: Path | None = None) -> None:
+    def __init__(self, methods: Sequence[AnyMethod], key: str, path: Path | None = None) -> None:
         self.trials = [Trial(method) for method in methods]
         self.classifier: ZeroShot = methods[0].classifier
         self.key, self.path = key, path
