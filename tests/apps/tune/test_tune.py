@@ -119,9 +119,12 @@ def test_an_edited_method_file_is_measured_again(photos: Path, tmp_path: Path) -
 
     def measure(factor: float) -> float:
         file.write_text(
-            "import lmr\n\n\n@lmr.register('own_tuned')\nclass OwnTuned(lmr.find_method('zeroshot')):\n"
+            "import lmr\n\n\n@lmr.register('own_tuned')\nclass OwnTuned(lmr.Method):\n"
             "    'The frozen classifier, flatter.'\n\n    power: float = 1.0\n\n"
-            f"    def answer(self, images, state, streams):\n        return {factor} * self.power * super().answer(images, state, streams)\n"
+            "    def adapt(self, images, state, streams):\n"
+            "        return lmr.Step(self.answer(images, state, streams), {})\n\n"
+            "    def answer(self, images, state, streams):\n"
+            f"        return {factor} * self.power * self.classifier(images)\n"
         )
         sources = open_photos(photos, method=f"{file}:own_tuned", over=["power=1.0,2.0"])
         return tune_images(sources, tmp_path / "out").results[0].scores[0]["entropy"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,12 @@ SMALL = {"backbones": "pocket", "datasets": "pocket-c", "corruptions": "fog", "i
 
 @pytest.fixture(autouse=True)
 def _few_clean_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmr.find_method("eata"), "needs_clean", 150)
+    give_source_images(monkeypatch, 150)
+
+
+def give_source_images(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    method = lmr.find_method("eata")
+    monkeypatch.setattr(method, "card", dataclasses.replace(method.card, source_images=count))
 
 
 def make_task(methods: str = SPEC, **changes: Any) -> Task:
@@ -69,16 +75,16 @@ def test_run_that_was_stopped_ends_as_the_others(tmp_path: Path) -> None:
     assert run_task(make_task(), tmp_path / "parts").compare() == whole.compare()
 
 
-def test_watched_method_studies_too(tmp_path: Path) -> None:
+def test_watched_method_is_fitted_too(tmp_path: Path) -> None:
     plain, watched = make_task(), make_task(watch="on")
     assert watched.source_images == plain.source_images == 150
     assert run_task(watched, tmp_path).metrics["nll"] == run_task(plain, tmp_path).metrics["nll"]
 
 
-def test_studied_images_decide_the_hash_of_these_runs_and_of_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_images_decide_the_hash_of_these_runs_and_of_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     for count in (0, 100, 150):
-        monkeypatch.setattr(lmr.find_method("eata"), "needs_clean", count)
+        give_source_images(monkeypatch, count)
         runs.append((make_task().run, make_task("eta").run))
         assert make_task().source_images == count
         assert make_task("eta").source_images == 0
