@@ -111,7 +111,7 @@ def test_a_method_that_states_no_passes_is_named(
     found = estimate_time(make_tasks(methods=["zeroshot", f"{tmp_path / 'own.py'}:silent"]), workers=1)
     assert found.unknown == ("SILENT",)
     assert found.seconds == pytest.approx(15)
-    assert "Not counted, as they do not state their passes: SILENT." in found.describe()
+    assert "Not included, as their passes cannot be counted: SILENT." in found.describe()
 
 
 def test_real_passes_are_measured() -> None:

@@ -73,7 +73,7 @@ class TimeEstimate:
     workers: int
     threads: int  # of each worker
     seconds: float
-    unknown: tuple[str, ...] = ()  # methods that do not state their passes
+    unknown: tuple[str, ...] = ()  # methods whose passes cannot be counted
 
     def describe(self) -> str:
         """Return the estimate in lines."""
@@ -90,7 +90,7 @@ class TimeEstimate:
             words = ", ".join(f"{what} {1000 * value:.2f} ms" for what, value in parts.items() if value)
             lines.append(f"Measured with {model}, batches of {count}, {_count(self.threads, 'thread')}: {words}.")
         if self.unknown:
-            lines.append(f"Not counted, as they do not state their passes: {', '.join(self.unknown)}.")
+            lines.append(f"Not included, as their passes cannot be counted: {', '.join(self.unknown)}.")
         processes = _count(self.workers, "process", "processes")
         return "\n".join(
             [*lines, f"Estimated time on this machine: {describe_seconds(self.seconds)} with {processes}."]
@@ -200,7 +200,7 @@ def _load(task: Task) -> ZeroShot:
 
 
 def measure_passes(task: Task, count: int, *, text: bool = False) -> PassSeconds:
-    """Seconds of single passes of a task's model, on ``count`` of its images; with ``text``, of its prompts too."""
+    """Measure single passes of a task's model, on ``count`` of its images; with ``text``, of its prompts too."""
     dataset, classifier = find_dataset(task.dataset, task.root), _load(task)
     backbone = load_backbone(task.backbone, task.dtype, task.device)
     count = min(count, dataset.count(task.domains[0]))
@@ -223,7 +223,7 @@ def measure_passes(task: Task, count: int, *, text: bool = False) -> PassSeconds
 
 @torch.no_grad()
 def _time(work: Callable[[], object]) -> float:
-    """Median seconds of some calls, after one that is not measured."""
+    """Return the median seconds of some calls, after one that is not measured."""
     seconds = []
     for _ in range(1 + ROUNDS):
         started = time.perf_counter()
