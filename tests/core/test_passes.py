@@ -1,0 +1,73 @@
+"""Passes, counted on a stand-in model: the published arithmetic of methods, and the same on a real model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lmr
+from few_views import create
+from lmr.core.passes import PassCounter, count_passes
+
+NAMES = ["red ring", "blue star", "green heart"]
+KNOWN = {
+    "zeroshot": (1, 0),
+    "lmr": (2, 1),
+    'lmr(emit="before")': (1, 1),
+    "lmr(pmr=False)": (1, 0),
+    "tent": (1, 1),
+    "mint": (2, 1),
+    "sar": (2, 2),
+    "tda": (1, 0),
+    "memo(views=4)": (5, 4),
+    "zero(views=4)": (4, 0),
+    "rotta": (3, 1),  # one forward, and a step on the memory for as many images as it holds
+    "clipartt(steps=3)": (4, 3),
+    "watt(inner=1, rounds=1)": (9, 8),
+}
+
+
+@pytest.fixture(scope="module")
+def clip() -> lmr.ZeroShot:
+    return lmr.load("pocket").classifier(NAMES)
+
+
+@pytest.mark.parametrize("spec", KNOWN)
+def test_passes_are_those_of_the_published_step(spec: str, clip: lmr.ZeroShot) -> None:
+    passes = count_passes(lmr.create(spec, clip))
+    assert passes is not None
+    assert (passes.forwards, passes.backwards) == KNOWN[spec]
+    assert (passes.text_forwards > 0) == (spec.partition("(")[0] == "clipartt")  # its captions
+
+
+@pytest.mark.parametrize("name", lmr.list_methods())
+def test_every_method_can_be_counted(name: str, clip: lmr.ZeroShot) -> None:
+    passes = count_passes(create(name, clip), batch_size=2)
+    assert passes is not None
+    assert passes.forwards >= 1
+
+
+def test_methods_of_both_towers_encode_every_prompt(clip: lmr.ZeroShot) -> None:
+    passes = count_passes(lmr.create("batclip", clip))
+    assert passes is not None
+    assert (passes.text_forwards, passes.text_backwards) == (1, 1)
+
+
+@pytest.mark.parametrize("spec", ["lmr(share=0.5, tau=0.0)", "tent", "mint", "eta(margin=1.0, diversity=2.0)"])
+def test_a_real_model_takes_as_many_passes(spec: str, clip: lmr.ZeroShot) -> None:
+    method, counter = lmr.create(spec, clip), PassCounter()
+    with counter.observe(clip.encoder):
+        method.step(torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
+    passes = count_passes(method, 8)
+    assert passes is not None
+    assert (counter.forwards / 8, counter.backwards / 8) == (passes.forwards, passes.backwards)
+
+
+def test_method_that_needs_another_model_is_not_counted(clip: lmr.ZeroShot, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = lmr.create("zeroshot", clip)
+
+    def adapt(self: lmr.Method, *given: object) -> lmr.Step:
+        raise RuntimeError("needs blocks")
+
+    monkeypatch.setattr(type(method), "adapt", adapt)
+    assert count_passes(method) is None
