@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -10,6 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+
+from filelock import FileLock, Timeout
 
 from lmr.core.errors import LmrError
 
@@ -143,16 +146,21 @@ def acquire_lock(file: IO[bytes], wait: float = 0.0) -> bool:
 def hold_lock(path: AnyPath, message: str, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock file ``path`` within this context; LmrError with ``message`` if another process holds it.
 
-    The file is created if needed and stays, empty: removing a lock file would let two processes hold different ones.
+    Waits for ``wait`` seconds. The file is created if needed and stays, empty: removing a lock file would let two
+    processes hold different ones. Disks without locks are trusted.
     """
+    lock = FileLock(path, timeout=wait, fallback_to_soft=False)
     try:
-        file = open(path, "ab")  # noqa: SIM115 (closed below)
+        lock.acquire()
+    except Timeout as error:
+        raise LmrError(message) from error
     except OSError as error:
-        raise LmrError(f"Cannot open the lock file {os.fspath(path)!r}: {error.strerror or error}.") from error
-    with file:
-        if not acquire_lock(file, wait):
-            raise LmrError(message)
+        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+            raise LmrError(f"Cannot open the lock file {os.fspath(path)!r}: {error.strerror or error}.") from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _choose_mode(target: Path) -> int:
