@@ -17,7 +17,7 @@ from PIL import Image
 
 import set_maker as maker
 from lmr.data.cifar import OFFICIAL, Cifar, CifarC, open_cifar, open_cifar_c, read_archive, read_checksums
-from lmr.data.corruptions import corrupt
+from lmr.data.corruptions.apply import corrupt
 from lmr.data.provenance import MADE_NOTE, DataOrigin, Provenance, read_origin
 
 KINDS = ("python 2", "python 3", "python tar", "binary", "binary tar", "npz", "parquet")
