@@ -19,9 +19,9 @@ from lmr.core.norms import RowNorm
 from lmr.core.placement import Device, check_device, choose_dtype
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
-from lmr.models.facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
+from lmr.models.facts import ModelFacts, ModelFormat, describe_activations, describe_weights
 from lmr.models.formats.checkpoints import check_depth, check_tensors, is_ignored
-from lmr.models.formats.configs import HF_CONFIG, find_settings, read_preprocessing
+from lmr.models.formats.configs import HF_CONFIG, SIGLIP_OWN, find_settings, read_preprocessing
 from lmr.models.formats.export import Norms, write_model, write_preprocessing, write_tokenizer
 from lmr.models.formats.weights import read_weights
 from lmr.models.naflex import PatchPreprocessing, PatchTower, parse_patch_preprocessing
@@ -57,7 +57,7 @@ class SiglipSource:
     tokenizer: Any  # of transformers
     tokenizer_digest: str
     preprocessing: Preprocessing
-    facts: ModelFacts  # completed by what the other fields tell
+    facts: ModelFacts  # where the other fields come from
     origin: str  # for error messages
 
 
@@ -87,17 +87,15 @@ class Siglip(Backbone):
         vision, text = source.config.vision_config, source.config.text_config
         self._tokenizer = PaddedTokenizer(source.tokenizer, name, text.max_position_embeddings, text.vocab_size)
         self._tokenizer_digest = source.tokenizer_digest
-        self.model_facts = replace(
-            source.facts,
-            sizes=f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
+        shown = {
+            **source.facts.shown,
+            "architecture": f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
             f"{vision.patch_size} pixels; text {text.num_hidden_layers} blocks of width {text.hidden_size}",
-            activations=(vision.hidden_act, text.hidden_act),
-            preprocessing=None if packed else preprocessing,
-            remarks={"preprocessing": str(preprocessing)} if packed else {},
-            tokenizer=TokenizerKind.TRANSFORMERS,
-            tokenizer_name=f"{type(source.tokenizer).__name__}, {text.vocab_size} tokens",
-            context=text.max_position_embeddings,
-        )
+            "activation": describe_activations(vision.hidden_act, text.hidden_act),
+            "tokenizer": f"{type(source.tokenizer).__name__}, {text.vocab_size} tokens",
+            "context": str(text.max_position_embeddings),
+        }
+        self.model_facts = replace(source.facts, shown=shown)
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Return unit features [N, D] of N texts, without gradient and never below float32."""
@@ -140,19 +138,12 @@ def load_siglip(path: Path, name: str, *, device: Device = "cpu", dtype: torch.d
         config = _read_config(folder)
     tokenizer = _read_tokenizer(folder)
     weights = read_weights(path)
-    preprocessing, preprocessing_file = _find_preprocessing(folder, config)
+    preprocessing, settings = _find_preprocessing(folder, config)
     files = {
         file.name: torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8) for file in _list_files(folder)
     }
-    facts = ModelFacts(
-        format=ModelFormat.SIGLIP,
-        weights=path,
-        container=weights.container,
-        unwrapped=weights.unwrapped,
-        sizes_source=SizesSource.CONFIG,
-        config=HF_CONFIG,
-        preprocessing_file=preprocessing_file,
-    )
+    shown = {"sizes from": HF_CONFIG, "preprocessing": f"{preprocessing}; from {settings}"}
+    facts = describe_weights(ModelFormat.SIGLIP, path, weights, shown)
     source = SiglipSource(
         config, weights.tensors, tokenizer, digest_tensors(files), preprocessing, facts, origin=str(path)
     )
@@ -180,13 +171,13 @@ def _read_config(folder: Path) -> Any:
     return config
 
 
-def _find_preprocessing(folder: Path, config: Any) -> tuple[Preprocessing, str | None]:
-    """Return the preprocessing, and the file that names it."""
+def _find_preprocessing(folder: Path, config: Any) -> tuple[Preprocessing, str]:
+    """Return the preprocessing, and its source as text."""
     if not is_naflex(config):
         return read_preprocessing(folder, ModelFormat.SIGLIP, config.vision_config.image_size)
     settings, name = find_settings(folder)
     where = repr(str(folder / name if name else folder))
-    return parse_patch_preprocessing(settings, where, config.vision_config.patch_size), name
+    return parse_patch_preprocessing(settings, where, config.vision_config.patch_size), name or SIGLIP_OWN
 
 
 def _read_tokenizer(folder: Path) -> Any:

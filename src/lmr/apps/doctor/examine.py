@@ -27,7 +27,7 @@ from lmr.data.photographs import Photographs
 from lmr.images.files import UnreadableImage, open_image
 from lmr.models import Backbone
 from lmr.models.catalog import DEFAULT_MODEL, PublishedAccuracy, find_published_accuracy
-from lmr.models.facts import ModelFormat, describe_facts
+from lmr.models.facts import ModelFormat
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
 
@@ -125,7 +125,7 @@ def describe_model(backbone: Backbone, texts: Sequence[str]) -> dict[str, str]:
         adapted = f"{NormBank(backbone.encoder).size:,} parameters of layer norms"
     except LmrError:
         adapted = "none, it has no layer norms"
-    facts = describe_facts(backbone.model_facts)
+    facts = dict(backbone.facts)
     if backbone.model_facts.activation_assumed:
         name = backbone.model_facts.architecture
         facts["activation"] += (
