@@ -15,7 +15,7 @@ from lmr.core.placement import Device, check_device, choose_dtype
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
 from lmr.models.catalog import OPENAI_MODELS, OTHER_MODELS
-from lmr.models.facts import ModelFacts, ModelFormat, describe_activations, describe_weights
+from lmr.models.facts import ModelFacts, ModelFormat, describe_activations
 from lmr.models.formats.checkpoints import (
     HUGGINGFACE,
     OPENAI,
@@ -48,7 +48,7 @@ from lmr.models.formats.export import (
     write_preprocessing,
     write_tokenizer,
 )
-from lmr.models.formats.weights import Weights, read_weights
+from lmr.models.formats.weights import Weights, describe_weights, read_weights
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import CausalPrompts, ContextTokenizer
 from lmr.models.tokenizers import (

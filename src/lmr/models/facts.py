@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from lmr.models.formats.weights import Weights
-
 # The order in which a screen shows the texts; others follow.
 TITLES = ("format", "files", "architecture", "sizes from", "activation", "preprocessing", "tokenizer", "context")
 
@@ -43,12 +41,3 @@ class ModelFacts:
 def describe_activations(image: str, text: str) -> str:
     """Return the activations of both towers as text."""
     return image if image == text else f"{image} (image), {text} (text)"
-
-
-def describe_weights(form: ModelFormat, path: Path, weights: Weights, shown: dict[str, str]) -> ModelFacts:
-    """Return the facts of a model that was loaded from a file; ``shown`` are more texts."""
-    name, comma, how = form.value.partition(", ")
-    shown = {"format": f"{name} ({weights.container}){comma}{how}", "files": str(path), **shown}
-    if weights.unwrapped:
-        shown["unwrapped"] = ", ".join(weights.unwrapped)
-    return ModelFacts(form, path, weights.unwrapped, shown=shown)

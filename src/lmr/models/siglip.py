@@ -19,11 +19,11 @@ from lmr.core.norms import RowNorm
 from lmr.core.placement import Device, check_device, choose_dtype
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
-from lmr.models.facts import ModelFacts, ModelFormat, describe_activations, describe_weights
+from lmr.models.facts import ModelFacts, ModelFormat, describe_activations
 from lmr.models.formats.checkpoints import check_depth, check_tensors, is_ignored
 from lmr.models.formats.configs import HF_CONFIG, SIGLIP_OWN, find_settings, read_preprocessing
 from lmr.models.formats.export import Norms, write_model, write_preprocessing, write_tokenizer
-from lmr.models.formats.weights import read_weights
+from lmr.models.formats.weights import describe_weights, read_weights
 from lmr.models.naflex import PatchPreprocessing, PatchTower, parse_patch_preprocessing
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import TokenPrompts
