@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, read_dataclass
 from lmr.core.errors import LmrError
 from lmr.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
-    from lmr.apps.serve import ServingPlan
+    from lmr.apps.serve import ServerOptions, ServingPlan
 
 DESCRIPTION = """\
 Serve a classifier over HTTP to many streams of images, such as cameras. Each stream has an adaptive state of its own:
@@ -54,12 +54,69 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``lmr serve``."""
     _add_what(parser.add_argument_group("what is served"))
     _add_where(parser.add_argument_group("where it is served"))
-    _add_states(parser.add_argument_group("states of streams"))
+    states = parser.add_argument_group("states of streams")
+    states.add_argument(
+        "--state-dir",
+        default="lmr-state",
+        metavar="DIR",
+        help="the folder that keeps the states; 'none' keeps them in memory, and they end with the service (default: "
+        "%(default)s)",
+    )
+    _add_settings(
+        states,
+        resident="streams whose states are in memory; the others are in --state-dir and come back when they are used",
+        durability="answer: an answer is sent after its state is on the disk; interval: at once, and states are "
+        "written every second, so that a crash loses up to a second of adaptation",
+        create="auto: a stream begins with its first request; never: streams that do not exist are refused",
+    )
     _add_cluster(parser.add_argument_group("on a cluster"))
-    _add_limits(parser.add_argument_group("limits of a request"))
-    _add_schedule(parser.add_argument_group("batches and the queue"))
+    limits = parser.add_argument_group("limits of a request")
+    limits.add_argument(
+        "--max-body",
+        type=_read_size,
+        default=_DEFAULTS.max_body,
+        metavar="SIZE",
+        help="largest body of a request, as in 10MB (default: 10MB)",
+    )
+    _add_settings(
+        limits,
+        max_images="images in it",
+        max_pixels="pixels of an image; a larger one is refused by its header, before it is unpacked",
+        timeout_ms="a request that waited longer is refused and adapts nothing; X-Timeout-Ms of a request may be "
+        "shorter",
+    )
+    queue = parser.add_argument_group("batches and the queue")
+    queue.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of torch that compute (default: one for small models such as photo and pocket, all cores for "
+        "others; give fewer where other programs need the cores)",
+    )
+    _add_settings(
+        queue,
+        max_batch="images of different streams that are computed together",
+        max_step_ms="longest time of a batch; fewer images are put together where the model is slow",
+        max_wait_ms="longest time that a request waits for others while nothing is computed; it does not wait if every "
+        "stream that was active in the last second is there",
+        queue_images="images that may wait; further requests are told to come back later, with 429",
+        queue_per_stream="requests of one stream that may wait",
+        overload="when the queue is full: shed refuses, answer serves without adapting",
+        drain_s="seconds to finish the queue after SIGTERM or Ctrl-C",
+    )
     add_prompt_options(parser)
     add_model_options(parser)
+
+
+def _add_settings(group: argparse._ArgumentGroup, **helps: str) -> None:
+    """Add options for fields of ServiceSettings, with their types, choices and defaults."""
+    hints = get_type_hints(ServiceSettings)
+    for name, text in helps.items():
+        hint, shown = hints[name], "g" if hints[name] is float else "s"
+        unit = name.rpartition("_")[2].upper() if hint is float else "N"  # MS or S
+        kind: dict[str, Any] = {"choices": get_args(hint)} if get_args(hint) else {"type": hint, "metavar": unit}
+        flag = "--" + name.replace("_", "-")
+        group.add_argument(flag, default=getattr(_DEFAULTS, name), help=f"{text} (default: %(default){shown})", **kind)
 
 
 def _add_what(group: argparse._ArgumentGroup) -> None:
@@ -125,39 +182,6 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_states(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--state-dir",
-        default="lmr-state",
-        metavar="DIR",
-        help="the folder that keeps the states; 'none' keeps them in memory, and they end with the service (default: "
-        "%(default)s)",
-    )
-    add(
-        "--resident",
-        type=int,
-        default=_DEFAULTS.resident,
-        metavar="N",
-        help="streams whose states are in memory; the others are in --state-dir and come back when they are used "
-        "(default: %(default)s)",
-    )
-    add(
-        "--durability",
-        choices=("answer", "interval"),
-        default=_DEFAULTS.durability,
-        help="answer: an answer is sent after its state is on the disk; interval: at once, and states are written "
-        "every second, so that a crash loses up to a second of adaptation (default: %(default)s)",
-    )
-    add(
-        "--create",
-        choices=("auto", "never"),
-        default=_DEFAULTS.create,
-        help="auto: a stream begins with its first request; never: streams that do not exist are refused (default: "
-        "%(default)s)",
-    )
-
-
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
@@ -190,93 +214,6 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_limits(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--max-body",
-        type=_read_size,
-        default=_DEFAULTS.max_body,
-        metavar="SIZE",
-        help="largest body of a request, as in 10MB (default: 10MB)",
-    )
-    add("--max-images", type=int, default=_DEFAULTS.max_images, metavar="N", help="images in it (default: %(default)s)")
-    add(
-        "--max-pixels",
-        type=int,
-        default=_DEFAULTS.max_pixels,
-        metavar="N",
-        help="pixels of an image; a larger one is refused by its header, before it is unpacked (default: %(default)s)",
-    )
-    add(
-        "--timeout-ms",
-        type=float,
-        default=_DEFAULTS.timeout_ms,
-        metavar="MS",
-        help="a request that waited so long is refused and adapts nothing; X-Timeout-Ms of a request may be shorter "
-        "(default: %(default)g)",
-    )
-
-
-def _add_schedule(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--max-batch",
-        type=int,
-        default=_DEFAULTS.max_batch,
-        metavar="N",
-        help="images of different streams that are computed together (default: %(default)s)",
-    )
-    add(
-        "--max-step-ms",
-        type=float,
-        default=_DEFAULTS.max_step_ms,
-        metavar="MS",
-        help="how long a batch may take; fewer images are put together where the model is slow (default: %(default)g)",
-    )
-    add(
-        "--max-wait-ms",
-        type=float,
-        default=_DEFAULTS.max_wait_ms,
-        metavar="MS",
-        help="how long a request waits for others while nothing is computed; it does not wait if every stream that was "
-        "active in the last second is there (default: %(default)g)",
-    )
-    add(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="threads of torch that compute (default: one for small models such as photo and pocket, all cores for "
-        "others; give fewer where other programs need the cores)",
-    )
-    add(
-        "--queue-images",
-        type=int,
-        default=_DEFAULTS.queue_images,
-        metavar="N",
-        help="images that may wait; further requests are told to come back later, with 429 (default: %(default)s)",
-    )
-    add(
-        "--queue-per-stream",
-        type=int,
-        default=_DEFAULTS.queue_per_stream,
-        metavar="N",
-        help="requests of one stream that may wait (default: %(default)s)",
-    )
-    add(
-        "--overload",
-        choices=("shed", "answer"),
-        default=_DEFAULTS.overload,
-        help="when the queue is full: shed refuses, answer serves without adapting (default: %(default)s)",
-    )
-    add(
-        "--drain-s",
-        type=float,
-        default=_DEFAULTS.drain_s,
-        metavar="S",
-        help="seconds to finish the queue after SIGTERM or Ctrl-C (default: %(default)g)",
-    )
-
-
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
     from lmr.apps.model_options import ModelOptions, choose_prompts, read_labels
@@ -303,7 +240,7 @@ def run(options: argparse.Namespace) -> str | None:
         threads=options.threads,
     )
     if options.ray is not None:
-        _serve_on_ray(options, plan)
+        _serve_on_ray(options, plan, where)
     elif any(getattr(options, key) is not None for key in _CLUSTER):
         raise LmrError("--replicas, --replica-cpus and --partitions are for a cluster; give --ray with them.")
     else:
@@ -311,16 +248,15 @@ def run(options: argparse.Namespace) -> str | None:
     return None
 
 
-def _serve_on_ray(options: argparse.Namespace, plan: ServingPlan) -> None:
+def _serve_on_ray(options: argparse.Namespace, plan: ServingPlan, where: ServerOptions) -> None:
     from lmr.cluster.serving.ray_service import ReplicaCount
     from lmr.cluster.serving.serve_on_ray import serve_on_ray
 
     least, most = options.replicas or (2, None)
     cpus = 1.0 if options.replica_cpus is None else options.replica_cpus
     partitions = 1 if options.partitions is None else options.partitions
-    where = {key: getattr(options, key) for key in ("host", "port", "token_file", "state_dir", "log_level")}
     replicas = ReplicaCount(least, most, cpus)
-    serve_on_ray(options.ray, plan, replicas=replicas, partitions=partitions, say=_report, **where)
+    serve_on_ray(options.ray, plan, replicas=replicas, partitions=partitions, say=_report, **vars(where))
 
 
 def _report(message: str) -> None:
