@@ -248,7 +248,7 @@ def test_16_bits_are_scaled_as_in_files(mode: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "value"), [("F", 0.5), ("I", -1), ("I", 65536)])
 def test_values_of_unknown_range_are_refused(mode: str, value: float) -> None:
-    with pytest.raises(lmr.LmrError, match=rf"mode '{mode}' with values from {value}.*convert it to 8 bits first"):
+    with pytest.raises(lmr.LmrError, match=rf"mode '{mode}': its values .*; convert it to 8 bits first"):
         CLIP.prepare_image(Image.new(mode, (5, 5), value))
 
 

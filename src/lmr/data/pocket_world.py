@@ -8,7 +8,7 @@ numbers, whatever batch it is drawn in, so that a world is endless and needs no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -268,5 +268,15 @@ def _heart(x: Floats, y: Floats) -> Floats:
     return np.asarray(np.minimum(lobe, corner), np.float32)
 
 
-_triangle, _pentagon = partial(_polygon, corners=3, apothem=0.5), partial(_polygon, corners=5, apothem=0.78)
-_OUTLINES = (_circle, _ring, _crescent, _square, _diamond, _cross, _triangle, _pentagon, _star, _heart)  # as in SHAPES
+_OUTLINES: tuple[Callable[[Floats, Floats], Floats], ...] = (  # as in SHAPES
+    _circle,
+    _ring,
+    _crescent,
+    _square,
+    _diamond,
+    _cross,
+    partial(_polygon, corners=3, apothem=0.5),
+    partial(_polygon, corners=5, apothem=0.78),
+    _star,
+    _heart,
+)

@@ -21,7 +21,7 @@ from lmr.models.facts import ModelFormat
 from lmr.models.formats.export import build_transformers_clip
 from lmr.models.formats.locate import HF_WEIGHTS
 from lmr.models.naflex import PatchTower, unpack
-from lmr.models.tokenizers import read_tokenizer
+from lmr.models.tokenizers import has_tokenizer, read_tokenizer
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
 from lmr.models.transformers_library import quiet_transformers
@@ -59,7 +59,7 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
         seen = backbone.encoder(images)
         if folder is not None:
             model, reader = _read_folder(folder), "which read the files itself"
-            parts = _tokenize(texts, folder, tower) if _has_tokenizer(folder) else [tokens]
+            parts = _tokenize(texts, folder, tower) if has_tokenizer(folder) else [tokens]
             if any(ids is None for ids in parts):
                 return Agreement("the folder has no tokenizer that transformers can use")
             text = torch.cat([_take_features(model.get_text_features(ids)) for ids in parts])
@@ -111,10 +111,6 @@ def _read_folder(folder: Path) -> Any:
 
     model: Any = AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
     return model.eval()
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "spiece.model"))
 
 
 def _tokenize(texts: Sequence[str], folder: Path, tower: nn.Module | None) -> list[Tensor]:

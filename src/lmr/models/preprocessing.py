@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-from lmr.images.files import decode_image, open_image
+from lmr.images.files import decode_image, open_image, scale_to_8_bits
 
 # Mean and standard deviation of CLIP's training images (Radford et al. 2021, clip.py).
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -177,17 +177,12 @@ def check_pixels(pixels: object) -> None:
 
 def convert_to_rgb(image: Image.Image) -> Image.Image:
     """Convert to 8-bit RGB. 16 bits are scaled as in lmr.images; Pillow would clip all values above 255."""
-    if image.mode == "RGB":
-        return image
-    if not image.mode.startswith(("I", "F")):
-        return image.convert("RGB")
-    values = np.asarray(image)
-    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-        raise LmrError(
-            f"Expected an image of 8 or 16 bits, got one of mode {image.mode!r} with values from {values.min()} to "
-            f"{values.max()}, whose range is unknown; convert it to 8 bits first."
-        )
-    return Image.fromarray(((values.astype(np.int64) + 128) // 257).astype(np.uint8)).convert("RGB")
+    if image.mode.startswith(("I", "F")):
+        try:
+            image = scale_to_8_bits(image)
+        except LmrError as error:
+            raise LmrError(f"Cannot use the image of mode {image.mode!r}: {error}.") from error
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _list_passes(before: tuple[int, int], after: tuple[int, int]) -> list[tuple[int, int]]:

@@ -111,6 +111,8 @@ class Siglip(Backbone):
 
     def write_huggingface(self, folder: Path, norms: Norms) -> None:
         """Write the model, its preprocessing and its tokenizer, for SiglipModel and SiglipProcessor of transformers."""
+        from transformers import SiglipConfig, SiglipModel
+
         if isinstance(self.encoder, PatchTower):
             return super().write_huggingface(folder, norms)
         numbers = {"logit_scale": math.log(self.logit_scale), "logit_bias": self.logit_bias}
@@ -121,7 +123,11 @@ class Siglip(Backbone):
         ):
             own = tower.state_dict() | dict(norms.get(kind, {}))
             weights |= {begin + key.removeprefix("model."): value.float().cpu() for key, value in own.items()}
-        write_model(_fill_model(self.encoder.config, self._text.config, weights), folder)
+        vision, text = (tower.config.to_dict() for tower in (self.encoder, self._text))
+        with torch.device("meta"):
+            model: Any = SiglipModel(SiglipConfig(vision_config=vision, text_config=text))
+        model.load_state_dict(weights, assign=True)
+        write_model(model, folder)
         write_preprocessing(self.preprocessing, "Siglip", folder)
         write_tokenizer(self._tokenizer.tokenizer, folder)
         return None
@@ -214,17 +220,6 @@ def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any
     for part in parts:  # the only buffer that is computed and not read from the file
         if hasattr(part, "position_ids"):
             part.position_ids = torch.arange(part.position_ids.shape[-1]).expand(1, -1)
-    return model
-
-
-def _fill_model(vision: Any, text: Any, weights: dict[str, Tensor]) -> Any:
-    """Return a plain SiglipModel with these weights and the configurations of its towers."""
-    from transformers import SiglipConfig, SiglipModel
-
-    config = SiglipConfig(vision_config=vision.to_dict(), text_config=text.to_dict())
-    with torch.device("meta"):
-        model: Any = SiglipModel(config)
-    model.load_state_dict(weights, assign=True)
     return model
 
 
