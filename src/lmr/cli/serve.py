@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING
 
-from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, read_dataclass
+from lmr.apps.options import ModelOptions
+from lmr.cli.shared_options import (
+    add_classifier_options,
+    add_fields,
+    add_model_options,
+    add_prompt_options,
+    read_dataclass,
+)
 from lmr.core.errors import LmrError
 from lmr.service.settings import ServiceSettings
 
@@ -54,69 +61,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``lmr serve``."""
     _add_what(parser.add_argument_group("what is served"))
     _add_where(parser.add_argument_group("where it is served"))
-    states = parser.add_argument_group("states of streams")
-    states.add_argument(
-        "--state-dir",
-        default="lmr-state",
-        metavar="DIR",
-        help="the folder that keeps the states; 'none' keeps them in memory, and they end with the service (default: "
-        "%(default)s)",
-    )
-    _add_settings(
-        states,
-        resident="streams whose states are in memory; the others are in --state-dir and come back when they are used",
-        durability="answer: an answer is sent after its state is on the disk; interval: at once, and states are "
-        "written every second, so that a crash loses up to a second of adaptation",
-        create="auto: a stream begins with its first request; never: streams that do not exist are refused",
-    )
+    _add_states(parser.add_argument_group("states of streams"))
     _add_cluster(parser.add_argument_group("on a cluster"))
-    limits = parser.add_argument_group("limits of a request")
-    limits.add_argument(
-        "--max-body",
-        type=_read_size,
-        default=_DEFAULTS.max_body,
-        metavar="SIZE",
-        help="largest body of a request, as in 10MB (default: 10MB)",
-    )
-    _add_settings(
-        limits,
-        max_images="images in it",
-        max_pixels="pixels of an image; a larger one is refused by its header, before it is unpacked",
-        timeout_ms="a request that waited longer is refused and adapts nothing; X-Timeout-Ms of a request may be "
-        "shorter",
-    )
-    queue = parser.add_argument_group("batches and the queue")
-    queue.add_argument(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="threads of torch that compute (default: one for small models such as photo and pocket, all cores for "
-        "others; give fewer where other programs need the cores)",
-    )
-    _add_settings(
-        queue,
-        max_batch="images of different streams that are computed together",
-        max_step_ms="longest time of a batch; fewer images are put together where the model is slow",
-        max_wait_ms="longest time that a request waits for others while nothing is computed; it does not wait if every "
-        "stream that was active in the last second is there",
-        queue_images="images that may wait; further requests are told to come back later, with 429",
-        queue_per_stream="requests of one stream that may wait",
-        overload="when the queue is full: shed refuses, answer serves without adapting",
-        drain_s="seconds to finish the queue after SIGTERM or Ctrl-C",
-    )
+    _add_limits(parser.add_argument_group("limits of a request"))
+    _add_schedule(parser.add_argument_group("batches and the queue"))
     add_prompt_options(parser)
     add_model_options(parser)
-
-
-def _add_settings(group: argparse._ArgumentGroup, **helps: str) -> None:
-    """Add options for fields of ServiceSettings, with their types, choices and defaults."""
-    hints = get_type_hints(ServiceSettings)
-    for name, text in helps.items():
-        hint, shown = hints[name], "g" if hints[name] is float else "s"
-        unit = name.rpartition("_")[2].upper() if hint is float else "N"  # MS or S
-        kind: dict[str, Any] = {"choices": get_args(hint)} if get_args(hint) else {"type": hint, "metavar": unit}
-        flag = "--" + name.replace("_", "-")
-        group.add_argument(flag, default=getattr(_DEFAULTS, name), help=f"{text} (default: %(default){shown})", **kind)
 
 
 def _add_what(group: argparse._ArgumentGroup) -> None:
@@ -152,11 +102,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         help="request: the images of a request are one step; N: every image is answered at once, and every N images of "
         "a stream are a step, for cameras that send one frame at a time (default: request)",
     )
-    add(
-        "--show-frames",
-        action="store_true",
-        help="keep small copies of the last frames in memory and show them on the page",
-    )
+    add_fields(group, ServiceSettings, show_frames=None)
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
@@ -180,6 +126,18 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
         help="the log, JSON lines on standard error; info has a line for every request (default: info; with --demo: "
         "warning)",
     )
+
+
+def _add_states(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--state-dir",
+        default="lmr-state",
+        metavar="DIR",
+        help="the folder that keeps the states; 'none' keeps them in memory, and they end with the service (default: "
+        "%(default)s)",
+    )
+    add_fields(group, ServiceSettings, resident="N", durability=None, create=None)
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
@@ -214,9 +172,33 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--max-body",
+        type=_read_size,
+        default=_DEFAULTS.max_body,
+        metavar="SIZE",
+        help="largest body of a request, as in 10MB (default: 10MB)",
+    )
+    add_fields(group, ServiceSettings, max_images="N", max_pixels="N", timeout_ms="MS")
+
+
+def _add_schedule(group: argparse._ArgumentGroup) -> None:
+    add_fields(group, ServiceSettings, max_batch="N", max_step_ms="MS", max_wait_ms="MS")
+    group.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of torch that compute (default: one for small models such as photo and pocket, all cores for "
+        "others; give fewer where other programs need the cores)",
+    )
+    add_fields(group, ServiceSettings, queue_images="N", queue_per_stream="N", overload=None, drain_s="S")
+
+
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
-    from lmr.apps.model_options import ModelOptions, choose_prompts, read_labels
+    from lmr.apps.model_options import choose_prompts, read_labels
     from lmr.apps.serve import ServerOptions, ServingPlan, serve_classifier
     from lmr.watch.settings import read_watch
 

@@ -17,8 +17,8 @@ import checkpoint_maker as maker
 import lmr
 from lmr.apps.doctor import examine as examine_file
 from lmr.apps.doctor.checks import Check, CheckKind, choose_texts
-from lmr.apps.doctor.examine import Accuracy, DoctorOptions, DoctorReport, describe_model, format_facts
-from lmr.apps.model_options import ModelOptions
+from lmr.apps.doctor.examine import Accuracy, DoctorReport, describe_model, format_facts
+from lmr.apps.options import DoctorOptions, ModelOptions
 from lmr.cli import main
 from lmr.core.classifier import digest_tensors
 from lmr.data.labelled import choose_places
