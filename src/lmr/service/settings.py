@@ -27,8 +27,8 @@ class ServiceSettings:
     max_batch: int = 64  # images of different streams that are computed together
     max_step_ms: float = 1000.0  # longest time of a batch; fewer images are put together where the model is slow
     max_wait_ms: float = 5.0
-    """longest time that a request waits for others while nothing is computed; it does not wait if every stream that was active
-    in the last second is there"""
+    """longest time that a request waits for others while nothing is computed; it does not wait if every stream that
+    was active in the last second is there"""
     queue_images: int = 256  # images that may wait; further requests are told to come back later, with 429
     queue_per_stream: int = 8  # requests of one stream that may wait
     timeout_ms: float = 30_000.0
