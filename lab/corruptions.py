@@ -18,7 +18,8 @@ from PIL import Image, ImageDraw, ImageFont
 from lab.command import build_parser, run_command
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
-from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA, corrupt
+from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA
+from lmr.data.corruptions.apply import corrupt
 from lmr.images.files import open_image
 
 SIZES = {"imagenet": 224, "cifar": 32}

@@ -270,8 +270,8 @@ def test_public_names_are_all_there() -> None:
 PUBLIC_PLACES = [
     "from lmr import Method, Preset, create, load, register",
     "from lmr import list_images, open_image",
-    "from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA, corrupt, corrupt_batch",
-    "import lmr.data.corruptions\nlmr.data.corruptions.corrupt",
+    "from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA",
+    "from lmr.data.corruptions.apply import corrupt, corrupt_batch",
     "from lmr.core.method import Method",
     "from lmr.core.prediction import Prediction, Step",
     "from lmr.core.registry import create, find_method, list_methods, register",

@@ -12,8 +12,9 @@ import torch
 
 from lab.load.inputs import LoadModel, draw_image, draw_pixels, make_method, name_streams
 from lmr.core.state import decode_state
-from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
+from lmr.service.engine.requests import ServiceAnswer
 
 EACH = 2  # images of a request
 ANSWER_SECONDS = 60.0  # to wait for an answer after a fault

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from lab.load.bench import LoadBench, LoadResult, judge
 from lab.load.inputs import draw_image, find_pocket, name_streams
 from lab.load.senders import ClientStats, Send, run_senders
-from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
+from lmr.service.engine.requests import ServiceAnswer
 
 EACH, STREAMS, TIMES = 8, 64, 4
 SATURATING = 16  # threads that saturate the service

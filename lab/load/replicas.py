@@ -15,7 +15,8 @@ from lab.load.inputs import draw_image, find_pocket
 from lab.load.kill import LONGEST_LIFE, NEAR, STREAMS
 from lab.load.senders import ClientStats, find_percentile, run_senders
 from lmr.core.errors import LmrError
-from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.client import Client
+from lmr.service.engine.requests import ServiceAnswer
 
 KILLS = 20
 REPLICAS = 2  # plus one in the middle of the experiment

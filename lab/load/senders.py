@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
+from lmr.service.engine.requests import ServiceAnswer
 
 
 @dataclass

@@ -10,7 +10,8 @@ from lab.load.bench import LoadBench, LoadResult, judge
 from lab.load.inputs import draw_image, draw_pixels, find_pocket, make_method, name_streams
 from lab.load.senders import Send, run_senders
 from lmr.core.prediction import Prediction
-from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.client import Client
+from lmr.service.engine.requests import ServiceAnswer
 
 ROUNDS, EACH, THREADS = 3, 2, 16
 FLAT = 1.10

@@ -24,7 +24,8 @@ from lab.load.inputs import (
 from lab.load.senders import find_percentile, run_senders
 from lmr.apps.serve import keep_freed_memory
 from lmr.models import Backbone
-from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.client import Client
+from lmr.service.engine.requests import ServiceAnswer
 
 STREAMS, MOST = 16, 64  # streams that saturate the service; images of its largest batch
 VARIETY = 64  # different images

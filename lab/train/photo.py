@@ -34,7 +34,7 @@ from lmr.data.catalogue import open_dataset
 from lmr.data.dataset import CLEAN, find_root
 from lmr.data.names import read_list
 from lmr.models.embedded import BETWEEN, EmbeddedConfig, EmbeddedTowers
-from lmr.models.towers.stem import ConvStem, StemTower, fold_norms
+from lmr.models.towers.stem import ConvStem, StemTower
 
 SCALE = 100.0
 SIZES = EmbeddedConfig(width=192, depth=4, heads=6, vocabulary=len(WORDS), context=CONTEXT, stem=(32, 64, 128))
@@ -169,6 +169,19 @@ class PhotoTraining:
 def _find_stem(model: EmbeddedTowers) -> ConvStem:
     assert isinstance(model.image, StemTower)
     return model.image.stem
+
+
+@torch.no_grad()
+def fold_norms(stem: ConvStem) -> dict[str, Tensor]:
+    """Return the weights of the same stem without batch norms: trained, each only scales and shifts its channels."""
+    weights: dict[str, Tensor] = {}
+    for number, layer in enumerate(stem):
+        conv, norm = layer.get_parameter("conv.weight"), layer.get_submodule("norm")
+        mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
+        scale = norm.get_parameter("weight") / (variance + 1e-5).sqrt()  # the eps of torch's batch norms
+        weights[f"{number}.conv.weight"] = conv * scale[:, None, None, None]
+        weights[f"{number}.conv.bias"] = norm.get_parameter("bias") - mean * scale
+    return weights
 
 
 def _describe_checkpoint(path: Path, error: Exception) -> LmrError:

@@ -25,7 +25,8 @@ import checkpoint_maker as maker
 import lmr
 import siglip_maker as siglip
 from lmr.apps import export as export_file
-from lmr.apps.export import CLASSES_JSON, CLASSES_TENSORS, ExportOptions, ExportSummary
+from lmr.apps.export import CLASSES_JSON, CLASSES_TENSORS, ExportSummary
+from lmr.apps.options import ExportOptions
 from lmr.cli import main
 from lmr.core.state import read_state, write_state
 from lmr.watch.health import Level

@@ -12,7 +12,8 @@ from PIL import Image
 
 import checkpoint_maker as maker
 import lmr
-from lmr.apps.model_options import ModelOptions, choose_prompts
+from lmr.apps.model_options import choose_prompts
+from lmr.apps.options import ModelOptions
 from lmr.cli import main
 from lmr.data.pocket_world import draw
 from predict_runs import predict_images
@@ -120,7 +121,7 @@ def test_prompts_and_templates_exclude_each_other(tmp_path: Path) -> None:
 
 def test_options_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("lmr.apps.model_options.load", lambda model, **options: asked.update(options, model=model))
+    monkeypatch.setattr("lmr.models.load", lambda model, **options: asked.update(options, model=model))
     ModelOptions().load("a")
     assert asked == {"model": "a"}
     asked.clear()

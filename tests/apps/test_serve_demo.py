@@ -31,7 +31,8 @@ from lmr.apps.serve_demo import (
 )
 from lmr.cli import main
 from lmr.core.errors import LmrError
-from lmr.data.corruptions import CORRUPTIONS, EXTRA, corrupt_batch
+from lmr.data.corruptions import CORRUPTIONS, EXTRA
+from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.photographs import Photographs
 from page_reader import WAIT
 from scripted_service import run_scripted_service

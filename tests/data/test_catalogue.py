@@ -15,7 +15,8 @@ import pytest
 import set_maker as maker
 from lmr.cli.parser import parse
 from lmr.data.catalogue import EMBEDDED_SETS, NAMES, open_dataset
-from lmr.data.corruptions import CORRUPTIONS, corrupt
+from lmr.data.corruptions import CORRUPTIONS
+from lmr.data.corruptions.apply import corrupt
 from lmr.data.dataset import CorruptedOnTheFly, MissingData, find_root, make_digest
 from lmr.data.fetch.sources import SOURCES
 from lmr.data.names import ORDERS

@@ -17,7 +17,7 @@ from PIL import Image
 
 import set_maker as maker
 from lmr.data.cifar import OFFICIAL, Cifar, CifarC, open_cifar, open_cifar_c, read_archive, read_checksums
-from lmr.data.corruptions import corrupt
+from lmr.data.corruptions.apply import corrupt
 from lmr.data.provenance import MADE_NOTE, DataOrigin, Provenance, read_origin
 
 KINDS = ("python 2", "python 3", "python tar", "binary", "binary tar", "npz", "parquet")
@@ -152,7 +152,7 @@ def test_wrong_contents_are_sentences(tmp_path: Path) -> None:
         ({"images": images[:, :16], "labels": labels}, "Expected uint8 images"),
         ({"images": images, "labels": labels[:3]}, "Expected 4 whole numbers"),
         ({"images": images, "labels": labels / 2}, "Expected 4 whole numbers"),
-        ({"images": images, "labels": labels + 10}, "Expected labels from 0 to 9"),
+        ({"images": images, "labels": labels + 10}, "Expected 4 whole numbers from 0 to 9"),
         ({"images": images, "labels": np.array([None] * 4)}, "Cannot read CIFAR-10"),  # an object array is a pickle
     ]
     for arrays, sentence in cases:

@@ -8,7 +8,8 @@ import zlib
 import numpy as np
 import pytest
 
-from lmr.data.corruptions import CORRUPTIONS, corrupt
+from lmr.data.corruptions import CORRUPTIONS
+from lmr.data.corruptions.apply import corrupt
 from lmr.data.frames import GRAIN, LEG, LIGHT, Haul, Jitter, corrupt_between, jitter, name_corruption
 from lmr.data.pocket_world import PocketWorld
 from lmr.data.streams import make_stream

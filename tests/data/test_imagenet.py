@@ -13,7 +13,7 @@ from PIL import Image
 
 import set_maker as maker
 from lmr.core.errors import LmrError
-from lmr.data.corruptions import corrupt
+from lmr.data.corruptions.apply import corrupt
 from lmr.data.corruptions.constants import GROUPS
 from lmr.data.imagenet import (
     ImageNetC,

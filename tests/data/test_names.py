@@ -38,12 +38,3 @@ def test_optional_packages_are_not_imported_before_they_are_needed() -> None:
     code = code.replace("import json, sys\n", "import json, sys\nimport lmr.images.sources, lmr.data.fetch.fetch\n")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert not set(json.loads(done.stdout)) & {"cv2", "scipy", "pyarrow", "matplotlib", "pandas", "rich"}
-
-
-def test_functions_come_when_they_are_used() -> None:
-    from lmr.data import corruptions
-
-    assert {"corrupt", "corrupt_batch", "CORRUPTIONS"} <= set(dir(corruptions))
-    assert corruptions.corrupt_batch.__module__ == "lmr.data.corruptions.apply"
-    with pytest.raises(AttributeError, match=r"'lmr\.data\.corruptions' has no attribute 'nonsense'"):
-        corruptions.nonsense  # noqa: B018

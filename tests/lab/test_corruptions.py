@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from lab import corruptions as lab
-from lmr.data.corruptions import corrupt
+from lmr.data.corruptions.apply import corrupt
 from lmr.data.corruptions.weather import TEXTURES, load_textures
 
 

@@ -25,7 +25,6 @@ from lmr.data.pocket_world import CLASSES, COLOURS, SHAPES, draw
 from lmr.models.embedded import ASSETS, Embedded, EmbeddedConfig, EmbeddedTowers
 from lmr.models.facts import ModelFormat
 from lmr.models.tokenizers import END, START, split_words
-from lmr.models.towers.stem import ConvStem, fold_norms
 from lmr.models.towers.text import TextTower
 from tower_reference import normalise, run_block
 
@@ -445,21 +444,6 @@ def test_gradient_to_the_norms_is_that_of_the_plain_formula(
     found = torch.autograd.grad((tower(photographs) * toward).sum(), own)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.sum(0) if per_image else one, other, rtol=0, atol=1e-9)
-
-
-def test_folded_stem_is_the_trained_one() -> None:
-    torch.manual_seed(0)
-    trained = ConvStem((4, 6, 8), 10, normed=True).double()
-    for _ in range(5):  # moves the running statistics
-        trained(torch.randn(8, 3, 16, 16, dtype=torch.float64) * 2 + 1)
-    for parameter in trained.parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
-    folded = ConvStem((4, 6, 8), 10, normed=False).double()
-    folded.load_state_dict(fold_norms(trained))
-    images = torch.randn(3, 3, 16, 16, dtype=torch.float64)
-    torch.testing.assert_close(folded(images), trained.eval()(images), rtol=0, atol=1e-12)
-    assert folded(images).shape == (3, 10, 2, 2)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
 
 
 def test_photo_features_do_not_depend_on_the_batch(photo: Embedded, photographs: Tensor) -> None:

@@ -11,7 +11,7 @@ import checkpoint_maker as maker
 import lmr
 import siglip_maker as siglip
 from lmr.models.clip import random_clip
-from lmr.models.facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind, describe_facts
+from lmr.models.facts import ModelFacts, ModelFormat
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.towers.architectures import ARCHITECTURES
 from lmr.models.towers.image import VisionConfig
@@ -31,18 +31,16 @@ def test_every_format_is_named(tmp_path: Path) -> None:
         ModelFormat.RANDOM: random_clip("ViT-S-32"),
     }
     assert {form: backbone.model_facts.format for form, backbone in found.items()} == {form: form for form in found}
-    sources = {form: backbone.model_facts.sizes_source for form, backbone in found.items()}
-    assert sources[ModelFormat.OPENAI] is SizesSource.WEIGHTS
-    assert sources[ModelFormat.OPEN_CLIP] is sources[ModelFormat.HUGGINGFACE] is SizesSource.CONFIG
-    assert found[ModelFormat.OPEN_CLIP].model_facts.config == "open_clip_config.json"
+    sources = {form: backbone.facts.get("sizes from") for form, backbone in found.items()}
+    assert sources[ModelFormat.OPENAI] == "the weights, which are OpenAI's"
+    assert sources[ModelFormat.OPEN_CLIP] == "open_clip_config.json"
+    assert sources[ModelFormat.HUGGINGFACE] == sources[ModelFormat.SIGLIP] == "config.json"
     for form, backbone in found.items():
-        assert backbone.facts == describe_facts(backbone.model_facts)
         assert backbone.facts["format"].startswith(form.value.partition(",")[0])
-        assert backbone.model_facts.is_huggingface == (form in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP))
-    tokenizers = {form: backbone.model_facts.tokenizer for form, backbone in found.items()}
-    assert tokenizers[ModelFormat.POCKET] is TokenizerKind.WORDS
-    assert tokenizers[ModelFormat.SIGLIP] is TokenizerKind.TRANSFORMERS
-    assert tokenizers[ModelFormat.OPENAI] is TokenizerKind.NONE
+    tokenizers = {form: backbone.facts["tokenizer"] for form, backbone in found.items()}
+    assert tokenizers[ModelFormat.POCKET] == "the words of the embedded model"
+    assert "tokens" in tokenizers[ModelFormat.SIGLIP]
+    assert tokenizers[ModelFormat.OPENAI] == "none (own vocabulary)"
     assert not found[ModelFormat.OPENAI].model_facts.reads_texts
     assert found[ModelFormat.POCKET].model_facts.reads_texts
 
@@ -57,20 +55,19 @@ def test_activation_is_assumed_only_for_sizes_that_openai_has_too(
     text = TextConfig(m.CONTEXT, m.WORDS, m.TEXT_WIDTH, m.TEXT_DEPTH, heads, features, hidden, "gelu")
     monkeypatch.setitem(ARCHITECTURES, name.removesuffix("-quickgelu"), (image, text))
     torch.save(maker.rename_to_openai(maker.make_model("gelu")), tmp_path / "tuned.pt")
-    facts = lmr.load(tmp_path / "tuned.pt", architecture=name).model_facts
-    assert facts.sizes_source is SizesSource.ARCHITECTURE
+    backbone = lmr.load(tmp_path / "tuned.pt", architecture=name)
+    facts = backbone.model_facts
     assert facts.architecture == name
     assert facts.activation_assumed == (name == "ViT-B-32")
-    assert describe_facts(facts)["sizes from"] == f"the named architecture {name}"
+    assert backbone.facts["sizes from"] == f"the named architecture {name}"
 
 
 def test_a_class_of_a_users_own_says_nothing() -> None:
-    assert describe_facts(ModelFacts()) == {}
+    assert ModelFacts().shown == {}
     assert lmr.Backbone.model_facts == ModelFacts()
     assert ModelFacts().reads_texts
 
 
 def test_squashing_is_named_as_such() -> None:
     half = (0.5, 0.5, 0.5)
-    facts = ModelFacts(format=ModelFormat.OPEN_CLIP, preprocessing=Preprocessing(32, half, half, "squash"))
-    assert describe_facts(facts)["preprocessing"] == "squash to 32, bicubic; from CLIP's own constants"
+    assert str(Preprocessing(32, half, half, "squash")) == "squash to 32, bicubic"

@@ -19,7 +19,6 @@ import lmr
 import processor_maker as maker
 import siglip_maker as siglips
 from lmr.models.clip import Clip
-from lmr.models.facts import TokenizerKind
 from lmr.models.from_transformers import wrap_transformers
 from lmr.models.tokenizers import SPECIAL, list_words, read_merges
 
@@ -163,7 +162,6 @@ def test_type_follows_the_model(clip: Case) -> None:
 def test_facts_name_the_tokenizer(clip: Case) -> None:
     backbone = wrap_transformers(clip.model, clip.processor)
     assert isinstance(backbone, Clip)
-    assert backbone.model_facts.tokenizer is TokenizerKind.TRANSFORMERS
     assert f"{len(clip.processor.tokenizer)} tokens" in backbone.facts["tokenizer"]
     assert backbone.facts["format"] == "transformers, in memory"
 
@@ -230,7 +228,7 @@ def test_tokenizer_of_clip_with_another_end_token_is_refused(tmp_path: Path) -> 
     (tmp_path / "merges.txt").write_text("\n".join(merges), encoding="utf-8")
     processor = maker.make_clip_processor(clips.SIDE, CLIPTokenizer.from_pretrained(tmp_path))
     model = clips.make_model(words=len(vocabulary))
-    assert wrap_transformers(model, processor).model_facts.tokenizer is TokenizerKind.CLIP
+    assert wrap_transformers(model, processor).facts["tokenizer"] == "CLIP's byte-pair encoding"
     model.config.text_config.eos_token_id = 7
     with pytest.raises(lmr.LmrError, match="ends texts with the token 7, which is not CLIP's tokenizer"):
         wrap_transformers(model, processor)

@@ -248,7 +248,7 @@ def test_16_bits_are_scaled_as_in_files(mode: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "value"), [("F", 0.5), ("I", -1), ("I", 65536)])
 def test_values_of_unknown_range_are_refused(mode: str, value: float) -> None:
-    with pytest.raises(lmr.LmrError, match=rf"mode '{mode}' with values from {value}.*convert it to 8 bits first"):
+    with pytest.raises(lmr.LmrError, match=rf"mode '{mode}': its values .*; convert it to 8 bits first"):
         CLIP.prepare_image(Image.new(mode, (5, 5), value))
 
 
@@ -289,12 +289,12 @@ def test_image_without_pixels_gets_a_message(size: tuple[int, int]) -> None:
     [
         ({"resolution": 0}, "resolution"),
         ({"resolution": 24.5}, "resolution"),
-        ({"mean": (0.5, 0.5)}, "three means"),
-        ({"std": (0.5, 0.0, 0.5)}, r"three standard deviations from 0\.001 to 1000"),
-        ({"std": (0.5, -1.0, 0.5)}, r"three standard deviations from 0\.001 to 1000"),
-        ({"std": (0.5, 1e-300, 0.5)}, r"three standard deviations from 0\.001 to 1000"),
-        ({"std": (0.5, math.nan, 0.5)}, r"three standard deviations from 0\.001 to 1000"),
-        ({"mean": (0.5, math.inf, 0.5)}, "three means"),
+        ({"mean": (0.5, 0.5)}, "three numbers from -1000 to 1000 as mean"),
+        ({"std": (0.5, 0.0, 0.5)}, r"three numbers from 0\.001 to 1000 as std"),
+        ({"std": (0.5, -1.0, 0.5)}, r"three numbers from 0\.001 to 1000 as std"),
+        ({"std": (0.5, 1e-300, 0.5)}, r"three numbers from 0\.001 to 1000 as std"),
+        ({"std": (0.5, math.nan, 0.5)}, r"three numbers from 0\.001 to 1000 as std"),
+        ({"mean": (0.5, math.inf, 0.5)}, "three numbers from -1000 to 1000 as mean"),
         ({"resize": "long"}, "'short' or 'squash'"),
         ({"interpolation": "nearest"}, "'bicubic' or 'bilinear'"),
     ],

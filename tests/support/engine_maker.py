@@ -132,7 +132,7 @@ def wait(engine: Engine, future: Future[Any]) -> Any:
 
 def read_logits(answer: StepAnswer) -> Tensor:
     """Logarithms of the probabilities [n, C] of an answer with all classes."""
-    rows = [[dict(best)[name] for name in NAMES] for best in answer.top]
+    rows = [[dict(one.top)[name] for name in NAMES] for one in answer.answers]
     return torch.tensor(rows, dtype=torch.float64).log()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from lmr.core.method import Method
 from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.requests import StepAnswer, StepRequest, StreamAction, UnknownStream
+from lmr.service.engine.requests import ImageResult, StepAnswer, StepRequest, StreamAction, UnknownStream
 from lmr.service.engine.status import Changes, Overview, ServiceEvent, StreamDetail, StreamStatus
 from lmr.service.settings import ServiceSettings
 
@@ -67,7 +67,9 @@ class ScriptedEngine(Engine):
         return future
 
     def answer(self, request: StepRequest) -> StepAnswer:
-        top = [(name, 0.9 if place == 0 else 0.1) for place, name in enumerate(self.names)][: request.top]
+        top = tuple((name, 0.9 if place == 0 else 0.1) for place, name in enumerate(self.names))[: request.top]
+        errors = {place: ImageResult(error=message) for place, message in request.errors.items()}
+        answers = tuple(errors.get(place, ImageResult(*top[0], top)) for place in range(request.sent))
         report = BatchReport(len(request.images), 1, 1, 0.01, 0.005)
         for callback in self.listeners:
             callback(report)
@@ -75,8 +77,7 @@ class ScriptedEngine(Engine):
         self.statuses[request.stream] = make_status(request.stream, seq=count, change=count)
         adaptation = {"mode": request.mode, "stepped": request.mode == "adapt", "health": "ok"}
         timing = {"queue_ms": 1.0, "step_ms": 2.0, "batch_images": len(request.images), "batch_streams": 1}
-        note = dict(request.note)
-        return StepAnswer(request.stream, count, True, [top] * len(request.images), adaptation, timing, note)
+        return StepAnswer(request.stream, count, True, answers, adaptation, timing)
 
     def drop(self, future: Future[StepAnswer]) -> bool:
         self.dropped.append(future)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, make_classifier, read_labels
+from lmr.apps.model_options import choose_prompts, make_classifier, read_labels
+from lmr.apps.options import AnyPath, ExportOptions, ModelOptions, Prompts
 from lmr.apps.predict.run import NAMES_NOTE, TEMPLATES_NOTE
 from lmr.core.errors import LmrError
 from lmr.core.files import make_folder
@@ -27,7 +28,6 @@ from lmr.core.registry import create, find_method, split_address
 from lmr.core.spec import parse_spec
 from lmr.core.state import read_state
 from lmr.models import Backbone
-from lmr.models.catalog import DEFAULT_MODEL
 from lmr.models.transformers_library import quiet_transformers
 from lmr.version import __version__
 from lmr.watch.health import Level
@@ -91,21 +91,6 @@ def export(
     return _write(method, backbone, folder, row=stream or 0, stream=stream or 0, overwrite=overwrite)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """The options of ``lmr export``: class names, prompts and model as they were when the state was made."""
-
-    labels: AnyPath | Sequence[str] | None = None  # None: those that the state notes, with its templates
-    templates: Sequence[str] | None = None
-    prompts: AnyPath | None = None
-    model: str = DEFAULT_MODEL
-    architecture: str | None = None
-    dtype: str | torch.dtype | None = None
-    method: str | None = None  # only for a method in a file of your own, ./mine.py:mine; other states name their method
-    stream: int | None = None  # needed if the state holds several
-    overwrite: bool = False  # replace an earlier export
-
-
 def export_state(state: AnyPath, out: AnyPath, options: ExportOptions | None = None) -> ExportSummary:
     """Write the folder ``out`` from a state file, as ``lmr export`` does; a state of another model is refused."""
     options = options or ExportOptions()
@@ -124,7 +109,7 @@ def export_state(state: AnyPath, out: AnyPath, options: ExportOptions | None = N
         )
     names, prompts = _find_classes(state, facts, options)
     spec = options.method or _find_spec(state, facts)
-    backbone = ModelOptions(options.architecture, None, options.dtype).load(options.model)
+    backbone = ModelOptions(options.architecture, dtype=options.dtype).load(options.model)
     method = create(spec, make_classifier(backbone, names, prompts))
     rows = {key: value[chosen : chosen + 1] for key, value in tensors.items()}
     try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import io
 import textwrap
-import tokenize
 import typing
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lmr.core.errors import LmrError
+from lmr.core.explain import explain_fields
 from lmr.core.method import Method, list_arguments
 from lmr.core.registry import AUTO, find_method, list_methods, sort_methods
 from lmr.core.spec import format_spec
@@ -58,7 +57,7 @@ def describe_method(method: type[Method]) -> str:
     defaults = {key: getattr(method, key) for key in list_arguments(method)}
     hints = typing.get_type_hints(method)
     spec = format_spec(method.name, defaults)
-    meanings = explain_arguments(method)
+    meanings = explain_fields(method)
     arguments = [(key, repr(value), _name_type(hints[key]), meanings.get(key, "")) for key, value in defaults.items()]
     return "\n".join(
         [
@@ -75,50 +74,6 @@ def describe_method(method: type[Method]) -> str:
             textwrap.fill(spec, WIDTH, initial_indent="  ", subsequent_indent="      "),
         ]
     )  # fmt: skip
-
-
-def explain_arguments(method: type[Method]) -> dict[str, str]:
-    """Return the explanation of each argument: the comment behind its field, or the text below it.
-
-    Both ``lr: float = 1e-3  # step size`` and a docstring in the line below the field are read, from the source of the
-    class and of those it inherits from; a comment may continue in the lines below, at the same column.
-    """
-    found: dict[str, str] = {}
-    for kind in reversed(method.__mro__):
-        try:
-            source = textwrap.dedent(inspect.getsource(kind))
-        except (OSError, TypeError):  # a builtin, or a class without a file
-            continue
-        found |= _read_fields(source)
-    return {name: found[name] for name in list_arguments(method) if name in found}
-
-
-def _read_fields(source: str) -> dict[str, str]:
-    """Return the explanations of the fields that the source of a class defines."""
-    comments = {
-        token.start: token.string.lstrip("# ")
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
-    lines, found = source.splitlines(), {}
-    (kind,) = ast.parse(source).body
-    body = getattr(kind, "body", [])
-    for item, following in zip(body, [*body[1:], None], strict=True):
-        if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
-            continue
-        row = item.end_lineno or item.lineno
-        column = next((place[1] for place in comments if place[0] == row), None)
-        parts = []
-        while column is not None and (row, column) in comments:
-            parts.append(comments[row, column])
-            row += 1
-            if row > len(lines) or lines[row - 1][:column].strip():
-                break
-        if not parts and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            parts = str(following.value.value).split("\n\n")[0].split("\n")
-        if parts:
-            found[item.target.id] = " ".join(" ".join(parts).split())
-    return found
 
 
 def _read_line(method: type[Method]) -> str:

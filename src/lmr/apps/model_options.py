@@ -6,54 +6,19 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
-
+from lmr.apps.options import AnyPath, Prompts
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
 from lmr.core.registry import AUTO, create, find_addressed, split_address
 from lmr.core.spec import parse_spec
 from lmr.data.labelled import read_class_names
-from lmr.models import Backbone, load
+from lmr.models import Backbone
 
-AnyPath = str | os.PathLike[str]
-Prompts = Sequence[str] | Mapping[str, Sequence[str]] | AnyPath
 BY_IMAGE = {"pace": "image"}
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """The options of ``lmr.load``. Only those that differ from the default are passed on: a model may have fewer."""
-
-    architecture: str | None = None
-    device: str | None = None
-    dtype: str | torch.dtype | None = None
-    memory: Literal["fast", "lean"] = "fast"
-    compile: bool = False
-
-    def load(self, model: str) -> Backbone:
-        """Load a model by its name, folder or file."""
-        given: dict[str, Any] = {"architecture": self.architecture, "device": self.device, "dtype": self._find_dtype()}
-        given = {key: value for key, value in given.items() if value is not None}
-        given |= {"memory": self.memory} if self.memory != "fast" else {}
-        given |= {"compile": True} if self.compile else {}
-        return load(model, **given)
-
-    def note(self) -> dict[str, str]:
-        """Return the options that may change the last bits of a result; the type of the weights is in their digest."""
-        return {"device": self.device or "cpu", "memory": self.memory, "compile": "yes" if self.compile else "no"}
-
-    def _find_dtype(self) -> torch.dtype | None:
-        if self.dtype is None or isinstance(self.dtype, torch.dtype):
-            return self.dtype
-        if self.dtype not in DTYPES:
-            raise LmrError(f"Expected one of {', '.join(DTYPES)} as the type of the weights, got {self.dtype!r}.")
-        return DTYPES[self.dtype]
 
 
 def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:

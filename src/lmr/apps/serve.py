@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lmr.apps.model_options import (
-    AnyPath,
-    ModelOptions,
-    Prompts,
-    create_suited,
-    describe_suited,
-    make_classifier,
-)
+from lmr.apps.model_options import create_suited, describe_suited, make_classifier
+from lmr.apps.options import AnyPath, ModelOptions, Prompts
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.extras import require

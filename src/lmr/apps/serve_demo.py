@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lmr.apps.serve import Report, ServerOptions, ServingPlan, choose_token, serve_classifier
 from lmr.core.errors import LmrError
-from lmr.data.corruptions import corrupt_batch
+from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.dataset import CLEAN
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_model_options, add_prompt_options, read_dataclass
+from lmr.apps.options import DEFAULT_MODEL, DoctorOptions
+from lmr.cli.shared_options import MODEL_HELP, add_fields, add_model_options, add_prompt_options, read_dataclass
 
 DESCRIPTION = """\
 Show on one screen what was loaded (format, architecture, activation, preprocessing, how many parameters are adapted,
@@ -32,39 +33,16 @@ exit codes: 0 every check passed, 1 a check failed, 2 the command cannot run (an
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``lmr doctor``."""
-    add = parser.add_argument
-    add("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
-    add(
-        "--data",
-        metavar="FOLDER|FILE.csv",
-        help="labelled images: a folder with one sub-folder per class, or a table with the columns path and label",
-    )
-    add(
-        "--dataset",
-        metavar="NAME",
-        help="which dataset the images are from, to compare with the published accuracy: imagenet, imagenet-v2, "
-        "imagenet-a, imagenet-r, imagenet-sketch, cifar10 or cifar100",
-    )
-    add(
-        "--labels",
-        metavar="FILE|A,B,C",
-        help="class names, where the sub-folders are not named by class: one per line in the sorted order of the "
-        "sub-folders, sub-folder<TAB>name lines, JSON of either, or a,b,c",
-    )
+    parser.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
+    add_fields(parser, DoctorOptions, data="FOLDER|FILE.csv", dataset="NAME", labels="FILE|A,B,C")
     add_prompt_options(parser)
-    add(
-        "--images",
-        type=int,
-        metavar="N",
-        help="use N of the images, drawn at random, the same in every run (default: all)",
-    )
-    add("--batch-size", type=int, default=64, metavar="N", help="images at a time (default: %(default)s)")
+    add_fields(parser, DoctorOptions, images="N", batch_size="N")
     add_model_options(parser)
 
 
 def run(options: argparse.Namespace) -> str | None:
     """Examine the model; return a complaint if a check failed."""
-    from lmr.apps.doctor.examine import DoctorOptions, examine
+    from lmr.apps.doctor.examine import examine
 
     report = examine(options.model, read_dataclass(DoctorOptions, options))
     print(report)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from lmr.bench.plans.choices import DTYPES
-from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_prompt_options, read_dataclass
+from lmr.apps.options import DEFAULT_MODEL, ExportOptions
+from lmr.cli.shared_options import MODEL_HELP, add_fields, add_prompt_options, read_dataclass
 
 DESCRIPTION = """\
 Write an adapted model as a folder that transformers opens without lmr: the model with its adapted norms, its
@@ -32,30 +32,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``lmr export``."""
     add = parser.add_argument
     add("state", metavar="STATE", help="a state file, as lmr predict --state and method.save write it")
-    add(
-        "--labels",
-        metavar="FILE|A,B,C",
-        help="the class names the state was made with: a file, as lmr predict reads it, or a,b,c (default: those that "
-        "a state of lmr predict notes, with its templates)",
-    )
+    add_fields(parser, ExportOptions, labels="FILE|A,B,C")
     add("--out", required=True, metavar="FOLDER", help="the folder to write; it must not exist")
     add("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
     add_prompt_options(parser)
-    add("--stream", type=int, metavar="N", help="the stream to export, from 0 on, where the state holds several")
-    add("--overwrite", action="store_true", help="replace --out if it is an earlier export (default: refuse to)")
-    add(
-        "--method",
-        metavar="FILE.py:NAME",
-        help="only for a method in a file of your own; other states name their method",
-    )
-    group = parser.add_argument_group("about the model")
-    group.add_argument("--architecture", metavar="NAME", help="for a file that does not name its architecture")
-    group.add_argument("--dtype", choices=DTYPES, help="the type the state was made with (default: float32)")
+    add_fields(parser, ExportOptions, stream="N", overwrite=None, method="FILE.py:NAME")
+    add_fields(parser.add_argument_group("about the model"), ExportOptions, architecture="NAME", dtype=None)
 
 
 def run(options: argparse.Namespace) -> None:
     """Write the folder and print where it is."""
-    from lmr.apps.export import ExportOptions, export_state
+    from lmr.apps.export import export_state
 
     summary = export_state(options.state, options.out, read_dataclass(ExportOptions, options))
     print(f"lmr: {summary}", file=sys.stderr)

@@ -6,10 +6,17 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, read_dataclass
+from lmr.apps.predict.options import PredictOptions
+from lmr.cli.shared_options import (
+    add_classifier_options,
+    add_fields,
+    add_model_options,
+    add_prompt_options,
+    read_dataclass,
+)
+from lmr.core.errors import LmrError
 
 if TYPE_CHECKING:
-    from lmr.apps.predict.options import PredictOptions
     from lmr.apps.predict.results import PredictSummary
 
 DESCRIPTION = """\
@@ -80,8 +87,7 @@ exit codes: 0 done, 1 every image failed, 2 the command cannot run (an error mes
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``lmr predict``."""
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "sources",
         nargs="+",
         metavar="FOLDER|FILE",
@@ -89,76 +95,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "addresses such as s3://bucket/photos of folders, images and lists",
     )
     add_classifier_options(parser)
-    add(
-        "--method",
-        default="lmr",
-        metavar="SPEC",
-        help='a method from "lmr list", as in "lmr(lr=5e-4)"; it has its values for the number of classes unless a '
-        "preset is named (default: %(default)s)",
-    )
-    add(
-        "--budget",
-        type=float,
-        metavar="X",
-        help="spend at most X plain forwards per image: use the switch of the method that was measured to keep most "
-        "of its gain within that (the published method takes about 3, the model alone 1)",
-    )
+    add_fields(parser, PredictOptions, method="SPEC", budget="X")
     add_prompt_options(parser)
-    add("--batch-size", type=int, default=64, metavar="N", help="images per adaptation step (default: %(default)s)")
-    add("--top", type=int, default=5, metavar="N", help="classes to list for each image (default: %(default)s)")
-    add("--every", type=int, default=1, metavar="N", help="label every N-th frame of a video (default: %(default)s)")
-    add(
-        "--column",
-        metavar="NAME",
-        help="the column of a list that has the paths, or in a .parquet file the bytes of the images (default: path, "
-        "file_name, filename, file, image or image_path; if there is none of them, bytes)",
-    )
-    add(
-        "--out",
-        metavar="FILE",
-        help="write to FILE.jsonl or FILE.csv (default: JSON lines on standard output)",
-    )
-    add(
-        "--state",
-        metavar="FILE",
-        help="keep what was learnt in this file: it is read at the start if it exists, and written after every batch; "
-        "with --stream-by, a folder with such a file per stream, written at the end",
-    )
-    add(
-        "--watch",
-        default="off",
-        metavar="on|report|off",
-        help="on: watch the adaptation without labels and roll it back when it goes wrong; report: only say so "
-        "(default: %(default)s)",
-    )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--resume",
-        action="store_true",
-        help="resume an interrupted run; with --state, also label the images that were added since a run ended",
-    )
-    what.add_argument("--overwrite", action="store_true", help="replace --out if it exists (default: refuse to)")
-    _add_stream_options(parser)
-    add_model_options(parser)
-
-
-def _add_stream_options(parser: argparse.ArgumentParser) -> None:
+    add_fields(parser, PredictOptions, batch_size="N", top="N", every="N", column="NAME", out="FILE", state="FILE")
+    add_fields(parser, PredictOptions, watch="on|report|off")
+    add_fields(parser.add_mutually_exclusive_group(), PredictOptions, resume=None, overwrite=None)
     group = parser.add_argument_group("streams and clusters")
+    add_fields(group, PredictOptions, stream_by="folder|REGEX|column:NAME", shards="N")
     add = group.add_argument
-    add(
-        "--stream-by",
-        metavar="folder|REGEX|column:NAME",
-        help="adapt to every stream on its own: the images of one folder, those in whose paths a regular expression "
-        "finds the same text for its one group, or those with the same value in a column of the list; needs --out, "
-        "which has the streams one after the other",
-    )
-    add(
-        "--shards",
-        type=int,
-        metavar="N",
-        help="share the streams out over N shards of about as many images each; here they run one after the other, "
-        "with --ray at the same time (default: 1; with --ray, as many as the cluster has room for)",
-    )
     add(
         "--ray",
         nargs="?",
@@ -169,13 +113,12 @@ def _add_stream_options(parser: argparse.ArgumentParser) -> None:
         "must have the same paths on all nodes",
     )
     add("--dry-run", action="store_true", help="show the streams and shards, with --ray also the nodes; label nothing")
+    add_model_options(parser)
 
 
 def run(options: argparse.Namespace) -> str | None:
     """Label the images and print a summary; return a complaint if every image failed."""
-    from lmr.apps.predict.options import PredictOptions
     from lmr.apps.predict.run import predict_images
-    from lmr.core.errors import LmrError
 
     given = read_dataclass(PredictOptions, options)
     if given.stream_by is not None:

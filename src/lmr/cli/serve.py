@@ -5,12 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from lmr.cli.shared_options import add_classifier_options, add_model_options, add_prompt_options, read_dataclass
+from lmr.apps.options import ModelOptions
+from lmr.cli.shared_options import (
+    add_classifier_options,
+    add_fields,
+    add_model_options,
+    add_prompt_options,
+    read_dataclass,
+)
 from lmr.core.errors import LmrError
 from lmr.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
-    from lmr.apps.serve import ServingPlan
+    from lmr.apps.serve import ServerOptions, ServingPlan
 
 DESCRIPTION = """\
 Serve a classifier over HTTP to many streams of images, such as cameras. Each stream has an adaptive state of its own:
@@ -95,11 +102,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         help="request: the images of a request are one step; N: every image is answered at once, and every N images of "
         "a stream are a step, for cameras that send one frame at a time (default: request)",
     )
-    add(
-        "--show-frames",
-        action="store_true",
-        help="keep small copies of the last frames in memory and show them on the page",
-    )
+    add_fields(group, ServiceSettings, show_frames=None)
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
@@ -134,28 +137,7 @@ def _add_states(group: argparse._ArgumentGroup) -> None:
         help="the folder that keeps the states; 'none' keeps them in memory, and they end with the service (default: "
         "%(default)s)",
     )
-    add(
-        "--resident",
-        type=int,
-        default=_DEFAULTS.resident,
-        metavar="N",
-        help="streams whose states are in memory; the others are in --state-dir and come back when they are used "
-        "(default: %(default)s)",
-    )
-    add(
-        "--durability",
-        choices=("answer", "interval"),
-        default=_DEFAULTS.durability,
-        help="answer: an answer is sent after its state is on the disk; interval: at once, and states are written "
-        "every second, so that a crash loses up to a second of adaptation (default: %(default)s)",
-    )
-    add(
-        "--create",
-        choices=("auto", "never"),
-        default=_DEFAULTS.create,
-        help="auto: a stream begins with its first request; never: streams that do not exist are refused (default: "
-        "%(default)s)",
-    )
+    add_fields(group, ServiceSettings, resident="N", durability=None, create=None)
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
@@ -199,87 +181,24 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         metavar="SIZE",
         help="largest body of a request, as in 10MB (default: 10MB)",
     )
-    add("--max-images", type=int, default=_DEFAULTS.max_images, metavar="N", help="images in it (default: %(default)s)")
-    add(
-        "--max-pixels",
-        type=int,
-        default=_DEFAULTS.max_pixels,
-        metavar="N",
-        help="pixels of an image; a larger one is refused by its header, before it is unpacked (default: %(default)s)",
-    )
-    add(
-        "--timeout-ms",
-        type=float,
-        default=_DEFAULTS.timeout_ms,
-        metavar="MS",
-        help="a request that waited so long is refused and adapts nothing; X-Timeout-Ms of a request may be shorter "
-        "(default: %(default)g)",
-    )
+    add_fields(group, ServiceSettings, max_images="N", max_pixels="N", timeout_ms="MS")
 
 
 def _add_schedule(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--max-batch",
-        type=int,
-        default=_DEFAULTS.max_batch,
-        metavar="N",
-        help="images of different streams that are computed together (default: %(default)s)",
-    )
-    add(
-        "--max-step-ms",
-        type=float,
-        default=_DEFAULTS.max_step_ms,
-        metavar="MS",
-        help="how long a batch may take; fewer images are put together where the model is slow (default: %(default)g)",
-    )
-    add(
-        "--max-wait-ms",
-        type=float,
-        default=_DEFAULTS.max_wait_ms,
-        metavar="MS",
-        help="how long a request waits for others while nothing is computed; it does not wait if every stream that was "
-        "active in the last second is there (default: %(default)g)",
-    )
-    add(
+    add_fields(group, ServiceSettings, max_batch="N", max_step_ms="MS", max_wait_ms="MS")
+    group.add_argument(
         "--threads",
         type=int,
         metavar="N",
         help="threads of torch that compute (default: one for small models such as photo and pocket, all cores for "
         "others; give fewer where other programs need the cores)",
     )
-    add(
-        "--queue-images",
-        type=int,
-        default=_DEFAULTS.queue_images,
-        metavar="N",
-        help="images that may wait; further requests are told to come back later, with 429 (default: %(default)s)",
-    )
-    add(
-        "--queue-per-stream",
-        type=int,
-        default=_DEFAULTS.queue_per_stream,
-        metavar="N",
-        help="requests of one stream that may wait (default: %(default)s)",
-    )
-    add(
-        "--overload",
-        choices=("shed", "answer"),
-        default=_DEFAULTS.overload,
-        help="when the queue is full: shed refuses, answer serves without adapting (default: %(default)s)",
-    )
-    add(
-        "--drain-s",
-        type=float,
-        default=_DEFAULTS.drain_s,
-        metavar="S",
-        help="seconds to finish the queue after SIGTERM or Ctrl-C (default: %(default)g)",
-    )
+    add_fields(group, ServiceSettings, queue_images="N", queue_per_stream="N", overload=None, drain_s="S")
 
 
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
-    from lmr.apps.model_options import ModelOptions, choose_prompts, read_labels
+    from lmr.apps.model_options import choose_prompts, read_labels
     from lmr.apps.serve import ServerOptions, ServingPlan, serve_classifier
     from lmr.watch.settings import read_watch
 
@@ -303,7 +222,7 @@ def run(options: argparse.Namespace) -> str | None:
         threads=options.threads,
     )
     if options.ray is not None:
-        _serve_on_ray(options, plan)
+        _serve_on_ray(options, plan, where)
     elif any(getattr(options, key) is not None for key in _CLUSTER):
         raise LmrError("--replicas, --replica-cpus and --partitions are for a cluster; give --ray with them.")
     else:
@@ -311,16 +230,15 @@ def run(options: argparse.Namespace) -> str | None:
     return None
 
 
-def _serve_on_ray(options: argparse.Namespace, plan: ServingPlan) -> None:
+def _serve_on_ray(options: argparse.Namespace, plan: ServingPlan, where: ServerOptions) -> None:
     from lmr.cluster.serving.ray_service import ReplicaCount
     from lmr.cluster.serving.serve_on_ray import serve_on_ray
 
     least, most = options.replicas or (2, None)
     cpus = 1.0 if options.replica_cpus is None else options.replica_cpus
     partitions = 1 if options.partitions is None else options.partitions
-    where = {key: getattr(options, key) for key in ("host", "port", "token_file", "state_dir", "log_level")}
     replicas = ReplicaCount(least, most, cpus)
-    serve_on_ray(options.ray, plan, replicas=replicas, partitions=partitions, say=_report, **where)
+    serve_on_ray(options.ray, plan, replicas=replicas, partitions=partitions, say=_report, **vars(where))
 
 
 def _report(message: str) -> None:

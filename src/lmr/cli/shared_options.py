@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import typing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lmr.bench.plans.choices import DTYPES
+from lmr.apps.options import DEFAULT_MODEL, ModelOptions
+from lmr.core.explain import explain_fields
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     T = TypeVar("T", bound=DataclassInstance)
 
-DEFAULT_MODEL = "photo"  # of lmr.models.catalog, whose package is slow to import
 MODEL_HELP = (
     "the model: a name from 'lmr list', a Hugging Face hub name such as openai/clip-vit-base-patch16, a folder of "
     "weights, or a weights file (.pt, .bin, .safetensors) (default: %(default)s, which comes with lmr)"
@@ -51,25 +52,30 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``lmr.load``."""
     group = parser.add_argument_group("about the model")
-    group.add_argument(
-        "--architecture",
-        metavar="NAME",
-        help="for a file that does not name its architecture: ViT-B-16-quickgelu for weights tuned from OpenAI's, "
-        "which have QuickGELU, ViT-B-16 for those with GELU (LAION, DataComp)",
-    )
-    group.add_argument("--device", metavar="NAME", help="where it runs, such as cuda (default: cpu)")
-    group.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        help="type of the frozen weights; adapted parameters stay float32 (default: float32)",
-    )
-    group.add_argument(
-        "--memory",
-        choices=("fast", "lean"),
-        default="fast",
-        help="lean: compute parts of a step twice to save memory, for large models (default: %(default)s)",
-    )
-    group.add_argument("--compile", action="store_true", help="use torch.compile; the first batch is slow")
+    add_fields(group, ModelOptions, architecture="NAME", device="NAME", dtype=None, memory=None, compile=None)
+
+
+def add_fields(parser: argparse._ActionsContainer, kind: type[DataclassInstance], **metavars: str | None) -> None:
+    """Add an option for each of these fields of a dataclass: its type, choices, default and help are the field's.
+
+    The values are the placeholders in the help; a flag and a choice have none. See ``explain_fields`` for the help.
+    """
+    hints, meanings = typing.get_type_hints(kind), explain_fields(kind)
+    defaults = {item.name: item.default for item in dataclasses.fields(kind)}
+    for name, metavar in metavars.items():
+        given = [own for own in (typing.get_args(hints[name]) or (hints[name],)) if own is not type(None)]
+        literal = next((own for own in (hints[name], *given) if typing.get_origin(own) is typing.Literal), None)
+        more: dict[str, Any] = {"default": defaults[name], "metavar": metavar}
+        if hints[name] is bool:
+            more = {"action": "store_true"}
+        elif literal is not None:
+            more["choices"] = typing.get_args(literal)
+        elif given[0] in (int, float):
+            more["type"] = given[0]
+        meaning = meanings.get(name, "").replace("%", "%%")
+        if "(default:" not in meaning and hints[name] is not bool and defaults[name] is not None:
+            meaning += " (default: %(default)g)" if given[0] is float else " (default: %(default)s)"
+        parser.add_argument(f"--{name.replace('_', '-')}", help=meaning, **more)
 
 
 def read_dataclass(kind: type[T], options: argparse.Namespace) -> T:

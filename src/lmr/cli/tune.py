@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from lmr.cli.shared_options import DEFAULT_MODEL, MODEL_HELP, add_model_options, add_prompt_options, collect_options
+from lmr.apps.options import DEFAULT_MODEL
+from lmr.cli.shared_options import MODEL_HELP, add_model_options, add_prompt_options, collect_options
 
 DESCRIPTION = """\
 Choose a method's arguments without labels. Every combination of values is an entry, and all entries adapt to the same

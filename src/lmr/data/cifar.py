@@ -139,11 +139,12 @@ class CifarC(CorruptedFiles):
             raise LmrError(f"The file {str(path)!r} is damaged or incomplete ({error}); {self._advice()}") from error
         if not isinstance(array, np.ndarray):
             array.close()
-            raise LmrError(f"{str(path)!r} is an archive of arrays, not an array; {self._advice()}")
-        if array.dtype.kind not in kinds or (kinds == "u" and array.dtype != np.uint8) or array.shape != shape:
+            found = "an archive of arrays"
+        elif array.dtype.kind in kinds and (kinds != "u" or array.dtype == np.uint8) and array.shape == shape:
+            return array
+        else:
             found = f"{array.dtype} {list(array.shape)}"
-            raise LmrError(f"Expected uint8 {list(shape)} in {str(path)!r}, got {found}; {self._advice()}")
-        return array
+        raise LmrError(f"Expected uint8 {list(shape)} in {str(path)!r}, got {found}; {self._advice()}")
 
     def _advice(self) -> str:
         return f"run `lmr fetch {self.name}`, or move the folder away to corrupt the clean images on the fly."
@@ -209,30 +210,25 @@ def read_archive(path: Path, classes: int) -> Arrays:
             f"Cannot read CIFAR-{classes} from {str(path)!r}: it is damaged or incomplete ({reason}). Fetch it again "
             f"with `lmr fetch cifar{classes}`."
         ) from error
+    wanted = f"[N, {SIDE}, {SIDE}, 3]"
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (SIDE, SIDE, 3):
+        raise LmrError(f"Expected uint8 images {wanted} in {str(path)!r}, got {images.dtype} {list(images.shape)}.")
+    whole = labels.shape == images.shape[:1] and labels.dtype.kind in "iu"
+    if not whole or (len(labels) and not 0 <= labels.min() <= labels.max() < classes):
+        found = f"from {labels.min()} to {labels.max()}" if whole else f"{labels.dtype} {list(labels.shape)}"
         raise LmrError(
-            f"Expected uint8 images [N, {SIDE}, {SIDE}, 3] in {str(path)!r}, got {images.dtype} {list(images.shape)}."
-        )
-    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-        raise LmrError(
-            f"Expected {len(images)} whole numbers as labels in {str(path)!r}, got {labels.dtype} {list(labels.shape)}."
-        )
-    if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
-        raise LmrError(
-            f"Expected labels from 0 to {classes - 1} in {str(path)!r}, got {labels.min()} to {labels.max()}."
+            f"Expected {len(images)} whole numbers from 0 to {classes - 1} as labels in {str(path)!r}, got {found}."
         )
     return np.ascontiguousarray(images), labels.astype(np.int64)
 
 
 def _find_reader(path: Path) -> Callable[[Path, int], Arrays]:
-    for ending, reader in _READERS.items():
+    readers = {".tar.gz": _read_tar, ".tar": _read_tar, ".npz": _read_npz, ".parquet": _read_parquet}
+    for ending, reader in readers.items():
         if path.name.endswith(ending):
             return reader
-    return _read_pickle_file
-
-
-def _read_pickle_file(path: Path, classes: int) -> Arrays:
-    return _read_pickle(path.read_bytes(), classes)
+    read = _read_binary if path.suffix == ".bin" else _read_pickle
+    return lambda path, classes: read(path.read_bytes(), classes)
 
 
 def _read_pickle(data: bytes, classes: int) -> Arrays:
@@ -252,14 +248,8 @@ class _Arrays(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return the object for a name in the file."""
         package = module.replace("numpy._core", "numpy.core")
-        if (package, name) == ("numpy", "ndarray"):
-            return name  # only an argument of _reconstruct below, which needs no class
-        if (package, name) == ("numpy", "dtype"):
-            return _make_dtype
-        if (package, name) == ("numpy.core.multiarray", "_reconstruct"):
-            return _make_empty
-        if (module, name) == ("_codecs", "encode"):
-            return _encode
+        if (package, name) in _ALLOWED:
+            return _ALLOWED[package, name]
         raise Unexpected(
             f"it requires {module}.{name}, which no CIFAR file needs; do not trust the file, and fetch the set again."
         )
@@ -278,15 +268,19 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")  # Python 3 writes bytes into an old pickle this way
 
 
+_ALLOWED = {  # what a name in a file stands for
+    ("numpy", "ndarray"): None,  # only an argument of _reconstruct, which needs no class
+    ("numpy", "dtype"): _make_dtype,
+    ("numpy.core.multiarray", "_reconstruct"): _make_empty,
+    ("_codecs", "encode"): _encode,
+}
+
+
 def _make_images(rows: NDArray[Any]) -> NDArray[Any]:
     """Turn rows of 3,072 values, the red ones first, into images [N, 32, 32, 3]."""
     if rows.ndim != 2 or rows.shape[1] != _PIXELS:
         raise Unexpected(f"expected rows of {_PIXELS} values, got {list(rows.shape)}.")
     return rows.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
-
-
-def _read_binary_file(path: Path, classes: int) -> Arrays:
-    return _read_binary(path.read_bytes(), classes)
 
 
 def _read_binary(data: bytes, classes: int) -> Arrays:
@@ -339,12 +333,3 @@ def _read_parquet(path: Path, classes: int) -> Arrays:
         np.asarray(Image.open(io.BytesIO(cell["bytes"])).convert("RGB")) for cell in table.column(pixels).to_pylist()
     ]
     return np.stack(images), np.asarray(table.column(label).to_pylist())
-
-
-_READERS: dict[str, Callable[[Path, int], Arrays]] = {
-    ".tar.gz": _read_tar,
-    ".tar": _read_tar,
-    ".bin": _read_binary_file,
-    ".npz": _read_npz,
-    ".parquet": _read_parquet,
-}

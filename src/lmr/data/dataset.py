@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
-from lmr.data.corruptions import CORRUPTIONS, EXTRA, corrupt_batch
+from lmr.data.corruptions import CORRUPTIONS, EXTRA
+from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.provenance import describe_made
 
 ImageArray = NDArray[np.uint8]  # [H, W, 3], RGB

@@ -13,7 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from lmr.data.corruptions import CORRUPTIONS, corrupt_batch
+from lmr.data.corruptions import CORRUPTIONS
+from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.corruptions.noise import ImageBatch
 from lmr.data.dataset import ImageArray
 

@@ -8,9 +8,9 @@ numbers, whatever batch it is drawn in, so that a world is endless and needs no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -248,14 +248,6 @@ def _polygon(x: Floats, y: Floats, corners: int, apothem: float) -> Floats:
     return np.sqrt(x * x + y * y) * np.cos(angle) - np.float32(apothem)
 
 
-def _triangle(x: Floats, y: Floats) -> Floats:
-    return _polygon(x, y, 3, 0.5)
-
-
-def _pentagon(x: Floats, y: Floats) -> Floats:
-    return _polygon(x, y, 5, 0.78)
-
-
 def _star(x: Floats, y: Floats) -> Floats:
     """Draw five points: in each wedge, the edge is straight from a tip at radius 1 to a notch at radius 0.42."""
     wedge = np.float32(2 * np.pi / 5)
@@ -276,4 +268,15 @@ def _heart(x: Floats, y: Floats) -> Floats:
     return np.asarray(np.minimum(lobe, corner), np.float32)
 
 
-_OUTLINES = (_circle, _ring, _crescent, _square, _diamond, _cross, _triangle, _pentagon, _star, _heart)  # as in SHAPES
+_OUTLINES: tuple[Callable[[Floats, Floats], Floats], ...] = (  # as in SHAPES
+    _circle,
+    _ring,
+    _crescent,
+    _square,
+    _diamond,
+    _cross,
+    partial(_polygon, corners=3, apothem=0.5),
+    partial(_polygon, corners=5, apothem=0.78),
+    _star,
+    _heart,
+)

@@ -104,13 +104,8 @@ def read_archive_note(root: Path, file: str) -> ArchiveNote | None:
     try:
         content = json.loads((root / ".fetched" / f"{file}.json").read_text())
         names = content["names"]
-        return ArchiveNote(
-            str(content["checksum"]),
-            content.get("listed") is True,
-            None if names is None else tuple(str(name) for name in names),
-            content.get("downloaded") is True,
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ArchiveNote(**content | {"names": None if names is None else tuple(map(str, names))})
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

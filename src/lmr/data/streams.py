@@ -38,16 +38,13 @@ class Stream:
     """An order over a set. ``domain`` [N] holds indices into ``domains``, ``index`` [N] indices into the set.
 
     ``frames`` changes images by their positions in the stream, if the order does that. Batches end at ``ends``: after
-    every ``batch_size`` images and, unless domains are mixed, at the end of a domain. So a short last batch is kept,
+    every batch of full size and, unless domains are mixed, at the end of a domain. So a short last batch is kept,
     and no batch contains two domains.
     """
 
     dataset: Dataset
     domains: tuple[str, ...]
     severity: int
-    kind: str
-    seed: int
-    batch_size: int
     domain: Places
     index: Places
     labels: Labels
@@ -148,27 +145,17 @@ def make_stream(
         dataset=dataset,
         domains=names,
         severity=severity,
-        kind=order,
-        seed=seed,
-        batch_size=batch_size,
         domain=domain.astype(np.int64),
         index=index.astype(np.int64),
         labels=truth,
         ends=tuple(ends),
-        frames=_choose_frames(order, seed, severity),
+        frames=Jitter(seed) if order == "bursts" else Haul(seed, severity) if order == "haul" else None,
     )
 
 
 def _join(groups: Sequence[tuple[Places, Places, Labels]]) -> tuple[Places, Places, Labels]:
     domain, index, truth = (np.concatenate(arrays) for arrays in zip(*groups, strict=True))
     return domain, index, truth
-
-
-def _choose_frames(order: str, seed: int, severity: int) -> FrameChange | None:
-    """Return the change of images that belongs to an order."""
-    if order == "bursts":
-        return Jitter(seed)
-    return Haul(seed, severity) if order == "haul" else None
 
 
 def _check(
@@ -226,21 +213,20 @@ def shuffle_places(count: int, seed: int = 1) -> Places:
     return np.array(places, np.int64)
 
 
-def order_by_dirichlet(labels: Places, seed: int = 1, concentration: float = 0.1, slots: int | None = None) -> Places:
-    """Order with label imbalance: a Dirichlet distribution spreads each class over ``slots`` parts of the stream.
+def order_by_dirichlet(labels: Places, seed: int = 1, concentration: float = 0.1) -> Places:
+    """Order with label imbalance: a Dirichlet distribution spreads each class over the slots of the stream.
 
-    With a small ``concentration`` most of a class falls into few slots, with a large one every slot is balanced.
-    ``slots`` is the number of classes by default. The classes of a slot follow each other in random order (Gong et al.,
-    "NOTE", NeurIPS 2022; Yuan et al., "RoTTA", CVPR 2023).
+    There are as many slots as classes. With a small ``concentration`` most of a class falls into few slots, with a
+    large one every slot is balanced. The classes of a slot follow each other in random order (Gong et al., "NOTE",
+    NeurIPS 2022; Yuan et al., "RoTTA", CVPR 2023).
     """
     if not concentration > 0:
         raise LmrError(f"Expected a concentration above 0, got {concentration!r}.")
     generator, classes = np.random.default_rng(seed), np.unique(labels)
-    slots = slots or len(classes)
-    filled: list[list[NDArray[Any]]] = [[] for _ in range(slots)]
+    filled: list[list[NDArray[Any]]] = [[] for _ in classes]
     for name in classes:
         mine = generator.permutation(np.flatnonzero(labels == name))
-        shares = generator.dirichlet(np.full(slots, concentration))
+        shares = generator.dirichlet(np.full(len(classes), concentration))
         cuts = np.rint(np.cumsum(shares)[:-1] * len(mine)).astype(np.int64)
         for slot, part in zip(filled, np.split(mine, cuts), strict=True):
             slot.append(part)

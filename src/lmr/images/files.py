@@ -174,10 +174,8 @@ def _open(
 
 
 def _convert_to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "F":
-        raise UnreadableImage("its values are floating-point numbers of unknown range; convert it to 8 bits first")
-    if image.mode.startswith("I"):
-        return _scale_to_8_bits(image).convert("RGB")
+    if image.mode.startswith(("I", "F")):
+        return scale_to_8_bits(image).convert("RGB")
     if not image.has_transparency_data:
         return image.convert("RGB")
     white = Image.new("RGBA", image.size, "white")
@@ -185,9 +183,11 @@ def _convert_to_rgb(image: Image.Image) -> Image.Image:
     return white.convert("RGB")
 
 
-def _scale_to_8_bits(image: Image.Image) -> Image.Image:
+def scale_to_8_bits(image: Image.Image) -> Image.Image:
     """Scale 16-bit greyscale to 8 bits: 65535 becomes 255 (Pillow would clip everything above 255)."""
     values = np.asarray(image)
+    if image.mode == "F":
+        raise UnreadableImage("its values are floating-point numbers of unknown range; convert it to 8 bits first")
     if values.min() < 0 or values.max() > 65535:
         raise UnreadableImage("its values do not fit in 16 bits; convert it to 8 bits first")
     scaled = values.astype(np.uint32)  # one copy: a service decodes images of 25 million pixels

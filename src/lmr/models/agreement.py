@@ -6,9 +6,9 @@ that transformers would not read correctly are handed over as lmr loaded them; t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -21,52 +21,28 @@ from lmr.models.facts import ModelFormat
 from lmr.models.formats.export import build_transformers_clip
 from lmr.models.formats.locate import HF_WEIGHTS
 from lmr.models.naflex import PatchTower, unpack
-from lmr.models.tokenizers import read_tokenizer
+from lmr.models.tokenizers import has_tokenizer, read_tokenizer
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
 from lmr.models.transformers_library import quiet_transformers
 
 
-class WeightsReader(Enum):
-    """The reader of the weights that transformers ran. The values are for the screen; code compares the members."""
-
-    TRANSFORMERS = "which read the files itself"
-    LMR = "with the weights as loaded here"
-    LMR_AND_STEM = "with weights and stem as loaded"  # transformers has no stem, so ours runs in both
-
-    def __str__(self) -> str:
-        return self.value
-
-
-class NotCompared(Enum):
-    """The reason for which nothing was compared. The values are for the screen; code compares the members."""
-
-    NO_TRANSFORMERS = "transformers is not installed"
-    NO_TOKENIZER = "the folder has no tokenizer that transformers can use"
-    OWN_TOWERS = "its towers are those of transformers, which would not read these weights by itself"
-    NO_MODEL = "transformers has no model of this kind"
-
-    def __str__(self) -> str:
-        return self.value
-
-
 @dataclass(frozen=True)
 class Agreement:
-    """The difference between our unit features and transformers', and who read the weights; or why there is none."""
+    """The difference between our unit features and transformers'; NaN where they were not compared."""
 
-    image: float = float("nan")
-    text: float = float("nan")
-    reader: WeightsReader | None = None
-    reason: NotCompared | None = None
+    note: str  # who read the weights that transformers ran, or why nothing was compared
+    image: float = math.nan
+    text: float = math.nan
 
     @property
     def compared(self) -> bool:
         """True if the two differences were measured."""
-        return self.reason is None
+        return not math.isnan(self.image)
 
     def holds(self, tolerance: float) -> bool:
         """Return True if both differences were measured and lie within the tolerance."""
-        return self.compared and self.image <= tolerance and self.text <= tolerance
+        return self.image <= tolerance and self.text <= tolerance
 
 
 def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequence[str]) -> Agreement:
@@ -74,7 +50,7 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
     try:
         import transformers  # noqa: F401
     except ImportError:
-        return Agreement(reason=NotCompared.NO_TRANSFORMERS)
+        return Agreement("transformers is not installed")
     side = backbone.text_side(list(texts))
     tower = None if side is None else side.tower
     folder = find_folder(backbone)
@@ -82,24 +58,26 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
     with torch.no_grad(), quiet_transformers():
         seen = backbone.encoder(images)
         if folder is not None:
-            model, reader = _read_folder(folder), WeightsReader.TRANSFORMERS
-            parts = _tokenize(texts, folder, tower) if _has_tokenizer(folder) else [tokens]
+            model, reader = _read_folder(folder), "which read the files itself"
+            parts = _tokenize(texts, folder, tower) if has_tokenizer(folder) else [tokens]
             if any(ids is None for ids in parts):
-                return Agreement(reason=NotCompared.NO_TOKENIZER)
+                return Agreement("the folder has no tokenizer that transformers can use")
             text = torch.cat([_take_features(model.get_text_features(ids)) for ids in parts])
         elif isinstance(backbone.encoder, VisionTower) and isinstance(tower, TextTower):
             model = build_transformers_clip(backbone.encoder, tower)
-            reader = WeightsReader.LMR if backbone.encoder.is_clip else WeightsReader.LMR_AND_STEM
+            reader = "with the weights as loaded here"
+            if not backbone.encoder.is_clip:  # transformers has no stem, so ours runs in both
+                reader = "with weights and stem as loaded"
             words = model.text_model(input_ids=tokens).last_hidden_state
             text = model.text_projection(words[torch.arange(len(words)), end])
         elif backbone.model_facts.format is ModelFormat.SIGLIP:
-            return Agreement(reason=NotCompared.OWN_TOWERS)
+            return Agreement("its towers are those of transformers, which would not read these weights by itself")
         else:
-            return Agreement(reason=NotCompared.NO_MODEL)
+            return Agreement("transformers has no model of this kind")
         plain = images.float().cpu()
         given = unpack(plain) if isinstance(backbone.encoder, PatchTower) else {"pixel_values": plain}
         image = _take_features(model.get_image_features(**given))
-    return Agreement(_measure_gap(seen, image), _measure_gap(read, text), reader)
+    return Agreement(reader, _measure_gap(seen, image), _measure_gap(read, text))
 
 
 def _encode_texts(
@@ -122,7 +100,7 @@ def find_folder(backbone: Backbone) -> Path | None:
     """Return the Hugging Face folder from which transformers would read exactly the weights we loaded, if any."""
     facts = backbone.model_facts
     path = facts.weights
-    if path is None or not facts.is_huggingface or facts.unwrapped:
+    if path is None or facts.format not in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP) or facts.unwrapped:
         return None
     chosen = next((name for name in HF_WEIGHTS if (path.parent / name).is_file()), None)
     return path.parent if path.name == chosen and (path.parent / "config.json").is_file() else None
@@ -133,10 +111,6 @@ def _read_folder(folder: Path) -> Any:
 
     model: Any = AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
     return model.eval()
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "spiece.model"))
 
 
 def _tokenize(texts: Sequence[str], folder: Path, tower: nn.Module | None) -> list[Tensor]:

@@ -17,7 +17,7 @@ from lmr.core.locks import hold
 from lmr.core.pixel_scale import PixelScale
 from lmr.core.placement import Device, find_placement, place_tower, read_target
 from lmr.core.text import TextReader, TextSide
-from lmr.models.facts import ModelFacts, describe_facts
+from lmr.models.facts import TITLES, ModelFacts
 from lmr.models.formats.export import Norms
 from lmr.models.preprocessing import ImagePreprocess, Images, Preprocessing
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
@@ -93,8 +93,9 @@ class Backbone(ABC):
 
     @cached_property
     def facts(self) -> dict[str, str]:
-        """``model_facts`` as text for people; code reads ``model_facts``."""
-        return describe_facts(self.model_facts)
+        """``model_facts`` as text for people, in the order of a screen; code reads ``model_facts``."""
+        shown = self.model_facts.shown
+        return {title: shown[title] for title in (*TITLES, *shown) if title in shown}
 
     @property
     def preprocess(self) -> Callable[[Images], Tensor]:

@@ -15,7 +15,7 @@ from lmr.core.placement import Device, check_device, choose_dtype
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
 from lmr.models.catalog import OPENAI_MODELS, OTHER_MODELS
-from lmr.models.facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
+from lmr.models.facts import ModelFacts, ModelFormat, describe_activations
 from lmr.models.formats.checkpoints import (
     HUGGINGFACE,
     OPENAI,
@@ -29,6 +29,7 @@ from lmr.models.formats.checkpoints import (
     make_towers,
 )
 from lmr.models.formats.configs import (
+    CLIP_OWN,
     HF_CONFIG,
     OPEN_CLIP_CONFIG,
     compare_sizes,
@@ -47,7 +48,7 @@ from lmr.models.formats.export import (
     write_preprocessing,
     write_tokenizer,
 )
-from lmr.models.formats.weights import Weights, read_weights
+from lmr.models.formats.weights import Weights, describe_weights, read_weights
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import CausalPrompts, ContextTokenizer
 from lmr.models.tokenizers import (
@@ -71,8 +72,8 @@ VOCABULARY = 49408  # of CLIP's tokenizer
 class Clip(Backbone):
     """A CLIP model with frozen weights in float32 or float64; ``to`` moves and converts it.
 
-    Without a ``tokenizer`` of its own it reads texts with CLIP's, if it has CLIP's vocabulary. ``facts`` are completed
-    by what the other arguments tell.
+    Without a ``tokenizer`` of its own it reads texts with CLIP's, if it has CLIP's vocabulary. ``facts`` say where the
+    other arguments come from.
     """
 
     encoder: VisionTower
@@ -96,16 +97,18 @@ class Clip(Backbone):
         self.input_shape = preprocessing.input_shape
         self.logit_scale, self.logit_bias = weights.logit_scale, weights.logit_bias
         self._own_tokenizer = tokenizer
-        kind = TokenizerKind.CLIP if sizes[1].vocabulary == VOCABULARY else TokenizerKind.NONE
-        self.model_facts = replace(
-            facts,
-            architecture=name_architecture(*sizes),
-            activations=(sizes[0].activation, sizes[1].activation),
-            preprocessing=preprocessing,
-            tokenizer=kind if tokenizer is None else TokenizerKind.TRANSFORMERS,
-            tokenizer_name="" if tokenizer is None else name_tokenizer(tokenizer.tokenizer),
-            context=sizes[1].context,
-        )
+        image, text = sizes
+        architecture, is_clip = name_architecture(image, text), text.vocabulary == VOCABULARY
+        own = "CLIP's byte-pair encoding" if is_clip else "none (own vocabulary)"
+        shown = {
+            **facts.shown,
+            "architecture": architecture or "own sizes",
+            "activation": describe_activations(image.activation, text.activation),
+            "tokenizer": own if tokenizer is None else name_tokenizer(tokenizer.tokenizer),
+            "context": str(text.context),
+        }
+        reads = tokenizer is not None or is_clip
+        self.model_facts = replace(facts, architecture=architecture, reads_texts=reads, shown=shown)
 
     @property
     def text(self) -> TextTower:
@@ -174,16 +177,11 @@ def load_clip(
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     converted = convert_weights(weights.tensors, naming, sizes, str(path), wide)
     weights.tensors.clear()  # they are copied: do not hold a large model twice
-    preprocessing, preprocessing_file = read_preprocessing(path.parent, form, sizes[0].resolution)
-    facts = ModelFacts(
-        format=form,
-        weights=path,
-        container=weights.container,
-        unwrapped=weights.unwrapped,
-        sizes_source=source,
-        config=_name_config(naming) if source is SizesSource.CONFIG else "",
-        preprocessing_file=preprocessing_file,
-    )
+    preprocessing, settings = read_preprocessing(path.parent, form, sizes[0].resolution)
+    shown = {"sizes from": source, "preprocessing": f"{preprocessing}; from {settings}"}
+    facts = describe_weights(form, path, weights, shown)
+    if sizes is named and architecture in OPENAI_MODELS:
+        facts = replace(facts, activation_assumed=True)
     tokenizer = _find_tokenizer(form, sizes, path.parent, name)
     return Clip(name, sizes, converted, preprocessing, facts, tokenizer).to(check_device(device), choose_dtype(dtype))
 
@@ -203,13 +201,15 @@ def random_clip(name: str = "ViT-B-16", seed: int = 0, *, device: Device = "cpu"
         drawn.append({key: _draw(key, like, width, depth, generator) for key, like in tower.state_dict().items()})
     image, text = drawn
     weights = TowerWeights(image, text, logit_scale=100.0, logit_bias=0.0)
-    preprocessing, facts = openai_preprocessing(sizes[0].resolution), ModelFacts(format=ModelFormat.RANDOM)
+    preprocessing = openai_preprocessing(sizes[0].resolution)
+    shown = {"format": ModelFormat.RANDOM.value, "files": "none", "preprocessing": f"{preprocessing}; from {CLIP_OWN}"}
+    facts = ModelFacts(ModelFormat.RANDOM, shown=shown)
     return Clip(f"random {name}", sizes, weights, preprocessing, facts).to(place)
 
 
 def _find_sizes(
     weights: Weights, naming: Naming, path: Path, named: Sizes | None, architecture: str | None
-) -> tuple[ModelFormat, Sizes, SizesSource]:
+) -> tuple[ModelFormat, Sizes, str]:
     """Return form, sizes and their source: the config beside the weights, the named architecture, or OpenAI's rules.
 
     OpenAI's and open_clip's weights have the same names but different activations, so one of the three must decide.
@@ -221,15 +221,15 @@ def _find_sizes(
         if named is not None:
             same = replace(named[0], activation="quick_gelu"), replace(named[1], activation="quick_gelu")
             compare_sizes(sizes, f"The weights in {str(path)!r}", same, f"the architecture {architecture}")
-        return ModelFormat.OPENAI, sizes, SizesSource.WEIGHTS
+        return ModelFormat.OPENAI, sizes, "the weights, which are OpenAI's"
     if config.is_file():
         read = read_hf_sizes if naming is HUGGINGFACE else read_open_clip_sizes
         sizes = read(config)
         if named is not None:
             compare_sizes(sizes, repr(str(config)), named, f"the architecture {architecture}")
-        return form, sizes, SizesSource.CONFIG
+        return form, sizes, config.name
     if named is not None:
-        return form, named, SizesSource.ARCHITECTURE
+        return form, named, f"the named architecture {architecture}"
     raise LmrError(
         f"The weights in {str(path)!r} have {naming.family} names, which do not tell the number of heads and the "
         f'activation. Name the architecture, for example architecture="ViT-B-32" (GELU, as LAION\'s) or '

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
-from lmr.models.facts import ModelFacts, ModelFormat, TokenizerKind
+from lmr.models.facts import ModelFacts, ModelFormat, describe_activations
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import CausalPrompts, ContextTokenizer
 from lmr.models.tokenizers import WordTokenizer
@@ -119,12 +119,15 @@ class Embedded(Backbone):
         self._context = config.context
         known = {"words": self.tokenizer.around, "class names": self.tokenizer.names} if names else {}
         self.model_facts = ModelFacts(
-            format=ModelFormat(written["format"]),
-            activations=(config.image.activation, config.text.activation),
-            tokenizer=TokenizerKind.WORDS,
-            context=config.context,
-            remarks={title: written[key] for key, title in _REMARKS.items() if key in written}
-            | {title: ", ".join(words) for title, words in known.items()},
+            ModelFormat(written["format"]),
+            shown={
+                "format": written["format"],
+                "activation": describe_activations(config.image.activation, config.text.activation),
+                "tokenizer": "the words of the embedded model",
+                "context": str(config.context),
+                **{title: written[key] for key, title in _REMARKS.items() if key in written},
+                **{title: ", ".join(words) for title, words in known.items()},
+            },
         )
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:

@@ -13,7 +13,7 @@ from lmr.core.errors import LmrError
 from lmr.core.placement import Device, check_device, choose_dtype
 from lmr.models.backbone import Backbone
 from lmr.models.clip import VOCABULARY, Clip, check_clip_end
-from lmr.models.facts import ModelFacts, ModelFormat, SizesSource
+from lmr.models.facts import ModelFacts, ModelFormat
 from lmr.models.formats.checkpoints import HUGGINGFACE, convert_weights
 from lmr.models.formats.configs import parse_hf_sizes, parse_preprocessing, read_end_token
 from lmr.models.naflex import parse_patch_preprocessing
@@ -24,7 +24,6 @@ from lmr.models.tokenizers import TransformersTokenizer, describe_rules, digest_
 from lmr.models.towers.architectures import Sizes
 from lmr.models.transformers_library import import_transformers
 
-_FACTS = ModelFacts(format=ModelFormat.MEMORY, sizes_source=SizesSource.CONFIG, preprocessing_file="its processor")
 _WHERE = "the settings of the image processor"
 # Beginnings of the names of classes that belong to one kind of model, and those that another kind must not have.
 _FOREIGN = {"CLIPModel": ("Siglip",), "SiglipModel": ("CLIP",), "Siglip2Model": ("CLIP",)}
@@ -135,7 +134,7 @@ def _build_clip(model: Any, processor: Any, dtype: torch.dtype) -> Clip:
     tokenizer = _find_tokenizer(processor.tokenizer, name, sizes, read_end_token(config, "its configuration"))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     weights = convert_weights(model.state_dict(), HUGGINGFACE, sizes, "the given CLIPModel", wide)
-    return Clip(name, sizes, weights, preprocessing, _FACTS, tokenizer)
+    return Clip(name, sizes, weights, preprocessing, _describe(preprocessing), tokenizer)
 
 
 def _find_tokenizer(tokenizer: Any, name: str, sizes: Sizes, end: int) -> TransformersTokenizer | None:
@@ -164,8 +163,15 @@ def _build_siglip(model: Any, processor: Any) -> Siglip:
     tokenizer, origin = processor.tokenizer, f"the given {type(model).__name__}"
     _check_vocabulary(tokenizer, config.text_config.vocab_size)
     digest = digest_tokenizer(tokenizer)
-    source = SiglipSource(config, model.state_dict(), tokenizer, digest, preprocessing, _FACTS, origin)
+    source = SiglipSource(
+        config, model.state_dict(), tokenizer, digest, preprocessing, _describe(preprocessing), origin
+    )
     return Siglip(_name(model), source)
+
+
+def _describe(preprocessing: Preprocessing) -> ModelFacts:
+    sources = {"sizes from": "the model's configuration", "preprocessing": f"{preprocessing}; from its processor"}
+    return ModelFacts(ModelFormat.MEMORY, shown={"format": ModelFormat.MEMORY.value, **sources})
 
 
 def _name(model: Any) -> str:

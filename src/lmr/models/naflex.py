@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
-from lmr.models.formats.configs import HALF, check_object, check_steps, read_channels
+from lmr.models.formats.configs import HALF, Settings, build, read_steps
 from lmr.models.preprocessing import Preprocessing, check_image, check_pixels, convert_to_rgb
 
 _COLUMNS = 2  # beside the pixels of a patch
@@ -110,19 +110,13 @@ def unpack(images: Tensor) -> dict[str, Tensor]:
 
 def parse_patch_preprocessing(settings: Any, where: str, patch: int) -> PatchPreprocessing:
     """Return the preprocessing of a Siglip2ImageProcessor of transformers; missing settings have its defaults."""
-    given = {key: value for key, value in check_object(settings, where).items() if value is not None}
-    settings = _DEFAULTS | given
-    interpolation = check_steps(settings, {"patch_size", "max_num_patches"}, where)
-    if settings["patch_size"] != patch:
-        raise LmrError(f"Expected patches of the model's {patch} pixels in {where}, got {settings['patch_size']!r}.")
-    patches = settings["max_num_patches"]
+    processor = Settings(settings, where, "preprocessing")
+    processor.values = values = _DEFAULTS | {key: value for key, value in settings.items() if value is not None}
+    processor.known = {"patch_size", "max_num_patches"}
+    steps, patches = read_steps(processor), values["max_num_patches"]
+    if values["patch_size"] != patch:
+        raise LmrError(f"Expected patches of the model's {patch} pixels in {where}, got {values['patch_size']!r}.")
     if not isinstance(patches, int) or patches < 1:
         raise LmrError(f"Expected a number of patches as max_num_patches in {where}, got {patches!r}.")
-    return PatchPreprocessing(
-        patch * math.isqrt(patches),
-        *read_channels(settings["image_mean"], settings["image_std"], where),
-        resize="squash",
-        interpolation=interpolation,
-        patch=patch,
-        patches=patches,
-    )
+    sizes = {"resolution": patch * math.isqrt(patches), "patch": patch, "patches": patches}
+    return build(PatchPreprocessing, where, resize="squash", **sizes, **steps)

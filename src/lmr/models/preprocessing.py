@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-from lmr.images.files import decode_image, open_image
+from lmr.images.files import decode_image, open_image, scale_to_8_bits
 
 # Mean and standard deviation of CLIP's training images (Radford et al. 2021, clip.py).
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -59,13 +60,19 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if not isinstance(self.resolution, int) or self.resolution < 1:
             raise LmrError(f"Expected the model's resolution as a positive whole number, got {self.resolution!r}.")
-        for name, values, (low, high) in (("means", self.mean, MEANS), ("standard deviations", self.std, DEVIATIONS)):
-            if len(values) != 3 or not all(low <= value <= high for value in values):
-                raise LmrError(f"Expected three {name} from {low:g} to {high:g}, got {values}.")
+        for name, values, (low, high) in (("mean", self.mean, MEANS), ("std", self.std, DEVIATIONS)):
+            valid = isinstance(values, list | tuple) and len(values) == 3
+            if not valid or not all(isinstance(value, Real) and low <= value <= high for value in values):
+                raise LmrError(f"Expected three numbers from {low:g} to {high:g} as {name}, got {values!r}.")
+            object.__setattr__(self, name, tuple(map(float, values)))
         if self.resize not in ("short", "squash"):
             raise LmrError(f"Expected 'short' or 'squash' for the kind of resizing, got {self.resize!r}.")
         if self.interpolation not in ("bicubic", "bilinear"):
             raise LmrError(f"Expected 'bicubic' or 'bilinear' interpolation, got {self.interpolation!r}.")
+
+    def __str__(self) -> str:
+        edge = "short side" if self.resize == "short" else self.resize
+        return f"{edge} to {self.resolution}, {self.interpolation}"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -170,17 +177,12 @@ def check_pixels(pixels: object) -> None:
 
 def convert_to_rgb(image: Image.Image) -> Image.Image:
     """Convert to 8-bit RGB. 16 bits are scaled as in lmr.images; Pillow would clip all values above 255."""
-    if image.mode == "RGB":
-        return image
-    if not image.mode.startswith(("I", "F")):
-        return image.convert("RGB")
-    values = np.asarray(image)
-    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-        raise LmrError(
-            f"Expected an image of 8 or 16 bits, got one of mode {image.mode!r} with values from {values.min()} to "
-            f"{values.max()}, whose range is unknown; convert it to 8 bits first."
-        )
-    return Image.fromarray(((values.astype(np.int64) + 128) // 257).astype(np.uint8)).convert("RGB")
+    if image.mode.startswith(("I", "F")):
+        try:
+            image = scale_to_8_bits(image)
+        except LmrError as error:
+            raise LmrError(f"Cannot use the image of mode {image.mode!r}: {error}.") from error
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _list_passes(before: tuple[int, int], after: tuple[int, int]) -> list[tuple[int, int]]:

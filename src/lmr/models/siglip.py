@@ -19,11 +19,11 @@ from lmr.core.norms import RowNorm
 from lmr.core.placement import Device, check_device, choose_dtype
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
-from lmr.models.facts import ModelFacts, ModelFormat, SizesSource, TokenizerKind
+from lmr.models.facts import ModelFacts, ModelFormat, describe_activations
 from lmr.models.formats.checkpoints import check_depth, check_tensors, is_ignored
-from lmr.models.formats.configs import HF_CONFIG, find_settings, read_preprocessing
+from lmr.models.formats.configs import HF_CONFIG, SIGLIP_OWN, find_settings, read_preprocessing
 from lmr.models.formats.export import Norms, write_model, write_preprocessing, write_tokenizer
-from lmr.models.formats.weights import read_weights
+from lmr.models.formats.weights import describe_weights, read_weights
 from lmr.models.naflex import PatchPreprocessing, PatchTower, parse_patch_preprocessing
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import TokenPrompts
@@ -57,7 +57,7 @@ class SiglipSource:
     tokenizer: Any  # of transformers
     tokenizer_digest: str
     preprocessing: Preprocessing
-    facts: ModelFacts  # completed by what the other fields tell
+    facts: ModelFacts  # where the other fields come from
     origin: str  # for error messages
 
 
@@ -87,17 +87,15 @@ class Siglip(Backbone):
         vision, text = source.config.vision_config, source.config.text_config
         self._tokenizer = PaddedTokenizer(source.tokenizer, name, text.max_position_embeddings, text.vocab_size)
         self._tokenizer_digest = source.tokenizer_digest
-        self.model_facts = replace(
-            source.facts,
-            sizes=f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
+        shown = {
+            **source.facts.shown,
+            "architecture": f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
             f"{vision.patch_size} pixels; text {text.num_hidden_layers} blocks of width {text.hidden_size}",
-            activations=(vision.hidden_act, text.hidden_act),
-            preprocessing=None if packed else preprocessing,
-            remarks={"preprocessing": str(preprocessing)} if packed else {},
-            tokenizer=TokenizerKind.TRANSFORMERS,
-            tokenizer_name=f"{type(source.tokenizer).__name__}, {text.vocab_size} tokens",
-            context=text.max_position_embeddings,
-        )
+            "activation": describe_activations(vision.hidden_act, text.hidden_act),
+            "tokenizer": f"{type(source.tokenizer).__name__}, {text.vocab_size} tokens",
+            "context": str(text.max_position_embeddings),
+        }
+        self.model_facts = replace(source.facts, shown=shown)
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Return unit features [N, D] of N texts, without gradient and never below float32."""
@@ -113,6 +111,8 @@ class Siglip(Backbone):
 
     def write_huggingface(self, folder: Path, norms: Norms) -> None:
         """Write the model, its preprocessing and its tokenizer, for SiglipModel and SiglipProcessor of transformers."""
+        from transformers import SiglipConfig, SiglipModel
+
         if isinstance(self.encoder, PatchTower):
             return super().write_huggingface(folder, norms)
         numbers = {"logit_scale": math.log(self.logit_scale), "logit_bias": self.logit_bias}
@@ -123,7 +123,11 @@ class Siglip(Backbone):
         ):
             own = tower.state_dict() | dict(norms.get(kind, {}))
             weights |= {begin + key.removeprefix("model."): value.float().cpu() for key, value in own.items()}
-        write_model(_fill_model(self.encoder.config, self._text.config, weights), folder)
+        vision, text = (tower.config.to_dict() for tower in (self.encoder, self._text))
+        with torch.device("meta"):
+            model: Any = SiglipModel(SiglipConfig(vision_config=vision, text_config=text))
+        model.load_state_dict(weights, assign=True)
+        write_model(model, folder)
         write_preprocessing(self.preprocessing, "Siglip", folder)
         write_tokenizer(self._tokenizer.tokenizer, folder)
         return None
@@ -140,19 +144,12 @@ def load_siglip(path: Path, name: str, *, device: Device = "cpu", dtype: torch.d
         config = _read_config(folder)
     tokenizer = _read_tokenizer(folder)
     weights = read_weights(path)
-    preprocessing, preprocessing_file = _find_preprocessing(folder, config)
+    preprocessing, settings = _find_preprocessing(folder, config)
     files = {
         file.name: torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8) for file in _list_files(folder)
     }
-    facts = ModelFacts(
-        format=ModelFormat.SIGLIP,
-        weights=path,
-        container=weights.container,
-        unwrapped=weights.unwrapped,
-        sizes_source=SizesSource.CONFIG,
-        config=HF_CONFIG,
-        preprocessing_file=preprocessing_file,
-    )
+    shown = {"sizes from": HF_CONFIG, "preprocessing": f"{preprocessing}; from {settings}"}
+    facts = describe_weights(ModelFormat.SIGLIP, path, weights, shown)
     source = SiglipSource(
         config, weights.tensors, tokenizer, digest_tensors(files), preprocessing, facts, origin=str(path)
     )
@@ -180,13 +177,13 @@ def _read_config(folder: Path) -> Any:
     return config
 
 
-def _find_preprocessing(folder: Path, config: Any) -> tuple[Preprocessing, str | None]:
-    """Return the preprocessing, and the file that names it."""
+def _find_preprocessing(folder: Path, config: Any) -> tuple[Preprocessing, str]:
+    """Return the preprocessing, and its source as text."""
     if not is_naflex(config):
         return read_preprocessing(folder, ModelFormat.SIGLIP, config.vision_config.image_size)
     settings, name = find_settings(folder)
     where = repr(str(folder / name if name else folder))
-    return parse_patch_preprocessing(settings, where, config.vision_config.patch_size), name
+    return parse_patch_preprocessing(settings, where, config.vision_config.patch_size), name or SIGLIP_OWN
 
 
 def _read_tokenizer(folder: Path) -> Any:
@@ -223,17 +220,6 @@ def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any
     for part in parts:  # the only buffer that is computed and not read from the file
         if hasattr(part, "position_ids"):
             part.position_ids = torch.arange(part.position_ids.shape[-1]).expand(1, -1)
-    return model
-
-
-def _fill_model(vision: Any, text: Any, weights: dict[str, Tensor]) -> Any:
-    """Return a plain SiglipModel with these weights and the configurations of its towers."""
-    from transformers import SiglipConfig, SiglipModel
-
-    config = SiglipConfig(vision_config=vision.to_dict(), text_config=text.to_dict())
-    with torch.device("meta"):
-        model: Any = SiglipModel(config)
-    model.load_state_dict(weights, assign=True)
     return model
 
 

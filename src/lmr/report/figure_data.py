@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from lmr.bench.running.row import Row
-from lmr.data.dataset import BEFORE_COUNT
 from lmr.report.groups import RunGroup, Setting, Settings, find_common, share_seeds, split
 from lmr.report.published import read_paper
 from lmr.report.runs import Runs
@@ -21,8 +18,6 @@ from lmr.report.statistics import align_by_index
 from lmr.report.sweeps import count_images
 from lmr.report.traits import (
     LineKind,
-    describe_class_values,
-    find_class_limit,
     identify_parts,
     is_switched,
     stream_of,
@@ -261,81 +256,3 @@ def collect_frontier(setting: Setting, groups: Sequence[RunGroup]) -> Frontier |
     where = f"{setting.describe()}, {len(domains)} domains, {first.images} images each, batch {first.batch_size}"
     ordered = sorted(points, key=lambda point: (round(point.forwards, 6), -point.accuracy))
     return Frontier(f"{where}, {seeds} seed{'s' * (seeds > 1)}", tuple(ordered))
-
-
-@dataclass(frozen=True)
-class ClassCounts:
-    """The lines of one figure: values of arguments -> number of classes -> points above zero-shot."""
-
-    method: str
-    dataset: str
-    batch_size: int
-    images: int
-    gains: dict[str, dict[int, float]]  # means over subsets of classes
-    domains: int
-    limit: int | None  # the number of classes from which on the method keeps its defaults
-
-
-def collect_class_counts(settings: Settings) -> list[ClassCounts]:
-    """Return the figures that runs on subsets of classes make: at least two numbers of classes and two lines.
-
-    The lines are values of the arguments that a method sets by the number of classes. Runs with other weights,
-    precision or numbers of images are never averaged: the largest set of them is drawn. The few classes of a small
-    subset have fewer images in all, and their runs complete it.
-    """
-    gains = [gain for setting, groups in settings.items() for gain in _list_class_gains(setting, groups)]
-    if not gains:
-        return []
-    found = []
-    for _, frame in pd.DataFrame(gains).groupby(["whole", "method", "batch_size"], sort=False):
-        alike = [own for _, own in frame.groupby(["images", "weights", "dtype"], sort=False)]
-        enough = [own for own in alike if own["classes"].nunique() > 1 and own["values"].nunique() > 1]
-        if enough:
-            chosen = max(enough, key=len)
-            first = chosen.iloc[0]
-            complete = _complete(chosen, alike)
-            lines = {
-                str(values): cast("dict[int, float]", own.groupby("classes")["points"].agg(fmean).to_dict())
-                for values, own in complete.groupby("values", sort=False)
-            }
-            whole, name, size, images = first[["whole", "method", "batch_size", "images"]]
-            domains = int(complete["domains"].max())
-            found.append(ClassCounts(name, whole.dataset, size, images, lines, domains, find_class_limit(name)))
-    return found
-
-
-def _complete(chosen: pd.DataFrame, alike: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the gains, with those of fewer classes on fewer images, the largest such number first."""
-    images, *model = chosen[["images", "weights", "dtype"]].iloc[0]
-    others = [own for own in alike if own["images"].iloc[0] < images and [*own[["weights", "dtype"]].iloc[0]] == model]
-    for other in sorted(others, key=lambda own: -own["images"].iloc[0]):
-        chosen = pd.concat([chosen, other[other["classes"] < chosen["classes"].min()]])
-    return chosen
-
-
-def _list_class_gains(setting: Setting, groups: Sequence[RunGroup]) -> list[dict[str, Any]]:
-    """Return the gains over zero-shot on one dataset, on one kind of its data and prompts.
-
-    Digests of data and prompts say nothing about those of other classes, so each dataset has its own choice of them.
-    """
-    found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[dict[str, Any]]]] = {}
-    whole = replace(setting, dataset=setting.dataset.partition(BEFORE_COUNT)[0])
-    for one in groups:
-        row, values = one.first, describe_class_values(one.first) if one.watch is None else ""
-        bases = (o for o in groups if o.kind is LineKind.BASELINE and o.first.images == row.images)
-        base = next((other for other in bases if other.ground == one.ground), None)
-        common = find_common([one, base]) if base else []
-        classes = row.protocol.get("classes", "")
-        if base is None or not values or not common or not classes.isdecimal():
-            continue
-        weights, dtype, *data = one.ground
-        points = _average(one, common) - _average(base, common)
-        key = row.method, row.batch_size, row.images, weights, dtype
-        names = ("method", "batch_size", "images", "weights", "dtype")
-        gain = {"whole": whole, "values": values, "classes": int(classes), "points": points, "domains": len(common)}
-        found.setdefault(key, {}).setdefault(tuple(data), []).append(gain | dict(zip(names, key, strict=True)))
-    return [gain for kinds in found.values() for gain in max(kinds.values(), key=len)]
-
-
-def _average(one: RunGroup, domains: Sequence[str]) -> float:
-    return float(one.frame[one.frame["domain"].isin(domains)]["accuracy"].mean())

@@ -1,7 +1,6 @@
 """The figures of a report, each as PNG and SVG, from the same runs as the tables.
 
-They are the paper's figures 1 (a-d) and 3 (a-d), the long haul, gains against the number of classes, and the frontier
-of accuracy against cost.
+They are the paper's figures 1 (a-d) and 3 (a-d), the long haul, and the frontier of accuracy against cost.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from lmr.report.traits import LineKind
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DELTA, HAUL, CLASSES, FRONTIER = "3c", "haul", "classes", "frontier"
+DELTA, HAUL, FRONTIER = "3c", "haul", "frontier"
 SWITCHED, OTHER = "#E69F00", "#0072B2"  # colours of points of the frontier: switches, other methods
 
 
@@ -55,7 +54,7 @@ class _Figure:
 
 def is_figure(name: str) -> bool:
     """Return True if a figure may have files of this name."""
-    numbers = (*read_paper()["figures"], HAUL, CLASSES, FRONTIER)
+    numbers = (*read_paper()["figures"], HAUL, FRONTIER)
     return any(name == f"figure-{n}" or name.startswith((f"figure-{n}-", f"figure-{n}_")) for n in numbers)
 
 
@@ -63,10 +62,6 @@ def draw_figures(runs: Runs, settings: Settings) -> list[Drawing]:
     """Draw every figure that the runs have the numbers for; a note says what the paper's others need."""
     hauls = _prepare_hauls(runs, settings)
     figures = [*_prepare_families(runs, settings), *_prepare_sweeps(settings)]
-    figures += [
-        _Figure(CLASSES, counts.dataset, functools.partial(_draw_class_counts, counts=counts))
-        for counts in data.collect_class_counts(settings)
-    ]
     for setting, groups in settings.items():
         if frontier := data.collect_frontier(setting, groups):
             figures.append(_Figure(FRONTIER, setting.dataset, functools.partial(_draw_frontier, frontier=frontier)))
@@ -135,7 +130,7 @@ def _prepare_hauls(runs: Runs, settings: Settings) -> list[_Figure]:
     return found
 
 
-def _plot_lines(
+def plot_lines(
     axes: Axes, lines: Mapping[str, Mapping[Any, float]], styles: Mapping[str, Mapping[str, Any]]
 ) -> list[tuple[str, float, float, str]]:
     """Plot lines of x -> y; return name, x, y and colour of their right ends, for ``label_ends``."""
@@ -158,7 +153,7 @@ def _style_in_turn(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _widen(axes: Axes, least: float = 2.0) -> None:
+def widen(axes: Axes, least: float = 2.0) -> None:
     """Show at least two points of accuracy, so that a tenth does not look like a cliff."""
     low, high = axes.get_ylim()
     if high - low < least:
@@ -166,7 +161,7 @@ def _widen(axes: Axes, least: float = 2.0) -> None:
         axes.set_ylim(middle - least / 2, middle + least / 2)
 
 
-def _mark_values(axes: Axes, values: Sequence[float]) -> None:
+def mark_values(axes: Axes, values: Sequence[float]) -> None:
     """Write every value at the x axis, and nothing else."""
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
@@ -189,7 +184,7 @@ def _draw_gaps(axes: Axes, located: data.Located[data.Floats]) -> str:
 
 def _draw_margins(axes: Axes, located: data.Located[dict[str, dict[int, float]]]) -> str:
     lines = {domain.replace("_", " "): line for domain, line in located.data.items()}
-    ends = _plot_lines(axes, lines, _style_in_turn(list(lines)))
+    ends = plot_lines(axes, lines, _style_in_turn(list(lines)))
     severities = sorted({severity for line in lines.values() for severity in line})
     axes.set(xlabel="severity", ylabel="median local margin (cosine)", xticks=severities)
     axes.set_ylim(0, None)
@@ -229,7 +224,7 @@ def _draw_recovery(axes: Axes, located: data.Located[dict[str, data.RecoveryLine
     lines = {
         name: dict(zip(data.PERCENTILES.tolist(), line.percentiles, strict=True)) for name, line in located.data.items()
     }
-    ends = _plot_lines(axes, lines, styles)
+    ends = plot_lines(axes, lines, styles)
     axes.axhline(0, color="#999999", linewidth=0.7)
     axes.set(xlabel="percentile of zero-shot's errors", ylabel="true class − zero-shot's answer", xlim=(1, 99))
     label_ends(axes, ends)
@@ -250,11 +245,11 @@ def _draw_sweep(axes: Axes, sweep: Sweep) -> str:
     means = {name: line for name in sweep.lines if (line := sweep.means(name))}
     names = {name: figure.get("lines", {}).get(name, name) for name in means}
     styles = style_lines({names[name]: sweep.lines[name].kind for name in means})
-    ends = _plot_lines(axes, {names[name]: line for name, line in means.items()}, styles)
+    ends = plot_lines(axes, {names[name]: line for name, line in means.items()}, styles)
     axes.set_xscale("log", base=2)
-    _mark_values(axes, sorted({value for line in means.values() for value in line}))
+    mark_values(axes, sorted({value for line in means.values() for value in line}))
     axes.set(xlabel=figure["axis"], ylabel="mean accuracy, %")
-    _widen(axes)
+    widen(axes)
     label_ends(axes, ends)
     return f"Accuracy against {figure['caption']} on {sweep.describe()}."
 
@@ -264,33 +259,16 @@ def _draw_deltas(axes: Axes, sweeps: Sequence[Sweep]) -> str:
     marks = [f" ({k})" if sets.count(name) > 1 else "" for k, name in enumerate(sets, 1)]  # different backbones
     names = [dataset + mark for dataset, mark in zip(sets, marks, strict=True)]
     lines = {name: sweep.means(next(iter(sweep.lines))) for name, sweep in zip(names, sweeps, strict=True)}
-    ends = _plot_lines(axes, lines, _style_in_turn(names))
+    ends = plot_lines(axes, lines, _style_in_turn(names))
     paper = read_paper()["figures"]
     delta = float(paper["1a"]["delta"])
     axes.axvline(delta, color=OURS["color"], linewidth=0.9, linestyle=":")
     axes.text(delta, 0.02, f" δ = {delta}", color=OURS["color"], transform=axes.get_xaxis_transform(), va="bottom")
     axes.set(xlabel=paper[DELTA]["axis"], ylabel="mean accuracy, %")
-    _widen(axes)
+    widen(axes)
     label_ends(axes, ends)
     where = "; ".join(sweep.describe() + mark for sweep, mark in zip(sweeps, marks, strict=True))
     return f"Accuracy against δ on {where}. The dotted line is the paper's choice."
-
-
-def _draw_class_counts(axes: Axes, counts: data.ClassCounts) -> str:
-    ends = _plot_lines(axes, counts.gains, style_lines(dict.fromkeys(counts.gains, LineKind.OTHER)))
-    axes.axhline(0, color="#999999", linewidth=0.7)
-    if counts.limit is not None:
-        axes.axvline(counts.limit, color=OURS["color"], linewidth=0.9, linestyle=":")
-    axes.set_xscale("log")
-    _mark_values(axes, sorted({classes for gains in counts.gains.values() for classes in gains}))
-    axes.set(xlabel="classes", ylabel="gain over zero-shot, points")
-    _widen(axes)
-    label_ends(axes, ends)
-    return (
-        f"Gain over zero-shot against the number of classes, on subsets of {counts.dataset} in batches of "
-        f"{counts.batch_size}, means over {counts.domains} domains, up to {counts.images} images each. Left of the "
-        "dotted line the preset 'auto' leaves the defaults."
-    )
 
 
 def _draw_haul(axes: Axes, setting: Setting, lines: Sequence[HaulLine]) -> str:
@@ -299,7 +277,7 @@ def _draw_haul(axes: Axes, setting: Setting, lines: Sequence[HaulLine]) -> str:
         line.label: dict(zip(range(WINDOW, WINDOW * len(line.gains) + 1, WINDOW), line.gains, strict=True))
         for line in lines
     }
-    ends = _plot_lines(axes, gains, styles)
+    ends = plot_lines(axes, gains, styles)
     axes.axhline(0, color="#555555", linewidth=0.9)
     axes.set(xlabel="thousand images", ylabel="accuracy − zero-shot, points")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,g}")
@@ -323,7 +301,7 @@ def _draw_frontier(axes: Axes, frontier: data.Frontier) -> str:
         axes.plot([point.forwards], [point.accuracy], marker, color=colour)
     axes.set_xscale("log", base=2)
     largest = max(point.forwards for point in frontier.points)
-    _mark_values(axes, [tick for tick in (1, 1.5, 2, 3, 4, 6, 8, 12, 16) if tick <= 1.3 * largest])
+    mark_values(axes, [tick for tick in (1, 1.5, 2, 3, 4, 6, 8, 12, 16) if tick <= 1.3 * largest])
     axes.set(xlabel="cost of a step, in plain forwards per image", ylabel="mean accuracy, %")
     axes.margins(x=0.06, y=0.08)
     ordered = sorted(frontier.points, key=lambda point: point.accuracy)

@@ -14,8 +14,6 @@ from lmr.core.method import Method, list_arguments
 from lmr.core.registry import find_method, list_methods, split_address
 from lmr.core.spec import parse_spec
 
-FEW_CLASSES = 2  # a method that adapts its defaults to the number of classes does so for the smallest one
-
 
 class LineKind(enum.Enum):
     """The role of a line in a table."""
@@ -116,24 +114,6 @@ def is_switched(row: Row) -> bool:
     method, changes = find_known(row.method), set(find_changes(row.spec))
     declared = {key for switch in method.card.switches for key in switch.values} if method else set()
     return bool(changes) and changes <= declared
-
-
-def describe_class_values(row: Row) -> str:
-    """Return the values of the arguments that the method sets by the number of classes.
-
-    Empty if it sets none, if other arguments are changed, or if the method is not loaded.
-    """
-    method = find_known(row.method)
-    keys = method.choose_values(FEW_CLASSES).keys() if method else ()
-    values = expand_spec(row.spec) if keys else {}
-    changed = {key for key, value in values.items() if value != getattr(method, key)} - set(keys)
-    return "" if changed else ", ".join(f"{key}={values[key]:g}" for key in keys)
-
-
-def find_class_limit(name: str) -> int | None:
-    """Return the number of classes from which on a method keeps its defaults."""
-    method = find_method(name)
-    return next((count for count in range(FEW_CLASSES, 1000) if not method.choose_values(count)), None)
 
 
 def identify_parts(spec: str) -> tuple[str, tuple[str, ...]]:

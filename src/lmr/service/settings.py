@@ -17,29 +17,37 @@ Creation = Literal["auto", "never"]
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """Limits and choices of the service, each with the meaning of the option of the same name.
+    """Limits and choices of the service; the text at a field is the help of the option of the same name.
 
     ``step`` 0 stands for "request": the images of a request are one step. With N, every N images of a stream are.
     """
 
     resident: int = 256
-    max_batch: int = 64
-    max_step_ms: float = 1000.0
+    """streams whose states are in memory; the others are in --state-dir and come back when they are used"""
+    max_batch: int = 64  # images of different streams that are computed together
+    max_step_ms: float = 1000.0  # longest time of a batch; fewer images are put together where the model is slow
     max_wait_ms: float = 5.0
-    queue_images: int = 256
-    queue_per_stream: int = 8
+    """longest time that a request waits for others while nothing is computed; it does not wait if every stream that
+    was active in the last second is there"""
+    queue_images: int = 256  # images that may wait; further requests are told to come back later, with 429
+    queue_per_stream: int = 8  # requests of one stream that may wait
     timeout_ms: float = 30_000.0
+    """a request that waited longer is refused and adapts nothing; X-Timeout-Ms of a request may be shorter"""
     max_body: int = 10_000_000
-    max_images: int = 32
+    max_images: int = 32  # images in a request
     max_pixels: int = 25_000_000
+    """pixels of an image; a larger one is refused by its header, before it is unpacked"""
     step: int = 0
     durability: Durability = "answer"
+    """answer: an answer is sent after its state is on the disk; interval: at once, and states are written every second,
+    so that a crash loses up to a second of adaptation"""
     interval_s: float = 1.0  # between commits with durability "interval"
-    overload: Overload = "shed"
+    overload: Overload = "shed"  # when the queue is full: shed refuses, answer serves without adapting
     create: Creation = "auto"
-    drain_s: float = 30.0
+    """auto: a stream begins with its first request; never: streams that do not exist are refused"""
+    drain_s: float = 30.0  # seconds to finish the queue after SIGTERM or Ctrl-C
     keys_per_stream: int = 64  # answers that are kept for retries
-    show_frames: bool = False
+    show_frames: bool = False  # keep small copies of the last frames in memory and show them on the page
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))

@@ -202,14 +202,10 @@ def pack_watch(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
     tensors = {"classes": watch.tally.classes, "sums": watch.tally.sums}
     if watch.canaries.images is not None:
         tensors["canaries"] = watch.canaries.images
-    for place, snapshot in enumerate(watch.snapshots):
-        tensors |= {f"snapshot/{place}/{key}": value for key, value in snapshot.tensors.items()}
+    for step, snapshot in watch.all_snapshots.items():
+        tensors |= {f"snapshot/{step}/{key}": value for key, value in snapshot.tensors.items()}
     if watch.undo is not None:
         tensors |= {f"undo/{key}": value for key, value in watch.undo.tensors.items()}
-        here = {one.step for one in watch.snapshots}
-        for one in watch.undo.snapshots:
-            if one.step not in here:
-                tensors |= {f"undo_snapshot/{one.step}/{key}": value for key, value in one.tensors.items()}
     values = {
         "compared": watch.tally.compared,
         "health": vars(watch.health),
@@ -232,14 +228,12 @@ def pack_events(events: Sequence[HealthEvent], place: int) -> list[dict[str, Any
 
 
 def _unpack(values: Mapping[str, Any], tensors: Mapping[str, Tensor], stream: int) -> StreamWatch:
-    kept = [Snapshot(step, _choose(tensors, f"snapshot/{k}/")) for k, step in enumerate(values["snapshots"])]
-    undo, here = None, {one.step: one for one in kept}
+    steps = {*values["snapshots"], *values["undo_snapshots"]}
+    kept = {step: Snapshot(step, _choose(tensors, f"snapshot/{step}/")) for step in steps}
+    undo = None
     if values["undo"] is not None:
-        found = (
-            here.get(step) or Snapshot(step, _choose(tensors, f"undo_snapshot/{step}/"))
-            for step in values["undo_snapshots"]
-        )
-        undo = Undo(_read(Health, values["undo"]), _choose(tensors, "undo/"), tuple(found))
+        before = tuple(kept[step] for step in values["undo_snapshots"])
+        undo = Undo(_read(Health, values["undo"]), _choose(tensors, "undo/"), before)
     return StreamWatch(
         Tally(tensors["classes"], tensors["sums"], values["compared"]),
         _read(Health, values["health"]),
@@ -247,7 +241,7 @@ def _unpack(values: Mapping[str, Any], tensors: Mapping[str, Tensor], stream: in
         values["images"],
         values["not_finite"],
         values["drift"],
-        tuple(kept),
+        tuple(kept[step] for step in values["snapshots"]),
         undo,
         tuple(
             _read(HealthEvent, event, stream=stream, signals=Signals(**event["signals"])) for event in values["events"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.apps.model_options import ModelOptions
+from lmr.apps.options import ModelOptions
 from lmr.data.pocket_world import CLASSES
 from lmr.images import sources as places_file
 from predict_runs import (

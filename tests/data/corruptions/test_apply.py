@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lmr.core.errors import LmrError
-from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA, corrupt, corrupt_batch
-from lmr.data.corruptions.apply import find_function
+from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA
+from lmr.data.corruptions.apply import corrupt, corrupt_batch, find_function
 from lmr.data.corruptions.weather import TEXTURES, load_textures
 
 ALL = CORRUPTIONS + EXTRA
@@ -130,7 +130,8 @@ def test_image_does_not_depend_on_batch_size(name: str) -> None:
 PROGRAM = """
 import hashlib, os, numpy as np
 from lmr.core.errors import LmrError
-from lmr.data.corruptions import CORRUPTIONS, EXTRA, apply, corrupt_batch
+from lmr.data.corruptions import CORRUPTIONS, EXTRA, apply
+from lmr.data.corruptions.apply import corrupt_batch
 if __name__ == "__main__":
     images = np.random.default_rng(3).integers(0, 256, (6, 40, 40, 3)).astype(np.uint8)
     for name in CORRUPTIONS + EXTRA:
@@ -296,7 +297,7 @@ def test_wrong_numbers_are_refused() -> None:
     images = draw_images(2)
     with pytest.raises(ValueError, match="The seed must be a whole number of at least 0, got -1"):
         corrupt(images[0], "fog", 1, seed=-1)
-    with pytest.raises(ValueError, match="The index of an image must be"):
+    with pytest.raises(ValueError, match="The smallest index of an image must be"):
         corrupt(images[0], "contrast", 1, index=-5)
     with pytest.raises(ValueError, match="one index for each of the 2 images, got 3"):
         corrupt_batch(images, "contrast", 1, indices=range(3))
@@ -312,11 +313,11 @@ def test_a_wrong_type_is_refused(images: object) -> None:
 
 @pytest.mark.parametrize("shape", [(8, 8), (8, 8, 1), (8, 8, 4), (3, 8, 8), (1, 8, 8, 3), (0, 8, 3)])
 def test_a_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"a colour image \[H, W, 3\], got the shape .* use corrupt_batch for a batch"):
+    with pytest.raises(ValueError, match=r"or one image \[H, W, 3\] for `corrupt`; got a batch of the shape"):
         corrupt(np.zeros(shape, np.uint8), "fog", 1)
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 3), (2, 3, 8, 8), (2, 0, 8, 3)])
 def test_a_wrong_shape_of_a_batch_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"colour images of one size \[N, H, W, 3\], got the shape"):
+    with pytest.raises(ValueError, match=r"colour images of one size \[N, H, W, 3\]"):
         corrupt_batch(np.zeros(shape, np.uint8), "fog", 1)

@@ -9,7 +9,8 @@ import pytest
 from scipy import ndimage
 
 import corruption_references as book
-from lmr.data.corruptions import CONSTANTS, corrupt
+from lmr.data.corruptions import CONSTANTS
+from lmr.data.corruptions.apply import corrupt
 from lmr.data.corruptions.blur import enlarge_centre, make_disk, trace_line
 from lmr.data.corruptions.digital import make_smoothing
 from lmr.data.corruptions.weather import grow_plasma

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lmr.data.corruptions import CORRUPTIONS, EXTRA, corrupt_batch
+from lmr.data.corruptions import CORRUPTIONS, EXTRA
+from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.corruptions.weather import load_textures
 from lmr.data.pocket_world import draw
 

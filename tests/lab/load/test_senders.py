@@ -7,7 +7,8 @@ import pytest
 from closed_port import hold_closed_port
 from lab.load.inputs import draw_image
 from lab.load.senders import find_percentile, run_senders
-from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.client import Client
+from lmr.service.engine.requests import ServiceAnswer
 from scripted_service import run_scripted_service
 
 IMAGE = draw_image(0, 8)

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from lab.train import photo, photo_images
 from lab.train.__main__ import main
-from lab.train.photo import PhotoRecipe, PhotoTraining, measure, train
+from lab.train.photo import PhotoRecipe, PhotoTraining, fold_norms, measure, train
 from lab.train.photo_images import MEAN, STD, TrainingImages, augment, normalise_pixels, read_training_images
 from lab.train.photo_texts import CONTEXT, NAMES, TEMPLATES, WORDS, draw_prompts, tokenize_prompts
 from lmr.core.errors import LmrError
 from lmr.data import cifar
 from lmr.models.embedded import Embedded
+from lmr.models.towers.stem import ConvStem
 from set_maker import make_cifar
 
 RECIPE = PhotoRecipe(steps=4, batch=8, warm=2)
@@ -292,3 +294,18 @@ def test_accuracy_is_counted_among_the_given_names(images: TrainingImages) -> No
         answers = (features @ texts.T).argmax(1)
     assert measure(model, images.pixels, answers, names) == 1.0
     assert measure(model, images.pixels, (answers + 1) % 100, names) == 0.0
+
+
+def test_folded_stem_is_the_trained_one() -> None:
+    torch.manual_seed(0)
+    trained = ConvStem((4, 6, 8), 10, normed=True).double()
+    for _ in range(5):  # moves the running statistics
+        trained(torch.randn(8, 3, 16, 16, dtype=torch.float64) * 2 + 1)
+    for parameter in trained.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    folded = ConvStem((4, 6, 8), 10, normed=False).double()
+    folded.load_state_dict(fold_norms(trained))
+    images = torch.randn(3, 3, 16, 16, dtype=torch.float64)
+    torch.testing.assert_close(folded(images), trained.eval()(images), rtol=0, atol=1e-12)
+    assert folded(images).shape == (3, 10, 2, 2)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())

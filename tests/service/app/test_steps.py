@@ -16,7 +16,7 @@ import torch
 
 from lmr.service.app.images import ImageFile, ReadyImages
 from lmr.service.app.steps import Turns
-from lmr.service.engine.requests import QueueFull, StepAnswer, StepRequest
+from lmr.service.engine.requests import ImageResult, QueueFull, StepAnswer, StepRequest
 from lmr.service.settings import ServiceSettings
 from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, make_file, serve_scripted
 
@@ -202,7 +202,7 @@ def test_places_of_unreadable_images_are_told(service: ScriptedService) -> None:
     """Labels that come later are for all images that were sent."""
     assert post_form(service, make_file(), b"broken", make_file()).status_code == 200
     (request,) = service.engine.requests
-    assert (list(request.places), request.sent) == ([0, 2], 3)
+    assert (request.places, request.sent) == ([0, 2], 3)
 
 
 def test_answer_that_is_not_finite_is_an_error_in_its_place(
@@ -212,7 +212,8 @@ def test_answer_that_is_not_finite_is_an_error_in_its_place(
     plain = service.engine.answer
 
     def answer(request: StepRequest) -> StepAnswer:
-        return replace(plain(request), top=[[], plain(request).top[1]])
+        empty = ImageResult(error="The model gave no finite answer to this image.")
+        return replace(plain(request), answers=(empty, plain(request).answers[1]))
 
     monkeypatch.setattr(service.engine, "answer", answer)
     answers = post_form(service, make_file(), make_file()).json()["answers"]

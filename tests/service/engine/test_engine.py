@@ -81,10 +81,10 @@ def test_stream_is_answered_as_alone_among_50_others() -> None:
         engine.submit(StepRequest(stream, torch.randn(1, 3, 32, 32, generator=generator)))
     run(engine)
     for future, logits in zip(answers, expected, strict=True):
-        best = future.result(0).top
-        found = torch.tensor([[dict(one)[name] for name in names] for one in best]).log()
+        best = future.result(0).answers
+        found = torch.tensor([[dict(one.top)[name] for name in names] for one in best]).log()
         torch.testing.assert_close(found, logits, atol=1e-4, rtol=1e-4)
-        assert [one[0][0] for one in best] == [names[k] for k in logits.argmax(1).tolist()]
+        assert [one.label for one in best] == [names[k] for k in logits.argmax(1).tolist()]
     assert engine.read_overview().streams == 51
     engine.close()
 
@@ -258,7 +258,7 @@ def test_smaller_step_after_a_restart_takes_all_images_that_wait(tmp_path: Path)
     engine.close()
     engine = make_engine(tmp_path / "s", step=4)
     (answer,) = ask(engine, make_request("a", 1, 2))
-    assert (answer.seq, len(answer.top), answer.adaptation["stepped"]) == (2, 2, True)
+    assert (answer.seq, len(answer.answers), answer.adaptation["stepped"]) == (2, 2, True)
     method = make_method(rows=1)
     method.step(torch.cat([make_images("a", 0, 7), make_images("a", 1, 2)[:1]]))
     content = wait(engine, engine.read_state("a"))
@@ -286,7 +286,7 @@ def test_images_that_wait_are_not_kept_where_a_request_is_a_step(tmp_path: Path)
 
 def test_retry_with_a_key_is_applied_once(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s", keys_per_stream=2)
-    first = engine.submit(make_request("a", 0, key="k0", digest="d0", note={"names": ["x"]}))
+    first = engine.submit(make_request("a", 0, key="k0", digest="d0"))
     twice = engine.submit(make_request("a", 0, key="k0", digest="d0"))
     other = engine.submit(make_request("a", 1, key="k0", digest="d1"))
     elsewhere = engine.submit(make_request("b", 0, key="k0", digest="d1"))
@@ -387,7 +387,6 @@ def test_bad_images_are_refused_and_spoil_nothing() -> None:
         (StepRequest("b", make_images("b", 0)[:0]), "non-empty batch"),
         (make_request("b", 0, 5), "at most 4 images in a request, got 5"),
         (make_request("", 0), "Expected a name for the stream"),
-        (make_request("b", 0, places=[0, 1, 5]), "Expected 3 places below 3"),
     ]
     for request, message in wrong:
         refuse(engine, engine.submit(request), BadInput, message)
@@ -420,7 +419,8 @@ def test_answers_that_are_not_finite_are_empty(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(engine.method, "step", spoil)
     (answer,) = ask(engine, make_request("a", 0))
-    assert [len(best) for best in answer.top] == [6, 0, 6]
+    assert [len(one.top) for one in answer.answers] == [6, 0, 6]
+    assert answer.answers[1].error == "The model gave no finite answer to this image."
     json.loads(answer.to_json(), parse_constant=lambda word: pytest.fail(word))
     assert wait(engine, engine.find("a")).answers[1]["label"] is None
 
@@ -566,7 +566,7 @@ def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
     (answer,) = ask(engine, make_request("a", 0))
     ask(engine, make_request("b", 0), make_request("c", 0))  # "a" makes room: its note is read from the store
     stored, content = engine._store.read_state("a"), wait(engine, engine.read_state("a"))
-    given = [best[0][0] for best in answer.top]
+    given = [one.label for one in answer.answers]
     wrong = next(name for name in NAMES if name != given[1])
     status = wait(engine, engine.add_labels("a", 1, [given[0], wrong, None]))
     assert status.labelled == 2
@@ -583,7 +583,7 @@ def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
     refuse(engine, engine.add_labels("a", 1, [None]), BadInput, "Expected 3 labels for request 1, got 1")
     refuse(engine, engine.add_labels("a", 1, ["cow", None, None]), BadInput, "do not include 'cow'")
     refuse(engine, engine.add_labels("x", 1, [None]), UnknownStream, "no stream 'x'")
-    ask(engine, make_request("a", 1, 2, places=[1, 3], sent=4))
+    ask(engine, make_request("a", 1, 2, errors={0: "not an image", 2: "broken"}))
     refuse(engine, engine.add_labels("a", 2, [None] * 3), BadInput, "Expected 4 labels for request 2, got 3")
     assert wait(engine, engine.add_labels("a", 2, [NAMES[0]] * 4)).labelled == 5
     engine.close()
@@ -600,7 +600,7 @@ def test_detail_list_and_overview(tmp_path: Path) -> None:
     (answer, *_) = ask(engine, *(make_request(stream, 0) for stream in "cab"))
     detail = wait(engine, engine.find("c"))
     assert detail.status.seq == 1
-    assert [(one["seq"], one["label"]) for one in detail.answers] == [(1, best[0][0]) for best in answer.top]
+    assert [(one["seq"], one["label"]) for one in detail.answers] == [(1, one.label) for one in answer.answers]
     assert sum(share for _, share in detail.shares) == pytest.approx(1)
     assert detail.history[0].keys() >= {"seq", "concentration", "entropy", "drift", "agreement", "frozen_accuracy"}
     assert detail.signals["compared"] == 1

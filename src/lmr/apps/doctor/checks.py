@@ -201,9 +201,9 @@ def _check_agreement(backbone: Backbone, texts: Sequence[str], images: Tensor, t
         found = compare_with_transformers(backbone, images, texts)
     except (LmrError, OSError, ValueError, RuntimeError, ImportError) as error:
         return Check(CheckKind.AGREEMENT, False, f"transformers cannot run these weights: {_read_line(error)}")
-    if found.reason is not None:
-        return Check(CheckKind.AGREEMENT, None, f"not compared, {found.reason}")
-    detail = f"image {found.image:.1e}, text {found.text:.1e} apart (limit {tolerance:g}), {found.reader}"
+    if not found.compared:
+        return Check(CheckKind.AGREEMENT, None, f"not compared, {found.note}")
+    detail = f"image {found.image:.1e}, text {found.text:.1e} apart (limit {tolerance:g}), {found.note}"
     return Check(CheckKind.AGREEMENT, found.holds(tolerance), detail)
 
 

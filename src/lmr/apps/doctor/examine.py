@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from lmr.apps.doctor.checks import Check, CheckKind, choose_texts, draw_images, find_place, run_checks
-from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, make_classifier, read_names
+from lmr.apps.model_options import choose_prompts, make_classifier, read_names
+from lmr.apps.options import DEFAULT_MODEL, DoctorOptions, Prompts
 from lmr.core.card import Tower
 from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
@@ -26,8 +27,8 @@ from lmr.data.labelled import Labelled, choose_places, list_labelled
 from lmr.data.photographs import Photographs
 from lmr.images.files import UnreadableImage, open_image
 from lmr.models import Backbone
-from lmr.models.catalog import DEFAULT_MODEL, PublishedAccuracy, find_published_accuracy
-from lmr.models.facts import ModelFormat, describe_facts
+from lmr.models.catalog import PublishedAccuracy, find_published_accuracy
+from lmr.models.facts import ModelFormat
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
 
@@ -36,19 +37,6 @@ if TYPE_CHECKING:
 
 _WIDTH = 110  # columns, or those of a narrower terminal
 _NARROW = 60
-
-
-@dataclass(frozen=True, kw_only=True)
-class DoctorOptions(ModelOptions):
-    """The options of ``lmr doctor``; those of the model are in ``ModelOptions``."""
-
-    data: AnyPath | None = None  # labelled images: a folder with one sub-folder per class, or a .csv (path, label)
-    dataset: str | None = None  # the dataset of the images, to compare with the published accuracy
-    labels: AnyPath | Sequence[str] | None = None  # class names (see lmr.data.labelled)
-    templates: Sequence[str] | None = None  # texts around the class names
-    prompts: AnyPath | None = None  # instead of templates: a JSON file
-    images: int | None = None  # use this many of the images, drawn at random
-    batch_size: int = 64
 
 
 @dataclass(frozen=True)
@@ -125,7 +113,7 @@ def describe_model(backbone: Backbone, texts: Sequence[str]) -> dict[str, str]:
         adapted = f"{NormBank(backbone.encoder).size:,} parameters of layer norms"
     except LmrError:
         adapted = "none, it has no layer norms"
-    facts = describe_facts(backbone.model_facts)
+    facts = dict(backbone.facts)
     if backbone.model_facts.activation_assumed:
         name = backbone.model_facts.architecture
         facts["activation"] += (

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmr.apps.model_options import AnyPath, ModelOptions, Prompts, choose_prompts, read_labels
+from lmr.apps.options import DEFAULT_MODEL, AnyPath, ModelOptions, Prompts
 from lmr.core.errors import LmrError
-from lmr.models.catalog import DEFAULT_MODEL
 from lmr.watch.settings import WatchSettings, read_watch
 
 
@@ -18,23 +17,38 @@ from lmr.watch.settings import WatchSettings, read_watch
 class PredictOptions(ModelOptions):
     """Everything that ``lmr predict`` is given except the images; those of the model are in ``ModelOptions``."""
 
-    labels: AnyPath | Sequence[str]  # class names, a file of them, or a text "a,b,c"
+    labels: AnyPath | Sequence[str]
     model: str = DEFAULT_MODEL
     method: str = "lmr"
-    budget: float | None = None  # plain forwards per image that a step may cost
-    templates: Sequence[str] | None = None  # texts around the class names
-    prompts: Prompts | None = None  # instead of templates: a JSON file, or its content
-    batch_size: int = 64
+    """a method from "lmr list", as in "lmr(lr=5e-4)"; it has its values for the number of classes unless a preset is
+    named"""
+    budget: float | None = None
+    """spend at most X plain forwards per image: use the switch of the method that was measured to keep most of its gain
+    within that (the published method takes about 3, the model alone 1)"""
+    templates: Sequence[str] | None = None
+    prompts: Prompts | None = None  # a JSON file, or its content
+    batch_size: int = 64  # images per adaptation step
     top: int = 5  # classes to list for each image
-    every: int = 1  # of a video, every N-th frame is labelled
-    column: str | None = None  # of a list of paths, where it is not clear
-    watch: str = "off"  # "on", "report" or "off"
-    out: AnyPath | None = None  # a .jsonl or .csv file; None: JSON lines on standard output
-    state: AnyPath | None = None  # keeps the adaptation from one run to the next: a file, with streams a folder
-    resume: bool = False  # continue an interrupted run
-    overwrite: bool = False  # replace an existing ``out``
-    stream_by: str | None = None  # "folder", "column:NAME" or a regular expression: one adaptation per stream
-    shards: int | None = None  # with streams: groups of streams that are labelled one after the other
+    every: int = 1  # label every N-th frame of a video
+    column: str | None = None
+    """the column of a list that has the paths, or in a .parquet file the bytes of the images (default: path, file_name,
+    filename, file, image or image_path; if there is none of them, bytes)"""
+    out: AnyPath | None = None  # write to FILE.jsonl or FILE.csv (default: JSON lines on standard output)
+    state: AnyPath | None = None
+    """keep what was learnt in this file: it is read at the start if it exists, and written after every batch; with
+    --stream-by, a folder with such a file per stream, written at the end"""
+    watch: str = "off"
+    """on: watch the adaptation without labels and roll it back when it goes wrong; report: only say so"""
+    resume: bool = False
+    """resume an interrupted run; with --state, also label the images that were added since a run ended"""
+    overwrite: bool = False  # replace --out if it exists (default: refuse to)
+    stream_by: str | None = None
+    """adapt to every stream on its own: the images of one folder, those in whose paths a regular expression finds the
+    same text for its one group, or those with the same value in a column of the list; needs --out, which has the
+    streams one after the other"""
+    shards: int | None = None
+    """share the streams out over N shards of about as many images each; here they run one after the other, with --ray
+    at the same time (default: 1; with --ray, as many as the cluster has room for)"""
 
     @property
     def names(self) -> list[str]:
@@ -64,6 +78,8 @@ class PredictOptions(ModelOptions):
 
         With ``read_prompts`` the prompts become the content of their file, for machines that do not have it.
         """
+        from lmr.apps.model_options import choose_prompts, read_labels  # slow to import
+
         numbers = {"batch size": self.batch_size, "number of top classes": self.top, "step between frames": self.every}
         names = read_labels(self.labels)
         for name, number in numbers.items():

@@ -27,7 +27,8 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from lmr.apps.model_options import AnyPath, create_suited, describe_suited, make_classifier
+from lmr.apps.model_options import create_suited, describe_suited, make_classifier
+from lmr.apps.options import AnyPath
 from lmr.apps.predict.budget import choose_switch
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import ErrorCause, ImageAnswer, PredictSummary, ResultFile, StandardOutput

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from lmr.apps.model_options import AnyPath
+from lmr.apps.options import AnyPath
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import ErrorCause, FinishedLine, PredictSummary, ResultFile
 from lmr.apps.predict.run import (

@@ -16,15 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmr.apps.model_options import (
-    AnyPath,
-    ModelOptions,
-    Prompts,
-    choose_prompts,
-    create_suited,
-    make_classifier,
-    read_labels,
-)
+from lmr.apps.model_options import choose_prompts, create_suited, make_classifier, read_labels
+from lmr.apps.options import AnyPath, ModelOptions, Prompts
 from lmr.bench.inputs import AnyMethod, find_dataset, load_backbone, load_classifier, preprocess
 from lmr.bench.plans.plan import MethodEntry, choose_plans, list_plans
 from lmr.bench.plans.task import Task, list_tasks

@@ -42,10 +42,8 @@ def corrupt(
     the arguments alone. Its random numbers come from (seed, name, index): an image gets the same draws at every
     severity.
     """
-    batch = corrupt_batch(
-        _check_images(image, 3)[None], name, severity, seed=seed, indices=[index], constants=constants
-    )
-    return np.asarray(batch[0])
+    batch = np.asarray(image)[None]
+    return np.asarray(corrupt_batch(batch, name, severity, seed=seed, indices=[index], constants=constants)[0])
 
 
 def corrupt_batch(
@@ -64,10 +62,21 @@ def corrupt_batch(
     few seconds, and are kept for the next call. As always with processes in Python, a script that uses them must do its
     work below `if __name__ == "__main__":`.
     """
-    _check_choice(name, severity, seed, constants)
-    _check_images(images, 4)
-    places = _check_indices(indices, len(images))
-    _check_number("number of workers", workers, 1)
+    _check_known("corruption", name, CORRUPTIONS + EXTRA)
+    _check_known("set of constants", constants, tuple(CONSTANTS))
+    _check_images(images)
+    places = list(range(len(images))) if indices is None else list(map(int, indices))
+    if len(places) != len(images):
+        raise LmrError(f"Expected one index for each of the {len(images)} images, got {len(places)}.")
+    for label, value, low, high in (
+        ("severity", severity, 1, 5),
+        ("seed", seed, 0, None),
+        ("smallest index of an image", min(places, default=0), 0, None),
+        ("number of workers", workers, 1, None),
+    ):
+        if type(value) is bool or not isinstance(value, (int, np.integer)) or not low <= value <= (high or value):
+            limits = "from 1 (mild) to 5 (strong)" if high else f"of at least {low}"
+            raise LmrError(f"The {label} must be a whole number {limits}, got {value!r}.")
     find_function(name)  # a missing package is reported here, not by a worker
     do = functools.partial(_corrupt_piece, name=name, severity=severity, seed=seed, constants=constants)
     if workers == 1 or len(images) <= 1:
@@ -142,40 +151,18 @@ def _use_one_thread() -> None:
         cv2.setNumThreads(1)
 
 
-def _check_choice(name: str, severity: int, seed: int, constants: str) -> None:
-    _check_known("corruption", name, CORRUPTIONS + EXTRA)
-    _check_known("set of constants", constants, tuple(CONSTANTS))
-    if not _is_whole(severity) or not 1 <= severity <= 5:
-        raise LmrError(f"The severity must be a whole number from 1 (mild) to 5 (strong), got {severity!r}.")
-    _check_number("seed", seed, 0)
-
-
-def _check_images(images: object, dimensions: int) -> ImageBatch:
-    """Check that this is one image [H, W, 3] or a batch [N, H, W, 3] of uint8."""
+def _check_images(images: ImageBatch) -> None:
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
         kind = images.dtype if isinstance(images, np.ndarray) else type(images).__name__
         raise LmrError(
             f"Expected a numpy array of uint8 values from 0 to 255, got {kind}; corrupt the images "
             "before they are scaled, normalised or converted to tensors."
         )
-    if images.ndim != dimensions or images.shape[-1] != 3 or 0 in images.shape[-3:]:
-        wanted, other = ("[H, W, 3]", "corrupt_batch") if dimensions == 3 else ("[N, H, W, 3]", "corrupt")
-        number = "a colour image" if dimensions == 3 else "colour images of one size"
+    if images.ndim != 4 or images.shape[-1] != 3 or 0 in images.shape[1:]:
         raise LmrError(
-            f"Expected {number} {wanted}, got the shape {list(images.shape)}; put the channels last, convert grey "
-            f"to three equal channels, and use {other} for {'a batch' if dimensions == 3 else 'a single image'}."
+            f"Expected colour images of one size [N, H, W, 3], or one image [H, W, 3] for `corrupt`; got a batch of "
+            f"the shape {list(images.shape)}. Put the channels last, and convert grey to three equal channels."
         )
-    return images
-
-
-def _check_indices(indices: Sequence[int] | npt.NDArray[np.integer] | None, count: int) -> list[int]:
-    """Return one index in the dataset per image; by default their indices in the batch."""
-    listed = list(range(count)) if indices is None else list(indices)
-    if len(listed) != count:
-        raise LmrError(f"Expected one index for each of the {count} images, got {len(listed)}.")
-    for index in listed:
-        _check_number("index of an image", index, 0)
-    return [int(index) for index in listed]
 
 
 def _check_known(kind: str, name: object, known: Collection[str]) -> None:
@@ -183,12 +170,3 @@ def _check_known(kind: str, name: object, known: Collection[str]) -> None:
         near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)  # "jpeg" finds "jpeg_compression"
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise LmrError(f"There is no {kind} {name!r}.{hint} Choose one of: {', '.join(known)}.")
-
-
-def _check_number(label: str, value: object, least: int) -> None:
-    if not _is_whole(value) or value < least:  # type: ignore[operator]
-        raise LmrError(f"The {label} must be a whole number of at least {least}, got {value!r}.")
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

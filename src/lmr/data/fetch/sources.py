@@ -59,6 +59,13 @@ def _make_kriz(classes: int, md5: str) -> Archive:
     return Archive(file, places, f"md5:{md5}", ("cifar-10-batches-py" if classes == 10 else "cifar-100-python",))
 
 
+def _make_single(
+    about: str, url: str, checksum: str, brings: str, size: int | None = None, *, folder: str = ""
+) -> SetSource:
+    archive = Archive(url.rpartition("/")[2], (url,), checksum, (brings,), size)
+    return SetSource(about, (archive,), folder)
+
+
 _IMAGENET_C = {
     "noise": "e80562d7f6c3f8834afb1ecf27252745",
     "blur": "2d8e81fdd8e07fef67b9334fa635e45c",
@@ -99,54 +106,31 @@ SOURCES: dict[str, SetSource] = {
         True,
     ),
     "imagenet-c-extra": SetSource("ImageNet-C, the 4 extra corruptions, CC-BY-4.0", (_PARTS["extra"],), "imagenet-c"),
-    "imagenet-a": SetSource(
+    "imagenet-a": _make_single(
         "ImageNet-A, 0.7 GB",
-        (
-            Archive(
-                "imagenet-a.tar",
-                ("https://people.eecs.berkeley.edu/~hendrycks/imagenet-a.tar",),
-                "md5:c3e55429088dc681f30d81f4726b6595",
-                ("imagenet-a",),
-            ),
-        ),
+        "https://people.eecs.berkeley.edu/~hendrycks/imagenet-a.tar",
+        "md5:c3e55429088dc681f30d81f4726b6595",
+        "imagenet-a",
     ),
-    "imagenet-r": SetSource(
+    "imagenet-r": _make_single(
         "ImageNet-R, 2 GB",
-        (
-            Archive(
-                "imagenet-r.tar",
-                ("https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar",),
-                "md5:a61312130a589d0ca1a8fca1f2bd3337",
-                ("imagenet-r",),
-            ),
-        ),
+        "https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar",
+        "md5:a61312130a589d0ca1a8fca1f2bd3337",
+        "imagenet-r",
     ),
-    "imagenet-sketch": SetSource(
+    "imagenet-sketch": _make_single(
         "ImageNet-Sketch, 7.6 GB",
-        (
-            Archive(
-                "ImageNet-Sketch.zip",
-                ("https://huggingface.co/datasets/songweig/imagenet_sketch/resolve/main/data/ImageNet-Sketch.zip",),
-                "sha256:4d3ce6b82a7c48aabf14aeac105eb533e75707f152cc858f55bfc022031a72ed",
-                ("sketch",),
-                7_593_573_012,
-            ),
-        ),
-        "imagenet-sketch",
+        "https://huggingface.co/datasets/songweig/imagenet_sketch/resolve/main/data/ImageNet-Sketch.zip",
+        "sha256:4d3ce6b82a7c48aabf14aeac105eb533e75707f152cc858f55bfc022031a72ed",
+        "sketch",
+        7_593_573_012,
+        folder="imagenet-sketch",
     ),
-    "imagenet-v2": SetSource(
+    "imagenet-v2": _make_single(
         "ImageNet-V2 (matched frequency), 1.3 GB",
-        (
-            Archive(
-                "imagenetv2-matched-frequency.tar.gz",
-                (
-                    "https://huggingface.co/datasets/vaishaal/ImageNetV2/resolve/main/"
-                    "imagenetv2-matched-frequency.tar.gz",
-                ),
-                "sha256:f0c37fdf925916b19ea1323cd9a2208cdb6959ba2c32eef2a7fc393835c9ca7c",
-                ("imagenetv2-matched-frequency-format-val",),
-                1_264_079_360,
-            ),
-        ),
+        "https://huggingface.co/datasets/vaishaal/ImageNetV2/resolve/main/imagenetv2-matched-frequency.tar.gz",
+        "sha256:f0c37fdf925916b19ea1323cd9a2208cdb6959ba2c32eef2a7fc393835c9ca7c",
+        "imagenetv2-matched-frequency-format-val",
+        1_264_079_360,
     ),
 }

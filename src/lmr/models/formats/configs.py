@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lmr.core.errors import LmrError
 from lmr.models.catalog import OTHER_MODELS
 from lmr.models.facts import ModelFormat
-from lmr.models.preprocessing import DEVIATIONS, MEANS, OPENAI_MEAN, OPENAI_STD, Channels, Interpolation, Preprocessing
+from lmr.models.preprocessing import OPENAI_MEAN, OPENAI_STD, Interpolation, Preprocessing
 from lmr.models.tokenizers import CLIP_END
 from lmr.models.towers.architectures import Sizes
 from lmr.models.towers.block import Activation
 from lmr.models.towers.image import VisionConfig
 from lmr.models.towers.text import TextConfig
 
+P = TypeVar("P", bound=Preprocessing)
 HF_CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
+
+# Our names of sizes, theirs and their defaults. Hugging Face's come from transformers' CLIPConfig.
+_HF_IMAGE = {
+    "resolution": ("image_size", 224), "patch": ("patch_size", 32), "width": ("hidden_size", 768),
+    "depth": ("num_hidden_layers", 12), "heads": ("num_attention_heads", 12), "hidden": ("intermediate_size", 3072),
+}  # fmt: skip
+_HF_TEXT = {
+    "context": ("max_position_embeddings", 77), "vocabulary": ("vocab_size", 49408), "width": ("hidden_size", 512),
+    "depth": ("num_hidden_layers", 12), "heads": ("num_attention_heads", 8), "hidden": ("intermediate_size", 2048),
+}  # fmt: skip
+_OPEN_CLIP_IMAGE = {
+    "resolution": ("image_size", 224), "patch": ("patch_size", 16), "width": ("width", 768), "depth": ("layers", 12),
+}  # fmt: skip
+_OPEN_CLIP_TEXT = {
+    "context": ("context_length", 77), "vocabulary": ("vocab_size", 49408), "width": ("width", 512),
+    "depth": ("layers", 12), "heads": ("heads", 8),
+}  # fmt: skip
 
 # Hugging Face's names of activations.
 _ACTIVATIONS: dict[str, Activation] = {
@@ -28,9 +46,11 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 
-# open_clip's settings that do not change our features: of training, of other outputs, of unused parts. The positions
-# are stored with the weights; a norm of every token and the selection of one token commute.
+# open_clip's settings that are read elsewhere or do not change our features: of training, of other outputs, of unused
+# parts. The positions are stored with the weights; a norm of every token and the selection of one token commute.
 _UNUSED_SETTINGS = {
+    "quick_gelu", "custom_text", "output_dict", "init_logit_scale", "init_logit_bias", "nonscalar_logit_scale",
+    "cast_dtype",
     "patch_dropout", "output_tokens", "attn_pooler_queries", "attn_pooler_heads", "pos_embed_type",
     "final_ln_after_pool", "pad_id", "timm_model_pretrained", "timm_pool", "timm_proj", "timm_proj_bias", "timm_drop",
     "timm_drop_path", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type",
@@ -57,34 +77,21 @@ def parse_hf_sizes(config: Mapping[str, Any], origin: str) -> Sizes:
     """Return the sizes in the content of a config.json."""
     if config.get("model_type", "clip") != "clip" or not config.keys() & {"model_type", "vision_config"}:
         raise LmrError(f"Expected the configuration of a CLIP model in {origin!r}, but it describes another model.")
-    features = _Part(config, origin).whole("projection_dim", 512)
-    image = _Part(_merge(config, "vision_config", origin), f"vision_config of {origin!r}")
-    text_part = _Part(_merge(config, "text_config", origin), f"text_config of {origin!r}")
+    features = Settings(config, origin).whole("projection_dim", 512)
+    image, text = (
+        Settings(_merge(config, key, origin), f"{key} of {origin!r}") for key in ("vision_config", "text_config")
+    )
     if image.whole("num_channels", 3) != 3:
-        raise LmrError(f"{origin!r} describes images of {image.whole('num_channels', 3)} channels, not of 3.")
-    vision = VisionConfig(
-        resolution=image.whole("image_size", 224),
-        patch=image.whole("patch_size", 32),
-        width=image.whole("hidden_size", 768),
-        depth=image.whole("num_hidden_layers", 12),
-        heads=image.heads("hidden_size", 768, "num_attention_heads", 12),
-        features=features,
-        hidden=image.whole("intermediate_size", 3072),
-        activation=image.activation(),
-        eps=image.number("layer_norm_eps", 1e-5),
-    )
-    text = TextConfig(
-        context=text_part.whole("max_position_embeddings", 77),
-        vocabulary=text_part.whole("vocab_size", 49408),
-        width=text_part.whole("hidden_size", 512),
-        depth=text_part.whole("num_hidden_layers", 12),
-        heads=text_part.heads("hidden_size", 512, "num_attention_heads", 8),
-        features=features,
-        hidden=text_part.whole("intermediate_size", 2048),
-        activation=text_part.activation(),
-        eps=text_part.number("layer_norm_eps", 1e-5),
-    )
-    return vision, text
+        raise LmrError(f"{origin!r} describes images of {image.values['num_channels']} channels, not of 3.")
+    common = [
+        {
+            "features": features,
+            "activation": part.choose("hidden_act", _ACTIVATIONS, "quick_gelu"),
+            "eps": part.number("layer_norm_eps", 1e-5),
+        }
+        for part in (image, text)
+    ]
+    return VisionConfig(**image.sizes(_HF_IMAGE), **common[0]), TextConfig(**text.sizes(_HF_TEXT), **common[1])
 
 
 def read_end_token(config: Mapping[str, Any], origin: str) -> int:
@@ -98,54 +105,32 @@ def read_end_token(config: Mapping[str, Any], origin: str) -> int:
 def read_open_clip_sizes(path: Path) -> Sizes:
     """Read the sizes in open_clip's configuration; a setting with an unknown effect on the features is refused."""
     config = read_json(path)
-    config = config.get("model_cfg", config)
-    whole = _Part(config, repr(str(path)))
-    image, text_part = whole.part("vision_cfg"), whole.part("text_cfg")
-    for values, key, what in (
-        (config, "multimodal_cfg", "it is a CoCa model, with a text decoder"),
-        (image.values, "timm_model_name", "its image tower is a timm model"),
-        (text_part.values, "hf_model_name", "its text tower is a Hugging Face language model"),
-        (text_part.values, "hf_tokenizer_name", "its tokenizer is not CLIP's"),
+    whole = Settings(config.get("model_cfg", config), repr(str(path)))
+    image, text = whole.part("vision_cfg"), whole.part("text_cfg")
+    for unsupported, what in (
+        (whole.values.get("multimodal_cfg"), "it is a CoCa model, with a text decoder"),
+        (image.values.get("timm_model_name"), "its image tower is a timm model"),
+        (isinstance(image.values.get("layers"), list), "its image tower is a ResNet"),
+        (text.values.get("hf_model_name"), "its text tower is a Hugging Face language model"),
+        (text.values.get("hf_tokenizer_name"), "its tokenizer is not CLIP's"),
     ):
-        if values.get(key):
+        if unsupported:
             raise LmrError(f"{str(path)!r} describes a model that cannot be loaded: {what}. {OTHER_MODELS}")
-    if isinstance(image.values.get("layers"), list):
-        raise LmrError(
-            f"{str(path)!r} describes a model that cannot be loaded: its image tower is a ResNet. {OTHER_MODELS}"
-        )
-    whole.known = {"embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text", "output_dict"}
-    whole.known |= {"init_logit_scale", "init_logit_bias", "nonscalar_logit_scale", "cast_dtype"}
-    features, quick = whole.whole("embed_dim", 512), bool(config.get("quick_gelu"))
-    width, text_width = image.whole("width", 768), text_part.whole("width", 512)
-    vision = VisionConfig(
-        resolution=image.whole("image_size", 224),
-        patch=image.whole("patch_size", 16),
-        width=width,
-        depth=image.whole("layers", 12),
-        heads=max(1, width // image.whole("head_width", 64)),
-        features=features,
-        hidden=int(width * image.number("mlp_ratio", 4.0)),
-        activation=image.open_clip_activation(quick),
-        eps=image.open_clip_eps(),
-    )
-    text = TextConfig(
-        context=text_part.whole("context_length", 77),
-        vocabulary=text_part.whole("vocab_size", 49408),
-        width=text_width,
-        depth=text_part.whole("layers", 12),
-        heads=text_part.heads("width", 512, "heads", 8),
-        features=features,
-        hidden=int(text_width * text_part.number("mlp_ratio", 4.0)),
-        activation=text_part.open_clip_activation(quick),
-        eps=text_part.open_clip_eps(),
-    )
+    features, quick = whole.whole("embed_dim", 512), bool(whole.values.get("quick_gelu"))
+    towers: list[dict[str, Any]] = []
+    for part, table in ((image, _OPEN_CLIP_IMAGE), (text, _OPEN_CLIP_TEXT)):
+        sizes = part.sizes(table)
+        sizes["hidden"] = int(sizes["width"] * part.number("mlp_ratio", 4.0))
+        sizes |= {"activation": part.open_clip_activation(quick), "eps": part.open_clip_eps(), "features": features}
+        towers.append(sizes)
+    heads = max(1, towers[0]["width"] // image.whole("head_width", 64))
     image.accept("pool_type", "tok")
-    text_part.accept("pool_type", "argmax")
-    text_part.accept("proj_type", "linear")
-    text_part.accept("eos_id", 2, CLIP_END)
-    for part in (whole, image, text_part):
-        part.refuse_unknown()
-    return vision, text
+    text.accept("pool_type", "argmax")
+    text.accept("proj_type", "linear")
+    text.accept("eos_id", 2, CLIP_END)
+    for part in (whole, image, text):
+        part.refuse_unknown(_UNUSED_SETTINGS, OTHER_MODELS)
+    return VisionConfig(heads=heads, **towers[0]), TextConfig(**towers[1])
 
 
 def compare_sizes(one: Sizes, one_name: str, other: Sizes, other_name: str) -> None:
@@ -171,17 +156,38 @@ def _merge(config: Mapping[str, Any], key: str, origin: str) -> dict[str, Any]:
     return merged
 
 
-class _Part:
+class Settings:
     """Settings that record which of them were read, so that the others can be refused."""
 
-    def __init__(self, values: Any, where: str) -> None:
-        if not isinstance(values, dict):
-            raise LmrError(f"Expected an object with the sizes in {where}, found {values!r}.")
+    def __init__(self, values: Any, where: str, content: str = "sizes") -> None:
+        if not isinstance(values, Mapping):
+            raise LmrError(f"Expected an object with the {content} in {where}, found {values!r}.")
         self.values, self.where = values, where
         self.known: set[str] = set()
 
-    def part(self, key: str) -> _Part:
-        return _Part(self.values.get(key), f"{key} of {self.where}")
+    def part(self, key: str) -> Settings:
+        """Return the settings of one tower."""
+        self.known.add(key)
+        return Settings(self.values.get(key), f"{key} of {self.where}")
+
+    def sizes(self, table: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
+        """Read whole numbers: our names, from theirs and their defaults."""
+        found = {ours: self.whole(*theirs) for ours, theirs in table.items()}
+        if found["width"] % found.get("heads", 1):
+            key = table["heads"][0]
+            raise LmrError(
+                f"Expected {key} in {self.where} to divide the width {found['width']}, got {found['heads']}."
+            )
+        return found
+
+    def choose(self, key: str, values: Mapping[Any, Any], default: Any) -> Any:
+        """Return what stands for a setting in ``values``; null is the default."""
+        self.known.add(key)
+        value = default if self.values.get(key) is None else self.values[key]
+        if not isinstance(value, str | int) or value not in values:
+            names = ", ".join(map(repr, values))
+            raise LmrError(f"Expected one of {names} as {key} in {self.where}, got {value!r}.")
+        return values[value]
 
     def whole(self, key: str, default: int) -> int:
         """Read a whole number above 0, or a pair of equal ones (square images, square patches)."""
@@ -194,23 +200,12 @@ class _Part:
         return value
 
     def number(self, key: str, default: float) -> float:
+        """Read a number above 0."""
         self.known.add(key)
         value = self.values.get(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e6:
             raise LmrError(f"Expected a number above 0 as {key} in {self.where}, got {value!r}.")
         return float(value)
-
-    def heads(self, width_key: str, width: int, key: str, default: int) -> int:
-        heads, width = self.whole(key, default), self.whole(width_key, width)
-        if width % heads:
-            raise LmrError(f"Expected {key} in {self.where} to divide the width {width}, got {heads}.")
-        return heads
-
-    def activation(self) -> Activation:
-        name = self.values.get("hidden_act", "quick_gelu")
-        if name not in _ACTIVATIONS:
-            raise LmrError(f"Expected one of {', '.join(_ACTIVATIONS)} as hidden_act in {self.where}, got {name!r}.")
-        return _ACTIVATIONS[name]
 
     def open_clip_activation(self, quick: bool) -> Activation:
         """Return QuickGELU where the model says so, else GELU, which act_kwargs may approximate."""
@@ -223,26 +218,28 @@ class _Part:
         return "quick_gelu" if quick else "gelu"
 
     def open_clip_eps(self) -> float:
+        """Return the constant of the norms."""
         self.known.add("norm_kwargs")
         options = self.values.get("norm_kwargs") or {}
         if not isinstance(options, dict) or set(options) - {"eps"}:
             raise LmrError(f"{self.where} has norms with {options!r}, which are not known here. {OTHER_MODELS}")
-        return _Part(options, self.where).number("eps", 1e-5)
+        return Settings(options, self.where).number("eps", 1e-5)
 
     def accept(self, key: str, *values: Any) -> None:
         """Accept a setting if it has one of these values."""
         if self.values.get(key, values[0]) in values:
             self.known.add(key)
 
-    def refuse_unknown(self) -> None:
-        """Refuse the first setting that was not read; false, null and empty settings have no effect."""
+    def refuse_unknown(self, unused: set[str], advice: str) -> None:
+        """Refuse the first setting that was not read and is not ``unused``; false, null and empty ones do nothing."""
         for key, value in self.values.items():
-            if key not in self.known and key not in _UNUSED_SETTINGS and value not in (None, False, {}, [], ""):
-                raise LmrError(f"{self.where} sets {key}={value!r}, which is not known here. {OTHER_MODELS}")
+            if key not in self.known | unused and value not in (None, False, {}, [], ""):
+                raise LmrError(f"{self.where} sets {key}={value!r}, which is not known here. {advice}")
 
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 _RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # PIL's codes of its filters
+CLIP_OWN, SIGLIP_OWN = "CLIP's own constants", "SigLIP's own constants"
 HALF = (0.5, 0.5, 0.5)  # SigLIP's mean and deviation (Zhai et al. 2023): pixels from -1 to 1
 
 # Defaults of missing entries, by the beginning of the processor's name; from transformers.
@@ -255,6 +252,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "Siglip": {"size": {"height": 224, "width": 224}, "do_center_crop": False, "image_mean": HALF, "image_std": HALF},
 }
+_REMOVE = "The model would get other inputs than in training; remove the entry if it has no effect."
 _DEMANDED = ("size", "resample", "image_mean", "image_std")  # of a processor whose defaults are unknown
 
 # Entries of preprocessor_config.json that do not change the values of the tensors; images are always converted to RGB.
@@ -270,10 +268,10 @@ def openai_preprocessing(resolution: int) -> Preprocessing:
     return Preprocessing(resolution, OPENAI_MEAN, OPENAI_STD)
 
 
-def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tuple[Preprocessing, str | None]:
-    """Read the preprocessing of a model of this form in this folder, and return it with the file that names it.
+def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tuple[Preprocessing, str]:
+    """Read the preprocessing of a model of this form in this folder, and return it with the name of its file.
 
-    Without a file (None) the constants of the model's family are used.
+    Without a file the constants of the model's family are used.
     """
     if form in (ModelFormat.HUGGINGFACE, ModelFormat.SIGLIP):
         settings, name = find_settings(folder)
@@ -285,8 +283,8 @@ def read_preprocessing(folder: Path, form: ModelFormat, resolution: int) -> tupl
         if config.get("preprocess_cfg"):
             return _read_open_clip(config["preprocess_cfg"], repr(str(path)), resolution), OPEN_CLIP_CONFIG
     if form is ModelFormat.SIGLIP:
-        return Preprocessing(resolution, HALF, HALF, resize="squash"), None
-    return openai_preprocessing(resolution), None
+        return Preprocessing(resolution, HALF, HALF, resize="squash"), SIGLIP_OWN
+    return openai_preprocessing(resolution), CLIP_OWN
 
 
 def find_settings(folder: Path) -> tuple[Any, str | None]:
@@ -320,11 +318,12 @@ def describe_preprocessing(preprocessing: Preprocessing, family: str) -> dict[st
 
 def parse_preprocessing(config: Any, where: str, form: ModelFormat, resolution: int) -> Preprocessing:
     """Return the preprocessing of a Hugging Face image processor; missing settings have its type's defaults."""
-    model = "Siglip" if form is ModelFormat.SIGLIP else "CLIP"
-    config = _fill_in(check_object(config, where), where, model)
-    interpolation = check_steps(config, {"size", "do_center_crop", "crop_size"}, where)
-    size, cut, crop = config["size"], config["do_center_crop"] is True, config.get("crop_size", resolution)
-    one_side = isinstance(size, int) and not config["default_to_square"]
+    settings = Settings(config, where, "preprocessing")
+    settings.values = values = _fill_in(settings.values, where, "Siglip" if form is ModelFormat.SIGLIP else "CLIP")
+    settings.known = {"size", "do_center_crop", "crop_size"}
+    steps = read_steps(settings)
+    size, cut, crop = values["size"], values["do_center_crop"] is True, values.get("crop_size", resolution)
+    one_side = isinstance(size, int) and not values["default_to_square"]
     short = size if one_side else size.get("shortest_edge") if isinstance(size, dict) else None
     if short == resolution and cut and _read_square(crop) == resolution:
         resize = "short"
@@ -334,85 +333,63 @@ def parse_preprocessing(config: Any, where: str, form: ModelFormat, resolution: 
         raise LmrError(
             f"Expected {where} to scale the short side to {resolution} pixels and crop the centre, or to scale both "
             f"sides to {resolution}, the model's resolution; got size {size!r}, do_center_crop "
-            f"{config['do_center_crop']!r} and crop_size {crop!r}."
+            f"{values['do_center_crop']!r} and crop_size {crop!r}."
         )
-    return _build(resolution, config["image_mean"], config["image_std"], resize, interpolation, where)
+    return build(Preprocessing, where, resolution=resolution, resize=resize, **steps)
 
 
-def check_steps(config: dict[str, Any], sizes: set[str], where: str) -> Interpolation:
-    """Check the steps of an image processor, whose sizes are in the entries ``sizes``; the filter that it resizes with.
-
-    ``resample`` must be there.
-    """
-    known = {"do_resize", "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"}
-    _refuse_unknown(config, known | sizes | _UNUSED_STEPS, where)
+def read_steps(settings: Settings) -> dict[str, Any]:
+    """Check the steps of an image processor, whose sizes are already known; return filter, mean and deviation."""
+    values, where = settings.values, settings.where
     for step in ("do_resize", "do_rescale", "do_normalize"):
-        if config.get(step, True) is not True:
-            raise LmrError(f"Expected {step} to be true in {where}, got {config[step]!r}; the model needs this step.")
-    factor = config.get("rescale_factor", 1 / 255)
+        if values.get(step, True) is not True:
+            raise LmrError(f"Expected {step} to be true in {where}, got {values[step]!r}; the model needs this step.")
+    factor = values.get("rescale_factor", 1 / 255)
     if not isinstance(factor, float) or not abs(factor * 255 - 1) <= 1e-3:
         raise LmrError(f"Expected 1/255 as rescale_factor in {where}, got {factor!r}.")
-    if config["resample"] not in tuple(_RESAMPLE):
-        raise LmrError(f"Expected resample 3 (bicubic) or 2 (bilinear) in {where}, got {config['resample']!r}.")
-    return _RESAMPLE[config["resample"]]
+    interpolation = settings.choose("resample", _RESAMPLE, 3)
+    settings.known |= {"do_resize", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"}
+    settings.refuse_unknown(_UNUSED_STEPS, _REMOVE)
+    return {"interpolation": interpolation, "mean": values["image_mean"], "std": values["image_std"]}
 
 
-def read_channels(mean: Any, std: Any, where: str) -> tuple[Channels, Channels]:
-    """Check and return mean and standard deviation of the three channels."""
-    for name, values, (low, high) in (("mean", mean, MEANS), ("std", std, DEVIATIONS)):
-        whole = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
-        if not whole or len(values) != 3 or not all(low <= value <= high for value in values):
-            raise LmrError(f"Expected three numbers from {low:g} to {high:g} as {name} in {where}, got {values!r}.")
-    (r, g, b), (x, y, z) = map(float, mean), map(float, std)
-    return (r, g, b), (x, y, z)
+def build(kind: type[P], where: str, **values: Any) -> P:
+    """Return a preprocessing; an error names the file of its settings."""
+    try:
+        return kind(**values)
+    except LmrError as error:
+        raise LmrError(f"{where} has a wrong setting. {error}") from error
 
 
-def check_object(config: Any, where: str) -> dict[str, Any]:
-    """Refuse settings that are not an object of JSON."""
-    if not isinstance(config, dict):
-        raise LmrError(f"Expected an object with the preprocessing in {where}, found {config!r}.")
-    return config
-
-
-def _fill_in(config: dict[str, Any], where: str, model: str) -> dict[str, Any]:
+def _fill_in(config: Mapping[str, Any], where: str, model: str) -> dict[str, Any]:
     """Fill missing settings with defaults; a processor of an unknown type must name them all."""
     kind = config.get("image_processor_type") or config.get("feature_extractor_type") or model
     for begin, defaults in _DEFAULTS.items():
         if isinstance(kind, str) and kind.startswith(begin):
-            return {"resample": 3, "default_to_square": False} | defaults | config
+            return {"resample": 3, "default_to_square": False, **defaults, **config}
     missing = [key for key in _DEMANDED if key not in config]
     if missing:
         raise LmrError(
             f"{where} is written for {kind!r}, whose defaults are unknown, and it lacks "
             f"{', '.join(missing)}. Add these entries."
         )
-    return {"do_center_crop": False, "default_to_square": True} | config
+    return {"do_center_crop": False, "default_to_square": True, **config}
 
 
 def _read_open_clip(config: Any, where: str, resolution: int) -> Preprocessing:
     """Read open_clip's preprocess_cfg."""
-    config = check_object(config, where)
-    known = {"size", "mode", "mean", "std", "interpolation", "resize_mode", "fill_color"}  # the last is of "longest"
-    _refuse_unknown(config, known, where)
-    size = config.get("size", resolution)
+    settings = Settings(config, where, "preprocessing")
+    settings.known = {"size", "mean", "std", "fill_color"}  # the last is of "longest"
+    size = settings.values.get("size", resolution)
     if _read_square(size) != resolution:
         raise LmrError(f"Expected the model's {resolution} pixels as size in {where}, got {size!r}.")
-    if config.get("mode", "RGB") != "RGB":
-        raise LmrError(f"Expected images in RGB in {where}, got mode {config['mode']!r}.")
-    mode = config.get("resize_mode") or "shortest"
-    if mode not in ("shortest", "squash"):
-        raise LmrError(f"Expected 'shortest' or 'squash' as resize_mode in {where}, got {mode!r}.")
-    filters = {"bicubic": "bicubic", "random": "bicubic", "bilinear": "bilinear"}  # random is for training only
-    name = config.get("interpolation") or "bicubic"
-    if name not in filters:
-        raise LmrError(f"Expected 'bicubic' or 'bilinear' as interpolation in {where}, got {name!r}.")
-    resize = "squash" if mode == "squash" else "short"
-    mean, std = config.get("mean", OPENAI_MEAN), config.get("std", OPENAI_STD)
-    return _build(resolution, mean, std, resize, filters[name], where)
-
-
-def _build(resolution: int, mean: Any, std: Any, resize: Any, interpolation: Any, where: str) -> Preprocessing:
-    return Preprocessing(resolution, *read_channels(mean, std, where), resize=resize, interpolation=interpolation)
+    settings.choose("mode", {"RGB": "RGB"}, "RGB")
+    resize = settings.choose("resize_mode", {"shortest": "short", "squash": "squash"}, "shortest")
+    filters = {"bicubic": "bicubic", "bilinear": "bilinear", "random": "bicubic"}  # random is for training only
+    interpolation = settings.choose("interpolation", filters, "bicubic")
+    settings.refuse_unknown(set(), _REMOVE)
+    channels = {"mean": settings.values.get("mean", OPENAI_MEAN), "std": settings.values.get("std", OPENAI_STD)}
+    return build(Preprocessing, where, resolution=resolution, resize=resize, interpolation=interpolation, **channels)
 
 
 def _read_square(size: Any) -> int | None:
@@ -422,12 +399,3 @@ def _read_square(size: Any) -> int | None:
     if isinstance(size, list) and len(size) == 2 and size[0] == size[1]:
         size = size[0]
     return size if isinstance(size, int) else None
-
-
-def _refuse_unknown(config: dict[str, Any], known: Iterable[str], where: str) -> None:
-    for key, value in config.items():
-        if key not in known and value not in (None, False, {}, []):
-            raise LmrError(
-                f"{where} sets {key}={value!r}, which is not known here, so the model would get other inputs than in "
-                "training. Remove the entry if it has no effect."
-            )

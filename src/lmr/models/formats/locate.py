@@ -39,11 +39,6 @@ class ModelFiles:
     weights: Path
     model_type: str = "clip"
 
-    @property
-    def folder(self) -> Path:
-        """The folder of the weights and the configuration."""
-        return self.weights.parent
-
 
 def find_model(name: str | os.PathLike[str]) -> ModelFiles | None:
     """Find the files of a model by path, by OpenAI's short name or by hub id; return None for any other name."""
@@ -129,12 +124,11 @@ def _pick(get: Get, origin: str) -> ModelFiles | None:
     return None
 
 
-def _check_type(model_type: object, origin: str) -> str:
-    if model_type == "clip" or model_type in SIGLIP:
-        return str(model_type)
-    raise LmrError(
-        f"{origin!r} is a model of type {model_type!r}; clip, siglip and siglip2 can be loaded. {OTHER_MODELS}"
-    )
+def _check_type(model_type: object, origin: str) -> None:
+    if model_type not in ("clip", *SIGLIP):
+        raise LmrError(
+            f"{origin!r} is a model of type {model_type!r}; clip, siglip and siglip2 can be loaded. {OTHER_MODELS}"
+        )
 
 
 def _get_first(get: Get, names: Iterable[str]) -> Path | None:
@@ -182,10 +176,10 @@ def _has_known_preprocessing(hub_id: str) -> bool:
 
 def _lacks_settings(found: ModelFiles, unsure: list[str]) -> bool:
     """Return True if the files of the preprocessing or of the tokenizer may never have been fetched."""
-    has_vocabulary = any((found.folder / name).is_file() for name in _VOCABULARIES if name not in unsure)
+    has_vocabulary = any((found.weights.parent / name).is_file() for name in _VOCABULARIES if name not in unsure)
     if found.model_type in SIGLIP and not has_vocabulary:
         return True
-    has_settings = any((found.folder / name).is_file() for name in (PREPROCESSOR, PROCESSOR, OPEN_CLIP_CONFIG))
+    has_settings = any((found.weights.parent / name).is_file() for name in (PREPROCESSOR, PROCESSOR, OPEN_CLIP_CONFIG))
     return not has_settings and PREPROCESSOR in unsure
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
+from lmr.models.facts import ModelFacts, ModelFormat
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 _CONTAINERS = (
@@ -52,6 +53,15 @@ def read_weights(path: Path) -> Weights:
         raise LmrError(f"{str(path)!r} holds no weights: there is no table of named tensors in it.")
     _refuse_unusual(tensors, path)
     return Weights(tensors, whole.container, (*whole.unwrapped, *prefixes))
+
+
+def describe_weights(form: ModelFormat, path: Path, weights: Weights, shown: dict[str, str]) -> ModelFacts:
+    """Return the facts of a model that was loaded from a file; ``shown`` are more texts."""
+    name, comma, how = form.value.partition(", ")
+    shown = {"format": f"{name} ({weights.container}){comma}{how}", "files": str(path), **shown}
+    if weights.unwrapped:
+        shown["unwrapped"] = ", ".join(weights.unwrapped)
+    return ModelFacts(form, path, weights.unwrapped, shown=shown)
 
 
 def list_shards(index: Path) -> list[Path]:

@@ -12,19 +12,18 @@ from torch.nn import functional as F
 from lmr.core.errors import LmrError
 from lmr.models.towers.image import VisionConfig, VisionTower
 
-_EPS = 1e-5  # of the batch norms
 _PART = 16  # images that go through the stem at once
 
 Ending = Literal["relu", "residual", "plain"]
 
 
 class StemLayer(nn.Module):
-    """A 3x3 convolution; with a batch norm during training, which ``fold_norms`` puts into the convolution."""
+    """A 3x3 convolution; with a batch norm during training."""
 
     def __init__(self, before: int, after: int, stride: int, ending: Ending, normed: bool) -> None:
         super().__init__()
         self.conv = nn.Conv2d(before, after, 3, stride, padding=1, bias=not normed)
-        self.norm: nn.Module = nn.BatchNorm2d(after, eps=_EPS) if normed else nn.Identity()
+        self.norm: nn.Module = nn.BatchNorm2d(after) if normed else nn.Identity()
         self.ending = ending
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,16 +92,3 @@ class StemTower(VisionTower):
         parts = 1 if self.stem.training else -(-len(images) // _PART)
         grid = torch.cat([self.stem(part) for part in images.tensor_split(max(1, parts))])
         return grid.flatten(2).transpose(1, 2)
-
-
-@torch.no_grad()
-def fold_norms(stem: ConvStem) -> dict[str, Tensor]:
-    """Return the weights of the same stem without batch norms: trained, each only scales and shifts its channels."""
-    weights: dict[str, Tensor] = {}
-    for number, layer in enumerate(stem):
-        conv, norm = layer.get_parameter("conv.weight"), layer.get_submodule("norm")
-        mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
-        scale = norm.get_parameter("weight") / (variance + _EPS).sqrt()
-        weights[f"{number}.conv.weight"] = conv * scale[:, None, None, None]
-        weights[f"{number}.conv.bias"] = norm.get_parameter("bias") - mean * scale
-    return weights

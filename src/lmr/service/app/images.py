@@ -125,7 +125,6 @@ class ReadyImages:
     """The readable images of a request [n, ...]; ``errors`` has the messages of the others, by position."""
 
     images: Tensor
-    count: int  # all images of the request
     errors: dict[int, str]
     digest: str  # of the content of all files, in their order
     thumbnails: list[str]  # small copies of the readable images for the page, with ``show_frames``
@@ -198,7 +197,7 @@ class ImageDecoder:
             status, code = (413, "too_many_pixels") if large else (422, "no_readable_image")
             raise HttpProblem(status, code, str(next(iter(problems.values()))))
         errors = {position: str(error) for position, error in problems.items()}
-        return ReadyImages(torch.stack(inputs), len(files), errors, digest.hexdigest(), thumbnails)
+        return ReadyImages(torch.stack(inputs), errors, digest.hexdigest(), thumbnails)
 
     def close(self) -> None:
         """End the threads; what they work on is finished."""

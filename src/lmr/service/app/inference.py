@@ -30,7 +30,7 @@ from lmr.service.app.request import (
     shorten,
 )
 from lmr.service.app.service import LiveService, find_service
-from lmr.service.app.steps import ImageStep, list_results
+from lmr.service.app.steps import ImageStep
 from lmr.service.engine.requests import RequestMode, StepAnswer
 from lmr.version import __version__
 
@@ -277,17 +277,11 @@ def _refuse(message: str) -> HttpProblem:
 
 def _write_answer(names: Sequence[str], model: str, step: InferenceStep, answer: StepAnswer) -> Response:
     column = {name: number for number, name in enumerate(names)}
-    results = list_results(answer)
-    shares = np.zeros((len(results), len(names)), np.float32)
-    labels: list[str] = []
-    errors = []
-    for position, result in enumerate(results):
-        if isinstance(result, str):
-            labels.append("")
-            errors.append(f"image {position}: {result}")
-            continue
-        labels.append(result[0][0])
-        for name, share in result:
+    shares = np.zeros((len(answer.answers), len(names)), np.float32)
+    labels = [result.label or "" for result in answer.answers]
+    errors = [f"image {place}: {one.error}" for place, one in enumerate(answer.answers) if one.error]
+    for position, result in enumerate(answer.answers):
+        for name, share in result.top:
             shares[position, column[name]] = share
     outputs, rest = [], b""
     for name, binary in step.outputs.items():

@@ -5,26 +5,24 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future
 from dataclasses import asdict
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, FailFast, Field
 
-from lmr.service.answers import ImagesAnswer, StreamPage
 from lmr.service.app.errors import HttpProblem, document_errors
 from lmr.service.app.images import FORM, IMAGE_TYPES, JSON, PART, Frame, ImagesBody, split_body
 from lmr.service.app.request import IMAGES_PATH, IdempotencyKey, StreamName, TimeoutMs, read_json_body
 from lmr.service.app.service import find_service
-from lmr.service.app.steps import ImageStep, list_results
-from lmr.service.engine.requests import RequestMode, StreamAction
-from lmr.service.engine.status import StreamDetail, StreamStatus
+from lmr.service.app.steps import ImageStep
+from lmr.service.engine.requests import REPLAYED, ImageResult, RequestMode, ServiceAnswer
+from lmr.service.engine.status import StreamDetail, StreamPage, StreamStatus
 from lmr.service.page import PAGE_FOLDER
 from lmr.version import __version__
 
 router = APIRouter()
-REPLAYED = "Idempotency-Replayed"  # the header of an answer that was kept from an earlier request
 STATE_TYPE = "application/octet-stream"
 _SHARE_DIGITS = 6  # of a probability; more are not exact in float32
 _QUEUED = document_errors(400, 401, 404, 409, 429, 503, 504)  # of what waits among the requests of its stream
@@ -56,7 +54,7 @@ _FORM_SCHEMA = {
 @router.post(
     IMAGES_PATH,
     tags=["images"],
-    response_model=ImagesAnswer,
+    response_model=ServiceAnswer,
     responses=document_errors(400, 401, 404, 409, 413, 415, 422, 429, 503, 504),
     openapi_extra=_document_body(
         {**dict.fromkeys(IMAGE_TYPES, _FILE), FORM: _FORM_SCHEMA, JSON: ImagesBody.model_json_schema()}
@@ -84,12 +82,8 @@ async def post_images(
         return ImageStep(stream, split_body(kind, body, service.settings.max_images), top, mode)
 
     _, answer = await service.parts.steps.run(request, read, key, timeout_ms, stream)
-    content = {
-        "stream": answer.stream,
-        "seq": answer.seq,
-        "saved": answer.saved,
-        "answers": [_describe_image(result) for result in list_results(answer)],
-        "adaptation": answer.adaptation,
+    content = {key: value for key, value in vars(answer).items() if key != "replayed"} | {
+        "answers": [_describe_image(result) for result in answer.answers],
         "timing": {name: round(value, 3) for name, value in answer.timing.items()},
         "model": service.parts.model,
         "spec": service.engine.method.spec,
@@ -97,11 +91,11 @@ async def post_images(
     return JSONResponse(content, headers={REPLAYED: "true"} if answer.replayed else None)
 
 
-def _describe_image(result: list[tuple[str, float]] | str) -> dict[str, Any]:
-    if isinstance(result, str):
-        return {"error": result}
-    top = [(label, round(share, _SHARE_DIGITS)) for label, share in result]
-    return {"label": top[0][0], "probability": top[0][1], "top": top}
+def _describe_image(result: ImageResult) -> dict[str, Any]:
+    if result.error is not None:
+        return {"error": result.error}
+    top = [(label, round(share, _SHARE_DIGITS)) for label, share in result.top]
+    return {"label": result.label, "probability": top[0][1], "top": top}
 
 
 # Streams.
@@ -120,6 +114,7 @@ class LabelsBody(BaseModel):
     labels: Annotated[list[str | None], FailFast()] = Field(min_length=1, max_length=1000)
 
 
+OperatorAction = Literal["reset", "rollback", "pause", "resume", "undo"]
 streams = APIRouter(prefix="/v1/streams", tags=["streams"])
 
 
@@ -144,43 +139,21 @@ async def get_stream(request: Request, stream: StreamName) -> StreamDetail:
 async def delete_stream(request: Request, stream: StreamName) -> StreamStatus:
     """Delete its state, its kept answers and its events, after the requests that arrived before this one."""
     service = find_service(request)
-    status = await _act(request, stream, "delete")
+    status = await _wait_for(service.engine.act(stream, "delete"))
     if service.frames is not None:
         service.frames.drop(stream)
     return status
 
 
-@streams.post("/{stream}:reset", responses=_QUEUED, summary="Reset to the zero-shot model")
-async def reset_stream(request: Request, stream: StreamName) -> StreamStatus:
-    """Make the stream as it was before its first image: the zero-shot model."""
-    return await _act(request, stream, "reset")
+@streams.post("/{stream}:{action}", responses=_QUEUED, summary="Reset, roll back, pause, resume or undo")
+async def act_on_stream(request: Request, stream: StreamName, action: OperatorAction) -> StreamStatus:
+    """Carry out an action of an operator, after the requests that arrived before this one.
 
-
-@streams.post("/{stream}:rollback", responses=_QUEUED, summary="Roll back")
-async def roll_back_stream(request: Request, stream: StreamName) -> StreamStatus:
-    """Return the stream to its newest good snapshot; 409 if there is none."""
-    return await _act(request, stream, "rollback")
-
-
-@streams.post("/{stream}:pause", responses=_QUEUED, summary="Stop adapting")
-async def pause_stream(request: Request, stream: StreamName) -> StreamStatus:
-    """Answer with the present state and adapt no more, until the stream is resumed."""
-    return await _act(request, stream, "pause")
-
-
-@streams.post("/{stream}:resume", responses=_QUEUED, summary="Adapt again")
-async def resume_stream(request: Request, stream: StreamName) -> StreamStatus:
-    """Let a paused, resting or quarantined stream adapt again."""
-    return await _act(request, stream, "resume")
-
-
-@streams.post("/{stream}:undo", responses=_QUEUED, summary="Undo the last change")
-async def undo_stream(request: Request, stream: StreamName) -> StreamStatus:
-    """Undo the last rollback or reset, by the watch or by an operator; 409 if there is none."""
-    return await _act(request, stream, "undo")
-
-
-async def _act(request: Request, stream: str, action: StreamAction) -> StreamStatus:
+    ``reset`` makes the stream the zero-shot model, as before its first image. ``rollback`` returns it to its newest
+    good snapshot. ``pause`` answers with the present state and adapts no more, until ``resume``, which lets a resting
+    or quarantined stream adapt again, too. ``undo`` takes back the last rollback or reset, by the watch or by an
+    operator. 409 if there is nothing to do.
+    """
     return await _wait_for(find_service(request).engine.act(stream, action))
 
 

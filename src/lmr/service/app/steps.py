@@ -17,8 +17,6 @@ from lmr.service.app.request import BodyReader, choose_seconds
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.requests import RequestMode, StepAnswer, StepRequest
 
-NOT_FINITE = "The model gave no finite answer to this image."
-
 
 @dataclass(frozen=True)
 class ImageStep:
@@ -76,7 +74,8 @@ class ImageSteps:
                     await turn
                     if gone.done():  # while the images were decoded
                         raise ClientGone
-                    future = engine.submit(self._make_request(step, ready, key, deadline))
+                    served = self._make_request(step, ready, key, deadline)
+                    future = engine.submit(served)
             answered = asyncio.wrap_future(future)  # never cancelled here, as that would cancel the engine's future
             both: set[asyncio.Future[Any]] = {answered, gone}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -86,9 +85,9 @@ class ImageSteps:
                 raise ClientGone
             answer = answered.result()
         if self._frames is not None and not answer.replayed:
-            for content, best in zip(ready.thumbnails, answer.top, strict=True):
-                if best:
-                    self._frames.add(step.stream, Frame(answer.seq, best[0][0], content))
+            for place, content in zip(served.places, ready.thumbnails, strict=True):
+                if label := answer.answers[place].label:
+                    self._frames.add(step.stream, Frame(answer.seq, label, content))
         return step, answer
 
     def _make_request(self, step: ImageStep, ready: ReadyImages, key: str | None, deadline: float) -> StepRequest:
@@ -102,20 +101,8 @@ class ImageSteps:
             key=key,
             digest=digest,
             deadline=deadline,
-            note={"count": ready.count, "errors": {str(position): text for position, text in ready.errors.items()}},
-            places=[position for position in range(ready.count) if position not in ready.errors],
-            sent=ready.count,
+            errors=ready.errors,
         )
-
-
-def list_results(answer: StepAnswer) -> list[list[tuple[str, float]] | str]:
-    """Return, for every image of the request in its position, its best classes, or why it has none."""
-    errors: dict[str, str] = answer.note["errors"]
-    served = iter(answer.top)
-    return [
-        errors[str(position)] if str(position) in errors else next(served) or NOT_FINITE
-        for position in range(answer.note["count"])
-    ]
 
 
 class Turns:

@@ -23,9 +23,10 @@ from typing import IO, TYPE_CHECKING
 
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, write_atomically
-from lmr.service.client.client import Client, ServiceAnswer
+from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
 from lmr.service.client.sources import CameraFrame, CameraSource, Report, open_source
+from lmr.service.engine.requests import ServiceAnswer
 from lmr.service.network import read_token_file
 
 if TYPE_CHECKING:

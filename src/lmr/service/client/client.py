@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from lmr.core.errors import LmrError
-from lmr.service.answers import ImagesAnswer, StreamPage
 from lmr.service.client.connection import Connection, RetryRule
 from lmr.service.client.images import pack_images, read_image
-from lmr.service.engine.requests import StreamAction
-from lmr.service.engine.status import StreamDetail, StreamStatus
+from lmr.service.engine.requests import REPLAYED, ServiceAnswer, StreamAction
+from lmr.service.engine.status import StreamDetail, StreamPage, StreamStatus
 
 if TYPE_CHECKING:
     from lmr.service.client.images import AnyImage
 
 PAGE = 100  # streams read at a time
 STREAM_HEADER = "X-Lmr-Stream"  # the stream of a request, for routers
-REPLAYED = "Idempotency-Replayed"  # the header of an answer that was kept from an earlier request
-
-
-@dataclass(frozen=True)
-class ServiceAnswer(ImagesAnswer):
-    """The answer to a request. ``seq`` counts the requests of the stream that may adapt.
-
-    ``answers`` has the label and the ``top`` classes of each image, or an ``error``. ``replayed``: an earlier attempt
-    with this key was answered, and this is that answer.
-    """
-
-    replayed: bool = False
-
-    @property
-    def labels(self) -> list[str | None]:
-        """The label of each image; None for one that could not be read."""
-        return [one.label for one in self.answers]
-
-    @property
-    def label(self) -> str | None:
-        """The label of the first image, for requests of a single one."""
-        return self.answers[0].label if self.answers else None
 
 
 class Client:
@@ -133,7 +109,7 @@ class Client:
             headers["X-Timeout-Ms"] = f"{timeout_ms:.0f}"
         response = self._send("POST", stream, "/images", headers=headers, params=params, content=content)
         answer = self._connection.parse(response, ServiceAnswer)
-        return dataclasses.replace(answer, replayed=REPLAYED in response.headers)
+        return replace(answer, replayed=REPLAYED in response.headers)
 
     def labels(self, stream: str, seq: int, labels: Sequence[str | None]) -> StreamStatus:
         """Send the true labels of the images of answer ``seq``, None where unknown; for monitoring alone."""

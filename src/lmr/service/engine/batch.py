@@ -20,7 +20,7 @@ class Job:
     """A request or a task of one stream. ``images`` is 0 for a task."""
 
     stream: str
-    task: Any  # a Task of the module ``requests``
+    task: Any  # a StepRequest or a StreamTask
     images: int
     arrived: float
     deadline: float | None = None
@@ -39,19 +39,6 @@ class Job:
 
 
 @dataclass(frozen=True)
-class BatchContext:
-    """The state of the engine when a batch was formed."""
-
-    adapt: bool  # False while the store cannot be written
-    stay: Collection[str]  # residents that must keep their rows
-    needed: Collection[str]  # streams with queued requests
-    unsaved: Collection[str]  # streams with changes that are not committed
-    time: float  # Unix time
-    epoch: int  # of the committer
-    take_number: Callable[[], int]  # for changes and events
-
-
-@dataclass(frozen=True)
 class BatchReport:
     """Measurements of one batch."""
 
@@ -64,12 +51,21 @@ class BatchReport:
 
 @dataclass(eq=False)
 class Batch:
-    """Jobs of different streams, which get their results, and the transaction after which these are sent."""
+    """Jobs of different streams, which get their results, and the transaction after which these are sent.
+
+    The first fields say how the engine was when the batch was formed.
+    """
 
     jobs: list[Job]
-    context: BatchContext
-    late: list[Job] = field(default_factory=list)  # their deadline has passed
-    flush: bool = False  # commit the pending changes of earlier batches, too
+    late: list[Job]  # their deadline has passed
+    flush: bool  # commit the pending changes of earlier batches, too
+    adapt: bool  # False while the store cannot be written
+    stay: Collection[str]  # residents that must keep their rows
+    needed: Collection[str]  # streams with queued requests
+    unsaved: Collection[str]  # streams with changes that are not committed
+    time: float  # Unix time
+    epoch: int  # of the committer
+    take_number: Callable[[], int]  # for changes and events
     transaction: Transaction = field(default_factory=Transaction)
     events: list[ServiceEvent] = field(default_factory=list)
     records: list[tuple[str, StreamRecord]] = field(default_factory=list)  # with the health before
@@ -79,7 +75,7 @@ class Batch:
 
     def change(self, before: str, record: StreamRecord) -> StreamRecord:
         """Add a changed record, with the ``before`` health of its stream; return it with its time and number."""
-        record = replace(record, updated=self.context.time, change=self.context.take_number())
+        record = replace(record, updated=self.time, change=self.take_number())
         self.records.append((before, record))
         return record
 
@@ -100,8 +96,8 @@ class Batch:
         self, stream: str, kind: EventKind, health: tuple[str, str], message: str, signals: dict[str, Any]
     ) -> None:
         """Add an event; ``health`` is that before and after it."""
-        number = self.context.take_number()
-        event = ServiceEvent(number, self.context.time, stream, kind, *health, message, signals)
+        number = self.take_number()
+        event = ServiceEvent(number, self.time, stream, kind, *health, message, signals)
         self.events.append(event)
         self.transaction.events.append(event.store())
 

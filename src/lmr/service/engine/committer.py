@@ -98,7 +98,7 @@ class Committer:
         early = [job for job in batch.jobs if job.early]
         others = [job for job in batch.jobs if not job.early]
         with self._changed:
-            lost = bool(batch.transaction) and batch.context.epoch != self.epoch
+            lost = bool(batch.transaction) and batch.epoch != self.epoch
             now = not batch.transaction or self.at_intervals
             if lost:
                 self._note_stale(batch.transaction)

@@ -1,11 +1,11 @@
-"""Compute: the calls of the engine to its method. Rows are the streams of the method; names are not known here."""
+"""Compute: the calls of the engine to its method. Rows are the streams of the method."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
+from lmr.service.engine.records import StreamRecord
 from lmr.service.engine.requests import CannotDo, StreamAction
-from lmr.service.engine.status import UNWATCHED
 from lmr.watch.watched import Watched
 
 MOST_SHARES = 20  # predicted classes that are listed
@@ -46,17 +46,6 @@ class RowAnswer:
         finite = self.logits.isfinite().all(1).tolist()
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return [list(zip(*pair, strict=True)) if good else [] for good, pair in zip(finite, pairs, strict=True)]
-
-
-@dataclass(frozen=True)
-class Condition:
-    """The health, the signals and the predicted classes of a row."""
-
-    health: str
-    adapts: bool
-    signals: dict[str, Any]
-    snapshots: tuple[int, ...]
-    predicted: tuple[tuple[int, int], ...]  # class and count, most frequent first; the rest as class -1
 
 
 class Compute:
@@ -135,26 +124,31 @@ class Compute:
         except LmrError as error:
             raise CannotDo(_REASONS.get(action, str(error))) from error
 
-    def describe(self, rows: Sequence[int]) -> list[Condition]:
-        """Return the condition of each of these rows."""
-        if not rows:
+    def describe(self, records: Sequence[tuple[int, StreamRecord]]) -> list[StreamRecord]:
+        """Return the records of rows with their present health, signals, snapshots and predicted classes."""
+        if not records:
             return []
-        counts = self._inner.state["predicted"][torch.tensor(rows, device=self._inner.classifier.device)].cpu()
+        rows = torch.tensor([row for row, _ in records], device=self._inner.classifier.device)
+        counts = self._inner.state["predicted"][rows].cpu()
         best = counts.topk(min(MOST_SHARES, counts.shape[1]), 1)
         rest = (counts.sum(1) - best.values.sum(1)).tolist()
-        predicted = [
-            (*zip(*pair, strict=True), *([(-1, others)] if others else []))
-            for *pair, others in zip(best.indices.tolist(), best.values.tolist(), rest, strict=True)
+        columns = zip(records, best.indices.tolist(), best.values.tolist(), rest, strict=True)
+        return [
+            replace(
+                record,
+                predicted=(*zip(kinds, numbers, strict=True), *([(-1, others)] if others else [])),
+                **self._describe_watch(row),
+            )
+            for (row, record), kinds, numbers, others in columns
         ]
-        return [self._describe_one(row, own) for row, own in zip(rows, predicted, strict=True)]
 
-    def _describe_one(self, row: int, predicted: tuple[tuple[int, int], ...]) -> Condition:
+    def _describe_watch(self, row: int) -> dict[str, Any]:
         if self._watched is None:
-            return Condition(UNWATCHED, True, {}, (), predicted)
+            return {}
         watch = self._watched.watches[row]
-        level = watch.health.level
+        level, signals = watch.health.level, dict(vars(watch.signals))
         snapshots = tuple(one.step for one in watch.snapshots)
-        return Condition(str(level), level.adapts, dict(vars(self._watched.signals(row))), snapshots, predicted)
+        return {"health": str(level), "adapts": level.adapts, "signals": signals, "snapshots": snapshots}
 
 
 def _join(inputs: Inputs) -> tuple[Tensor, list[int]]:

@@ -18,29 +18,25 @@ from typing import Any, TypeVar, get_args
 
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
-from lmr.service.engine.batch import Batch, BatchContext, BatchReport, Job
+from lmr.service.engine.batch import Batch, BatchReport, Job
 from lmr.service.engine.changes import ChangeLog
 from lmr.service.engine.committer import Committer
 from lmr.service.engine.compute import ServedMethod
 from lmr.service.engine.delivery import Delivery, replay
 from lmr.service.engine.records import DELETED, StepNote, StreamRecord
 from lmr.service.engine.requests import (
-    ActTask,
     BadInput,
     ComputeFailed,
     DeadlinePassed,
-    LabelTask,
     NotReady,
     QueueFull,
-    ReadTask,
     Refused,
     StepAnswer,
     StepRequest,
     StoreFailed,
     StreamAction,
-    Task,
+    StreamTask,
     UnknownStream,
-    WriteTask,
 )
 from lmr.service.engine.scheduler import Scheduler
 from lmr.service.engine.status import Changes, EngineState, Overview, ServiceEvent, StreamDetail, StreamStatus
@@ -164,19 +160,19 @@ class Engine:
         """
         if action not in get_args(StreamAction):
             raise LmrError(f"Expected an action of {', '.join(get_args(StreamAction))}, got {action!r}.")
-        return self._submit_task(stream, ActTask(action))
+        return self._submit_task(stream, StreamTask(action))
 
     def read_state(self, stream: str) -> Future[bytes]:
         """Return the state of the stream as the file that ``method.save`` writes."""
-        return self._submit_task(stream, ReadTask())
+        return self._submit_task(stream, StreamTask("read"))
 
     def write_state(self, stream: str, content: bytes) -> Future[StreamStatus]:
         """Replace the state of a stream with that of such a file."""
-        return self._submit_task(stream, WriteTask(content))
+        return self._submit_task(stream, StreamTask("write", content))
 
     def add_labels(self, stream: str, seq: int, labels: Sequence[str | None]) -> Future[StreamStatus]:
         """Add true labels of the images of request ``seq`` for the running accuracy; None where unknown."""
-        return self._submit_task(stream, LabelTask(seq, tuple(labels)))
+        return self._submit_task(stream, StreamTask("label", seq=seq, labels=tuple(labels)))
 
     # Reading.
 
@@ -279,13 +275,11 @@ class Engine:
             self.method.classifier.check(request.images)
         except LmrError as error:
             raise BadInput(str(error)) from error
-        count, places, sent = len(request.images), request.places, request.sent
+        count = len(request.images)
         if count > self.settings.max_images:
             raise BadInput(f"Expected at most {self.settings.max_images} images in a request, got {count}.")
         if not request.stream:
             raise BadInput("Expected a name for the stream, got an empty one.")
-        if places and (len(places) != count or max(places) >= (sent or count)):
-            raise BadInput(f"Expected {count} places below {sent or count} for {count} images, got {list(places)}.")
 
     def _find_answer_or_queue(self, request: StepRequest, future: Future[StepAnswer]) -> StepAnswer | None:
         """Return the committed answer to a request whose key was reserved, or queue it."""
@@ -307,7 +301,7 @@ class Engine:
         if self._phase != "ready":
             raise NotReady(f"The service is {self._phase}; try again later.")
 
-    def _submit_task(self, stream: str, task: Task) -> Future[Any]:
+    def _submit_task(self, stream: str, task: StreamTask) -> Future[Any]:
         future: Future[Any] = Future()
         try:
             self._add(stream, task, future)
@@ -316,7 +310,12 @@ class Engine:
         return future
 
     def _add(
-        self, stream: str, task: Task, future: Future[Any], images: int = 0, deadline: float | None = None
+        self,
+        stream: str,
+        task: StepRequest | StreamTask,
+        future: Future[Any],
+        images: int = 0,
+        deadline: float | None = None,
     ) -> None:
         with self._changed:
             self._check_ready()
@@ -358,7 +357,10 @@ class Engine:
         if not (running or late or flush):
             return None
         self._computing = running
-        context = BatchContext(
+        return Batch(
+            running,
+            late,
+            flush,
             adapt=not committer.failure,
             stay=plan.stay | {job.stream for job in running},
             needed=self._scheduler.streams,
@@ -367,7 +369,6 @@ class Engine:
             epoch=committer.epoch,
             take_number=self._log.take_number,
         )
-        return Batch(running, context, late, flush)
 
     def _find_pause(self) -> float | None:
         """Return the seconds until a batch or a commit is due; None if none is."""

@@ -8,9 +8,9 @@ it is new, which is known without reading it, because watches are immutable valu
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +19,12 @@ from lmr.core.errors import LmrError
 from lmr.core.state import decode_state, encode_state, join_header, split_header
 from lmr.service.engine.compute import ServedMethod
 from lmr.service.store.stored_types import StoredState
+from lmr.watch.signals import Tally
 from lmr.watch.stream_watch import PREFIX, StreamWatch, pack_events, pack_watch
 from lmr.watch.watched import Watched
+
+Written = dict[str, Any]  # the parts in the store, as the immutable values that they were made of
+_PART = "A part of the stored state"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +87,7 @@ class Packer:
     def _pack_one(self, row: int, content: bytes, waiting: Sequence[WaitingImage], written: Written) -> StoredState:
         parts = self._list_parts(row, waiting)
         changed: dict[str, bytes | None] = {
-            name: part.encode() for name, part in parts.items() if not part.is_same(written.get(name))
+            name: _encode(part) for name, part in parts.items() if not _is_same(part, written.get(name))
         }
         changed |= {name: None for name in written if name not in parts}
         written.clear()
@@ -92,21 +96,20 @@ class Packer:
         return StoredState(content, watch, changed)
 
     def _list_parts(self, row: int, waiting: Sequence[WaitingImage]) -> Written:
-        parts: Written = {f"waiting/{k}": _make_waiting(image) for k, image in enumerate(waiting)}
+        parts: Written = {f"waiting/{k}": image for k, image in enumerate(waiting)}
         return parts | (_split_watch(self._watched.watches[row]) if self._watched else {})
 
 
 def _split_watch(watch: StreamWatch) -> Written:
     """Return the parts of a watch; the rest of it is the text of ``pack_watch``."""
-    parts: Written = {"tally": _make_tensors({"classes": watch.tally.classes, "sums": watch.tally.sums})}
-    parts |= {f"snapshot/{one.step}": _make_tensors(one.tensors) for one in watch.all_snapshots.values()}
+    parts: Written = {"tally": watch.tally}
+    parts |= {f"snapshot/{step}": one.tensors for step, one in watch.all_snapshots.items()}
     if watch.undo is not None:
-        parts["undo"] = _make_tensors(watch.undo.tensors)
+        parts["undo"] = watch.undo.tensors
     if watch.canaries.images is not None:
-        parts |= {f"canary/{k}": _make_canary(watch.canaries.images, k) for k in range(len(watch.canaries.images))}
+        parts |= {f"canary/{k}": image for k, image in enumerate(watch.canaries.images)}
     if watch.events:
-        events = watch.events
-        parts["events"] = _Part((events,), lambda: json.dumps(pack_events(events, 0)).encode())
+        parts["events"] = watch.events
     return parts
 
 
@@ -119,12 +122,9 @@ def _join_watch(text: str, parts: Mapping[str, bytes]) -> tuple[str, dict[str, T
         if labels := values["canaries"]["labels"]:
             images = [_decode(parts[f"canary/{k}"])["image"] for k in range(len(labels))]
             tensors["canaries"] = torch.stack(images)
-        kept = {f"snapshot/{k}": f"snapshot/{step}" for k, step in enumerate(values["snapshots"])}
-        kept |= {"undo": "undo"} if values["undo"] is not None else {}
-        own = set(values["snapshots"])
-        kept |= {f"undo_snapshot/{k}": f"snapshot/{k}" for k in values["undo_snapshots"] if k not in own}
-        for place, name in kept.items():
-            tensors |= {f"{place}/{key}": value for key, value in _decode(parts[name]).items()}
+        kept = {f"snapshot/{step}" for step in (*values["snapshots"], *values["undo_snapshots"])}
+        for name in kept | ({"undo"} if values["undo"] is not None else set()):
+            tensors |= {f"{name}/{key}": value for key, value in _decode(parts[name]).items()}
     except (KeyError, TypeError, ValueError) as error:
         raise LmrError(f"The stored watch cannot be read ({error!r}); it is damaged.") from error
     return json.dumps([values]), {f"{PREFIX}0/{key}": value for key, value in tensors.items()}
@@ -139,51 +139,30 @@ def _decode_waiting(part: bytes, device: torch.device) -> WaitingImage:
     return WaitingImage(tensors["image"].to(device), int(facts["seq"]), int(facts["place"]))
 
 
-_PART = "A part of the stored state"
+def _encode(value: Any) -> bytes:
+    """Return the bytes of a part."""
+    match value:
+        case WaitingImage():
+            return encode_state({"image": value.image}, {"seq": str(value.seq), "place": str(value.place)})
+        case Tally():
+            return encode_state({"classes": value.classes, "sums": value.sums}, {})
+        case Tensor():
+            return encode_state({"image": value}, {})
+        case tuple():
+            return json.dumps(pack_events(value, 0)).encode()
+        case _:
+            return encode_state(value, {})
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """A part: the immutable values that it is made of, and how to encode it."""
+def _is_same(one: Any, other: Any) -> bool:
+    """Return True if two parts have the same bytes; False if that is not known without reading much.
 
-    values: tuple[object, ...]
-    encode: Callable[[], bytes]
-
-    def is_same(self, other: _Part | None) -> bool:
-        """Return True if the other part has the same bytes; False if that is not known without reading much."""
-        if other is None or len(self.values) != len(other.values):
-            return False
-        return all(map(operator.is_, self.values, other.values))
-
-
-@dataclass(frozen=True, eq=False)
-class _Canary(_Part):
-    """One of the images [n, ...] of a watch. A further one makes a new tensor of all, in which this one is equal."""
-
-    images: Tensor
-    place: int
-
-    def is_same(self, other: _Part | None) -> bool:
-        if super().is_same(other):
-            return True
-        return isinstance(other, _Canary) and torch.equal(self.images[self.place], other.images[other.place])
-
-
-def _make_tensors(tensors: Mapping[str, Tensor]) -> _Part:
-    return _Part((*tensors.values(),), lambda: encode_state(tensors, {}))
-
-
-def _make_canary(images: Tensor, place: int) -> _Part:
-    return _Canary((images,), lambda: encode_state({"image": images[place]}, {}), images, place)
-
-
-def _make_waiting(waiting: WaitingImage) -> _Part:
-    facts = {"seq": str(waiting.seq), "place": str(waiting.place)}
-    return _Part((waiting,), lambda: encode_state({"image": waiting.image}, facts))
+    A further canary makes a new tensor of all, in which the earlier ones are equal.
+    """
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
+    return one is other
 
 
 def _find_number(name: str) -> int:
     return int(name.rpartition("/")[2])
-
-
-Written = dict[str, _Part]  # the parts that are in the store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from lmr.service.engine.status import UNWATCHED, StreamStatus
@@ -45,7 +45,7 @@ class StreamRecord:
     health: str = UNWATCHED
     adapts: bool = True
     signals: dict[str, Any] = field(default_factory=dict)
-    predicted: tuple[tuple[int, int], ...] = ()  # the classes predicted most often, with their counts
+    predicted: tuple[tuple[int, int], ...] = ()  # class and count, most frequent first; the rest as class -1
     snapshots: tuple[int, ...] = ()
     labelled: int = 0
     right: RunningShare = field(default_factory=RunningShare)
@@ -72,19 +72,8 @@ class StreamRecord:
 
     def describe(self, resident: bool, waiting: int) -> StreamStatus:
         """Return the status of the stream."""
-        return StreamStatus(
-            stream=self.stream,
-            seq=self.seq,
-            images=self.images,
-            health=self.health,
-            adapts=self.adapts,
-            resident=resident,
-            waiting=waiting,
-            **self.measure_accuracy(),
-            labelled=self.labelled,
-            updated=self.updated,
-            change=self.change,
-        )
+        same: dict[str, Any] = {name: getattr(self, name) for name in _OF_STATUS} | self.measure_accuracy()
+        return StreamStatus(**same, resident=resident, waiting=waiting)
 
     def measure_accuracy(self) -> dict[str, float | None]:
         """Return the running accuracies under their names in ``StreamStatus``."""
@@ -98,6 +87,9 @@ class StreamRecord:
         """Return the classes predicted most often with their shares of all images."""
         total = max(1, sum(count for _, count in self.predicted))
         return [(names[kind], count / total) for kind, count in self.predicted if count and kind >= 0]
+
+
+_OF_STATUS = [item.name for item in fields(StreamStatus) if item.name in StreamRecord.__dataclass_fields__]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # the client reads this module, and needs no torch
     from torch import Tensor
 
 RequestMode = Literal["adapt", "answer"]
+REPLAYED = "Idempotency-Replayed"  # the HTTP header for ``replayed``: a retry gets the same body
 StreamAction = Literal["reset", "rollback", "pause", "resume", "undo", "delete"]
 
 
@@ -21,9 +22,8 @@ class StepRequest:
     """Preprocessed images [n, ...] of one stream, answered together.
 
     ``key`` makes a retry safe: a request with the key and ``digest`` of an answered one gets that answer again.
-    ``deadline`` is a time of the engine's clock. ``note`` is stored and returned with the answer. ``places`` are the
-    positions of the images among the ``sent`` ones if some could not be decoded; empty, all were. Labels that come
-    later cover all images that were sent.
+    ``deadline`` is a time of the engine's clock. ``errors`` are the messages for images that could not be decoded, by
+    their position among all that were sent.
     """
 
     stream: str
@@ -33,71 +33,88 @@ class StepRequest:
     key: str | None = None
     digest: str = ""
     deadline: float | None = None
-    note: Mapping[str, Any] = field(default_factory=dict)
-    places: Sequence[int] = ()
-    sent: int = 0
+    errors: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def sent(self) -> int:
+        """The number of images that were sent."""
+        return len(self.images) + len(self.errors)
+
+    @property
+    def places(self) -> list[int]:
+        """The positions of the decoded images among those that were sent."""
+        return [place for place in range(self.sent) if place not in self.errors]
+
+
+@dataclass(frozen=True)
+class ImageResult:
+    """The answer to one image: its ``label`` and the ``top`` classes, or the ``error`` why there is none."""
+
+    label: str | None = None
+    probability: float | None = None
+    top: tuple[tuple[str, float], ...] = ()
+    error: str | None = None
 
 
 @dataclass(frozen=True)
 class StepAnswer:
-    """The answer to a request, in plain values.
+    """The answer to a request, image by image in the order in which they were sent.
 
-    ``top`` holds the best classes of each image with their probabilities; it is empty for an image whose logits are
-    not finite. ``seq`` counts the adapting requests of the stream. ``saved`` says that its state is on the disk.
+    ``seq`` counts the adapting requests of the stream, and ``saved`` says that its state is on the disk. ``adaptation``
+    is what the request did to the stream, with the stream's health; ``timing`` has milliseconds and the size of the
+    batch. ``replayed``: an earlier request with the same key was answered, and this is that answer.
     """
 
     stream: str
     seq: int
     saved: bool
-    top: list[list[tuple[str, float]]]
+    answers: tuple[ImageResult, ...]
     adaptation: dict[str, Any]
     timing: dict[str, float]
-    note: dict[str, Any] = field(default_factory=dict)
-    replayed: bool = False  # True for the stored answer to an earlier request with the same key
+    replayed: bool = False
 
     def to_json(self) -> str:
         """Return the text that is stored under the key of the request."""
-        return json.dumps(vars(self))
+        return json.dumps(vars(self) | {"answers": [vars(one) for one in self.answers]})
 
     @classmethod
     def from_json(cls, text: str) -> StepAnswer:
         """Return a stored answer, marked as replayed."""
         values = json.loads(text)
-        top = [[(label, share) for label, share in one] for one in values["top"]]
-        return cls(**{**values, "top": top, "replayed": True})
-
-
-# Tasks of operators, which take their turn among the requests of the stream.
+        answers = tuple(ImageResult(**{**one, "top": tuple(map(tuple, one["top"]))}) for one in values["answers"])
+        return cls(**{**values, "answers": answers, "replayed": True})
 
 
 @dataclass(frozen=True)
-class ActTask:
-    """An action on the stream."""
+class ServiceAnswer(StepAnswer):
+    """The answer of the service, as the client gets it: with the model, and the method with all its values."""
 
-    action: StreamAction
+    model: str = ""
+    spec: str = ""
+
+    @property
+    def labels(self) -> list[str | None]:
+        """The label of each image; None for one that could not be read."""
+        return [one.label for one in self.answers]
+
+    @property
+    def label(self) -> str | None:
+        """The label of the first image, for requests of a single one."""
+        return self.answers[0].label if self.answers else None
 
 
 @dataclass(frozen=True)
-class ReadTask:
-    """A request for the state of the stream as a file."""
+class StreamTask:
+    """A task of an operator, which takes its turn among the requests of the stream.
 
+    ``content`` is the state file of "write". ``labels`` are the true ones of the images of request ``seq``, None where
+    unknown, for "label".
+    """
 
-@dataclass(frozen=True)
-class WriteTask:
-    """A state file that replaces the state of the stream."""
-
-    content: bytes
-
-
-@dataclass(frozen=True)
-class LabelTask:
-    """True labels of the images of request ``seq``; None where a label is unknown."""
-
-    seq: int
-    labels: tuple[str | None, ...]
-
-
-Task = StepRequest | ActTask | ReadTask | WriteTask | LabelTask
+    action: StreamAction | Literal["read", "write", "label"]
+    content: bytes = b""
+    seq: int = 0
+    labels: tuple[str | None, ...] = ()
 
 
 class Refused(LmrError):

@@ -37,6 +37,14 @@ class StreamStatus:
 
 
 @dataclass(frozen=True)
+class StreamPage:
+    """Some streams in the order of their names; ``next`` is the ``after`` of the next page, None at the end."""
+
+    streams: list[StreamStatus]
+    next: str | None
+
+
+@dataclass(frozen=True)
 class ServiceEvent:
     """An event for operators. ``stream`` is empty for events of the service itself."""
 

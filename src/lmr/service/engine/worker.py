@@ -8,28 +8,27 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
-from lmr.service.engine.batch import Batch, BatchContext, Job
-from lmr.service.engine.compute import Compute, Condition, RowAnswer, ServedMethod
+from lmr.service.engine.batch import Batch, Job
+from lmr.service.engine.compute import Compute, Inputs, RowAnswer, ServedMethod
 from lmr.service.engine.packing import Packer, WaitingImage
 from lmr.service.engine.records import DELETED, StepNote, StreamRecord, add_labels
 from lmr.service.engine.requests import (
-    ActTask,
     BadInput,
-    LabelTask,
-    ReadTask,
+    ImageResult,
     Refused,
     StepAnswer,
     StepRequest,
     StoreFailed,
+    StreamTask,
     TooManyStreams,
     UnknownStream,
-    WriteTask,
 )
 from lmr.service.engine.residents import Resident, Residents
 from lmr.service.engine.status import describe_action, describe_health
@@ -40,6 +39,7 @@ from lmr.service.store.stored_types import KeptAnswer, StreamChange, Transaction
 
 POINT = ("concentration", "entropy", "frozen_entropy", "agreement", "drift")  # signals in the history of a stream
 FEW_NOTES = 8  # kept in memory where the store has the others
+NOT_FINITE = "The model gave no finite answer to this image."
 
 _EMPTY = RowAnswer(torch.empty(0))
 
@@ -79,29 +79,31 @@ class Worker:
         steps, answers, tasks = [], [], []
         for job in batch.jobs:
             try:
-                turn = _Turn(job, self._admit(job, batch.context))
+                turn = _Turn(job, self._admit(job, batch))
             except (Refused, LmrError, sqlite3.Error, OSError) as error:
                 batch.refuse(job, error)
                 continue
             if not isinstance(job.task, StepRequest):
                 tasks.append(turn)
-            elif job.task.mode == "adapt" and batch.context.adapt and not job.overloaded:
+            elif job.task.mode == "adapt" and batch.adapt and not job.overloaded:
                 steps.append(turn)
             else:
                 answers.append(turn)
-        steps = self._try_all(self._step_counted if self.settings.step else self._step, steps, batch)
-        answers = self._try_all(self._answer, answers, batch)
+        adapt = self._step_counted if self.settings.step else partial(self._give_answers, self._compute.step)
+        steps = self._try_all(adapt, steps, batch)
+        answers = self._try_all(partial(self._give_answers, self._compute.answer), answers, batch)
         batch.images = sum(turn.job.images for turn in steps + answers)  # failed ones took no time
         batch.seconds = self._clock() - started
-        for turn, condition in zip(steps, self._compute.describe([turn.resident.row for turn in steps]), strict=True):
-            self._finish_step(turn, condition, batch)
+        records = self._compute.describe([(turn.resident.row, _count_step(turn)) for turn in steps])
+        for turn, record in zip(steps, records, strict=True):
+            self._finish_step(turn, record, batch)
         for turn in answers:
             self._finish_answer(turn, batch)
         for turn in tasks:
             self._do_task(turn.job, turn.resident, batch)
         if self._at_once:
             self.pack(batch.transaction)
-        if self.store.shared and batch.context.adapt:
+        if self.store.shared and batch.adapt:
             found = {job.stream: self.residents.get(job.stream) for job in batch.jobs}
             batch.transaction.epochs |= {stream: one.epoch for stream, one in found.items() if one is not None}
             batch.wait_for_store()
@@ -130,27 +132,28 @@ class Worker:
 
     # Residents.
 
-    def _admit(self, job: Job, context: BatchContext) -> Resident:
+    def _admit(self, job: Job, batch: Batch) -> Resident:
         """Return the stream of a job with its state in a row of the method."""
         resident = self.residents.use(job.stream)
-        if resident is not None and not resident.exists and self.store.shared and job.stream not in context.unsaved:
+        if resident is not None and not resident.exists and self.store.shared and job.stream not in batch.unsaved:
             self.residents.forget(job.stream)  # another engine may have created it since
             resident = None
-        resident = resident or self._bring(job, context)
-        may_create = isinstance(job.task, (StepRequest, WriteTask)) and self.settings.create == "auto"
-        if not resident.exists and not may_create:
+        resident = resident or self._bring(job, batch)
+        creates = isinstance(job.task, StepRequest) or job.task.action == "write"
+        if not resident.exists and not (creates and self.settings.create == "auto"):
             hint = "; streams are not created here (--create never)" if self.settings.create == "never" else ""
             raise UnknownStream(f"There is no stream {job.stream!r}{hint}.")
         return resident
 
-    def _bring(self, job: Job, context: BatchContext) -> Resident:
+    def _bring(self, job: Job, batch: Batch) -> Resident:
         """Make a stream resident: as it is in the store, or in its initial state."""
-        claim, row = self.store.claim(job.stream), self._find_row(context)
+        claim, row = self.store.claim(job.stream), self._find_row(batch)
         try:
             resident = None if claim.record is None else self._load(job, row, StreamRecord.read(claim.record))
             if resident is None:
                 self._compute.clear(row)
-                resident = Resident(row, self._begin_record(job.stream, row), exists=False)
+                (record,) = self._compute.describe([(row, StreamRecord(job.stream))])
+                resident = Resident(row, record, exists=False)
             resident.epoch = claim.epoch
         except BaseException:
             self.residents.give_back(row)
@@ -167,14 +170,14 @@ class Worker:
             # Where a request is a step, nothing waits for one: images of an earlier --step N are not kept any longer.
             return Resident(row, record, True, waiting if self.settings.step else [], written)
         except LmrError:
-            if isinstance(job.task, ActTask) and job.task.action == "delete":
+            if isinstance(job.task, StreamTask) and job.task.action == "delete":
                 return Resident(row, record, True)  # a stream with a damaged state can be deleted
             raise
 
-    def _find_row(self, context: BatchContext) -> int:
+    def _find_row(self, batch: Batch) -> int:
         row = self.residents.take_row()
         if row is None:
-            leaver = self.residents.choose_leaver(context.stay, context.needed)
+            leaver = self.residents.choose_leaver(batch.stay, batch.needed)
             if leaver is None:
                 raise TooManyStreams(
                     f"All {self.residents.rows} rows are in use, and this service has no store; delete a stream, start "
@@ -184,10 +187,6 @@ class Worker:
             row = self.residents.take_row()
             assert row is not None
         return row
-
-    def _begin_record(self, stream: str, row: int) -> StreamRecord:
-        (condition,) = self._compute.describe([row])
-        return replace(StreamRecord(stream), **vars(condition))
 
     # Requests.
 
@@ -204,13 +203,8 @@ class Worker:
             batch.refuse(turns[0].job, error)
             return []
 
-    def _answer(self, turns: list[_Turn]) -> None:
-        answers = self._compute.answer([(turn.resident.row, turn.job.task.images) for turn in turns])
-        for turn, answer in zip(turns, answers, strict=True):
-            turn.answer = answer
-
-    def _step(self, turns: list[_Turn]) -> None:
-        answers = self._compute.step([(turn.resident.row, turn.job.task.images) for turn in turns])
+    def _give_answers(self, compute: Callable[[Inputs], list[RowAnswer]], turns: list[_Turn]) -> None:
+        answers = compute([(turn.resident.row, turn.job.task.images) for turn in turns])
         for turn, answer in zip(turns, answers, strict=True):
             turn.answer = answer
 
@@ -228,13 +222,12 @@ class Worker:
         for one in counted:
             one.finish()
 
-    def _finish_step(self, turn: _Turn, condition: Condition, batch: Batch) -> None:
+    def _finish_step(self, turn: _Turn, record: StreamRecord, batch: Batch) -> None:
         job, resident, answer = turn.job, turn.resident, turn.answer
         request: StepRequest = job.task
-        record = replace(resident.record, seq=resident.record.seq + 1, images=resident.record.images + job.images)
-        note = _make_note(request, record, answer, condition)
-        record = self._note_change(resident, record, condition, batch)
-        given = self._make_answer(job, record.seq, answer, condition.health, batch, saved=self._at_once)
+        note = _make_note(request, record, answer)
+        record = self._note_change(resident, record, batch)
+        given = self._make_answer(job, record, answer, batch, saved=self._at_once)
         notes = {note.seq: note}
         for seq, frozen in turn.earlier.items():
             if (found := self._find_note(resident, seq)) is not None:
@@ -252,29 +245,33 @@ class Worker:
         """Add an answer without a step: the stream is unchanged, but an answer with a key is stored."""
         job, resident, record = turn.job, turn.resident, turn.resident.record
         request: StepRequest = job.task
-        saved = self._durable and job.stream not in batch.context.unsaved
-        answer = self._make_answer(job, record.seq, turn.answer, record.health, batch, saved=saved)
+        saved = self._durable and job.stream not in batch.unsaved
+        answer = self._make_answer(job, record, turn.answer, batch, saved=saved)
         if request.mode == "adapt":
             answer.adaptation["reason"] = "overload" if job.overloaded else "store"
-        if request.key is None or not batch.context.adapt or not resident.exists or job.overloaded:
+        if request.key is None or not batch.adapt or not resident.exists or job.overloaded:
             batch.answer(job, answer)
             return
         kept = self._keep_answer(request.key, request.digest, answer)
         batch.finish(job, answer, StreamChange(record.store(), answers=[kept]))
 
     def _make_answer(
-        self, job: Job, seq: int, answer: RowAnswer, health: str, batch: Batch, *, saved: bool
+        self, job: Job, record: StreamRecord, answer: RowAnswer, batch: Batch, *, saved: bool
     ) -> StepAnswer:
         request: StepRequest = job.task
-        top = [[(self.names[kind], share) for kind, share in best] for best in answer.list_top(request.top)]
-        adaptation = {"mode": request.mode, "stepped": answer.stepped, **answer.facts, "health": health}
+        results = {place: ImageResult(error=message) for place, message in request.errors.items()}
+        for place, best in zip(request.places, answer.list_top(request.top), strict=True):
+            top = tuple((self.names[kind], share) for kind, share in best)
+            results[place] = ImageResult(*top[0], top) if top else ImageResult(error=NOT_FINITE)
+        answers = tuple(results[place] for place in range(request.sent))
+        adaptation = {"mode": request.mode, "stepped": answer.stepped, **answer.facts, "health": record.health}
         timing = {
             "queue_ms": 1000 * (job.started - job.arrived),
             "step_ms": 1000 * batch.seconds,
             "batch_images": batch.images,
             "batch_streams": len(batch.jobs),
         }
-        return StepAnswer(job.stream, seq, saved, top, adaptation, timing, dict(request.note))
+        return StepAnswer(job.stream, record.seq, saved, answers, adaptation, timing)
 
     def _keep_answer(self, key: str, digest: str, answer: StepAnswer) -> KeptAnswer:
         """Return an answer as it is stored under its key; it is saved when somebody reads it there."""
@@ -282,12 +279,10 @@ class Worker:
 
     # Records and notes.
 
-    def _note_change(
-        self, resident: Resident, record: StreamRecord, condition: Condition, batch: Batch
-    ) -> StreamRecord:
+    def _note_change(self, resident: Resident, record: StreamRecord, batch: Batch) -> StreamRecord:
         """Give a resident whose state has changed its new record."""
         before = resident.record.health if resident.exists else ""
-        resident.record = batch.change(before, replace(record, **vars(condition)))
+        resident.record = batch.change(before, record)
         resident.exists, resident.changed = True, self._durable
         return resident.record
 
@@ -308,15 +303,15 @@ class Worker:
     def _do_task(self, job: Job, resident: Resident, batch: Batch) -> None:
         """Do the task of a job; a task that fails changes nothing."""
         try:
-            if isinstance(job.task, ReadTask):
+            if job.task.action == "read":
                 batch.answer(job, self.method.dump([resident.row]))
                 return
-            if not batch.context.adapt:
+            if not batch.adapt:
                 raise StoreFailed("The store cannot be written, so nothing was changed; try again later.")
             with self._compute.keep([resident.row]):
-                if isinstance(job.task, LabelTask):
+                if job.task.action == "label":
                     self._add_labels(job, resident, batch)
-                elif isinstance(job.task, WriteTask):
+                elif job.task.action == "write":
                     self._write_state(job, resident, batch)
                 elif job.task.action == "delete":
                     self._delete(job, resident, batch)
@@ -326,11 +321,11 @@ class Worker:
             batch.refuse(job, error)
 
     def _act(self, job: Job, resident: Resident, batch: Batch) -> None:
-        task: ActTask = job.task
-        self._compute.act(resident.row, task.action)
-        if task.action == "reset":
+        action = job.task.action
+        self._compute.act(resident.row, action)
+        if action == "reset":
             resident.waiting = []
-        self._finish_task(job, resident, describe_action(task.action), batch)
+        self._finish_task(job, resident, describe_action(action), batch)
 
     def _write_state(self, job: Job, resident: Resident, batch: Batch) -> None:
         try:
@@ -343,8 +338,8 @@ class Worker:
     def _finish_task(self, job: Job, resident: Resident, message: str, batch: Batch) -> None:
         """Record that an operator changed the state of a stream."""
         before = resident.record
-        (condition,) = self._compute.describe([resident.row])
-        record = self._note_change(resident, before, condition, batch)
+        (after,) = self._compute.describe([(resident.row, before)])
+        record = self._note_change(resident, after, batch)
         batch.finish(job, record, StreamChange(record.store()))
         batch.add_event(job.stream, "operator", (before.health, record.health), message, record.signals)
 
@@ -352,14 +347,15 @@ class Worker:
         """Delete a stream. It keeps its row until that is committed, so that nobody reads what is being deleted."""
         before = resident.record
         self._compute.clear(resident.row)
-        resident.record, resident.exists = self._begin_record(job.stream, resident.row), False
+        (resident.record,) = self._compute.describe([(resident.row, StreamRecord(job.stream))])
+        resident.exists = False
         resident.waiting, resident.written, resident.notes, resident.changed = [], {}, {}, False
         deleted = batch.change(before.health, replace(before, health=DELETED, adapts=False))
         batch.finish(job, deleted, StreamChange(fresh=True))
         batch.add_event(job.stream, "operator", (before.health, DELETED), describe_action("delete"), {})
 
     def _add_labels(self, job: Job, resident: Resident, batch: Batch) -> None:
-        task: LabelTask = job.task
+        task: StreamTask = job.task
         note = self._find_note(resident, task.seq) if task.seq <= resident.record.seq else None
         if note is None:
             raise BadInput(
@@ -424,8 +420,12 @@ class _CountedRequest:
         self._turn.earlier, self._turn.resident.waiting = self._frozen, self.waiting
 
 
-def _make_note(request: StepRequest, record: StreamRecord, answer: RowAnswer, condition: Condition) -> StepNote:
-    best = [one[0] if one else (None, 0.0) for one in answer.list_top(1)]
-    places = tuple(request.places) or tuple(range(len(best)))
-    point = {"seq": record.seq, **{key: condition.signals.get(key) for key in POINT}, **record.measure_accuracy()}
-    return StepNote(record.seq, request.sent or len(best), places, tuple(best), answer.frozen, point)
+def _count_step(turn: _Turn) -> StreamRecord:
+    record = turn.resident.record
+    return replace(record, seq=record.seq + 1, images=record.images + turn.job.images)
+
+
+def _make_note(request: StepRequest, record: StreamRecord, answer: RowAnswer) -> StepNote:
+    best = tuple(one[0] if one else (None, 0.0) for one in answer.list_top(1))
+    point = {"seq": record.seq, **{key: record.signals.get(key) for key in POINT}, **record.measure_accuracy()}
+    return StepNote(record.seq, request.sent, tuple(request.places), best, answer.frozen, point)
