@@ -21,9 +21,9 @@ from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
 from lmr.core.passes import Passes, count_passes
+from lmr.core.pixel_scale import PixelScale
 from lmr.core.prediction import Prediction
 from lmr.core.registry import create
-from lmr.core.views.pixel_scale import PixelScale
 
 ONE_FORWARD = Passes(forwards=1)
 
